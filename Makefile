@@ -1,0 +1,46 @@
+# Everything runs in .venv, which `make` builds from pyproject.toml and constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: quickstart test format lint types tests data schema bench clean
+.DELETE_ON_ERROR:
+
+quickstart: .venv/installed
+	$(BIN)/probekit run experiments/quickstart.yaml
+
+test: lint types tests
+
+lint: .venv/installed-test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/installed-test
+	$(BIN)/mypy
+
+tests: .venv/installed-test
+	$(BIN)/pytest -n 2
+
+format: .venv/installed-test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# What is generated and committed: the bundled data sets and the schema of an experiment file.
+data: .venv/installed
+	$(BIN)/python -m probekit.data.bundled data
+
+schema: .venv/installed
+	$(BIN)/python -m probekit.experiment.schema experiments/experiment.schema.json
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed-test: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info
