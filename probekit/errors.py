@@ -45,7 +45,7 @@ class CheckpointError(ProbekitError, ValueError):
 
 
 class StoreError(ProbekitError, OSError):
-    """The activation store cannot be read or written (full disk, damaged shard, read-only folder)."""
+    """The activation store cannot be read or written: full disk, damaged shard, read-only."""
 
 
 class StoreMismatchError(StoreError):
