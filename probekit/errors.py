@@ -1,4 +1,4 @@
-"""Every error a user can cause, each with the exit code of the command line, and the nearest-name helper."""
+"""Errors that a user can cause, each with its exit code, and the nearest-name helper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ProbekitError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        # KeyError would show the repr of its argument and OSError its errno: a message is a message.
+        # KeyError would show the repr of its argument, OSError its errno.
         return str(self.args[0]) if self.args else ""
 
 
