@@ -1,0 +1,50 @@
+"""Linear probes for GPT-2: named activations, a verified cache on disk, honest layer curves.
+
+The public names are imported when first used, so that the command line starts without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from probekit.activations.store import ActivationStore
+    from probekit.experiment.schema import Experiment
+    from probekit.model.cache import ActivationCache
+    from probekit.model.config import GPT2Config
+    from probekit.model.generate import generate
+    from probekit.model.gpt2 import GPT2
+    from probekit.model.tokenizer import Tokenizer
+    from probekit.pipeline import run
+
+__version__ = version("probekit")
+__all__ = [
+    "GPT2",
+    "ActivationCache",
+    "ActivationStore",
+    "Experiment",
+    "GPT2Config",
+    "Tokenizer",
+    "__version__",
+    "generate",
+    "run",
+]
+
+_HOME = {
+    "ActivationCache": "probekit.model.cache",
+    "ActivationStore": "probekit.activations.store",
+    "Experiment": "probekit.experiment.schema",
+    "GPT2": "probekit.model.gpt2",
+    "GPT2Config": "probekit.model.config",
+    "Tokenizer": "probekit.model.tokenizer",
+    "generate": "probekit.model.generate",
+    "run": "probekit.pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'probekit' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,121 @@
+"""The sizes of a GPT-2, under the names of the hub's config.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from probekit.errors import CheckpointError, ConfigError, MissingError
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """The sizes of one GPT-2; the defaults are those of GPT-2 small.
+
+    Source: config.json of the published checkpoints. The axis names of our tensors stand beside
+    the fields that give their sizes.
+
+    >>> GPT2Config(n_layer=4, n_head=3, n_embd=21).d_head
+    7
+
+    Raises:
+        ConfigError: a size is not a positive integer, or n_head does not divide n_embd.
+    """
+
+    vocab_size: int = 50257  # d_vocab
+    n_positions: int = 1024  # n_ctx
+    n_embd: int = 768  # d_model
+    n_layer: int = 12  # n_layers
+    n_head: int = 12  # n_heads
+    n_inner: int | None = None  # d_mlp; None means 4 * n_embd
+    layer_norm_epsilon: float = 1e-5
+    initializer_range: float = 0.02
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "d_mlp"):
+            size = getattr(self, name)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ConfigError(f"{name} must be a positive integer, not {size!r}.")
+        if self.n_embd % self.n_head:
+            raise ConfigError(f"n_head={self.n_head} does not divide n_embd={self.n_embd}.")
+        for name in ("layer_norm_epsilon", "initializer_range"):
+            if not 0 < getattr(self, name) < 1:
+                raise ConfigError(f"{name} must lie between 0 and 1, not {getattr(self, name)!r}.")
+
+    @property
+    def d_head(self) -> int:
+        """The width of one attention head."""
+        return self.n_embd // self.n_head
+
+    @property
+    def d_mlp(self) -> int:
+        """The number of MLP neurons in a block."""
+        return 4 * self.n_embd if self.n_inner is None else self.n_inner
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """The sizes of all axes that do not depend on the input.
+
+        >>> GPT2Config().axis_sizes["d_mlp"]
+        3072
+        """
+        return {
+            "d_model": self.n_embd,
+            "n_heads": self.n_head,
+            "d_head": self.d_head,
+            "d_mlp": self.d_mlp,
+            "d_vocab": self.vocab_size,
+            "n_ctx": self.n_positions,
+            "n_layers": self.n_layer,
+            "1": 1,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the sizes as a plain dictionary, as they stand in a hub config.json."""
+        return asdict(self)
+
+
+# What must hold in a config.json for its weights to mean the network written in gpt2.py.
+# Absent keys have these values by the hub's own defaults.
+_REQUIRED = {
+    "model_type": ("gpt2",),
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+    "tie_word_embeddings": (True,),
+}
+
+
+def read_config(folder: Path) -> GPT2Config:
+    """Return the config that stands in `folder`/config.json.
+
+    Raises:
+        MissingError: there is no config.json.
+        CheckpointError: it is not JSON, or describes a network that gpt2.py does not compute.
+    """
+    path = folder / "config.json"
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise MissingError(
+            f"{folder} has no config.json; a model folder holds config.json beside "
+            "model.safetensors or pytorch_model.bin."
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(entries, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, not a {type(entries).__name__}.")
+    for key, allowed in _REQUIRED.items():
+        if entries.get(key, allowed[0]) not in allowed:
+            raise CheckpointError(
+                f"{path}: {key} is {entries[key]!r}; probekit's GPT-2 computes "
+                f"{' or '.join(map(repr, allowed))} only."
+            )
+    known = {field.name for field in fields(GPT2Config)}
+    try:
+        return GPT2Config(**{key: value for key, value in entries.items() if key in known})
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error

@@ -1,0 +1,349 @@
+"""GPT-2, written to be read.
+
+    GPT2 -> wte + wpe -> Block -> ... -> Block -> ln_f -> unembedding (wte, tied)
+    Block: resid = resid + attn(ln_1(resid)); resid = resid + mlp(ln_2(resid))
+
+Every tensor worth looking at passes through a tap under the name that sites.py lists: a call
+`tap("hook_x", x)` returns x, or what the caller of the forward pass puts in its place.
+Parameters carry the hub's names.
+
+Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", and the code
+published with it (tanh GELU, layer norm before each sublayer, learned positions).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, cast, overload
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange
+from torch import Tensor, nn
+
+from probekit.errors import ConfigError, DataError
+from probekit.model.cache import ActivationCache, remember
+from probekit.model.config import GPT2Config
+from probekit.model.loading import read_checkpoint
+from probekit.model.sites import SitePattern, expand
+from probekit.model.sources import find_model
+from probekit.model.taps import ForwardStoppedError, Tap, Taps
+
+
+class LayerNorm(nn.Module):
+    """Layer norm over d_model, with its scale and its normalized value in sight."""
+
+    def __init__(self, d_model: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(d_model))
+        self.bias = nn.Parameter(torch.empty(d_model))
+
+    def forward(self, x: Tensor, tap: Taps) -> Tensor:
+        """Return x normalized over its last axis, shape [batch pos d_model]."""
+        if not tap.wants("hook_scale", "hook_normalized"):
+            return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+        x = x - x.mean(-1, keepdim=True)
+        scale = tap("hook_scale", (x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+        return tap("hook_normalized", x / scale) * self.weight + self.bias
+
+
+class Attention(nn.Module):
+    """Causal multi-head attention: where to read (pattern) and what to move (v)."""
+
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.n_heads = config.n_head
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, x: Tensor, visible: Tensor | None, tap: Taps) -> Tensor:
+        """Return what attention adds to the residual stream, shape [batch pos d_model]."""
+        q, k, v = rearrange(
+            self.c_attn(x), "batch pos (qkv n_heads d_head) -> qkv batch pos n_heads d_head",
+            qkv=3, n_heads=self.n_heads,
+        )  # fmt: skip
+        q, k, v = tap("hook_q", q), tap("hook_k", k), tap("hook_v", v)
+        explicit = tap.wants("hook_attn_scores", "hook_pattern")
+        z = _attend(q, k, v, visible, tap) if explicit else _attend_fused(q, k, v, visible)
+        z = tap("hook_z", z)  # [batch pos n_heads d_head]
+        if tap.wants("hook_result"):
+            w_o = rearrange(
+                self.c_proj.weight, "d_model (n_heads d_head) -> n_heads d_head d_model",
+                n_heads=self.n_heads,
+            )  # fmt: skip
+            result = einsum(z, w_o, "b pos n_heads d_head, n_heads d_head d -> b pos n_heads d")
+            return tap("hook_result", result).sum(2) + self.c_proj.bias
+        return cast(Tensor, self.c_proj(z.flatten(2)))
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, tap: Taps) -> Tensor:
+    if visible is None:
+        visible = _causal(q.shape[1], q.device)
+    scores = einsum(q, k, "batch query n_heads d, batch key n_heads d -> batch n_heads query key")
+    scores = (scores / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf)
+    pattern = tap("hook_pattern", tap("hook_attn_scores", scores).softmax(-1))
+    return einsum(
+        pattern, v, "batch n_heads query key, batch key n_heads d -> batch query n_heads d"
+    )
+
+
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head]
+    z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None)
+    return z.transpose(1, 2)
+
+
+class MLP(nn.Module):
+    """Two linear maps with a tanh GELU between them; the d_mlp values between are the neurons."""
+
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, config.d_mlp)
+        self.c_proj = nn.Linear(config.d_mlp, config.n_embd)
+
+    def forward(self, x: Tensor, tap: Taps) -> Tensor:
+        """Return what the MLP adds to the residual stream, shape [batch pos d_model]."""
+        pre = tap("hook_pre", self.c_fc(x))  # [batch pos d_mlp]
+        # The exact GELU under these weights is a different network that looks almost right.
+        post = tap("hook_post", F.gelu(pre, approximate="tanh"))
+        return cast(Tensor, self.c_proj(post))
+
+
+class Block(nn.Module):
+    """One transformer block: attention and MLP, each reading and adding to the residual stream."""
+
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.ln_1 = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.attn = Attention(config)
+        self.ln_2 = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.mlp = MLP(config)
+
+    def forward(self, resid: Tensor, visible: Tensor | None, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, shape [batch pos d_model]."""
+        resid = tap("hook_resid_pre", resid)
+        attn_out = self.attn(self.ln_1(resid, tap.within("ln1")), visible, tap.within("attn"))
+        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
+        mlp_out = self.mlp(self.ln_2(resid, tap.within("ln2")), tap.within("mlp"))
+        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
+
+
+class GPT2(nn.Module):
+    """GPT-2 with a tap at every site.
+
+    Args:
+        config: the sizes.
+        seed: draws the weights as GPT-2 was initialised; None leaves them without storage, on the
+            meta device, to be filled by `load_state_dict(..., assign=True)`.
+
+    >>> model = GPT2(GPT2Config(n_layer=2, n_head=3, n_embd=21, vocab_size=97, n_positions=16))
+    >>> tokens = torch.tensor([[3, 14, 15, 92, 65]])
+    >>> model(tokens).shape
+    torch.Size([1, 5, 97])
+    >>> logits, cache = model.run_with_cache(tokens, sites=["blocks.*.hook_resid_post"])
+    >>> cache["resid_post", 1].shape
+    torch.Size([1, 5, 21])
+    """
+
+    def __init__(self, config: GPT2Config, seed: int | None = 0) -> None:
+        super().__init__()
+        self.config = config
+        with torch.device("meta"):
+            self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+            self.wpe = nn.Embedding(config.n_positions, config.n_embd)
+            self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+            self.ln_f = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        if seed is not None:
+            self.to_empty(device="cpu")
+            self._initialise(seed)
+        self.eval()
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | Path, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    ) -> GPT2:
+        """Return a trained GPT-2, frozen; call `requires_grad_()` on it to train further.
+
+        Args:
+            source: `mini` (shipped with probekit), a hub name such as `gpt2-medium` or
+                `org/name@revision`, or a folder with config.json and model.safetensors or
+                pytorch_model.bin.
+            dtype: of the weights and the computation.
+            device: where the weights go, e.g. `cuda`.
+
+        >>> GPT2.from_pretrained("mini").config.n_layer
+        6
+
+        Raises:
+            MissingError: nothing is found under that name.
+            CheckpointError: a tensor is missing, extra or of the wrong shape, or the network in
+                the folder is not GPT-2.
+        """
+        config, tensors = read_checkpoint(find_model(source))
+        model = cls(config, seed=None)
+        model.load_state_dict(tensors, assign=True)
+        return model.to(device=device, dtype=dtype).requires_grad_(False)
+
+    @overload
+    def forward(
+        self, tokens: Tensor, mask: Tensor | None = None, tap: Tap | None = None,
+        sites: Iterable[SitePattern] | None = None, *, logits: Literal[True] = True,
+    ) -> Tensor: ...  # fmt: skip
+
+    @overload
+    def forward(
+        self, tokens: Tensor, mask: Tensor | None = None, tap: Tap | None = None,
+        sites: Iterable[SitePattern] | None = None, *, logits: bool,
+    ) -> Tensor | None: ...  # fmt: skip
+
+    def forward(
+        self,
+        tokens: Tensor,
+        mask: Tensor | None = None,
+        tap: Tap | None = None,
+        sites: Iterable[SitePattern] | None = None,
+        *,
+        logits: bool = True,
+    ) -> Tensor | None:
+        """Return the logits, shape [batch pos d_vocab].
+
+        Args:
+            tokens: token ids, shape [batch pos].
+            mask: True at tokens, False at padding, shape [batch pos]; None means no padding.
+                Positions are counted over real tokens, so padding on either side changes nothing.
+            tap: sees the value at each site asked for and returns the value to go on with.
+            sites: names, globs and shorthands of the sites that the tap sees; None means all but
+                those computed on request (`attn.hook_result`). Attention runs fused unless
+                scores or patterns are among them.
+            logits: False stops after the last site asked for and returns None.
+
+        Raises:
+            UnknownNameError: no site has a name asked for.
+            DataError: ids outside the vocabulary, more tokens than the context, or a mask whose
+                shape is not that of the tokens or that has an empty row.
+        """
+        asked = (
+            set(expand(["*"] if sites is None else sites, self.config.n_layer)) if tap else set()
+        )
+        if not logits and not asked:
+            raise ConfigError("Nothing is asked of this forward pass: no logits and no site.")
+        taps = Taps(tap, asked, stop_when_done=not logits)
+        try:
+            resid = self._residual_stream(tokens, mask, taps)
+            return F.linear(self.ln_f(resid, taps.within("ln_final")), self.wte.weight)
+        except ForwardStoppedError:
+            return None
+
+    def _residual_stream(self, tokens: Tensor, mask: Tensor | None, tap: Taps) -> Tensor:
+        positions, visible = self._positions(tokens, mask)
+        embed = tap("hook_embed", self.wte(tokens))
+        resid = embed + tap("hook_pos_embed", self.wpe(positions))  # [batch pos d_model]
+        for layer, block in enumerate(self.h):
+            resid = block(resid, visible, tap.within(f"blocks.{layer}"))
+        return resid
+
+    def _positions(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return position ids [batch pos] and what each query sees [batch 1 query key].
+
+        None instead of the latter means the plain causal mask: it is all that right padding needs,
+        since no token looks forward.
+        """
+        self._check(tokens, mask)
+        if mask is None:
+            return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens), None
+        mask = mask.to(device=tokens.device, dtype=torch.bool)
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        if not bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+            return positions, None
+        # A padded query sees itself: a softmax over nothing would be NaN and spread.
+        itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
+        visible = _causal(tokens.shape[1], tokens.device) & (mask[:, None, None, :] | itself)
+        return positions, visible
+
+    def _check(self, tokens: Tensor, mask: Tensor | None) -> None:
+        if tokens.ndim != 2 or tokens.shape[1] == 0 or tokens.is_floating_point():
+            raise DataError(
+                "tokens must be integer ids of shape [batch pos], pos at least 1, not "
+                f"{tuple(tokens.shape)} of {tokens.dtype}."
+            )
+        lengths = torch.full(tokens.shape[:1], tokens.shape[1])
+        if mask is not None:
+            if mask.shape != tokens.shape:
+                raise DataError(
+                    f"mask has shape {tuple(mask.shape)}, tokens have {tuple(tokens.shape)}."
+                )
+            lengths = mask.to(torch.bool).sum(-1)
+        if tokens.shape[0] and int(lengths.min()) == 0:
+            raise DataError(f"Row {int(lengths.argmin())} of the mask has no token at all.")
+        if tokens.shape[0] and int(lengths.max()) > self.config.n_positions:
+            raise DataError(
+                f"{int(lengths.max())} tokens are more than the context of "
+                f"{self.config.n_positions}."
+            )
+        if (
+            tokens.numel()
+            and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.wte.num_embeddings
+        ):
+            raise DataError(
+                f"Token ids run from {int(tokens.min())} to {int(tokens.max())}; the vocabulary "
+                f"has ids 0 to {self.wte.num_embeddings - 1}."
+            )
+
+    def run_with_cache(
+        self,
+        tokens: Tensor,
+        sites: Iterable[SitePattern] | None = None,
+        mask: Tensor | None = None,
+        *,
+        logits: bool = True,
+    ) -> tuple[Tensor | None, ActivationCache]:
+        """Return the logits (None if `logits=False`) and the values at the sites asked for.
+
+        Args:
+            tokens: token ids, shape [batch pos].
+            sites: names, globs and shorthands; None means all but `attn.hook_result`.
+            mask: True at tokens, False at padding, shape [batch pos].
+            logits: False stops after the deepest site asked for.
+
+        >>> model = GPT2.from_pretrained("mini")
+        >>> _, cache = model.run_with_cache(torch.tensor([[1, 2, 3]]), sites=[("pattern", 3)])
+        >>> cache["pattern", 3].shape
+        torch.Size([1, 8, 3, 3])
+        """
+        names = expand(["*"] if sites is None else sites, self.config.n_layer)
+        values: dict[str, Tensor] = {}
+        out = self(tokens, mask, remember(values), names, logits=logits)
+        return out, ActivationCache(values, self.config.n_layer)
+
+    def loss(self, tokens: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the mean cross-entropy in nats per target; a target of -100 does not count.
+
+        `targets` has the shape of `tokens`, [batch pos], and stands where its logits are computed:
+        for language modelling `targets[:, i] = tokens[:, i + 1]`.
+
+        >>> model = GPT2.from_pretrained("mini")
+        >>> tokens = torch.tensor([[10, 20, 30, 40]])
+        >>> model.loss(tokens[:, :-1], tokens[:, 1:]).ndim
+        0
+        """
+        logits = self(tokens, mask)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
+
+    def _initialise(self, seed: int) -> None:
+        """Draw the weights as GPT-2 did: N(0, 0.02), residual projections smaller with depth."""
+        generator = torch.Generator().manual_seed(seed)
+        std = self.config.initializer_range
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 1:
+                is_norm_weight = ".ln_" in f".{name}" and name.endswith("weight")
+                nn.init.constant_(parameter, 1.0 if is_norm_weight else 0.0)
+            else:
+                depth = 2 * self.config.n_layer if name.endswith("c_proj.weight") else 1
+                nn.init.normal_(parameter, std=std / math.sqrt(depth), generator=generator)
+
+
+def _causal(n: int, device: torch.device) -> Tensor:
+    return torch.ones(n, n, dtype=torch.bool, device=device).tril()

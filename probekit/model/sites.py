@@ -1,0 +1,219 @@
+"""The table of all sites: every tensor that GPT-2 names, its axes and its formula.
+
+The table is the one place that knows them; names are those of TransformerLens. `expand` turns what
+people write (names, globs, shorthands) into names, `SiteSelection` adds a head or a neuron.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from probekit.errors import ConfigError, UnknownNameError, nearest
+
+SitePattern = str | tuple[str, int]  # "blocks.*.hook_resid_post" or ("resid_post", 3)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One row of the table: the name (with `{l}` in a block), axes and formula of a tensor."""
+
+    name: str
+    axes: tuple[str, ...]
+    formula: str
+    on_request: bool = False  # computed only when asked for by name
+
+    @property
+    def in_block(self) -> bool:
+        """Whether every block has such a tensor."""
+        return self.name.startswith("blocks.")
+
+    @property
+    def component(self) -> str:
+        """The name without block number and hook prefix.
+
+        >>> [site.component for site in SITES if site.axes[-1] == "key_pos"]
+        ['attn.attn_scores', 'attn.pattern']
+        """
+        return self.name.removeprefix("blocks.{l}.").replace("hook_", "")
+
+
+_RESID = ("batch", "pos", "d_model")
+_SCALE = ("batch", "pos", "1")
+_HEAD = ("batch", "pos", "n_heads", "d_head")
+_PATTERN = ("batch", "n_heads", "query_pos", "key_pos")
+_HEAD_OUT = ("batch", "pos", "n_heads", "d_model")
+_MLP = ("batch", "pos", "d_mlp")
+
+# In the order of the forward pass.
+SITES = (
+    Site("hook_embed", _RESID, "wte[tokens]"),
+    Site("hook_pos_embed", _RESID, "wpe[positions]"),
+    Site("blocks.{l}.hook_resid_pre", _RESID, "embed + pos_embed, or resid_post of block l-1"),
+    Site("blocks.{l}.ln1.hook_scale", _SCALE, "sqrt(var(resid_pre) + eps)"),
+    Site("blocks.{l}.ln1.hook_normalized", _RESID, "(resid_pre - mean) / scale"),
+    Site("blocks.{l}.attn.hook_q", _HEAD, "ln_1(resid_pre) W_Q + b_Q"),
+    Site("blocks.{l}.attn.hook_k", _HEAD, "ln_1(resid_pre) W_K + b_K"),
+    Site("blocks.{l}.attn.hook_v", _HEAD, "ln_1(resid_pre) W_V + b_V"),
+    Site("blocks.{l}.attn.hook_attn_scores", _PATTERN, "q k / sqrt(d_head), -inf where masked"),
+    Site("blocks.{l}.attn.hook_pattern", _PATTERN, "softmax(attn_scores) over key_pos"),
+    Site("blocks.{l}.attn.hook_z", _HEAD, "pattern v"),
+    Site("blocks.{l}.attn.hook_result", _HEAD_OUT, "z W_O per head, without b_O", on_request=True),
+    Site("blocks.{l}.hook_attn_out", _RESID, "z W_O + b_O"),
+    Site("blocks.{l}.hook_resid_mid", _RESID, "resid_pre + attn_out"),
+    Site("blocks.{l}.ln2.hook_scale", _SCALE, "sqrt(var(resid_mid) + eps)"),
+    Site("blocks.{l}.ln2.hook_normalized", _RESID, "(resid_mid - mean) / scale"),
+    Site("blocks.{l}.mlp.hook_pre", _MLP, "ln_2(resid_mid) W_in + b_in"),
+    Site("blocks.{l}.mlp.hook_post", _MLP, "gelu_tanh(pre)"),
+    Site("blocks.{l}.hook_mlp_out", _RESID, "post W_out + b_out"),
+    Site("blocks.{l}.hook_resid_post", _RESID, "resid_mid + mlp_out"),
+    Site("ln_final.hook_scale", _SCALE, "sqrt(var(resid_post of the last block) + eps)"),
+    Site("ln_final.hook_normalized", _RESID, "(resid_post - mean) / scale"),
+)
+
+_BY_NAME = {site.name: site for site in SITES}
+_BLOCK = re.compile(r"^blocks\.(\d+)\.")
+_GLOB = re.compile(r"[*?]")
+_SELECTOR = re.compile(r"^(?P<site>[^\[\]]+)\[(?P<axis>[a-z]+)=(?P<index>[^\]]*)\]$")
+_SELECTED_AXES = {"head": "n_heads", "neuron": "d_mlp"}
+
+
+def site_names(n_layers: int, *, on_request: bool = False) -> tuple[str, ...]:
+    """Return the names of all sites in the order of the forward pass.
+
+    >>> len(site_names(12))
+    208
+    """
+    block = [site for site in SITES if site.in_block and (on_request or not site.on_request)]
+    return (
+        *(site.name for site in SITES[:2]),
+        *(site.name.format(l=layer) for layer in range(n_layers) for site in block),
+        *(site.name for site in SITES[-2:]),
+    )
+
+
+def describe(name: str) -> Site:
+    """Return the row of the table that a site's name belongs to.
+
+    >>> describe("blocks.3.mlp.hook_post").axes
+    ('batch', 'pos', 'd_mlp')
+    """
+    return _BY_NAME[_BLOCK.sub("blocks.{l}.", name)]
+
+
+def layer_of(name: str) -> int | None:
+    """Return the block index that stands in a site's name, None outside the blocks.
+
+    >>> layer_of("blocks.11.hook_resid_pre"), layer_of("hook_embed")
+    (11, None)
+    """
+    match = _BLOCK.match(name)
+    return int(match[1]) if match else None
+
+
+def expand(patterns: Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:
+    """Return the names that names, globs and shorthands stand for, in the order of the forward.
+
+    >>> expand(["blocks.*.hook_resid_post", ("pattern", 0), "hook_embed"], 2)
+    ('hook_embed', 'blocks.0.attn.hook_pattern', 'blocks.0.hook_resid_post',
+     'blocks.1.hook_resid_post')
+
+    Raises:
+        UnknownNameError: a pattern stands for no site of a model with `n_layers` blocks.
+    """
+    found = {name for pattern in patterns for name in _matches(pattern, n_layers)}
+    return tuple(name for name in site_names(n_layers, on_request=True) if name in found)
+
+
+def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
+    if isinstance(pattern, tuple):
+        pattern = _full_name(*pattern)
+    # A glob does not reach the sites that are computed only when asked for by name.
+    is_glob = _GLOB.search(pattern) is not None
+    names = site_names(n_layers, on_request=not is_glob or "result" in pattern)
+    matches = [name for name in names if fnmatchcase(name, pattern)]
+    if matches:
+        return matches
+    layer = layer_of(pattern)
+    if layer is not None and layer >= n_layers:
+        raise UnknownNameError(
+            f"Site {pattern!r}: the model has {n_layers} blocks, 0 to {n_layers - 1}."
+        )
+    raise UnknownNameError(f"No site is called {pattern!r}. {nearest(pattern, names)}")
+
+
+def _full_name(short: str, layer: int) -> str:
+    """Return the name that a shorthand like ("pattern", 3) stands for."""
+    block_sites = [site for site in SITES if site.in_block]
+    fits = [s for s in block_sites if short in (s.component, s.component.rpartition(".")[2])]
+    if not fits:
+        components = [site.component for site in block_sites]
+        raise UnknownNameError(
+            f"No site of a block is called {short!r}. {nearest(short, components)}"
+        )
+    if len(fits) > 1:
+        raise UnknownNameError(
+            f"{short!r} stands for several sites; write one of "
+            f"{', '.join(repr(site.component) for site in fits)}."
+        )
+    return fits[0].name.format(l=layer)
+
+
+@dataclass(frozen=True)
+class SiteSelection:
+    """A site, or one head or one neuron of it.
+
+    >>> SiteSelection("blocks.5.attn.hook_z", head=3).text
+    'blocks.5.attn.hook_z[head=3]'
+    """
+
+    site: str
+    head: int | None = None
+    neuron: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The selection as people write it."""
+        chosen = {"head": self.head, "neuron": self.neuron}
+        parts = [f"[{axis}={index}]" for axis, index in chosen.items() if index is not None]
+        return self.site + "".join(parts)
+
+
+def select(
+    patterns: Iterable[str], n_layers: int, axis_sizes: dict[str, int]
+) -> tuple[SiteSelection, ...]:
+    """Return the selections that patterns like `blocks.*.attn.hook_z[head=3]` stand for.
+
+    `axis_sizes` gives the number of heads (`n_heads`) and neurons (`d_mlp`).
+
+    >>> select(["blocks.1.attn.hook_z[head=2]"], 2, {"n_heads": 3, "d_mlp": 11})
+    (SiteSelection(site='blocks.1.attn.hook_z', head=2, neuron=None),)
+
+    Raises:
+        UnknownNameError: a pattern stands for no site.
+        ConfigError: the site has no such axis, or the index is outside of it.
+    """
+    chosen: dict[SiteSelection, None] = {}
+    for pattern in patterns:
+        match = _SELECTOR.match(pattern)
+        for site in expand([match["site"] if match else pattern], n_layers):
+            index = _index(site, match, axis_sizes) if match else {}
+            chosen[SiteSelection(site, **index)] = None
+    return tuple(chosen)
+
+
+def _index(site: str, match: re.Match[str], axis_sizes: dict[str, int]) -> dict[str, int]:
+    axis = match["axis"]
+    if axis not in _SELECTED_AXES:
+        raise ConfigError(f"{match[0]!r}: unknown axis {axis!r}. Allowed: head, neuron.")
+    axes = describe(site).axes
+    name = _SELECTED_AXES[axis]
+    if name not in axes:
+        raise ConfigError(f"{match[0]!r}: {site} has the axes {' '.join(axes)}, no {axis}.")
+    if not match["index"].isdecimal() or int(match["index"]) >= axis_sizes[name]:
+        raise ConfigError(
+            f"{match[0]!r}: {axis} must be a number from 0 to {axis_sizes[name] - 1}."
+        )
+    return {axis: int(match["index"])}

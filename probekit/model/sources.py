@@ -1,0 +1,119 @@
+"""Where a model comes from: the one that ships with probekit, a local folder, or the hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from huggingface_hub import constants, errors, hf_hub_download
+
+from probekit.errors import ConfigError, MissingError, nearest
+
+MINI = Path(__file__).parent / "mini"
+
+# name -> what `probekit models` says of it
+KNOWN_MODELS = {
+    "mini": "6 layers, 8 heads, 256 wide, 7 M parameters; ships with probekit, works offline",
+    "gpt2": "12 layers, 12 heads, 768 wide, 124 M parameters; from the hub",
+    "gpt2-medium": "24 layers, 16 heads, 1024 wide, 355 M parameters; from the hub",
+    "gpt2-large": "36 layers, 20 heads, 1280 wide, 774 M parameters; from the hub",
+    "gpt2-xl": "48 layers, 25 heads, 1600 wide, 1558 M parameters; from the hub",
+}
+
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+VOCABULARY_FILES = (
+    ("vocab.json", "merges.txt"),
+    ("encoder.json", "vocab.bpe"),
+    ("tokenizer.json",),
+)
+
+_OFFLINE_ADVICE = (
+    "To go on without a network, put config.json, model.safetensors (or pytorch_model.bin), "
+    "vocab.json and merges.txt into one folder and give its path as the model, or use the model "
+    "`mini`, which ships with probekit."
+)
+
+
+def find_model(source: str | Path) -> Path:
+    """Return the folder that holds the model's files, downloading them first if need be.
+
+    `mini` is the shipped model; the path of a folder that exists is that folder; anything else
+    is a hub name, `name`, `org/name` or `org/name@revision`.
+
+    >>> sorted(path.name for path in find_model("mini").iterdir())
+    ['README.md', 'config.json', 'merges.txt', 'model.safetensors', 'vocab.json']
+
+    Raises:
+        MissingError: there is nothing under that name, here or on the hub.
+        ConfigError: the name is neither a path nor a possible hub name.
+    """
+    text = str(source)
+    if not text.strip():
+        raise ConfigError("The model's name is empty; give `mini`, a hub name or a folder.")
+    if text == "mini":
+        return MINI
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_file():
+        raise ConfigError(f"The model {text!r} is a file; give the folder that holds it.")
+    if isinstance(source, Path) or text.startswith((".", "~", os.sep)) or text.count("/") > 1:
+        raise MissingError(f"There is no model folder {folder.absolute()}.")
+    if "/" not in text and text.partition("@")[0] not in KNOWN_MODELS:
+        raise MissingError(
+            f"No model is called {text!r}. {nearest(text, KNOWN_MODELS)} A model of your own is "
+            "the path of a folder or `org/name` on the hub."
+        )
+    return _download(text)
+
+
+def _download(source: str) -> Path:
+    """Return the folder of the hub's local cache that holds the files of a hub model."""
+    name, _, revision = source.partition("@")
+    try:
+        config = _fetch(name, revision, "config.json")
+        _fetch_first(name, revision, [(file,) for file in WEIGHT_FILES])
+        _fetch_first(name, revision, VOCABULARY_FILES)
+    except errors.LocalEntryNotFoundError as error:
+        raise MissingError(
+            f"The model {source!r} is not in the hub's local cache ({_hub_cache()}), and the hub "
+            f"could not be reached. {_OFFLINE_ADVICE}"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise MissingError(f"The hub's model {name!r} has no revision {revision!r}.") from error
+    except errors.RepositoryNotFoundError as error:
+        raise MissingError(
+            f"The hub has no model {name!r}, or it is private and no token is set. "
+            f"{nearest(name, KNOWN_MODELS)}"
+        ) from error
+    except errors.HFValidationError as error:
+        raise ConfigError(f"{source!r} is neither a folder nor a possible hub name.") from error
+    except errors.HfHubHTTPError as error:
+        raise MissingError(
+            f"The hub did not give {source!r}: {error}. {_OFFLINE_ADVICE}"
+        ) from error
+    return config.parent
+
+
+def _fetch_first(name: str, revision: str, choices: Sequence[tuple[str, ...]]) -> None:
+    """Fetch the first complete choice of files that the model has."""
+    for files in choices:
+        try:
+            for file in files:
+                _fetch(name, revision, file)
+        except errors.LocalEntryNotFoundError:
+            raise
+        except errors.EntryNotFoundError:
+            continue
+        return
+    wanted = " or ".join(" + ".join(files) for files in choices)
+    raise MissingError(f"The hub's model {name!r} has no {wanted}.")
+
+
+def _fetch(name: str, revision: str, file: str) -> Path:
+    return Path(hf_hub_download(name, file, revision=revision or None))
+
+
+def _hub_cache() -> str:
+    return str(constants.HF_HUB_CACHE)

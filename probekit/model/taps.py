@@ -1,0 +1,59 @@
+"""Taps: functions that see, and may change, the named tensors of one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from probekit.errors import ConfigError
+
+Tap = Callable[[str, Tensor], Tensor]  # a site's name and its value -> the value to go on with
+
+
+class ForwardStoppedError(Exception):
+    """Ends a forward pass of which nothing more is wanted; never leaves the model."""
+
+
+@dataclass(frozen=True)
+class Taps:
+    """The tap of one forward pass as seen from one module, whose sites begin with `prefix`.
+
+    A tap is an argument of the forward pass and lives as long as it does, so nothing can stay
+    behind in the model.
+    """
+
+    tap: Tap | None
+    pending: set[str] = field(default_factory=set)  # asked for and not yet reached
+    stop_when_done: bool = False
+    prefix: str = ""
+
+    def within(self, prefix: str) -> Taps:
+        """Return the same taps as seen from the module `prefix` of this one."""
+        return Taps(self.tap, self.pending, self.stop_when_done, f"{self.prefix}{prefix}.")
+
+    def wants(self, *names: str) -> bool:
+        """Return whether any of these sites of this module is asked for."""
+        return any(self.prefix + name in self.pending for name in names)
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        """Return the value to go on with at a site of this module.
+
+        Raises:
+            ConfigError: the tap returned something else than a tensor of the same shape.
+        """
+        site = self.prefix + name
+        if self.tap is None or site not in self.pending:
+            return value
+        changed = self.tap(site, value)
+        if not isinstance(changed, Tensor) or changed.shape != value.shape:
+            shape = tuple(changed.shape) if isinstance(changed, Tensor) else changed
+            raise ConfigError(
+                f"The tap returned {shape!r} at {site}; it must return the value to go on with, "
+                f"a tensor of shape {tuple(value.shape)}."
+            )
+        self.pending.discard(site)
+        if self.stop_when_done and not self.pending:
+            raise ForwardStoppedError
+        return changed

@@ -1,0 +1,107 @@
+"""What a number came from: content digests, versions, and files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from probekit.errors import StoreError
+
+_RECORDED = ("probekit", "torch", "tiktoken", "scikit-learn", "numpy", "scipy", "pandas", "plotly")
+
+
+def digest(chunks: Iterable[bytes | memoryview]) -> str:
+    """Return the BLAKE3 digest of chunks of bytes, in hexadecimal.
+
+    >>> digest([b"ab", b"c"]) == digest([b"abc"])
+    True
+    """
+    hasher = blake3()
+    for chunk in chunks:
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def digest_json(value: Any) -> str:
+    """Return the digest of a JSON value; the order of keys does not matter.
+
+    >>> digest_json({"a": 1, "b": 2}) == digest_json({"b": 2, "a": 1})
+    True
+    """
+    return digest([canonical_json(value).encode()])
+
+
+def canonical_json(value: Any) -> str:
+    """Return a JSON value as the one text that is hashed.
+
+    >>> canonical_json({"b": [1.5, None], "a": "ü"})
+    '{"a":"ü","b":[1.5,null]}'
+    """
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def pretty_json(value: Any) -> str:
+    """Return a JSON value as people read it."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of everything that the numbers rest on."""
+    return {"python": platform.python_version()} | {name: version(name) for name in _RECORDED}
+
+
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """Write a file that appears whole or not at all, and survives a power loss once it is there.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "result.txt"
+    >>> write_atomic(path, "done")
+    >>> path.read_text()
+    'done'
+
+    Raises:
+        StoreError: the disk is full, the folder cannot be written, ...; nothing is left behind.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        raise _cannot_write(path, error) from error
+    except BaseException:  # Ctrl-C: leave no temporary file behind
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _cannot_write(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"Cannot write {path}: {error.strerror or error}. What is there stays valid.")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power loss."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

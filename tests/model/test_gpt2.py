@@ -1,0 +1,195 @@
+"""The forward pass: padding, stopping, taps, refusals."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probekit.errors import ConfigError, DataError, UnknownNameError
+from probekit.model.config import GPT2Config
+from probekit.model.gpt2 import GPT2
+from probekit.model.sites import site_names
+from tests.model.reference import TINY, pad, ragged, unpadded
+
+TOKENS = torch.tensor([[3, 14, 15, 92, 6], [5, 35, 8, 9, 79]])
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A float64 model, so that only real differences show."""
+    return GPT2(TINY, seed=1).double().requires_grad_(False)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    side=st.sampled_from(["left", "right"]),
+    filler=st.integers(0, TINY.vocab_size - 1),
+)
+def test_padding_changes_no_number_at_any_site(lengths, side, filler):
+    model = GPT2(TINY, seed=1).double().requires_grad_(False)
+    sequences = ragged(TINY, lengths, seed=sum(lengths))
+    tokens, mask = pad(sequences, side, filler)
+    logits, batched = model.run_with_cache(tokens, mask=mask)
+    for row, sequence in enumerate(sequences):
+        alone_logits, alone = model.run_with_cache(sequence[None])
+        torch.testing.assert_close(logits[row][mask[row]], alone_logits[0], rtol=1e-9, atol=1e-12)
+        for site, value in alone.items():
+            got = unpadded(batched[site][row], site, mask[row])
+            torch.testing.assert_close(got, value[0], rtol=1e-9, atol=1e-12)
+
+
+def test_no_value_is_nan_under_left_padding(model):
+    mask = torch.tensor([[False, False, False, True, True], [True] * 5])
+    _, cache = model.run_with_cache(TOKENS, mask=mask)
+    for site, value in cache.items():
+        if not site.endswith("attn_scores"):
+            assert value.isfinite().all(), site
+    pattern = cache["pattern", 2]
+    assert (pattern[0, :, 3:, :3] == 0).all()
+
+
+def test_positions_are_counted_from_the_mask(model):
+    mask = torch.tensor([[False, True, True, True, True], [True, True, False, True, True]])
+    _, cache = model.run_with_cache(TOKENS, sites=["hook_pos_embed"], mask=mask, logits=False)
+    wpe = model.wpe.weight
+    assert torch.equal(cache["hook_pos_embed"][0, 1:], wpe[:4])
+    assert torch.equal(cache["hook_pos_embed"][1, 3:], wpe[2:4])
+
+
+def test_fused_and_explicit_attention_agree(model):
+    explicit, _ = model.run_with_cache(TOKENS)
+    torch.testing.assert_close(model(TOKENS), explicit, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("site", site_names(TINY.n_layer, on_request=True))
+def test_a_write_at_a_site_reaches_the_logits_as_read_there(model, site):
+    """Writing back what was read changes nothing; writing something else changes the output."""
+    plain = model(TOKENS)
+    same = model(TOKENS, tap=lambda name, value: value.clone(), sites=[site])
+    torch.testing.assert_close(same, plain, rtol=1e-9, atol=1e-12)
+    changed = model(TOKENS, tap=lambda name, value: value * 0.5 + 0.1, sites=[site])
+    assert (changed - plain).abs().max() > 1e-6
+
+
+def test_nothing_stays_behind_after_a_tap_that_fails(model):
+    plain = model(TOKENS)
+
+    def fail(site, value):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model(TOKENS, tap=fail)
+    assert torch.equal(model(TOKENS), plain)
+
+
+def test_a_tap_that_forgets_to_return_is_told_where(model):
+    with pytest.raises(ConfigError, match=r"None at hook_embed.*\(2, 5, 21\)"):
+        model(TOKENS, tap=lambda site, value: None)
+    with pytest.raises(ConfigError, match=r"\(1,\).*hook_embed"):
+        model(TOKENS, tap=lambda site, value: torch.zeros(1))
+
+
+def test_the_forward_stops_after_the_deepest_site(model):
+    ran = []
+    handles = [
+        module.register_forward_pre_hook(lambda *_, name=name: ran.append(name))
+        for name, module in model.named_modules()
+        if name.count(".") in (1, 2)
+    ]
+    logits, cache = model.run_with_cache(TOKENS, sites=[("attn_out", 1)], logits=False)
+    for handle in handles:
+        handle.remove()
+    assert logits is None
+    assert list(cache) == ["blocks.1.hook_attn_out"]
+    assert "h.1.attn" in ran
+    assert "h.1.mlp" not in ran
+    assert not any(name.startswith("h.2") for name in ran)
+
+
+def test_only_the_asked_sites_are_kept_and_hold_no_larger_tensor_alive(model):
+    _, cache = model.run_with_cache(TOKENS, sites=[("q", 0), ("resid_post", 3)])
+    assert list(cache) == ["blocks.0.attn.hook_q", "blocks.3.hook_resid_post"]
+    for value in cache.values():
+        assert value.untyped_storage().nbytes() == value.nbytes
+
+
+def test_a_tap_sees_every_site_in_forward_order(model):
+    seen = []
+    model(TOKENS, tap=lambda site, value: seen.append(site) or value)
+    assert tuple(seen) == site_names(TINY.n_layer)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "mask", "message"),
+    [
+        (torch.tensor([[97]]), None, "ids 0 to 96"),
+        (torch.tensor([[-1]]), None, "from -1 to -1"),
+        (torch.zeros(1, 24, dtype=torch.int64), None, "24 tokens are more than the context of 23"),
+        (torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 4), r"\(2, 4\).*\(2, 3\)"),
+        (torch.zeros(2, 2, dtype=torch.int64), torch.tensor([[1, 0], [0, 0]]), "Row 1 of the mask"),
+        (torch.zeros(1, 3), None, "integer ids"),
+        (torch.zeros(3, dtype=torch.int64), None, r"\[batch pos\]"),
+    ],
+)
+def test_impossible_inputs_are_refused(model, tokens, mask, message):
+    with pytest.raises(DataError, match=message):
+        model(tokens, mask)
+
+
+def test_padding_may_be_wider_than_the_context(model):
+    tokens, mask = torch.zeros(1, 30, dtype=torch.int64), torch.zeros(1, 30, dtype=torch.bool)
+    mask[0, -4:] = True
+    assert model(tokens, mask).shape == (1, 30, 97)
+
+
+def test_asking_for_nothing_is_an_error(model):
+    with pytest.raises(ConfigError, match="Nothing is asked"):
+        model(TOKENS, logits=False)
+    with pytest.raises(UnknownNameError, match="resid_post"):
+        model(TOKENS, tap=lambda site, value: value, sites=["blocks.0.hook_resid_pots"])
+
+
+def test_loss_is_the_mean_cross_entropy(model):
+    targets = torch.tensor([[14, 15, 92, 6, -100], [35, 8, 9, 79, 3]])
+    logp = model(TOKENS).log_softmax(-1)
+    rows = [(r, p) for r in range(2) for p in range(5) if targets[r, p] >= 0]
+    expected = -sum(logp[r, p, targets[r, p]] for r, p in rows) / len(rows)
+    torch.testing.assert_close(model.loss(TOKENS, targets).double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_seeded_weights_are_reproducible_and_leave_the_global_generator_alone():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first, second, other = GPT2(TINY, seed=5), GPT2(TINY, seed=5), GPT2(TINY, seed=6)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first.wte.weight, second.wte.weight)
+    assert not torch.equal(first.wte.weight, other.wte.weight)
+
+
+def test_initial_weights_have_the_published_statistics():
+    model = GPT2(GPT2Config(n_layer=3, n_embd=192, n_head=3, vocab_size=500), seed=0)
+    for name, parameter in model.named_parameters():
+        expected = 0.02 / (6**0.5) if name.endswith("c_proj.weight") else 0.02
+        if parameter.ndim == 2:
+            assert abs(parameter.std().item() / expected - 1) < 0.02, name
+            assert abs(parameter.mean().item()) < expected / 20, name
+        elif ".ln_" in f".{name}" and name.endswith("weight"):
+            assert (parameter == 1).all(), name
+        else:
+            assert (parameter == 0).all(), name
+
+
+@pytest.mark.parametrize(
+    ("sizes", "name"),
+    [
+        ({"n_embd": 20, "n_head": 3}, "n_head=3 does not divide n_embd=20"),
+        ({"vocab_size": 0}, "vocab_size"),
+        ({"n_layer": -1}, "n_layer"),
+        ({"n_positions": 1.5}, "n_positions"),
+        ({"layer_norm_epsilon": 0}, "layer_norm_epsilon"),
+    ],
+)
+def test_bad_sizes_are_refused_by_name(sizes, name):
+    with pytest.raises(ConfigError, match=name):
+        GPT2Config(**sizes)

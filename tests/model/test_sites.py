@@ -1,0 +1,85 @@
+"""The table of sites: counts, order, shapes, and what people write for a site."""
+
+import pytest
+import torch
+
+from probekit.errors import ConfigError, UnknownNameError
+from probekit.model.gpt2 import GPT2
+from probekit.model.sites import SITES, describe, expand, layer_of, select, site_names
+from tests.model.reference import TINY
+
+
+def test_gpt2_small_has_208_sites():
+    assert len(site_names(12)) == 208
+    assert len(set(site_names(12, on_request=True))) == 208 + 12
+
+
+def test_the_axes_in_the_table_are_the_shapes_of_the_values():
+    sizes = TINY.axis_sizes | {"batch": 2, "pos": 5, "query_pos": 5, "key_pos": 5}
+    names = site_names(TINY.n_layer, on_request=True)
+    _, cache = GPT2(TINY).run_with_cache(torch.ones(2, 5, dtype=torch.int64), sites=names)
+    for name, value in cache.items():
+        assert tuple(value.shape) == tuple(sizes[axis] for axis in describe(name).axes), name
+
+
+def test_every_component_has_one_shorthand():
+    for site in SITES:
+        if site.in_block:
+            assert expand([(site.component, 1)], 2) == (site.name.format(l=1),)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("blocks.0.hook_resid_prr", "hook_resid_pre"),
+        ("blocks.4.hook_resid_pre", "4 blocks, 0 to 3"),
+        ("blocks.*.hook_nothing", "No site is called"),
+        (("patern", 1), "pattern"),
+        (("normalized", 1), "ln1.normalized"),
+        (("pattern", 4), "4 blocks, 0 to 3"),
+        ("", "No site is called"),
+    ],
+)
+def test_an_unknown_site_is_answered_with_the_nearest(pattern, message):
+    with pytest.raises(UnknownNameError, match=message):
+        expand([pattern], 4)
+
+
+def test_globs_leave_out_what_is_computed_on_request():
+    assert "blocks.0.attn.hook_result" not in expand(["*"], 2)
+    assert expand(["blocks.*.attn.hook_result"], 2) == (
+        "blocks.0.attn.hook_result",
+        "blocks.1.attn.hook_result",
+    )
+
+
+def test_layers_and_components():
+    assert layer_of("blocks.10.attn.hook_z") == 10
+    assert layer_of("ln_final.hook_scale") is None
+    assert describe("blocks.10.attn.hook_z").component == "attn.z"
+
+
+def test_heads_and_neurons_are_selected():
+    chosen = select(
+        ["blocks.*.attn.hook_z[head=2]", "blocks.0.mlp.hook_post[neuron=10]"], 2, TINY.axis_sizes
+    )
+    assert [selection.text for selection in chosen] == [
+        "blocks.0.attn.hook_z[head=2]",
+        "blocks.1.attn.hook_z[head=2]",
+        "blocks.0.mlp.hook_post[neuron=10]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("blocks.0.attn.hook_z[head=3]", "0 to 2"),
+        ("blocks.0.attn.hook_z[head=-1]", "0 to 2"),
+        ("blocks.0.attn.hook_z[heads=1]", "Allowed: head, neuron"),
+        ("blocks.0.hook_resid_pre[head=1]", "no head"),
+        ("blocks.0.attn.hook_z[head=1", "No site is called"),
+    ],
+)
+def test_impossible_selections_are_refused(pattern, message):
+    with pytest.raises(ConfigError, match=message):
+        select([pattern], 2, TINY.axis_sizes)
