@@ -1,0 +1,153 @@
+"""The report of a run: one page of HTML that holds everything and asks nothing of a network."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+from safetensors.numpy import load_file
+
+from probekit.errors import DataError, MissingError
+from probekit.provenance import write_atomic
+from probekit.report import words
+from probekit.report.attention import AttentionPrompt, attention_data
+from probekit.report.figures import layer_curve, norm_curve
+from probekit.report.record import Example, Norms, RunRecord, load_record
+from probekit.report.sites import site_table
+from probekit.report.style import METRICS
+from probekit.report.table import chosen_row, load_table, measured_metrics
+from probekit.report.template import render
+
+# These curves stand open on the page, the ones of other metrics folded below them.
+CURVES = {"accuracy": "Accuracy by layer", "selectivity": "Selectivity by layer"}
+
+
+@dataclass(frozen=True)
+class FigurePart:
+    """A figure as the page embeds it, with its caption and its numbers in words."""
+
+    figure: dict[str, Any]
+    caption: str
+    description: str
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write report.html into the folder of a run and return its path.
+
+    The same folder gives the same bytes.
+
+    Raises:
+        MissingError: A file of the run is not there.
+        DataError: A file of the run cannot be read.
+        StoreError: The page cannot be written.
+    """
+    path = run_dir / "report.html"
+    write_atomic(path, _page(run_dir))
+    return path
+
+
+def _page(run_dir: Path) -> str:
+    table = load_table(run_dir / "results.csv")
+    record = load_record(run_dir / "run.json")
+    metrics = measured_metrics(table)
+    curves = {metric: _curve(table, metric) for metric in METRICS if metric in metrics}
+    return render(
+        "report.html",
+        record=record,
+        answer=words.answer(table),
+        warnings=[*words.warnings(table), *_other_choice(table, record), *record.warnings],
+        curves=[(CURVES[metric], curves.pop(metric)) for metric in CURVES if metric in curves],
+        folded_curves=[(METRICS[metric], curve) for metric, curve in curves.items()],
+        sites=site_table(table),
+        norms=_norms(record.norms) if record.norms else None,
+        attention=attention_data(_prompts(run_dir, record)) if record.attention else None,
+        examples=[_around_span(example) for example in record.data.examples],
+        labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),
+        config=_config(run_dir / "config.yaml"),
+        facts=_facts(record),
+        plotly_js=Markup(get_plotlyjs()),
+    )
+
+
+def _curve(table: pd.DataFrame, metric: str) -> FigurePart:
+    return FigurePart(
+        _json(layer_curve(table, metric)),
+        words.caption(table, metric),
+        words.description(table, metric),
+    )
+
+
+def _json(figure: go.Figure) -> dict[str, Any]:
+    """Return the figure as plain JSON values, NaN as null."""
+    return json.loads(figure.to_json())  # type: ignore[no-any-return]  # plotly is untyped
+
+
+def _norms(norms: list[Norms]) -> FigurePart:
+    rows = pd.DataFrame([norm.model_dump() for norm in norms])
+    ratios = rows["first_position_norm"] / rows["other_norm"]
+    return FigurePart(
+        _json(norm_curve(rows)),
+        "Mean norm of the activations at position 0 and at all others. A model may use its first "
+        "position as a resting place for attention: where its norm stands out, means and scalers "
+        "that include it say little about the rest.",
+        "Norm of position 0 against the others. "
+        + ", ".join(f"{site} {r:.1f} times" for site, r in zip(rows["site"], ratios, strict=True)),
+    )
+
+
+def _other_choice(table: pd.DataFrame, record: RunRecord) -> list[str]:
+    chosen = chosen_row(table)
+    if record.best is None or chosen is None or record.best.site == chosen["site"]:
+        return []
+    return [
+        f"run.json names {record.best.site} as the chosen site, the validation rows of results.csv "
+        f"say {chosen['site']}; this page goes by the rows."
+    ]
+
+
+def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
+    path = run_dir / "attention.safetensors"
+    if not path.is_file():
+        raise MissingError(f"{path} is not there, but run.json lists prompts for it.")
+    tensors = load_file(path)
+    absent = [str(i) for i in range(len(record.attention)) if str(i) not in tensors]
+    if absent:
+        raise DataError(
+            f"{path} has no tensor {', '.join(absent)} for the prompts of run.json. "
+            f"It holds: {', '.join(sorted(tensors))}."
+        )
+    return [
+        AttentionPrompt(prompt.text, tuple(prompt.tokens), tensors[str(i)])
+        for i, prompt in enumerate(record.attention)
+    ]
+
+
+def _around_span(example: Example) -> tuple[Example, str, str, str]:
+    """Return the example and its text before, in and after the span."""
+    start, end = example.span or (len(example.text),) * 2
+    return example, example.text[:start], example.text[start:end], example.text[end:]
+
+
+def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:
+    """Return what the last section lists, by its heading."""
+    return {
+        "Run": {"run": record.run, "key": record.key, "created": record.created},
+        "Model": record.model.model_dump(),
+        "Versions": record.versions,
+        "Digests": record.digests,
+        "Seeds": record.seeds,
+        "Seconds": {step: f"{seconds:,.2f}" for step, seconds in record.seconds.items()},
+    }
+
+
+def _config(path: Path) -> str:
+    if not path.is_file():
+        raise MissingError(f"{path} is not there. A finished run writes it: `probekit run`.")
+    return path.read_text("utf-8")

@@ -1,0 +1,123 @@
+"""The parts of a run's run.json that the report shows, checked when they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from probekit.errors import DataError, MissingError
+
+
+class Part(BaseModel):
+    """An object of run.json; keys that the report does not show are left alone."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ModelFacts(Part):
+    """The network whose activations were probed."""
+
+    source: str
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_vocab: int
+    n_ctx: int
+    parameters: int
+
+
+class Example(Part):
+    """One row of the data; `span` holds the character offsets of the probed words."""
+
+    text: str
+    span: tuple[int, int] | None
+    label: str
+    split: str
+
+
+class Finding(Part):
+    """Something that the checks of the data found."""
+
+    level: str
+    code: str
+    message: str
+
+
+class DataFacts(Part):
+    """What was probed for: counts by split and label, examples, and what the checks found."""
+
+    name: str
+    n_examples: int
+    n_rows: int
+    labels: dict[str, dict[str, int]]
+    groups: dict[str, int]
+    examples: list[Example] = []
+    notes: list[str] = []
+    findings: list[Finding] = []
+
+
+class Best(Part):
+    """The site that the run chose."""
+
+    site: str
+    layer: int | None
+    chosen_by: str
+
+
+class AttentionText(Part):
+    """A prompt whose attention patterns lie beside run.json."""
+
+    text: str
+    tokens: list[str]
+
+
+class Norms(Part):
+    """Mean norms of the residual stream at one site."""
+
+    site: str
+    layer: int | None
+    first_position_norm: float
+    other_norm: float
+
+
+class RunRecord(Part):
+    """All that the report takes from run.json."""
+
+    run: str
+    key: str
+    question: str | None
+    created: str
+    model: ModelFacts
+    data: DataFacts
+    best: Best | None = None
+    warnings: list[str] = []
+    attention: list[AttentionText] = []
+    norms: list[Norms] = []
+    versions: dict[str, str] = {}
+    digests: dict[str, str] = {}
+    seeds: dict[str, Any] = {}
+    seconds: dict[str, float] = {}
+
+
+def load_record(path: Path) -> RunRecord:
+    """Return the checked contents of a run.json.
+
+    Raises:
+        MissingError: There is no such file.
+        DataError: It is not JSON, or a key is missing or holds another type.
+    """
+    if not path.is_file():
+        raise MissingError(f"{path} is not there. A finished run writes it: `probekit run`.")
+    try:
+        return RunRecord.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"
+            for problem in error.errors(include_url=False)
+        ]
+        raise DataError(
+            f"{path} is not the record of a run. {'; '.join(problems)}. "
+            "Run the experiment again to rewrite it."
+        ) from error

@@ -1,0 +1,111 @@
+"""How figures look: one template, one table of lines, one table of names."""
+
+from __future__ import annotations
+
+import html
+import math
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """The look of one target's lines; an empty colour leaves it to the series."""
+
+    label: str
+    dash: str
+    colour: str = ""
+    width: float = 2
+    marker_size: int = 7
+    legend_rank: int = 1
+
+
+# All colours have a contrast of 3:1 or more with both white and the page's dark background, and
+# stay apart for colour-blind readers; dash and marker tell the lines apart without any colour.
+SERIES_COLOURS = ("#0072B2", "#B07D10", "#B2599A", "#6E7F8D")
+SERIES_MARKERS = ("circle", "square", "diamond", "triangle-up", "pentagon", "star", "hexagon")
+
+LINES = {
+    "task": LineStyle("task", "solid", width=2.6, marker_size=9),
+    "control": LineStyle("control task", "dash", "#D55E00", legend_rank=2),
+    "random_weights": LineStyle("random weights", "dot", "#009E73", legend_rank=3),
+}
+LEVELS = {
+    "majority": LineStyle("majority", "longdash", "#7A7F87", width=1.5),
+    "word_identity": LineStyle("word identity", "dashdot", "#7A7F87", width=1.5),
+    "chance": LineStyle("chance", "longdash", "#7A7F87", width=1.5),
+}
+NORMS = {
+    "first_position_norm": LineStyle("position 0", "solid"),
+    "other_norm": LineStyle("all other positions", "dash"),
+}
+METRICS = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "auroc": "AUROC",
+    "selectivity": "selectivity",
+}
+
+_AXIS = {
+    "showline": True,
+    "linecolor": "#9aa1ab",
+    "gridcolor": "#dfe3e8",
+    "ticks": "outside",
+    "tickcolor": "#9aa1ab",
+    "ticklen": 4,
+    "zeroline": False,
+    "title": {"standoff": 8},
+    "automargin": True,
+}
+
+# The background is transparent and the page recolours ink and grid for its dark form.
+TEMPLATE = go.layout.Template(
+    layout={
+        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#1c2430"},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        # Room for the modebar above, and for the names of horizontal lines on the right.
+        "margin": {"l": 52, "r": 58, "t": 44, "b": 48},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#9aa1ab", "activecolor": "#7A7F87"},
+        "xaxis": {**_AXIS, "showgrid": False, "tickfont": {"size": 11}},
+        "yaxis": _AXIS,
+        "hovermode": "closest",
+        "hoverlabel": {"align": "left"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 0,
+            "yref": "container",
+            "yanchor": "bottom",
+            "maxheight": 0.35,
+            "tracegroupgap": 0,
+        },
+    }
+)
+
+
+def plotly_text(text: object) -> str:
+    """Return the text such that plotly shows it as it is: neither tags nor %{...} are read.
+
+    >>> plotly_text("<b>%{x}</b>")
+    '&lt;b&gt;&#37;{x}&lt;/b&gt;'
+    """
+    return html.escape(str(text), quote=False).replace("%", "&#37;")
+
+
+def format_number(
+    value: float, low: float = math.nan, high: float = math.nan, places: int = 3
+) -> str:
+    """Return the value rounded to some places, with its interval when there is one.
+
+    >>> format_number(0.9312, 0.91, 0.9476)
+    '0.931 [0.910, 0.948]'
+    >>> format_number(-0.25)
+    '−0.250'
+    """
+    text = f"{value:.{places}f}"
+    if not math.isnan(low):
+        text += f" [{low:.{places}f}, {high:.{places}f}]"
+    return text.replace("-", "−")

@@ -1,0 +1,165 @@
+"""The rows of a run's results.csv: read and checked, and the place of each on the layer axis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from probekit.errors import DataError, MissingError
+
+TEXT = (
+    "run", "model", "dataset", "site", "component", "position", "probe",
+    "target", "split", "metric",
+)  # fmt: skip
+NUMBERS = (
+    "layer", "head", "value", "ci_low", "ci_high", "chance",
+    "n_train", "n_test", "n_groups", "C", "n_iter", "seed",
+)  # fmt: skip
+
+ALLOWED = {
+    "target": ("task", "control", "random_weights", "majority", "word_identity"),
+    "split": ("test", "validation"),
+    "metric": ("accuracy", "balanced_accuracy", "macro_f1", "auroc", "selectivity"),
+    "converged": ("True", "False", ""),
+}
+
+# These sites are points of one tensor that every block adds to, so they form one line.
+RESIDUAL_STREAM = ("embed", "resid_pre", "resid_post", "ln_final.normalized")
+EMBED_DEPTH = -1
+
+# A selection of a head, as in blocks.5.attn.hook_z[head=3], stands in a column of its own.
+SITE = r"^(?:blocks\.(?P<layer>\d+)\.)?(?P<component>[^\[]*)"
+
+# Rows that agree in these columns belong to one line of a figure.
+SERIES = ("run", "model", "dataset", "line", "position", "probe", "seed")
+# Rows that agree in these columns were measured on the same features, whatever the target.
+SAME_FEATURES = ("run", "dataset", "line", "site", "position", "probe")
+
+
+def load_table(path: Path) -> pd.DataFrame:
+    """Return the checked rows of a results.csv: text columns as str, numbers as float.
+
+    An empty cell is "" in a text column, NaN in a number column and NA in `converged`.
+
+    Raises:
+        MissingError: There is no such file.
+        DataError: A column is missing, a cell cannot be read, or there are no rows.
+    """
+    if not path.is_file():
+        raise MissingError(f"{path} is not there. A finished run writes it: `probekit run`.")
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    _check_columns(table, path)
+    if table.empty:
+        raise DataError(f"{path} has its header but no rows, so there is nothing to report.")
+    for column, allowed in ALLOWED.items():
+        wrong = ~table[column].isin(allowed)
+        _refuse(wrong, table[column], path, f"Allowed: {', '.join(filter(None, allowed))}.")
+    for column in NUMBERS:
+        table[column] = _numbers(table[column], path)
+    table["converged"] = table["converged"].map({"True": True, "False": False}).astype("boolean")
+    return table
+
+
+def _check_columns(table: pd.DataFrame, path: Path) -> None:
+    missing = [name for name in (*TEXT, *NUMBERS, "converged") if name not in table.columns]
+    if missing:
+        raise DataError(
+            f"{path}, line 1: no column {', '.join(map(repr, missing))}. "
+            f"The header has: {', '.join(table.columns)}. Run the experiment again to rewrite it."
+        )
+
+
+def _numbers(cells: pd.Series[str], path: Path) -> pd.Series[float]:
+    numbers = pd.to_numeric(cells, errors="coerce").astype(float)
+    empty = cells.str.lower().isin(["", "nan"])
+    _refuse(numbers.isna() & ~empty, cells, path, "A number or nothing is allowed.")
+    return numbers
+
+
+def _refuse(wrong: pd.Series[bool], cells: pd.Series[str], path: Path, allowed: str) -> None:
+    """Raise a DataError that names the first cell for which `wrong` holds."""
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise DataError(
+            f"{path}, line {row + 2}, column {cells.name!r}: {cells.iloc[row]!r} cannot be read. "
+            f"{allowed}"
+        )
+
+
+def placed(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that stand at a site, from shallow to deep, with `line` and `depth` added.
+
+    The depth of block l is l. The residual stream before block l is the one after block l - 1 and
+    stands there; the embedding stands before block 0 and the final norm after the last block.
+
+    >>> rows = pd.DataFrame({
+    ...     "site": ["ln_final.hook_normalized", "blocks.1.hook_resid_pre", "blocks.1.attn.hook_z"],
+    ...     "head": [None, None, 2],
+    ... })
+    >>> placed(rows)[["line", "depth"]].values.tolist()
+    [['residual stream', 0], ['attn.z head 2', 1], ['residual stream', 2]]
+    """
+    rows = table[table["site"].fillna("") != ""].copy()
+    names = rows["site"].str.extract(SITE)
+    component = names["component"].str.replace("hook_", "")
+    ends = np.where(component.str.startswith("ln_final"), n_blocks(rows), EMBED_DEPTH)
+    before = component.eq("resid_pre").astype(float)
+    rows["depth"] = names["layer"].astype(float).sub(before).fillna(pd.Series(ends, rows.index))
+    rows["depth"] = rows["depth"].astype(int)
+    heads = ["" if np.isnan(head) else f" head {head:.0f}" for head in rows["head"].astype(float)]
+    rows["line"] = component.mask(component.isin(RESIDUAL_STREAM), "residual stream")
+    rows["line"] += pd.Series(heads, rows.index, dtype=str)
+    return rows.sort_values("depth", kind="stable")
+
+
+def n_blocks(rows: pd.DataFrame) -> int:
+    """Return the number of blocks up to the deepest one at whose sites rows stand."""
+    layers = rows["site"].str.extract(SITE)["layer"].dropna()
+    return int(layers.astype(int).max()) + 1 if len(layers) else 0
+
+
+def tick(depth: int, blocks: int) -> str:
+    """Return the label of a depth on the layer axis.
+
+    >>> [tick(depth, blocks=2) for depth in (-1, 0, 1, 2)]
+    ['embed', '0', '1', 'final norm']
+    """
+    return {EMBED_DEPTH: "embed", blocks: "final norm"}.get(depth, str(depth))
+
+
+def ticks(rows: pd.DataFrame) -> dict[int, str]:
+    """Return the label of each depth from the shallowest to the deepest of the placed rows."""
+    blocks = n_blocks(rows)
+    return {
+        depth: tick(depth, blocks)
+        for depth in range(int(rows["depth"].min()), int(rows["depth"].max()) + 1)
+    }
+
+
+def chosen_row(table: pd.DataFrame) -> pd.Series | None:
+    """Return the placed task row of the highest accuracy in cross-validation, None without any.
+
+    Test rows are never looked at; among equals the shallowest is taken.
+    """
+    rows = placed(only(table, target="task", split="validation", metric="accuracy"))
+    return None if rows.empty else rows.iloc[int(rows["value"].argmax())]
+
+
+def measured_metrics(table: pd.DataFrame) -> list[str]:
+    """Return the metrics that the table holds test rows of, at a site."""
+    return list(placed(only(table, split="test"))["metric"].unique())
+
+
+def only(table: pd.DataFrame, **values: str) -> pd.DataFrame:
+    """Return the rows whose columns hold the given values."""
+    keep = np.ones(len(table), dtype=bool)
+    for column, value in values.items():
+        keep &= (table[column] == value).to_numpy()
+    return table[keep]
+
+
+def same_features(rows: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
+    """Return the placed rows that were measured on the same features as `row`."""
+    return only(rows, **{column: row[column] for column in SAME_FEATURES})

@@ -1,0 +1,183 @@
+"""What the numbers say, in sentences: the answer, the warnings, captions, descriptions."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from probekit.report.figures import levels, measured_rows, series_of
+from probekit.report.style import LEVELS, LINES, METRICS, format_number
+from probekit.report.table import (
+    EMBED_DEPTH,
+    chosen_row,
+    n_blocks,
+    only,
+    placed,
+    same_features,
+    tick,
+)
+
+FEW_GROUPS = 10
+
+NAMES = {
+    "control": "control task",
+    "word_identity": "the words alone",
+    "random_weights": "a random network",
+    "majority": "the majority label",
+}
+
+# A rival as good as the lower end of the task's interval takes the point from the result.
+RIVALS = {
+    "control": (
+        "The control task reaches {rival} there, within the interval of the task ({task}): "
+        "the probe may be memorising words rather than reading a property."
+    ),
+    "random_weights": (
+        "A network with random weights reaches {rival} there, within the interval of the trained "
+        "one ({task}): the result does not rest on what the network has learnt."
+    ),
+    "word_identity": (
+        "Knowing the word alone gives {rival}, within the interval of the task ({task}): "
+        "the result does not need the context."
+    ),
+    "embedding": (
+        "The curve is flat from the embedding on: {rival} stands there already, within the "
+        "interval of the chosen site ({task})."
+    ),
+}
+
+
+def answer(table: pd.DataFrame) -> str:
+    """Return the result in words: the chosen site, its accuracy, and that of all its company."""
+    chosen = chosen_row(table)
+    if chosen is None:
+        return "No layer was chosen: the results hold no validation rows of the task."
+    company = company_of(chosen, table)
+    task = company.pop("task", None)
+    place = _place(chosen, table)
+    if task is None:
+        return f"{place} was chosen on validation, and has no test row."
+    beside = [
+        f"{words} {company[name]['value']:.2f}" for name, words in NAMES.items() if name in company
+    ]
+    return " ".join(
+        [
+            f"Best at {place}, chosen on validation: accuracy "
+            f"{format_number(task['value'], task['ci_low'], task['ci_high'], places=2)}",
+            f"on {task['n_test']:,.0f} held-out rows of {task['n_groups']:,.0f} groups.",
+            f"Beside it: {'; '.join(beside)}." if beside else "It was measured without company.",
+        ]
+    )
+
+
+def _place(row: pd.Series, table: pd.DataFrame) -> str:
+    name = tick(row["depth"], n_blocks(placed(table)))
+    names = {"embed": "the embedding", "final norm": "the final norm"}
+    return f"{names.get(name, f'block {name}')} ({row['site']})"
+
+
+def company_of(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the test accuracy rows that belong beside a placed row, by target.
+
+    "embedding" is the task's row at the embedding on the same line, unless `row` stands there.
+    """
+    measured = only(table, metric="accuracy", split="test", run=row["run"], dataset=row["dataset"])
+    # The baselines know nothing of sites; they may know of positions, since those choose the words.
+    measured = measured[measured["position"].isin(["", row["position"]])]
+    rows = placed(measured)
+    start = rows[(rows["depth"] == EMBED_DEPTH) & (row["depth"] != EMBED_DEPTH)]
+    company = [
+        same_features(rows, row),
+        measured[measured["site"] == ""],
+        only(start, target="task", line=row["line"], probe=row["probe"]).assign(target="embedding"),
+    ]
+    return {str(member["target"]): member for _, member in pd.concat(company).iterrows()}
+
+
+def warnings(table: pd.DataFrame) -> list[str]:
+    """Return a sentence for each reason to doubt the result at the chosen site."""
+    return [*_rivals(table), *_unconverged(table), *_few_groups(table)]
+
+
+def _rivals(table: pd.DataFrame) -> list[str]:
+    chosen = chosen_row(table)
+    company = {} if chosen is None else company_of(chosen, table)
+    if "task" not in company:
+        return []
+    task = company["task"]
+    shown = format_number(task["value"], task["ci_low"], task["ci_high"])
+    return [
+        sentence.format(rival=format_number(company[name]["value"]), task=shown)
+        for name, sentence in RIVALS.items()
+        if name in company and company[name]["value"] >= task["ci_low"]
+    ]
+
+
+def _unconverged(table: pd.DataFrame) -> list[str]:
+    fits = placed(only(table, metric="accuracy", split="test"))
+    fits = fits[fits["converged"].notna()]
+    stopped = fits[~fits["converged"].astype(bool)]
+    if stopped.empty:
+        return []
+    sites = ", ".join(stopped["site"].unique())
+    return [
+        f"{len(stopped)} of {len(fits)} fits stopped before they converged, at {sites}. "
+        "Raise max_iter: their numbers may still move."
+    ]
+
+
+def _few_groups(table: pd.DataFrame) -> list[str]:
+    groups = only(table, split="test")["n_groups"].min()
+    if not groups < FEW_GROUPS:
+        return []
+    return [
+        f"The test rows come from only {groups:.0f} groups: intervals that resample so few "
+        "are themselves uncertain, and mostly too narrow."
+    ]
+
+
+def caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
+    """Return what a figure of the metric shows: rows, groups, intervals, probes, seed."""
+    rows = measured_rows(table, metric)
+    task = only(rows, target="task")
+    sentences = {
+        "Accuracy on the task minus that on the control task.": metric == "selectivity",
+        f"{METRICS[metric].capitalize()} on {_spread(task, 'n_test')} held-out rows of "
+        f"{_spread(task, 'n_groups')} groups, by probes fitted on {_spread(task, 'n_train')} rows "
+        f"(seed {_spread(task, 'seed')}).": True,
+        "Bands: 95 % percentile intervals from resampling the test groups.": (
+            task["ci_low"].notna().any()
+        ),
+        "The ring marks the site of the highest cross-validated accuracy on training rows; "
+        "test rows had no say in it.": chosen_row(table) is not None,
+        "resid_pre of a block is resid_post of the block before it and is drawn there.": (
+            task["site"].str.fullmatch(r"blocks\.[1-9]\d*\.hook_resid_pre").any()
+        ),
+    }
+    return " ".join(sentence for sentence, holds in sentences.items() if holds)
+
+
+def _spread(rows: pd.DataFrame, column: str) -> str:
+    """Return the number that the column holds, or its smallest and largest."""
+    numbers = rows[column].dropna()
+    if numbers.empty:
+        return "an unknown number of"
+    low, high = f"{numbers.min():,.0f}", f"{numbers.max():,.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
+    """Return the figure of the metric in words, for those who cannot see it."""
+    measured = measured_rows(table, metric)
+    rows = placed(measured)
+    blocks = n_blocks(rows)
+    parts = []
+    for name, series in series_of(rows):
+        for target, style in LINES.items():
+            points = [
+                f"{tick(row['depth'], blocks)} {format_number(row['value'])}"
+                for _, row in only(series, target=target).iterrows()
+            ]
+            title = f"{style.label} {name}".strip()
+            parts += [f"{title}: {', '.join(points)}"] if points else []
+    parts += [f"{LEVELS[name].label}: {row['value']:.3f}" for name, row in levels(measured)]
+    return f"{METRICS[metric]} by layer. {'; '.join(parts)}."

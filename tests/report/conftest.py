@@ -1,0 +1,309 @@
+"""A run folder as the pipeline leaves it, and a browser to look at pages with."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import save_file
+
+LAYERS, HEADS = 4, 3
+SITES = [
+    "blocks.0.hook_resid_pre",
+    *(f"blocks.{layer}.hook_resid_post" for layer in range(LAYERS)),
+    "ln_final.hook_normalized",
+]
+TASK = [0.712, 0.801, 0.884, 0.941, 0.922, 0.915]
+CONTROL = [0.552, 0.561, 0.549, 0.547, 0.553, 0.551]
+RANDOM = [0.708, 0.731, 0.742, 0.736, 0.729, 0.722]
+HOSTILE = "</script><b>%{x}</b>&amp;\u202e"
+
+
+def row(site: str, target: str, value: float, **others) -> dict:
+    """A row of results.csv about the fitted rows and groups that all rows of the run share."""
+    layer = int(site.split(".")[1]) if site.startswith("blocks.") else None
+    component = site.removeprefix(f"blocks.{layer}.").replace("hook_", "")
+    common = {
+        "run": "plural", "model": "gpt2", "dataset": "english-ewt", "site": site, "layer": layer,
+        "component": component, "head": None, "position": "last", "probe": "logistic",
+        "target": target, "split": "test", "metric": "accuracy", "value": value,
+        "ci_low": round(value - 0.02, 4), "ci_high": round(value + 0.02, 4), "chance": 0.5,
+        "n_train": 3000, "n_test": 1039, "n_groups": 15, "C": 0.01 if site else None,
+        "n_iter": 7 if site else None, "converged": True if site else None, "seed": 0,
+    }  # fmt: skip
+    return common | others
+
+
+def make_table() -> pd.DataFrame:
+    """The rows of a run over the residual stream, with all company and metrics."""
+    rows = []
+    for site, task, control, untrained in zip(SITES, TASK, CONTROL, RANDOM, strict=True):
+        rows += [
+            row(site, "task", task - 0.01, split="validation", ci_low=None, ci_high=None),
+            row(site, "task", task),
+            row(site, "task", task - 0.02, metric="balanced_accuracy"),
+            row(site, "task", task - 0.03, metric="macro_f1"),
+            row(site, "task", min(task + 0.04, 0.99), metric="auroc"),
+            row(site, "task", round(task - control, 4), metric="selectivity", chance=None),
+            row(site, "control", control),
+            row(site, "random_weights", untrained),
+        ]
+    rows += [row("", "majority", 0.5), row("", "word_identity", 0.71)]
+    rows += [row("", "majority", 0.5, metric="balanced_accuracy")]
+    return pd.DataFrame(rows)
+
+
+def causal_patterns(n: int, seed: int = 0) -> np.ndarray:
+    """Causal patterns of shape (LAYERS, HEADS, n, n), sharper in deeper layers."""
+    scores = np.random.default_rng(seed).normal(size=(LAYERS, HEADS, n, n))
+    scores *= np.arange(1, LAYERS + 1)[:, None, None, None]
+    scores = np.where(np.tri(n, dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+
+
+TOKENS = [
+    "The",
+    " keys",
+    " to",
+    " the",
+    " cabinet",
+    " the",
+    "\n",
+    "\t",
+    "<0xE2>",
+    " 👩‍👩‍👧",
+    " שלום",
+    HOSTILE,
+]
+
+
+def make_record() -> dict:
+    """The run.json of that run."""
+    text = "The keys to the cabinet were on the table."
+    return {
+        "run": "plural",
+        "key": "3f9a0c",
+        "question": "Where does GPT-2 know that a noun is plural?",
+        "created": "2025-01-01T12:00:00Z",
+        "model": {
+            "source": "gpt2", "n_layers": LAYERS, "n_heads": HEADS, "d_model": 48,
+            "d_vocab": 50257, "n_ctx": 1024, "parameters": 124439808,
+        },
+        "data": {
+            "name": "english-ewt",
+            "n_examples": 2020,
+            "n_rows": 4039,
+            "labels": {"train": {"Plur": 1500, "Sing": 1500}, "test": {"Plur": 519, "Sing": 520}},
+            "groups": {"train": 45, "test": 15},
+            "examples": [
+                {"text": text, "span": [4, 8], "label": "Plur", "split": "train"},
+                {"text": "A dog barks.", "span": None, "label": "Sing", "split": "test"},
+            ],
+            "notes": ["3 rows longer than the context were skipped."],
+            "findings": [
+                {"level": "warning", "code": "duplicates", "message": "93 texts stand in both."}
+            ],
+        },
+        "best": {"site": SITES[3], "layer": 2, "chosen_by": "cross-validated accuracy"},
+        "warnings": [],
+        "attention": [
+            {"text": "".join(TOKENS), "tokens": TOKENS},
+            {"text": "Hi you", "tokens": ["Hi", " you"]},
+        ],
+        "norms": [
+            {"site": site, "layer": None, "first_position_norm": 60.0 + 900 * i, "other_norm": 50.0}
+            for i, site in enumerate(SITES[:-1])
+        ],
+        "versions": {"python": "3.11.2", "torch": "2.13.0"},
+        "digests": {"weights": "ab" * 32, "tokens": "cd" * 32},
+        "seeds": {"probe": 0, "control": 0},
+        "seconds": {"capture": 12.25, "probe": 4.5},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def write_run() -> Callable[..., Path]:
+    """A function that writes a run into a folder; give it a table or record of your own."""
+
+    def write(folder: Path, table: pd.DataFrame | None = None, record: dict | None = None) -> Path:
+        table = make_table() if table is None else table
+        record = make_record() if record is None else record
+        folder.mkdir(parents=True, exist_ok=True)
+        table.to_csv(folder / "results.csv", index=False)
+        (folder / "run.json").write_text(json.dumps(record))
+        (folder / "config.yaml").write_text(
+            "name: plural\nprobe:\n  C: [0.001, 0.01]  # <b>tuned</b>\n"
+        )
+        lengths = [len(prompt["tokens"]) for prompt in record["attention"]]
+        patterns = {str(i): causal_patterns(n, seed=i) for i, n in enumerate(lengths)}
+        if patterns:
+            save_file(patterns, folder / "attention.safetensors")
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def table() -> pd.DataFrame:
+    """The table of the synthetic run, free to be changed."""
+    return make_table()
+
+
+@pytest.fixture
+def record() -> dict:
+    """The run.json of the synthetic run, free to be changed."""
+    return make_record()
+
+
+@pytest.fixture
+def make_run(write_run, tmp_path) -> Callable[..., Path]:
+    """`write_run` into a folder of the test's own."""
+    return partial(write_run, tmp_path / "run")
+
+
+@pytest.fixture
+def make_patterns() -> Callable[..., np.ndarray]:
+    """A function that makes causal patterns for n tokens; the same ones for the same seed."""
+    return causal_patterns
+
+
+@pytest.fixture
+def hostile() -> str:
+    """Text that does harm wherever it is read as anything but text."""
+    return HOSTILE
+
+
+class Browser:
+    """Headless Chromium, spoken to over pipes: no driver, no port.
+
+    What a page says on its console, throws, or asks of a network is kept in `trouble`.
+    """
+
+    def __init__(self, program: str, profile: Path) -> None:
+        to_browser, self._out = os.pipe()
+        self._in, from_browser = os.pipe()
+        flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+        flags += "--disable-background-networking --disable-component-update --disable-sync"
+        # Chromium reads its commands from descriptor 3 and answers on 4.
+        command = f'exec 3<&{to_browser} 4>&{from_browser}; exec "$@"'
+        self._process = subprocess.Popen(
+            ["bash", "-c", command, "bash", program, *flags.split(), "--remote-debugging-pipe",
+             f"--user-data-dir={profile}", "about:blank"],
+            pass_fds=(to_browser, from_browser), stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(to_browser)
+        os.close(from_browser)
+        self._buffer, self._count, self._session = b"", 0, None
+        self.trouble: list[str] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters) -> dict:
+        """Send a command and return its result; events that come in between are noted."""
+        self._count += 1
+        message = {"id": self._count, "method": method, "params": parameters}
+        message |= {"sessionId": self._session} if self._session else {}
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            reply = self._receive()
+            if reply.get("id") == self._count:
+                assert "error" not in reply, reply
+                return reply["result"]
+            self._note(reply)
+
+    def _receive(self) -> dict:
+        while b"\0" not in self._buffer:
+            part = os.read(self._in, 1 << 20)
+            assert part, "the browser has closed its end"
+            self._buffer += part
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return json.loads(message)
+
+    def _note(self, event: dict) -> None:
+        parameters = event.get("params", {})
+        if event["method"] == "Network.requestWillBeSent":
+            url = parameters["request"]["url"]
+            if not url.startswith(("file:", "data:", "blob:")):
+                self.trouble.append(f"request: {url}")
+        elif event["method"] in (
+            "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded",
+        ):  # fmt: skip
+            self.trouble.append(json.dumps(parameters))
+
+    def open(self, page: Path, *, width: int = 1400, dark: bool = False) -> None:
+        """Open a page in a window of this width and wait until its scripts have drawn it."""
+        self.trouble.clear()
+        self.resize(width)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", media="screen", features=[scheme])
+        self.call("Page.navigate", url=page.as_uri())
+        drawn = (
+            "document.readyState === 'complete' && location.protocol === 'file:' && "
+            "[...document.querySelectorAll('.plot')].every("
+            "plot => plot.closest('details') || plot.querySelector('.main-svg')) && "
+            "[...document.querySelectorAll('#attention .grid')]"
+            ".every(grid => grid.childElementCount)"
+        )
+        self.evaluate(
+            "new Promise(done => { const wait = () => "
+            f"{drawn} ? done() : setTimeout(wait, 20); wait(); }})"
+        )
+        self.settle()
+
+    def resize(self, width: int) -> None:
+        """Give the window another width."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+
+    def settle(self, milliseconds: int = 250) -> None:
+        """Wait while the page draws again."""
+        self.evaluate(f"new Promise(done => setTimeout(done, {milliseconds}))")
+
+    def evaluate(self, expression: str):
+        """Return the JSON value of a JavaScript expression in the page."""
+        result = self.call(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Press and let go of a key."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key)
+
+    def screenshot(self, path: Path) -> None:
+        """Write a picture of the whole page."""
+        picture = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(picture["data"]))
+
+    def close(self) -> None:
+        """End the browser."""
+        self.call("Browser.close")
+        self._process.wait(timeout=10)
+        os.close(self._out)
+        os.close(self._in)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    """A running browser; the test skips, loudly, where none is installed."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip(f"none of {', '.join(names)} is installed to open the pages with")
+    browser = Browser(program, tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()

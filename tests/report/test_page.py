@@ -1,0 +1,119 @@
+import json
+import re
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from probekit.errors import DataError, MissingError
+from probekit.report.page import write_report
+
+
+def report(run):
+    return write_report(run).read_text("utf-8")
+
+
+def without_plotly(page):
+    return page.replace(get_plotlyjs(), "")
+
+
+def test_the_same_folder_gives_the_same_bytes(make_run):
+    run = make_run()
+    first = write_report(run).read_bytes()
+    assert write_report(run).read_bytes() == first
+    assert {path.name for path in run.iterdir()} == {
+        "results.csv", "run.json", "config.yaml", "attention.safetensors", "report.html",
+    }  # fmt: skip
+
+
+def test_plotly_is_inside_exactly_once_and_nothing_is_asked_of_a_network(make_run):
+    page = report(make_run())
+    assert page.count(get_plotlyjs()) == 1
+    rest = without_plotly(page)
+    assert not re.search(r"""(src|href|action)\s*=\s*["']?(?!data:)[^"' >]""", rest)
+    assert not re.search(r"@import|url\(|https?://", rest)
+    assert "default-src 'none'" in rest
+
+
+def test_every_number_of_the_run_is_on_the_page(make_run, record):
+    page = report(make_run())
+    for value in ("0.941", "[0.921, 0.961]", "0.547", "0.394", "0.736"):
+        assert f">{value}<" in page
+    for text in (
+        "1,039 held-out rows",
+        *record["digests"].values(),
+        "2.13.0",
+        "12.25",
+        "124439808",
+    ):
+        assert text in page
+    assert page.count('<figure class="plot">') == 6  # five metrics and the norms
+    assert 'role="img" aria-label="accuracy by layer. task: embed 0.712' in page
+    assert "The <mark>keys</mark> to the cabinet" in page
+    assert "C: [0.001, 0.01]  # &lt;b&gt;tuned&lt;/b&gt;" in page
+
+
+def test_what_a_run_lacks_has_no_section(make_run, table, record):
+    record |= {"attention": [], "norms": [], "best": None, "versions": {}}
+    table = table[table["metric"] == "accuracy"]
+    page = without_plotly(report(make_run(table, record)))
+    for title in ("Attention", "Norm of position 0", "Selectivity", "By other metrics", "Versions"):
+        assert title not in page
+    assert 'id="attention"' not in page
+
+
+def test_a_run_of_baselines_alone_still_has_its_page(make_run, table):
+    page = without_plotly(report(make_run(table[table["site"] == ""])))
+    assert "No layer was chosen" in page
+    assert "by layer" not in page
+    assert "All sites" not in page
+
+
+def test_what_a_user_wrote_is_text(make_run, table, record, hostile):
+    record["question"] = record["run"] = record["data"]["name"] = hostile
+    record["data"]["labels"] = {"train": {hostile: 3}, "test": {hostile: 1}}
+    record["data"]["examples"] = [{"text": hostile, "span": [0, 9], "label": hostile, "split": "t"}]
+    record["data"]["notes"] = record["warnings"] = [hostile]
+    page = without_plotly(report(make_run(table.assign(dataset=hostile), record)))
+    assert "<b>" not in page
+    assert "%{x}</b>" not in page
+    # One end tag each for: figures, attention data, plotly, and the two modules.
+    assert page.count("</script>") == page.count("<script")
+
+
+def test_warnings_of_the_run_and_of_the_numbers_stand_together(make_run, table, record):
+    record["warnings"] = ["The run was resumed."]
+    record["best"]["site"] = "blocks.0.hook_resid_post"
+    page = report(make_run(table.assign(n_groups=4), record))
+    assert "The run was resumed." in page
+    assert "only 4 groups" in page
+    assert "run.json names blocks.0.hook_resid_post" in page
+
+
+@pytest.mark.parametrize(
+    "name", ["results.csv", "run.json", "config.yaml", "attention.safetensors"]
+)
+def test_a_missing_file_is_named(make_run, name):
+    run = make_run()
+    (run / name).unlink()
+    with pytest.raises(MissingError, match=name.replace(".", r"\.")):
+        write_report(run)
+    assert not (run / "report.html").exists()
+
+
+def test_a_missing_pattern_is_named(make_run, record):
+    run = make_run(record=record)
+    record["attention"].append(record["attention"][0])
+    (run / "run.json").write_text(json.dumps(record))
+    with pytest.raises(DataError, match="no tensor 2"):
+        write_report(run)
+
+
+def test_a_record_that_lacks_a_key_is_refused_with_the_key(make_run, record):
+    del record["model"]["n_layers"]
+    record["data"]["n_rows"] = "many"
+    with pytest.raises(DataError, match=r"model\.n_layers: .*data\.n_rows: "):
+        write_report(make_run(record=record))
+    run = make_run()
+    (run / "run.json").write_text("{")
+    with pytest.raises(DataError, match="the file: Invalid JSON"):
+        write_report(run)
