@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from probekit.activations.store import ActivationStore
     from probekit.experiment.schema import Experiment
     from probekit.model.cache import ActivationCache
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
     from probekit.model.generate import generate
     from probekit.model.gpt2 import GPT2
     from probekit.model.tokenizer import Tokenizer
-    from probekit.pipeline import run
+    from probekit.pipeline.run import run
 
-__version__ = version("probekit")
 __all__ = [
     "GPT2",
     "ActivationCache",
@@ -40,11 +40,13 @@ _HOME = {
     "GPT2Config": "probekit.model.config",
     "Tokenizer": "probekit.model.tokenizer",
     "generate": "probekit.model.generate",
-    "run": "probekit.pipeline",
+    "run": "probekit.pipeline.run",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("probekit")
     if name not in _HOME:
         raise AttributeError(f"module 'probekit' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import platform
 import tempfile
 from collections.abc import Iterable
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +107,22 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def digest_code(*packages: str) -> str:
+    """Return the digest of the code of packages or modules, without its comments and layout.
+
+    Whoever changes the code that makes numbers must not be served the numbers of the old code.
+
+    >>> digest_code("probekit.errors") == digest_code("probekit.errors")
+    True
+    """
+    texts = []
+    for package in packages:
+        origin = find_spec(package)
+        assert origin is not None
+        assert origin.origin is not None
+        path = Path(origin.origin)
+        files = sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else [path]
+        texts += [ast.unparse(ast.parse(file.read_text(encoding="utf-8"))) for file in files]
+    return digest_json(texts)

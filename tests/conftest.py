@@ -3,6 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
+
+# Tests run side by side, one to a core; and the last bits of a product depend on its threads.
+torch.set_num_threads(1)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -77,6 +77,13 @@ class GPT2Config:
         return asdict(self)
 
 
+PUBLISHED = {
+    "gpt2": GPT2Config(),
+    "gpt2-medium": GPT2Config(n_layer=24, n_head=16, n_embd=1024),
+    "gpt2-large": GPT2Config(n_layer=36, n_head=20, n_embd=1280),
+    "gpt2-xl": GPT2Config(n_layer=48, n_head=25, n_embd=1600),
+}
+
 # What must hold in a config.json for its weights to mean the network written in gpt2.py.
 # Absent keys have these values by the hub's own defaults.
 _REQUIRED = {

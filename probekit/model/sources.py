@@ -9,17 +9,11 @@ from pathlib import Path
 from huggingface_hub import constants, errors, hf_hub_download
 
 from probekit.errors import ConfigError, MissingError, nearest
+from probekit.model.config import PUBLISHED, GPT2Config, read_config
 
 MINI = Path(__file__).parent / "mini"
 
-# name -> what `probekit models` says of it
-KNOWN_MODELS = {
-    "mini": "6 layers, 8 heads, 256 wide, 7 M parameters; ships with probekit, works offline",
-    "gpt2": "12 layers, 12 heads, 768 wide, 124 M parameters; from the hub",
-    "gpt2-medium": "24 layers, 16 heads, 1024 wide, 355 M parameters; from the hub",
-    "gpt2-large": "36 layers, 20 heads, 1280 wide, 774 M parameters; from the hub",
-    "gpt2-xl": "48 layers, 25 heads, 1600 wide, 1558 M parameters; from the hub",
-}
+KNOWN_MODELS = ("mini", *PUBLISHED)
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 VOCABULARY_FILES = (
@@ -48,6 +42,27 @@ def find_model(source: str | Path) -> Path:
         MissingError: there is nothing under that name, here or on the hub.
         ConfigError: the name is neither a path nor a possible hub name.
     """
+    return _local_folder(source) or _download(str(source))
+
+
+def find_config(source: str | Path) -> GPT2Config:
+    """Return the sizes of a model, without its weights; published ones need no network.
+
+    >>> find_config("gpt2-xl").n_layer
+    48
+
+    Raises:
+        MissingError: there is nothing under that name, here or on the hub.
+        CheckpointError: what is there is not a GPT-2.
+    """
+    folder = _local_folder(source)
+    if folder is None and str(source) in PUBLISHED:
+        return PUBLISHED[str(source)]
+    return read_config(folder or _download(str(source), weights=False))
+
+
+def _local_folder(source: str | Path) -> Path | None:
+    """Return the folder of a model on this machine, None for what must be a hub name."""
     text = str(source)
     if not text.strip():
         raise ConfigError("The model's name is empty; give `mini`, a hub name or a folder.")
@@ -60,21 +75,22 @@ def find_model(source: str | Path) -> Path:
         raise ConfigError(f"The model {text!r} is a file; give the folder that holds it.")
     if isinstance(source, Path) or text.startswith((".", "~", os.sep)) or text.count("/") > 1:
         raise MissingError(f"There is no model folder {folder.absolute()}.")
-    if "/" not in text and text.partition("@")[0] not in KNOWN_MODELS:
+    if "/" not in text and text.partition("@")[0] not in PUBLISHED:
         raise MissingError(
             f"No model is called {text!r}. {nearest(text, KNOWN_MODELS)} A model of your own is "
             "the path of a folder or `org/name` on the hub."
         )
-    return _download(text)
+    return None
 
 
-def _download(source: str) -> Path:
+def _download(source: str, *, weights: bool = True) -> Path:
     """Return the folder of the hub's local cache that holds the files of a hub model."""
     name, _, revision = source.partition("@")
     try:
         config = _fetch(name, revision, "config.json")
-        _fetch_first(name, revision, [(file,) for file in WEIGHT_FILES])
-        _fetch_first(name, revision, VOCABULARY_FILES)
+        if weights:
+            _fetch_first(name, revision, [(file,) for file in WEIGHT_FILES])
+            _fetch_first(name, revision, VOCABULARY_FILES)
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
             f"The model {source!r} is not in the hub's local cache ({_hub_cache()}), and the hub "

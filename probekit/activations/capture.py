@@ -1,0 +1,199 @@
+"""Running a data set through the model and keeping the asked rows of the asked sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.activations.identity import BATCH_TOKENS, SHARD_ROWS, IntArray, identify
+from probekit.activations.store import ActivationStore
+from probekit.data.positions import RowPlan
+from probekit.errors import ConfigError
+from probekit.model.gpt2 import GPT2
+from probekit.model.sites import describe
+from probekit.model.tokenizer import pad
+from probekit.watcher import SILENT, Watcher
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What a capture did.
+
+    Attributes:
+        store: the rows, complete for the asked sites.
+        computed: how many shards of sites were computed by this call.
+        reused: how many were there already.
+        root: digest over the whole store.
+    """
+
+    store: ActivationStore
+    computed: int
+    reused: int
+    root: str
+
+
+def capture(
+    model: GPT2,
+    tokenizer: str,
+    tokens: Sequence[IntArray],
+    plan: RowPlan,
+    sites: Sequence[str],
+    *,
+    root: Path,
+    dtype: str = "float32",
+    watcher: Watcher = SILENT,
+) -> Captured:
+    """Return the store that holds the rows of `plan` at `sites`, computing what it lacks.
+
+    Identical token sequences are run once. Killed at any moment, a later call with the same
+    arguments goes on after the last committed shard and ends with the same bytes.
+
+    Args:
+        model: a GPT-2.
+        tokenizer: digest of the tokenizer that made the tokens.
+        tokens: the ids of every example, each of shape (n_tokens,).
+        plan: which positions of which example make a row.
+        sites: full names of sites with a pos axis.
+        root: the folder that holds caches.
+        dtype: `float32` or `float16`, the numbers on disk.
+        watcher: is told of the rows done and of what a user should know.
+
+    Raises:
+        ConfigError: a site has no pos axis, or the dtype is unknown.
+        StoreError: the store cannot be written, or a value is not finite.
+    """
+    _check(sites, dtype)
+    identity = identify(model, tokenizer, tokens, plan, dtype)
+    sequences, sequence_of_row = _unique_sequences(tokens, plan)
+    shards = _shards(sequence_of_row)
+    store = ActivationStore.create(root, identity, plan, shards)
+    with store.locked(watcher.tell):
+        lacking = {n: [s for s in sites if n in store.missing(s)] for n in range(len(shards))}
+        computed = sum(map(len, lacking.values()))
+        done = sum(len(rows) for n, rows in enumerate(shards) if not lacking[n])
+        for number, rows in enumerate(shards):
+            if lacking[number]:
+                batches = list(_batches(rows, sequence_of_row, sequences))
+                values = _run_shard(model, batches, plan, lacking[number], dtype, len(rows))
+                for site in lacking[number]:
+                    store.commit(site, number, values[site].numpy())
+                done += len(rows)
+            watcher.progress("capture", done, len(plan.example))
+        return Captured(store, computed, len(shards) * len(sites) - computed, store.seal())
+
+
+def _check(sites: Sequence[str], dtype: str) -> None:
+    if dtype not in _DTYPES:
+        raise ConfigError(f"Activations are stored as float32 or float16, not {dtype!r}.")
+    for site in sites:
+        axes = describe(site).axes
+        if "pos" not in axes:
+            raise ConfigError(
+                f"{site} has the axes {' '.join(axes)}: it belongs to pairs of positions and can "
+                "be drawn (`probekit attention`), not stored and probed row by row."
+            )
+
+
+def _unique_sequences(tokens: Sequence[IntArray], plan: RowPlan) -> tuple[list[IntArray], IntArray]:
+    """Return the distinct token sequences, and for each row the number of the one it is of."""
+    number: dict[bytes, int] = {}
+    of_example = np.array([number.setdefault(ids.tobytes(), len(number)) for ids in tokens])
+    distinct = [np.frombuffer(ids, dtype=np.int64).copy() for ids in number]  # writable
+    return distinct, of_example[plan.example]
+
+
+def _shards(sequence_of_row: IntArray) -> list[IntArray]:
+    """Return row numbers in shards of about SHARD_ROWS; a sequence is never cut apart."""
+    order = np.argsort(sequence_of_row, kind="stable")
+    begins = np.flatnonzero(np.diff(sequence_of_row[order], prepend=-1))
+    # A cut falls where the first sequence begins after each multiple of SHARD_ROWS.
+    cuts = np.searchsorted(begins, np.arange(SHARD_ROWS, len(order), SHARD_ROWS))
+    return np.split(order, begins[np.unique(cuts[cuts < len(begins)])])
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Sequences of one forward pass, and the rows that are taken from them.
+
+    `rows` are places within the shard; the sequence of row i is `sequences[member[i]]`.
+    """
+
+    sequences: list[IntArray]
+    rows: IntArray
+    row_numbers: IntArray
+    member: IntArray
+
+
+def _batches(
+    shard: IntArray, sequence_of_row: IntArray, sequences: Sequence[IntArray]
+) -> Iterator[_Batch]:
+    """Yield the sequences of a shard by length, as many at once as BATCH_TOKENS allows."""
+    here = np.unique(sequence_of_row[shard])
+    lengths = np.array([len(sequences[s]) for s in here])
+    here = here[np.argsort(-lengths, kind="stable")]  # longest first: memory peaks at once
+    start = 0
+    while start < len(here):
+        width = len(sequences[here[start]])
+        chosen = here[start : start + max(1, BATCH_TOKENS // width)]
+        rows = np.flatnonzero(np.isin(sequence_of_row[shard], chosen))
+        sorter = np.argsort(chosen)
+        member = sorter[np.searchsorted(chosen, sequence_of_row[shard[rows]], sorter=sorter)]
+        yield _Batch([sequences[s] for s in chosen], rows, shard[rows], member)
+        start += len(chosen)
+
+
+@torch.inference_mode()
+def _run_shard(
+    model: GPT2,
+    batches: Sequence[_Batch],
+    plan: RowPlan,
+    sites: Sequence[str],
+    dtype: str,
+    n_rows: int,
+) -> dict[str, Tensor]:
+    """Return the rows of one shard at each site, shape [row ...]."""
+    out: dict[str, Tensor] = {}
+    device = model.wte.weight.device
+    for batch in batches:
+        ids, mask = pad(batch.sequences, "right")
+        place, row, count = _gather_plan(batch, plan, ids.shape[1])
+        place, row, count = place.to(device), row.to(device), count.to(device)
+
+        def keep(site: str, value: Tensor, batch: _Batch = batch,
+                 at: tuple[Tensor, Tensor, Tensor] = (place, row, count)) -> Tensor:  # fmt: skip
+            means = _row_means(value, *at)
+            if site not in out:
+                out[site] = torch.empty(n_rows, *means.shape[1:], dtype=_DTYPES[dtype])
+            out[site][torch.from_numpy(batch.rows)] = means.to("cpu", _DTYPES[dtype])
+            return value
+
+        model(ids.to(device), mask.to(device), keep, sites, logits=False)
+    return out
+
+
+def _gather_plan(batch: _Batch, plan: RowPlan, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what a batch's rows are means of.
+
+    These are flat places in [batch pos], the row that each place goes to, and places per row.
+    """
+    starts, ends = plan.offsets[batch.row_numbers], plan.offsets[batch.row_numbers + 1]
+    count = ends - starts
+    row = np.repeat(np.arange(len(count)), count)
+    within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    place = batch.member[row] * width + plan.positions[starts[row] + within]
+    return torch.from_numpy(place), torch.from_numpy(row), torch.from_numpy(count)
+
+
+def _row_means(value: Tensor, place: Tensor, row: Tensor, count: Tensor) -> Tensor:
+    """Return the mean over the places of each row, shape [row ...]; a copy, never a view."""
+    picked = value.flatten(0, 1)[place].float()  # [place ...]
+    sums = torch.zeros(len(count), *picked.shape[1:], device=picked.device)
+    sums.index_add_(0, row, picked)
+    return sums / count.view(-1, *[1] * (picked.ndim - 1))

@@ -1,0 +1,200 @@
+"""The command line: each command parses, calls one function and prints.
+
+Results go to stdout, progress and logs to stderr. Exit codes: 0 done, 1 a run failed, 2 usage or
+configuration, 3 model or data missing, 130 interrupted. Nothing heavy is imported up here.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from probekit.errors import ProbekitError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    try:
+        sys.exit(cli.main(standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        again = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        click.echo(f"\nInterrupted. What was finished is kept; go on with:\n  {again}", err=True)
+        sys.exit(130)
+    except ProbekitError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # `probekit sites gpt2 | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+class _Version:
+    """The version, looked up only when asked for."""
+
+    def __str__(self) -> str:
+        from probekit import __version__
+
+        return __version__
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(_Version(), message="probekit %(version)s")  # type: ignore[arg-type]  # lazy
+def cli() -> None:
+    """Linear probes for GPT-2: one experiment file in, an honest layer curve out."""
+
+
+def _options(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Return one decorator that applies several."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+_file_options = _options(
+    click.argument("file", type=click.Path(path_type=Path)),
+    click.option(
+        "--set", "overrides", multiple=True, metavar="a.b=c", help="Overrides a key; repeatable."
+    ),
+)
+_capture_options = _options(
+    _file_options,
+    click.option(
+        "--cache", "cache_root", type=click.Path(path_type=Path), help="Folder of the caches."
+    ),
+    click.option("--device", default="cpu", help="Where the model computes, e.g. cuda."),
+)
+_out_option = click.option(
+    "--out", type=click.Path(path_type=Path), default="runs", show_default=True,
+    help="Folder that gets NAME/KEY.",
+)  # fmt: skip
+
+
+@cli.command()
+@_capture_options
+@_out_option
+def run(
+    file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str, out: Path
+) -> None:
+    """Run an experiment: capture, probe, report."""
+    from probekit.cli.terminal import show_results, watching
+    from probekit.experiment.loader import load_experiment
+    from probekit.pipeline.run import run as run_experiment
+
+    experiment = load_experiment(file, overrides)
+    with watching() as watcher:
+        result = run_experiment(
+            experiment, out=out, cache_root=cache_root, device=device, watcher=watcher
+        )
+    show_results(result)
+    click.echo(str(result.report))
+
+
+@cli.command()
+@_capture_options
+def cache(file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str) -> None:
+    """Only capture the activations of an experiment."""
+    from probekit.cli.terminal import watching
+    from probekit.experiment.loader import load_experiment
+    from probekit.pipeline.run import capture_only
+
+    with watching() as watcher:
+        captured = capture_only(
+            load_experiment(file, overrides),
+            cache_root=cache_root, device=device, watcher=watcher,
+        )  # fmt: skip
+    for target, part in captured.items():
+        click.echo(
+            f"{target}: {part.store.n_rows} rows, {part.computed} shards computed, "
+            f"{part.reused} reused, digest {part.root[:16]}, {part.store.folder}"
+        )
+
+
+@cli.command()
+@_capture_options
+@_out_option
+def probe(
+    file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str, out: Path
+) -> None:
+    """Capture what is missing and probe; write results.csv but no page."""
+    from probekit.cli.terminal import show_results, watching
+    from probekit.experiment.loader import load_experiment
+    from probekit.pipeline.run import run as run_experiment
+
+    experiment = load_experiment(file, overrides)
+    with watching() as watcher:
+        result = run_experiment(
+            experiment, out=out, cache_root=cache_root, device=device, watcher=watcher, page=False
+        )
+    show_results(result)
+    click.echo(str(result.results))
+
+
+@cli.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+def report(run_dir: Path) -> None:
+    """Write report.html anew from the files of a run."""
+    from probekit.report.page import write_report
+
+    click.echo(str(write_report(run_dir)))
+
+
+@cli.command()
+@click.option("--model", required=True, help="`mini`, a hub name or a folder.")
+@click.option("--text", "texts", required=True, multiple=True, help="What is read; repeatable.")
+@click.option("--layer", type=int, help="Only this layer.")
+@click.option("--head", type=int, help="Only this head.")
+@click.option("--bos/--no-bos", default=False, show_default=True, help="Begin with <|endoftext|>.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The page to write.")
+def attention(
+    model: str, texts: tuple[str, ...], layer: int | None, head: int | None, bos: bool, out: Path
+) -> None:
+    """Draw the attention patterns of a text as a page of layers and heads."""
+    from probekit.pipeline.attention import write_attention_page
+
+    click.echo(str(write_attention_page(model, texts, out, layer=layer, head=head, bos=bos)))
+
+
+@cli.command()
+@_file_options
+def validate(file: Path, overrides: tuple[str, ...]) -> None:
+    """Check file and data before any work: counts, duplicates, leaks, sizes, time."""
+    from probekit.cli.terminal import show_validation
+    from probekit.experiment.loader import load_experiment
+    from probekit.pipeline.validate import validate as validate_experiment
+
+    validation = validate_experiment(load_experiment(file, overrides))
+    show_validation(validation)
+    if not validation.ok:
+        sys.exit(2)
+
+
+@cli.command()
+def models() -> None:
+    """List the models that are known by name."""
+    from probekit.cli.terminal import show_models
+
+    show_models()
+
+
+@cli.command()
+@click.argument("model")
+def sites(model: str) -> None:
+    """List the sites of a model: name, shape, formula."""
+    from probekit.cli.terminal import show_sites
+
+    show_sites(model)

@@ -1,0 +1,221 @@
+"""The experiment file as a data model: every key, its type, its default, what it means.
+
+`python -m probekit.experiment.schema FILE` writes the JSON schema that editors check files with.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from probekit.provenance import write_atomic
+
+Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
+Positives = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+
+RESIDUAL_STREAM = (
+    "blocks.0.hook_resid_pre",
+    "blocks.*.hook_resid_post",
+    "ln_final.hook_normalized",
+)
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, no unknown keys, no silent conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Model(Section):
+    """The network whose activations are read."""
+
+    source: str = Field(
+        min_length=1,
+        description="`mini`, a hub name (`gpt2`, `org/name@revision`), or a folder; a folder is "
+        "found from the current directory",
+    )
+    dtype: Literal["float32", "float16", "bfloat16", "float64"] = Field(
+        "float32", description="numbers that the forward pass computes with"
+    )
+    random_weights: bool = Field(
+        True, description="also probe the same architecture with untrained weights"
+    )
+    random_seed: int = Field(0, ge=0, description="draws the untrained weights")
+
+
+class Columns(Section):
+    """Which columns of a CSV, TSV or JSONL file hold what."""
+
+    text: str = Field("text", description="the text")
+    label: str = Field(
+        "label",
+        description="what is to be read from the activations; for CoNLL-U one of UPOS, XPOS, "
+        "DEPREL, LEMMA, FORM or `FEATS:Name`",
+    )
+    group: str | None = Field(
+        None,
+        description="rows of one group never stand on both sides of a split; for CoNLL-U "
+        "`sentence` or `document`; null makes every row a group of its own",
+    )
+    id: str | None = Field(None, description="a unique name of the row; null numbers the rows")
+    start: str | None = Field(None, description="first character of the span that is probed")
+    end: str | None = Field(None, description="one past the last character of the span")
+    split: str | None = Field(None, description="column that says `train` or `test`")
+
+    @model_validator(mode="after")
+    def _span_is_whole(self) -> Columns:
+        if (self.start is None) != (self.end is None):
+            raise ValueError("start and end must be given together, or neither")
+        return self
+
+
+class Data(Section):
+    """The labelled examples."""
+
+    name: Name = Field(description="what the data set is called in results")
+    format: Literal["csv", "tsv", "jsonl", "conllu"] = Field(description="of the files")
+    root: str = Field(
+        ".", description="folder of the files, found from the folder of the experiment file"
+    )
+    file: str | None = Field(None, description="one file, to be split by `split` or a column")
+    train: str | None = Field(None, description="file of the training rows, together with `test`")
+    test: str | None = Field(None, description="file of the test rows")
+    card: str | None = Field(None, description="Markdown file that describes the data")
+    columns: Columns = Columns()
+
+    @model_validator(mode="after")
+    def _one_or_two_files(self) -> Data:
+        two = self.train is not None and self.test is not None
+        none_of_two = self.train is None and self.test is None
+        if not ((self.file is not None and none_of_two) or (self.file is None and two)):
+            raise ValueError("give either `file`, or both `train` and `test`")
+        if two and self.columns.split is not None:
+            raise ValueError("`columns.split` goes with `file`; `train` and `test` split already")
+        return self
+
+
+class Position(Section):
+    """Which tokens of an example are read."""
+
+    at: Literal["last", "first", "mean", "all", "index", "span", "word"] = Field(
+        description="last or first token; mean over all; all, one row each; one by index; "
+        "mean over the span; the word that the span marks"
+    )
+    pieces: Literal["first", "last", "mean", "all"] = Field(
+        "last", description="which tokens of the word, for `at: word`"
+    )
+    index: int | None = Field(None, description="which token, for `at: index`; negative from end")
+    skip_first: bool = Field(
+        True,
+        description="means leave out position 0, whose norm is some 30 times that of the others",
+    )
+
+    @property
+    def text(self) -> str:
+        """The position in one word, as it stands in results: `last`, `word:last`, `index:3`."""
+        detail = {"index": self.index, "word": self.pieces}.get(self.at)
+        return self.at if detail is None else f"{self.at}:{detail}"
+
+    @model_validator(mode="after")
+    def _index_belongs_to_index(self) -> Position:
+        if (self.at == "index") != (self.index is not None):
+            raise ValueError("`index` must be given for `at: index`, and only then")
+        return self
+
+
+class Tokens(Section):
+    """How text becomes tokens."""
+
+    bos: bool = Field(description="whether <|endoftext|> is put before each text")
+    too_long: Literal["error", "truncate", "skip"] = Field(
+        "error", description="what to do with texts that exceed the context"
+    )
+    position: Position
+
+
+class Split(Section):
+    """How rows are held out, where the data do not say it themselves."""
+
+    test: float = Field(0.25, gt=0, lt=1, description="share of the rows")
+    seed: int = Field(0, ge=0, description="draws the groups that are held out")
+
+
+class Capture(Section):
+    """Which activations are kept."""
+
+    sites: Strings = Field(
+        RESIDUAL_STREAM,
+        min_length=1,
+        description="names or globs, with [head=3] or [neuron=17] behind them if wanted",
+    )
+    dtype: Literal["float32", "float16"] = Field("float32", description="numbers on disk")
+
+
+class Probe(Section):
+    """The classifiers and the statistics."""
+
+    C: Positives = Field(
+        (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        min_length=1,
+        description="inverse regularisation strengths to choose from by inner cross-validation",
+    )
+    folds: int = Field(5, ge=2, description="of the inner cross-validation")
+    control_draws: int = Field(3, ge=1, description="independent draws of the control labels")
+    bootstrap: int = Field(1000, ge=100, description="resamples of the test groups per interval")
+    max_iter: int = Field(1000, ge=1, description="iterations after which a fit is given up")
+    fit_rows: int | None = Field(
+        None, ge=2, description="upper bound on training rows per fit, drawn by whole groups"
+    )
+    seed: int = Field(0, ge=0, description="of folds, control labels and resamples")
+
+
+class Attention(Section):
+    """Texts whose attention patterns the report shows."""
+
+    texts: Strings = Field((), description="each drawn as a grid of layers and heads")
+
+
+class Experiment(Section):
+    """One experiment: a question, a model, labelled data, and what is read where.
+
+    >>> from probekit.experiment.loader import load_experiment
+    >>> load_experiment("experiments/quickstart.yaml").model.source
+    'mini'
+    """
+
+    name: Name = Field(description="the folder of its runs is called so")
+    question: str | None = Field(None, description="what the curve is to answer")
+    model: Model
+    data: Data
+    tokens: Tokens
+    split: Split = Split()
+    capture: Capture = Capture()
+    probe: Probe = Probe()
+    attention: Attention = Attention()
+
+    @model_validator(mode="after")
+    def _spans_are_there_where_needed(self) -> Experiment:
+        has_spans = self.data.format == "conllu" or self.data.columns.start is not None
+        if self.tokens.position.at in ("span", "word") and not has_spans:
+            raise ValueError(
+                f"tokens.position.at is {self.tokens.position.at!r}, but data.columns has no "
+                "start and end"
+            )
+        return self
+
+
+def json_schema() -> str:
+    """Return the JSON schema of an experiment file, as committed beside the experiments."""
+    schema: dict[str, Any] = Experiment.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "probekit experiment"
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    write_atomic(Path(sys.argv[1]), json_schema())

@@ -1,0 +1,82 @@
+"""Attention patterns of single texts, for the report and for a page of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from probekit.errors import ConfigError, DataError
+from probekit.model.gpt2 import GPT2
+from probekit.model.tokenizer import Tokenizer
+from probekit.provenance import write_atomic
+from probekit.report.attention import AttentionPrompt, attention_page
+
+
+def attention_prompt(
+    model: GPT2,
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    bos: bool,
+    layer: int | None = None,
+    head: int | None = None,
+) -> AttentionPrompt:
+    """Return the patterns of a text, of all layers and heads or of the chosen ones.
+
+    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    >>> attention_prompt(model, tokenizer, "The keys", bos=False, layer=2).patterns.shape
+    (1, 8, 2, 2)
+
+    Raises:
+        ConfigError: the model has no such layer or head.
+        DataError: the text is empty or longer than the context.
+    """
+    config = model.config
+    layers = _chosen("layer", layer, config.n_layer)
+    heads = _chosen("head", head, config.n_head)
+    ids = tokenizer.encode(text, bos=bos).ids
+    if not len(ids):
+        raise DataError("The text is empty: there is no attention to draw.")
+    with torch.inference_mode():
+        _, cache = model.run_with_cache(
+            torch.tensor(ids, device=model.wte.weight.device)[None],
+            sites=[("pattern", number) for number in layers],
+            logits=False,
+        )
+    values = [cache["pattern", number][0, list(heads)].float().cpu() for number in layers]
+    return AttentionPrompt(
+        text=text,
+        tokens=tuple(tokenizer.strings(ids)),
+        patterns=np.ascontiguousarray(torch.stack(values).numpy()),
+        layers=layers,
+        heads=heads,
+    )
+
+
+def _chosen(name: str, number: int | None, size: int) -> tuple[int, ...]:
+    if number is None:
+        return tuple(range(size))
+    if not 0 <= number < size:
+        raise ConfigError(f"The model has {name}s 0 to {size - 1}, no {name} {number}.")
+    return (number,)
+
+
+def write_attention_page(
+    source: str,
+    texts: Sequence[str],
+    out: Path,
+    *,
+    bos: bool,
+    layer: int | None = None,
+    head: int | None = None,
+) -> Path:
+    """Write one self-contained page with the attention of each text and return its path."""
+    model, tokenizer = GPT2.from_pretrained(source), Tokenizer.from_pretrained(source)
+    prompts = [
+        attention_prompt(model, tokenizer, text, bos=bos, layer=layer, head=head) for text in texts
+    ]
+    write_atomic(out, attention_page(prompts, model=source, title=f"Attention of {source}"))
+    return out

@@ -1,0 +1,253 @@
+"""From an experiment to rows: examples read and split, tokenized, positions resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from probekit.data.examples import Dataset, Example
+from probekit.data.positions import PositionRule, RowPlan, plan_rows
+from probekit.data.readers import TableColumns, read_dataset
+from probekit.data.splits import Split, given_split, grouped_split
+from probekit.data.treebank import ConlluColumns
+from probekit.errors import ConfigError, DataError, MissingError
+from probekit.experiment.schema import Columns, Data, Experiment
+from probekit.model.config import GPT2Config
+from probekit.model.sites import SiteSelection, select
+from probekit.model.sources import find_config
+from probekit.model.tokenizer import Tokenizer, Tokens
+
+IntArray = npt.NDArray[np.int64]
+StringArray = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that is known before the model runs.
+
+    Attributes:
+        dataset: the examples that give rows, with notes on those that do not.
+        split: which examples are trained and tested on.
+        tokenizer: of the model.
+        tokens: of each example.
+        plan: which positions of which example make each row.
+        config: the sizes of the model.
+        selections: the sites to be probed, in the order of the forward pass.
+        labels: of each row, shape (n_rows,).
+        groups: of each row, shape (n_rows,).
+        types: word or token at the probed position of each row, shape (n_rows,).
+        train: numbers of the training rows.
+        test: numbers of the test rows.
+    """
+
+    dataset: Dataset
+    split: Split
+    tokenizer: Tokenizer
+    tokens: tuple[Tokens, ...]
+    plan: RowPlan
+    config: GPT2Config
+    selections: tuple[SiteSelection, ...]
+    labels: StringArray
+    groups: StringArray
+    types: StringArray
+    train: IntArray
+    test: IntArray
+
+    @property
+    def ids(self) -> list[IntArray]:
+        """The token ids of each example."""
+        return [tokens.ids for tokens in self.tokens]
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites to be captured, each once."""
+        return tuple(dict.fromkeys(selection.site for selection in self.selections))
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """Return the rows of an experiment, without running the model.
+
+    Raises:
+        MissingError: a data file, the model's config or its vocabulary is not there.
+        ConfigError: a site or a column does not exist.
+        DataError: the data cannot be read, tokenized, aligned or split.
+    """
+    config = find_config(experiment.model.source)
+    selections = select(experiment.capture.sites, config.n_layer, config.axis_sizes)
+    dataset = read_examples(experiment.data)
+    tokenizer = Tokenizer.from_pretrained(experiment.model.source)
+    dataset, tokens = _tokenize(dataset, tokenizer, experiment, config.n_positions)
+    dataset, tokens, plan = _plan(dataset, tokens, experiment)
+    split = split_examples(dataset, experiment)
+    types = _types(dataset, tokenizer, tokens, plan, experiment)
+    return Prepared(
+        dataset=dataset,
+        split=split,
+        tokenizer=tokenizer,
+        tokens=tokens,
+        plan=plan,
+        config=config,
+        selections=selections,
+        labels=dataset.labels[plan.example].astype(str),
+        groups=dataset.groups[plan.example].astype(str),
+        types=types,
+        train=np.flatnonzero(np.isin(plan.example, split.train)),
+        test=np.flatnonzero(np.isin(plan.example, split.test)),
+    )
+
+
+def read_examples(data: Data) -> Dataset:
+    """Return the examples of an experiment's file, or of its training and test file together."""
+    columns = _columns(data.format, data.columns)
+
+    def read(file: str) -> Dataset:
+        path = Path(data.root) / file
+        return read_dataset(path, format=data.format, columns=columns, name=data.name)
+
+    if data.file is not None:
+        return read(data.file)
+    assert data.train is not None
+    assert data.test is not None
+    examples: list[Example] = []
+    notes: list[str] = []
+    for side, file in (("train", data.train), ("test", data.test)):
+        part = read(file)
+        # Rows numbered by the reader carry the same names in both files.
+        own_group = data.columns.group is None and data.format != "conllu"
+        examples += [
+            replace(
+                example,
+                id=f"{side} {example.id}",
+                group=f"{side} {example.group}" if own_group else example.group,
+                split=side,
+            )
+            for example in part.examples
+        ]
+        notes += [f"{side}: {note}" for note in part.notes]
+    return Dataset(data.name, tuple(examples), tuple(notes))
+
+
+def split_examples(dataset: Dataset, experiment: Experiment) -> Split:
+    """Return the split that the data give, else one drawn by groups."""
+    if experiment.data.test is not None or experiment.data.columns.split is not None:
+        return given_split(dataset)
+    settings = experiment.split
+    return grouped_split(dataset.labels, dataset.groups, test=settings.test, seed=settings.seed)
+
+
+def read_card(data: Data) -> str | None:
+    """Return the text that describes the data, None where no file is named.
+
+    Raises:
+        MissingError: the file named is not there.
+    """
+    if data.card is None:
+        return None
+    path = Path(data.root) / data.card
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise MissingError(f"data.card: there is no file {path.absolute()}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"data.card: {path} cannot be read as text: {error}.") from error
+
+
+def _columns(format: str, columns: Columns) -> TableColumns | ConlluColumns:
+    if format == "conllu":
+        return ConlluColumns(**_given(columns, "label", "group"))
+    span = None if columns.start is None or columns.end is None else (columns.start, columns.end)
+    return TableColumns(span=span, **_given(columns, "text", "label", "group", "id", "split"))
+
+
+def _given(columns: Columns, *names: str) -> dict[str, Any]:
+    """Return those of the named fields that stand in the file; the reader knows its defaults."""
+    return {name: getattr(columns, name) for name in names if name in columns.model_fields_set}
+
+
+def _tokenize(
+    dataset: Dataset, tokenizer: Tokenizer, experiment: Experiment, context: int
+) -> tuple[Dataset, tuple[Tokens, ...]]:
+    """Return the examples that fit the context, and their tokens; each text is encoded once."""
+    bos, policy = experiment.tokens.bos, experiment.tokens.too_long
+    encoded: dict[str, Tokens] = {}
+    for example in dataset.examples:
+        if example.text not in encoded:
+            encoded[example.text] = _encode(tokenizer, example, bos)
+    long = {text for text, tokens in encoded.items() if len(tokens.ids) > context}
+    notes = list(dataset.notes)
+    keep: Sequence[int] = range(len(dataset))
+    if long:
+        too_long = [n for n, example in enumerate(dataset.examples) if example.text in long]
+        if policy == "error":
+            first = dataset.examples[too_long[0]]
+            raise DataError(
+                f"{len(too_long)} examples are longer than the context of {context} tokens, first "
+                f"{first.id} with {len(encoded[first.text].ids)}. Set tokens.too_long to "
+                "`truncate` or `skip` to go on without what does not fit."
+            )
+        if policy == "skip":
+            keep = [n for n, example in enumerate(dataset.examples) if example.text not in long]
+        for text in long:
+            tokens = encoded[text]
+            encoded[text] = Tokens(tokens.ids[:context], tokens.offsets[:context])
+        done = "left out" if policy == "skip" else f"cut after {context} tokens"
+        notes.append(f"{len(too_long)} examples longer than the context were {done}.")
+    kept = replace(dataset.select(keep), notes=tuple(notes))
+    return kept, tuple(encoded[example.text] for example in kept.examples)
+
+
+def _encode(tokenizer: Tokenizer, example: Example, bos: bool) -> Tokens:
+    tokens = tokenizer.encode(example.text, bos=bos)
+    if not len(tokens.ids):
+        raise DataError(f"Example {example.id} has no tokens: its text is empty.")
+    return tokens
+
+
+def _plan(
+    dataset: Dataset, tokens: tuple[Tokens, ...], experiment: Experiment
+) -> tuple[Dataset, tuple[Tokens, ...], RowPlan]:
+    """Return the examples that have the probed position, their tokens, and the rows they give."""
+    rule = PositionRule(**experiment.tokens.position.model_dump())
+    plan, unaligned = plan_rows(
+        [part.offsets for part in tokens],
+        [example.span for example in dataset.examples],
+        [example.text for example in dataset.examples],
+        rule,
+        bos=experiment.tokens.bos,
+    )
+    if not unaligned:
+        return dataset, tokens, plan
+    lost = {fault.example for fault in unaligned}
+    keep = [n for n in range(len(dataset)) if n not in lost]
+    first = unaligned[0]
+    note = (
+        f"{len(lost)} examples have no token at the probed position and give no row, first "
+        f"{dataset.examples[first.example].id}: {first.reason}"
+    )
+    number = np.full(len(dataset), -1, dtype=np.int64)
+    number[keep] = np.arange(len(keep))
+    kept = replace(dataset.select(keep), notes=(*dataset.notes, note))
+    plan = replace(plan, example=number[plan.example])
+    return kept, tuple(tokens[n] for n in keep), plan
+
+
+def _types(
+    dataset: Dataset,
+    tokenizer: Tokenizer,
+    tokens: tuple[Tokens, ...],
+    plan: RowPlan,
+    experiment: Experiment,
+) -> StringArray:
+    """Return what a lookup table could know of each row: its word, else its last token."""
+    if experiment.tokens.position.at in ("span", "word"):
+        words = [e.text[slice(*e.span)] if e.span else "" for e in dataset.examples]
+        return np.array(words, dtype=str)[plan.example]
+    last = plan.positions[plan.offsets[1:] - 1]
+    ids = [int(tokens[n].ids[at]) for n, at in zip(plan.example, last, strict=True)]
+    shown = {token: tokenizer.strings([token])[0] for token in set(ids)}
+    return np.array([shown[token] for token in ids], dtype=str)

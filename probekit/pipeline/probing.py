@@ -1,0 +1,131 @@
+"""Probing captured sites: each site's measurements are kept as soon as they are made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probekit.activations.store import ActivationStore, FloatArray
+from probekit.errors import StoreError
+from probekit.experiment.schema import Experiment
+from probekit.model.sites import SiteSelection, describe, layer_of
+from probekit.pipeline.prepare import Prepared
+from probekit.probes.curve import Prober
+from probekit.probes.data import ProbeData, ProbeSettings
+from probekit.probes.measurement import Measurement
+from probekit.provenance import pretty_json, write_atomic
+from probekit.watcher import Watcher
+
+COLUMNS = (
+    "run", "model", "dataset", "site", "layer", "component", "head", "position", "probe",
+    "target", "split", "metric", "value", "ci_low", "ci_high", "chance", "n_train", "n_test",
+    "n_groups", "C", "n_iter", "converged", "seed",
+)  # fmt: skip
+
+
+def probe_settings(experiment: Experiment) -> ProbeSettings:
+    """Return the settings of the probes as the experiment gives them."""
+    return ProbeSettings(**experiment.probe.model_dump())
+
+
+def probe_sites(
+    experiment: Experiment,
+    prepared: Prepared,
+    stores: Mapping[str, ActivationStore],
+    run_dir: Path,
+    watcher: Watcher,
+) -> list[dict[str, Any]]:
+    """Return the rows of results.csv: baselines first, then every site in forward order.
+
+    Args:
+        experiment: gives settings and names.
+        prepared: labels, groups, word types and split of the rows.
+        stores: the trained model's activations under `task`, those of untrained weights, if
+            wanted, under `random_weights`.
+        run_dir: finished sites are kept in its folder `sites` and not computed again.
+        watcher: hears of each finished site.
+    """
+    prober = Prober(
+        ProbeData(
+            y=prepared.labels,
+            groups=prepared.groups,
+            types=prepared.types,
+            train=prepared.train,
+            test=prepared.test,
+        ),
+        probe_settings(experiment),
+    )
+    rows = _table_rows(experiment, None, prober.baselines())
+    for done, selection in enumerate(prepared.selections):
+        watcher.progress("probe", done, len(prepared.selections))
+        kept = run_dir / "sites" / f"{selection.text}.json"
+        if not kept.exists():
+            measured = _measure(prober, stores, selection)
+            write_atomic(kept, pretty_json([_finite(asdict(m)) for m in measured]))
+        rows += _table_rows(experiment, selection, _read(kept))
+    watcher.progress("probe", len(prepared.selections), len(prepared.selections))
+    return rows
+
+
+def _measure(
+    prober: Prober, stores: Mapping[str, ActivationStore], selection: SiteSelection
+) -> list[Measurement]:
+    return [
+        measurement
+        for target, store in stores.items()
+        for measurement in prober.site(
+            _features(store, selection), random=target == "random_weights"
+        )
+    ]
+
+
+def _features(store: ActivationStore, selection: SiteSelection) -> FloatArray:
+    """Return the rows of a site, or of one head or neuron of it, shape (n_rows, n_features)."""
+    values = store.read(selection.site)
+    if selection.head is not None:
+        values = values[:, selection.head]
+    if selection.neuron is not None:
+        values = values[:, selection.neuron, None]
+    return values.reshape(len(values), -1).astype(np.float32, copy=False)
+
+
+def _read(path: Path) -> list[Measurement]:
+    try:
+        return [Measurement(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"{path} is damaged ({error}); delete it and run again.") from error
+
+
+def _finite(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry with None for numbers that JSON cannot hold."""
+    return {
+        name: None if isinstance(value, float) and not np.isfinite(value) else value
+        for name, value in entry.items()
+    }
+
+
+def _table_rows(
+    experiment: Experiment, selection: SiteSelection | None, measured: Sequence[Measurement]
+) -> list[dict[str, Any]]:
+    names = {
+        "run": experiment.name,
+        "model": experiment.model.source,
+        "dataset": experiment.data.name,
+        "position": experiment.tokens.position.text,
+    }
+    place: dict[str, Any] = {"probe": "none"}
+    if selection is not None:
+        place = {
+            "site": selection.site,
+            "layer": layer_of(selection.site),
+            "component": describe(selection.site).component,
+            "head": selection.head,
+            "probe": "logistic",
+        }
+    rows = [names | place | asdict(measurement) for measurement in measured]
+    return [{column: row.get(column) for column in COLUMNS} for row in rows]

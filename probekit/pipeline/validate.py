@@ -1,0 +1,97 @@
+"""What can be said of an experiment before any work is done."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from probekit.data.checks import Finding, check_dataset
+from probekit.errors import DataError
+from probekit.experiment.schema import Experiment
+from probekit.model.gpt2 import GPT2
+from probekit.model.sites import describe
+from probekit.pipeline.prepare import Prepared, prepare, read_card
+
+_BYTES = {"float32": 4, "float16": 2}
+_TIMED_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What `probekit validate` shows.
+
+    Attributes:
+        findings: of the data, errors first.
+        n_examples: that give rows.
+        n_rows: of every captured site.
+        n_sites: that are captured.
+        bytes: of all captured activations, both models together.
+        minutes: that the capture will take on this machine's CPU, from a timed forward pass.
+    """
+
+    findings: tuple[Finding, ...]
+    n_examples: int = 0
+    n_rows: int = 0
+    n_sites: int = 0
+    bytes: int = 0
+    minutes: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing found would stop a run or make its numbers false."""
+        return all(finding.level != "error" for finding in self.findings)
+
+
+def validate(experiment: Experiment) -> Validation:
+    """Return the findings on an experiment's data, and what its capture will cost.
+
+    Raises:
+        ProbekitError: a file is missing or cannot be read; what is wrong with readable data is
+            among the findings.
+    """
+    read_card(experiment.data)
+    try:
+        prepared = prepare(experiment)
+    except DataError as error:
+        return Validation((Finding("error", "data", str(error)),))
+    notes = tuple(Finding("info", "reader", note) for note in prepared.dataset.notes)
+    order = ("error", "warning", "info")
+    findings = (*check_dataset(prepared.dataset, prepared.split), *notes)
+    n_models = 1 + experiment.model.random_weights
+    return Validation(
+        findings=tuple(sorted(findings, key=lambda finding: order.index(finding.level))),
+        n_examples=len(prepared.dataset),
+        n_rows=len(prepared.labels),
+        n_sites=len(prepared.sites),
+        bytes=n_models * _bytes(prepared, experiment.capture.dtype),
+        minutes=n_models * _seconds(prepared, experiment) / 60,
+    )
+
+
+def _bytes(prepared: Prepared, dtype: str) -> int:
+    sizes = prepared.config.axis_sizes
+    features = [
+        math.prod(sizes[axis] for axis in describe(site).axes if axis not in ("batch", "pos"))
+        for site in prepared.sites
+        if "pos" in describe(site).axes
+    ]
+    return len(prepared.labels) * sum(features) * _BYTES[dtype]
+
+
+@torch.inference_mode()
+def _seconds(prepared: Prepared, experiment: Experiment) -> float:
+    """Return how long the forward passes will take, from one of them: untrained weights do."""
+    model = GPT2(prepared.config).to(getattr(torch, experiment.model.dtype))
+    length = min(_TIMED_TOKENS, prepared.config.n_positions)
+    tokens = torch.zeros(1, length, dtype=torch.int64)
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        model(tokens, tap=lambda _, value: value, sites=prepared.sites, logits=False)
+        times.append(time.perf_counter() - start)
+    distinct = {tokens.ids.tobytes(): len(tokens.ids) for tokens in prepared.tokens}
+    return float(np.median(times)) * sum(distinct.values()) / length
