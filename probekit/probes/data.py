@@ -1,0 +1,141 @@
+"""What a probe needs beside the activations: labels, groups, the split, and the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import ConfigError, DataError, nearest
+from probekit.probes.estimator import positive_grid
+
+LEAST_DRAWS = 100
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """How to fit and to score.
+
+    Args:
+        C: Inverse strengths of the penalty to choose from, for standardised features.
+        folds: How many group-disjoint folds of the training rows choose C.
+        control_draws: How many random labellings the control task averages; 0 leaves it out.
+        bootstrap: How many resamples of the test groups make an interval.
+        max_iter: Upper bound on the solver's steps.
+        seed: Seed of folds, control labels, resamples and sampled training groups.
+        fit_rows: Upper bound on the training rows of a probe, drawn by whole groups; None for all.
+
+    Raises:
+        ConfigError: A value is out of its range.
+
+    >>> ProbeSettings(C=(0.01, 0.1)).folds
+    5
+    """
+
+    C: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    folds: int = 5
+    control_draws: int = 3
+    bootstrap: int = 1000
+    max_iter: int = 2000
+    seed: int = 0
+    fit_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        positive_grid(self.C)
+        least = {
+            "folds": 2, "control_draws": 0, "bootstrap": LEAST_DRAWS, "max_iter": 1, "seed": 0,
+            "fit_rows": 1,
+        }  # fmt: skip
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise ConfigError(f"{name} is {value}, but must be {bound} or more.")
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeData:
+    """Labels `y`, `groups` and word `types` of all rows (n_rows,), and the split into row numbers.
+
+    Raises:
+        DataError: The parts do not fit together, a group stands on both sides of the split, or a
+            label is missing where one is needed.
+
+    >>> words = np.array(["a", "b", "c", "d"])
+    >>> labels = np.array(["x", "y", "x", "y"])
+    >>> data = ProbeData(labels, words, words, train=np.array([0, 1]), test=np.array([2, 3]))
+    >>> data.classes.tolist()
+    ['x', 'y']
+    """
+
+    y: NDArray[np.str_]
+    groups: NDArray[np.str_]
+    types: NDArray[np.str_]
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        _check_lengths(self)
+        _check_split(self)
+        _check_groups(self)
+        _check_labels(self)
+
+    @property
+    def classes(self) -> NDArray[np.str_]:
+        """The training labels, sorted; a label's code is its place here."""
+        return np.unique(self.y[self.train])
+
+
+def _check_lengths(data: ProbeData) -> None:
+    lengths = {name: len(getattr(data, name)) for name in ("y", "groups", "types")}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise DataError(f"y, groups and types need one entry a row, but have {told}.")
+
+
+def _check_split(data: ProbeData) -> None:
+    for name in ("train", "test"):
+        rows = getattr(data, name)
+        if not len(rows):
+            raise DataError(f"{name} is empty: the split leaves no row to it.")
+        if rows.min() < 0 or rows.max() >= len(data.y):
+            raise DataError(
+                f"{name} holds row numbers from {rows.min()} to {rows.max()}, but there are "
+                f"{len(data.y)} rows, counted from 0."
+            )
+    both, counts = np.unique(np.concatenate([data.train, data.test]), return_counts=True)
+    if counts.max() > 1:
+        raise DataError(
+            f"{(counts > 1).sum()} rows stand twice in the split, first row {both[counts > 1][0]}. "
+            "Name each row once, in train or in test."
+        )
+
+
+def _check_groups(data: ProbeData) -> None:
+    crossing = np.intersect1d(data.groups[data.train], data.groups[data.test])
+    if len(crossing):
+        raise DataError(
+            f"{len(crossing)} groups have rows in train and in test, first {str(crossing[0])!r}: "
+            "the score would count what was learnt by heart. Split by group."
+        )
+    if len(np.unique(data.groups[data.test])) < 2:
+        raise DataError(
+            f"all test rows are of the group {str(data.groups[data.test][0])!r}, so there is no "
+            "interval to resample. Give test two groups or more."
+        )
+
+
+def _check_labels(data: ProbeData) -> None:
+    classes = [str(label) for label in data.classes]
+    if len(classes) < 2:
+        raise DataError(
+            f"the {len(data.train)} training rows have one label only, {classes[0]!r}: there is "
+            "nothing to tell apart. Give train two labels or more."
+        )
+    unseen = ~np.isin(data.y[data.test], data.classes)
+    if unseen.any():
+        label = str(data.y[data.test][unseen][0])
+        raise DataError(
+            f"{unseen.sum()} test rows have labels that no training row has, first {label!r} in "
+            f"row {data.test[unseen][0]}. {nearest(label, classes)} Drop those rows or split anew."
+        )

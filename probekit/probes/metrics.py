@@ -1,0 +1,222 @@
+"""Scores of a probe, and their grouped bootstrap.
+
+Every metric is a function of the answers and of how often each group counts; it returns one number
+for each column of counts. Column 0 counts each group once and gives the value itself, the others
+are bootstrap draws and give the interval. Groups are resampled, not rows: rows of a group resemble
+each other, and intervals over rows would be too narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from probekit.probes.solver import Codes, Floats
+
+CONFIDENCE = 0.95
+# Draws that AUROC treats at a time; 128 columns of 25,000 rows are 26 MB.
+BLOCK = 128
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a probe said on some rows: `truth` and `guess` (n_samples,) are label codes.
+
+    `scores` (n_samples, n_classes) rank the rows for each class; a guess without scores has None.
+    """
+
+    truth: Codes
+    guess: Codes
+    n_classes: int
+    scores: Floats | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Resamples:
+    """How often each group counts: `counts` (n_groups, 1 + n_draws), and each row's group number.
+
+    All answers on the same rows share one `Resamples`, so their differences are paired.
+    """
+
+    group_of_row: Codes
+    counts: NDArray[np.float32]
+
+    @classmethod
+    def draw(cls, groups: NDArray[np.generic], draws: int, seed: int) -> Resamples:
+        """Return `draws` resamples of the groups (n_samples,) with replacement.
+
+        >>> resamples = Resamples.draw(np.array(["s1", "s1", "s2"]), draws=4, seed=0)
+        >>> resamples.counts.sum(axis=0).tolist()
+        [2.0, 2.0, 2.0, 2.0, 2.0]
+        """
+        names, group_of_row = np.unique(groups, return_inverse=True)
+        generator = np.random.default_rng(seed)
+        counts = np.ones((len(names), 1 + draws), dtype=np.float32)
+        for draw in range(1, 1 + draws):
+            drawn = generator.integers(len(names), size=len(names))
+            counts[:, draw] = np.bincount(drawn, minlength=len(names))
+        return cls(group_of_row, counts)
+
+    @property
+    def undrawn(self) -> Resamples:
+        """The groups counted once each, without the draws."""
+        return Resamples(self.group_of_row, self.counts[:, :1])
+
+    @property
+    def n_groups(self) -> int:
+        """The number of groups."""
+        return len(self.counts)
+
+
+def confusion(answers: Answers, resamples: Resamples) -> Floats:
+    """Return counts of (truth, guess), of shape (n_classes, n_classes, 1 + n_draws).
+
+    >>> answers = Answers(truth=np.array([0, 1]), guess=np.array([0, 0]), n_classes=2)
+    >>> confusion(answers, Resamples(np.array([0, 1]), np.array([[1, 2], [1, 0]])))[..., 1].tolist()
+    [[2.0, 0.0], [0.0, 0.0]]
+    """
+    cell = answers.truth * answers.n_classes + answers.guess
+    table = _tally(cell, resamples.group_of_row, (answers.n_classes**2, resamples.n_groups))
+    counts: Floats = table @ resamples.counts
+    return counts.reshape(answers.n_classes, answers.n_classes, -1)
+
+
+def accuracy(answers: Answers, resamples: Resamples) -> Floats:
+    """Return the share of rows guessed right.
+
+    >>> answers = Answers(truth=np.array([0, 1]), guess=np.array([0, 0]), n_classes=2)
+    >>> accuracy(answers, Resamples.draw(np.array([0, 1]), draws=0, seed=0)).tolist()
+    [0.5]
+    """
+    table = confusion(answers, resamples)
+    share: Floats = np.trace(table) / table.sum(axis=(0, 1))
+    return share
+
+
+def balanced_accuracy(answers: Answers, resamples: Resamples) -> Floats:
+    """Return the mean recall over the classes that occur in the rows counted.
+
+    >>> answers = Answers(np.array([0, 0, 0, 1]), np.array([0, 0, 0, 0]), n_classes=2)
+    >>> balanced_accuracy(answers, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist()
+    [0.5]
+    """
+    table = confusion(answers, resamples)
+    return _mean_of_defined(np.einsum("iid->id", table), table.sum(axis=1))
+
+
+def macro_f1(answers: Answers, resamples: Resamples) -> Floats:
+    """Return the mean F1 over the classes that occur, as truth or as guess, in the rows counted.
+
+    >>> answers = Answers(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), n_classes=3)
+    >>> macro_f1(answers, Resamples.draw(np.arange(4), draws=0, seed=0)).round(3).tolist()
+    [0.733]
+    """
+    table = confusion(answers, resamples)
+    occurrences = table.sum(axis=0) + table.sum(axis=1)
+    return _mean_of_defined(2 * np.einsum("iid->id", table), occurrences)
+
+
+def auroc(answers: Answers, resamples: Resamples) -> Floats:
+    """Return the area under the ROC curve; for more than two classes the mean of one against rest.
+
+    Ties count one half. Classes that occur in none or in all of the rows counted are left out; NaN
+    where that leaves no class.
+
+    Raises:
+        ValueError: The answers have no scores.
+
+    >>> scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]])
+    >>> answers = Answers(np.array([0, 0, 1, 1]), scores.argmax(axis=1), 2, scores)
+    >>> auroc(answers, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist()
+    [0.75]
+
+    Source: Hanley and McNeil (1982): the probability that a positive row outranks a negative one.
+    """
+    if answers.scores is None:
+        raise ValueError("auroc needs scores, and these answers have none.")
+    # The two classes of a binary task have the same area: one is enough.
+    classes = [1] if answers.n_classes == 2 else range(answers.n_classes)
+    areas = [_area(answers.scores[:, code], answers.truth == code, resamples) for code in classes]
+    wins, pairs = np.stack(areas, axis=1)
+    return _mean_of_defined(wins, pairs)
+
+
+METRICS: Mapping[str, Callable[[Answers, Resamples], Floats]] = MappingProxyType(
+    {
+        "accuracy": accuracy,
+        "balanced_accuracy": balanced_accuracy,
+        "macro_f1": macro_f1,
+        "auroc": auroc,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def percentile_interval(values: Floats) -> Interval:
+    """Return column 0 as the value, and the central 95 % of the draws (those that are not NaN).
+
+    >>> percentile_interval(np.array([5.0, 3.0, 3.0, np.nan]))
+    Interval(value=5.0, low=3.0, high=3.0)
+    """
+    draws = values[1:]
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(draws[~np.isnan(draws)], [tail, 1 - tail])
+    return Interval(float(values[0]), float(low), float(high))
+
+
+def _tally(
+    rows: NDArray[np.int64], columns: Codes, shape: tuple[int, int], weight: float = 1.0
+) -> csr_array:
+    """Return a sparse matrix with `weight` at each (row, column), repeats added up."""
+    return csr_array((np.full(len(rows), weight), (rows, columns)), shape=shape)
+
+
+def _mean_of_defined(parts: Floats, wholes: Floats) -> Floats:
+    """Return the mean over axis 0 of part / whole where whole is not 0; NaN if it always is."""
+    defined = wholes > 0
+    ratios = np.divide(parts, wholes, out=np.zeros_like(wholes), where=defined)
+    count = defined.sum(axis=0)
+    nothing = np.full(count.shape, np.nan)
+    mean: Floats = np.divide(ratios.sum(axis=0), count, out=nothing, where=count > 0)
+    return mean
+
+
+def _area(scores: Floats, positive: NDArray[np.bool_], resamples: Resamples) -> Floats:
+    """Return (2, 1 + n_draws): the pairs that the positive row wins, and all pairs.
+
+    With the positives' distinct scores as levels, a negative row loses to every level above it, and
+    half to the level it ties with: so it enters half at each side of its place, and a running sum
+    over the levels counts the negatives that each level beats.
+    """
+    groups = resamples.group_of_row
+    levels, level_of_positive = np.unique(scores[positive], return_inverse=True)
+    shape = (len(levels) + 1, resamples.n_groups)
+    positives = _tally(level_of_positive, groups[positive], shape)
+    negatives = sum(
+        _tally(np.searchsorted(levels, scores[~positive], side=side), groups[~positive], shape, 0.5)
+        for side in ("left", "right")
+    )
+    blocks = range(0, resamples.counts.shape[1], BLOCK)
+    return np.concatenate(
+        [_pairs(positives, negatives, resamples.counts[:, at : at + BLOCK]) for at in blocks],
+        axis=1,
+    )
+
+
+def _pairs(positives: csr_array, negatives: csr_array, counts: NDArray[np.float32]) -> Floats:
+    """Return (2, n_draws), pairs won and all pairs, of the tables (n_levels + 1, n_groups)."""
+    won, beaten = positives @ counts, np.cumsum(negatives @ counts, axis=0)
+    return np.stack([np.einsum("ld,ld->d", won, beaten), won.sum(axis=0) * beaten[-1]])

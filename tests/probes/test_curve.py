@@ -1,0 +1,270 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from probekit.errors import ConfigError, DataError
+from probekit.probes.controls import control_labels
+from probekit.probes.curve import Prober
+from probekit.probes.data import ProbeData, ProbeSettings
+from probekit.probes.measurement import Measurement
+
+N_TRAIN = 300
+SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, bootstrap=200)
+
+
+def make_data(n_rows: int = 450, seed: int = 0, **changes) -> ProbeData:
+    """Three rows a group, forty word types, labels that do not depend on either."""
+    generator = np.random.default_rng(seed)
+    parts = {
+        "y": generator.choice(["no", "yes"], size=n_rows),
+        "groups": np.array([f"g{row // 3}" for row in range(n_rows)]),
+        "types": generator.choice([f"w{i}" for i in range(40)], size=n_rows),
+        "train": np.arange(N_TRAIN),
+        "test": np.arange(N_TRAIN, n_rows),
+    }
+    return ProbeData(**(parts | changes))
+
+
+def signal(data: ProbeData, strength: float, seed: int = 1) -> np.ndarray:
+    noise = np.random.default_rng(seed).normal(size=(len(data.y), 8))
+    noise[:, 2] += strength * np.where(data.y == "yes", 1, -1)
+    return noise.astype(np.float32)
+
+
+def pick(measured, target="task", metric="accuracy", split="test") -> Measurement:
+    (found,) = [m for m in measured if (m.target, m.metric, m.split) == (target, metric, split)]
+    return found
+
+
+def test_a_strong_signal_is_found_and_told_with_all_that_belongs_to_it():
+    data = make_data()
+    measured = Prober(data, SETTINGS).site(signal(data, 5))
+    task = pick(measured)
+    assert task.value > 0.99
+    assert task.ci_low <= task.value <= task.ci_high
+    assert (task.n_train, task.n_test, task.n_groups) == (300, 150, 50)
+    labels, counts = np.unique(data.y[data.train], return_counts=True)
+    assert task.chance == np.mean(data.y[data.test] == labels[counts.argmax()])
+    assert task.C in SETTINGS.C
+    assert task.converged is True
+    assert task.n_iter > 0
+    assert task.gradient_norm < 1e-4
+    assert pick(measured, metric="balanced_accuracy").chance == 0.5
+    assert pick(measured, metric="auroc").chance == 0.5
+    assert pick(measured, split="validation").value > 0.99
+    assert pick(measured, split="validation").n_test == 300
+
+
+def test_every_target_split_and_metric_comes_once():
+    data = make_data()
+    prober = Prober(data, SETTINGS)
+    metrics = ["accuracy", "balanced_accuracy", "macro_f1", "auroc"]
+
+    def names(measured):
+        return [(m.target, m.split, m.metric) for m in measured]
+
+    def fitted(target):
+        return [*((target, "test", m) for m in metrics), (target, "validation", "accuracy")]
+
+    X = signal(data, 1)
+    whole = [*fitted("task"), *fitted("control"), ("task", "test", "selectivity")]
+    assert names(prober.site(X)) == whole
+    assert names(prober.site(X, random=True)) == fitted("random_weights")
+    assert names(prober.baselines()) == [
+        (target, "test", metric)
+        for target in ("majority", "word_identity")
+        for metric in metrics[:3]
+    ]
+    alone = Prober(data, replace(SETTINGS, control_draws=0))
+    assert names(alone.site(X)) == fitted("task")
+
+
+def test_pure_noise_gives_an_interval_that_covers_chance():
+    data = make_data()
+    prober = Prober(data, SETTINGS)
+    covered = 0
+    for seed in range(20):
+        auroc = pick(prober.site(signal(data, 0, seed), random=True), "random_weights", "auroc")
+        covered += auroc.ci_low <= 0.5 <= auroc.ci_high
+    assert covered >= 16
+
+
+def test_labels_looked_up_by_word_have_no_selectivity():
+    data = make_data(n_rows=900)
+    types = data.types
+    looked_up = control_labels(types, np.array(["no", "yes"]), seed=99, draw=0)
+    data = replace(data, y=looked_up)
+    words, place = np.unique(types, return_inverse=True)
+    X = np.random.default_rng(0).normal(size=(len(words), 64))[place].astype(np.float32)
+    prober = Prober(data, replace(SETTINGS, C=(0.1, 10.0)))
+    measured = prober.site(X)
+    assert pick(measured).value > 0.99
+    assert pick(measured, "control").value > 0.99
+    assert abs(pick(measured, metric="selectivity").value) < 0.02
+    assert pick(prober.baselines(), "word_identity").value > 0.99
+
+
+def test_a_signal_apart_from_the_word_is_selective_with_a_paired_interval():
+    data = make_data()
+    measured = Prober(data, SETTINGS).site(signal(data, 5))
+    selectivity = pick(measured, metric="selectivity")
+    task, control = pick(measured), pick(measured, "control")
+    assert selectivity.value == pytest.approx(task.value - control.value)
+    assert selectivity.chance == 0
+    assert selectivity.ci_low > 0.2
+    # The task is right everywhere, so that the difference spreads as the control alone does.
+    width = selectivity.ci_high - selectivity.ci_low
+    assert width == pytest.approx(control.ci_high - control.ci_low, rel=0.05)
+
+
+def test_imbalanced_labels_are_told_by_balanced_accuracy():
+    generator = np.random.default_rng(0)
+    data = make_data(y=np.where(generator.random(450) < 0.07, "yes", "no"))
+    measured = Prober(data, SETTINGS).site(signal(data, 0))
+    assert pick(measured).value > 0.9
+    assert abs(pick(measured).value - pick(measured).chance) < 0.02
+    assert pick(measured, metric="balanced_accuracy").value == pytest.approx(0.5, abs=0.05)
+
+
+def test_test_labels_choose_neither_c_nor_anything_else_of_the_fit():
+    data = make_data()
+    X = signal(data, 0.3)
+    shuffled = data.y.copy()
+    shuffled[data.test] = np.random.default_rng(5).permutation(shuffled[data.test])
+    first = Prober(data, SETTINGS).site(X)
+    second = Prober(replace(data, y=shuffled), SETTINGS).site(X)
+    for target in ("task", "control"):
+        ours, theirs = (pick(m, target, split="validation") for m in (first, second))
+        assert ours == theirs
+    assert pick(first).value != pick(second).value
+
+
+def test_control_labels_and_chance_come_from_the_training_labels_alone():
+    y = make_data().y
+    y[:300], y[300:] = np.repeat(["no", "yes"], [270, 30]), np.repeat(["yes", "no"], [140, 10])
+    measured = Prober(make_data(y=y), SETTINGS).site(signal(make_data(y=y), 5))
+    assert pick(measured).chance == 10 / 150
+    # Drawn from all rows, four labels in ten would be "yes".
+    assert pick(measured, "control").chance > 0.8
+
+
+def test_test_rows_do_not_touch_the_scaling():
+    data = make_data()
+    X = signal(data, 1)
+    enlarged = X.copy()
+    enlarged[data.test[-1]] *= 1e6
+    first, second = (pick(Prober(data, SETTINGS).site(x)) for x in (X, enlarged))
+    assert (first.C, first.n_iter, first.gradient_norm) == (
+        second.C,
+        second.n_iter,
+        second.gradient_norm,
+    )
+    assert abs(first.value - second.value) <= 1 / first.n_test
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_does_not():
+    data = make_data()
+    X = signal(data, 0.5)
+    assert Prober(data, SETTINGS).site(X) == Prober(data, SETTINGS).site(X)
+    other = pick(Prober(data, replace(SETTINGS, seed=1)).site(X), "control")
+    assert other.value != pick(Prober(data, SETTINGS).site(X), "control").value
+
+
+def test_the_order_of_rows_does_not_matter():
+    data = make_data()
+    X = signal(data, 0.5)
+    order = np.random.default_rng(3).permutation(len(data.y))
+    place = np.argsort(order)
+    shuffled = ProbeData(
+        data.y[order], data.groups[order], data.types[order], place[data.train], place[data.test]
+    )
+    first, second = Prober(data, SETTINGS), Prober(shuffled, SETTINGS)
+    for ours, theirs in zip(first.site(X), second.site(X[order]), strict=True):
+        assert (ours.metric, ours.C) == (theirs.metric, theirs.C)
+        assert (ours.value, ours.ci_low, ours.ci_high) == pytest.approx(
+            (theirs.value, theirs.ci_low, theirs.ci_high), abs=1e-9
+        )
+    assert first.baselines() == second.baselines()
+
+
+def test_sites_that_differ_by_scale_alone_get_the_same_numbers():
+    data = make_data()
+    prober = Prober(data, SETTINGS)
+    X = signal(data, 0.5)
+    scaled = X * 2.0 ** np.arange(-4, 4) + 3
+    for ours, theirs in zip(prober.site(X), prober.site(scaled), strict=True):
+        assert (ours.metric, ours.C) == (theirs.metric, theirs.C)
+        assert (ours.value, ours.ci_low) == pytest.approx((theirs.value, theirs.ci_low), abs=1e-4)
+
+
+def test_fit_rows_bounds_the_probe_but_not_the_baselines():
+    data = make_data()
+    prober = Prober(data, replace(SETTINGS, fit_rows=100))
+    task = pick(prober.site(signal(data, 5)))
+    assert task.n_train == 99  # whole groups of three
+    assert pick(prober.baselines(), "majority").n_train == 300
+    whole = Prober(data, replace(SETTINGS, fit_rows=300)).site(signal(data, 5))
+    assert pick(whole).n_train == 300
+
+
+def test_more_classes_and_a_class_too_rare_for_every_fold():
+    generator = np.random.default_rng(0)
+    y = generator.choice(["a", "b", "c"], size=450)
+    y[7] = "rare"
+    data = make_data(y=y)
+    X = generator.normal(size=(450, 5))
+    X[:, :3] += 4 * (y[:, None] == np.array(["a", "b", "c"]))
+    measured = Prober(data, SETTINGS).site(X)
+    assert pick(measured).value > 0.95
+    assert pick(measured, metric="auroc").value > 0.98
+
+
+def test_an_unconverged_fit_is_told():
+    data = make_data()
+    task = pick(Prober(data, replace(SETTINGS, max_iter=1)).site(signal(data, 1)))
+    assert (task.converged, task.n_iter) == (False, 1)
+
+
+def test_values_that_are_not_finite_are_refused_with_their_number_and_place():
+    data = make_data()
+    X = signal(data, 1)
+    X[11, 3], X[200, 0] = np.nan, np.inf
+    with pytest.raises(DataError, match="2 of 450 rows of X hold NaN or infinity, first row 11"):
+        Prober(data, SETTINGS).site(X)
+
+
+@pytest.mark.parametrize("shape", [(449, 8), (450,), (450, 2, 4)])
+def test_rows_of_another_shape_are_refused(shape):
+    with pytest.raises(DataError, match=r"X has shape .* need \(450, n_features\)"):
+        Prober(make_data(), SETTINGS).site(np.zeros(shape, np.float32))
+
+
+def test_fewer_groups_than_folds_are_refused():
+    groups = np.array(["one", "two"])[np.arange(450) // 300]
+    groups[400:] = "three"
+    with pytest.raises(DataError, match=r"3 folds need at least 3 groups.*`folds` to 2"):
+        Prober(make_data(groups=groups), SETTINGS)
+
+
+def test_a_control_over_a_single_word_is_refused():
+    data = make_data(types=np.full(450, "."))
+    with pytest.raises(ConfigError, match="Set `control_draws` to 0"):
+        Prober(data, SETTINGS)
+    assert Prober(data, replace(SETTINGS, control_draws=0)).site(signal(data, 5))
+
+
+def test_on_fit_counts_to_the_end():
+    data = make_data()
+    seen = []
+    Prober(data, SETTINGS).site(signal(data, 1), on_fit=lambda *count: seen.append(count))
+    assert seen == [(done, 21) for done in range(1, 22)]  # 3 columns x (3 folds x 2 C + 1)
+
+
+def test_an_interrupt_ends_the_site():
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    data = make_data()
+    with pytest.raises(KeyboardInterrupt):
+        Prober(data, SETTINGS).site(signal(data, 1), on_fit=interrupt)

@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+
+from probekit.errors import ConfigError, DataError
+from probekit.probes.data import ProbeData, ProbeSettings
+
+
+def data(**changes) -> ProbeData:
+    parts = {
+        "y": np.array(list("xyxyxy")),
+        "groups": np.array(list("aabbcd")),
+        "types": np.array(list("pqrstu")),
+        "train": np.arange(4),
+        "test": np.arange(4, 6),
+    }
+    return ProbeData(**(parts | changes))
+
+
+def test_sound_data_are_taken():
+    assert data().classes.tolist() == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"types": np.array(list("pq"))}, "y 6, groups 6, types 2"),
+        ({"train": np.array([], dtype=int)}, "train is empty"),
+        ({"test": np.array([], dtype=int)}, "test is empty"),
+        ({"test": np.array([4, 6])}, "test holds row numbers from 4 to 6, but there are 6"),
+        ({"train": np.array([-1, 0, 1])}, "train holds row numbers from -1 to 1"),
+        ({"test": np.array([3, 4, 5])}, "1 rows stand twice in the split, first row 3"),
+        ({"groups": np.array(list("aabbbd"))}, "1 groups have rows in train and in test.*'b'"),
+        ({"groups": np.array(list("aabbcc"))}, "all test rows are of the group 'c'"),
+        ({"y": np.array(list("xxxxxx"))}, "4 training rows have one label only, 'x'"),
+        ({"y": np.array(list("xyxyxz"))}, "1 test rows.*first 'z' in row 5.*Allowed: x, y"),
+    ],
+)
+def test_data_that_do_not_fit_together_are_refused(changes, message):
+    with pytest.raises(DataError, match=message):
+        data(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"C": (0.1, 0.0)}, r"C must be positive and finite, but holds \[0.0\]"),
+        ({"C": ()}, "C must be positive and finite, but holds nothing"),
+        ({"folds": 1}, "folds is 1, but must be 2 or more"),
+        ({"control_draws": -1}, "control_draws is -1"),
+        ({"bootstrap": 99}, "bootstrap is 99, but must be 100"),
+        ({"max_iter": 0}, "max_iter is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"fit_rows": 0}, "fit_rows is 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        ProbeSettings(**changes)

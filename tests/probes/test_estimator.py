@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from probekit.errors import ConfigError, DataError
+from probekit.probes.estimator import LinearProbe
+
+
+@parametrize_with_checks([LinearProbe(folds=2), LinearProbe(C=0.1)])
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def planted(n_samples: int = 1500, n_features: int = 30, seed: int = 0):
+    generator = np.random.default_rng(seed)
+    direction = generator.normal(size=n_features)
+    direction /= np.linalg.norm(direction)
+    X = generator.normal(size=(n_samples, n_features)) + 3
+    y = np.where((X - 3) @ direction > 0, "pos", "neg")
+    X += 2 * np.outer(np.where(y == "pos", 1, -1), direction)
+    return X.astype(np.float32), y, direction
+
+
+def test_a_planted_direction_is_found():
+    X, y, direction = planted()
+    probe = LinearProbe().fit(X[:1000], y[:1000])
+    assert probe.score(X[1000:], y[1000:]) > 0.99
+    coef = probe.coef_[0]
+    assert coef @ direction / np.linalg.norm(coef) > 0.95
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_answers_equal_those_of_scikit_learns_pipeline(n_classes):
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(300, 5)) * [1, 10, 100, 1, 1] + 50
+    y = np.array(list("abcd"))[(generator.integers(n_classes, size=300))]
+    X[:, 0] += y == "a"
+    reference = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, tol=1e-9, max_iter=5000))
+    reference.fit(X, y)
+    probe = LinearProbe(C=0.1).fit(X, y)
+    np.testing.assert_allclose(probe.predict_proba(X), reference.predict_proba(X), atol=1e-5)
+    np.testing.assert_allclose(
+        probe.decision_function(X), reference.decision_function(X), atol=1e-4
+    )
+    assert np.array_equal(probe.predict(X), reference.predict(X))
+
+
+def test_learned_values_tell_about_the_fit():
+    X, y, _ = planted()
+    probe = LinearProbe(C=(0.01, 1.0)).fit(X, y)
+    assert probe.C_ in (0.01, 1.0)
+    assert probe.converged_ is True
+    assert 0 < probe.gradient_norm_ < 1e-4
+    assert LinearProbe(C=100.0, max_iter=1).fit(X, y).converged_ is False
+
+
+def test_groups_keep_copies_out_of_the_fold_that_validates_them():
+    # Each row stands ten times: without groups a weak penalty that learns rows by heart looks best.
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(120, 100))
+    y = X[:, 0] + generator.normal(size=120) > 0
+    copies = np.repeat(np.arange(120), 10)
+    probe = LinearProbe(C=(1e-3, 1e3))
+    assert probe.fit(X[copies], y[copies]).C_ == 1e3
+    assert probe.fit(X[copies], y[copies], groups=copies).C_ == 1e-3
+
+
+def test_it_can_be_searched_by_scikit_learn():
+    X, y, _ = planted(200)
+    search = GridSearchCV(LinearProbe(C=0.1), {"C": [0.01, 0.1]}, cv=2).fit(X, y)
+    assert search.best_score_ > 0.9
+
+
+@pytest.mark.parametrize("C", [0, -1.0, [0.1, 0.0], [], [np.inf], [np.nan]])
+def test_a_c_that_is_not_positive_is_refused(C):
+    with pytest.raises(ConfigError, match="C must be positive"):
+        LinearProbe(C=C).fit(np.eye(4), [0, 1, 0, 1])
+
+
+def test_one_class_and_too_few_groups_are_refused():
+    with pytest.raises(DataError, match="one class, a"):
+        LinearProbe().fit(np.eye(4), list("aaaa"))
+    with pytest.raises(DataError, match="Set `folds` to 2"):
+        LinearProbe().fit(np.eye(4), list("abab"), groups=list("wwxx"))

@@ -1,0 +1,66 @@
+import numpy as np
+
+from probekit.probes.fits import Column
+from probekit.probes.measurement import (
+    Origin,
+    Reading,
+    measure_selectivity,
+    measure_test,
+    measure_validation,
+)
+from probekit.probes.metrics import Answers, Resamples
+from probekit.probes.solver import Fit
+
+ORIGIN = Origin("task", seed=0, n_train=10)
+
+
+def reading(share_right: float, seed: int = 0, scores: np.ndarray | None = None) -> Reading:
+    generator = np.random.default_rng(seed)
+    truth = generator.integers(2, size=200)
+    guess = np.where(generator.random(200) < share_right, truth, 1 - truth)
+    resamples = Resamples.draw(np.arange(200) // 2, draws=300, seed=0)
+    return Reading(
+        Answers(truth, guess, 2, scores), Answers(truth, 0 * truth, 2, scores), resamples
+    )
+
+
+def column(C: float, n_iter: int, converged: bool, gradient_norm: float) -> Column:
+    fit = Fit(np.arange(2), np.zeros((1, 3)), np.zeros(1), n_iter, converged, gradient_norm)
+    return Column(C, fit, held_out=np.zeros(10, int))
+
+
+def test_the_interval_of_a_difference_is_paired():
+    task = reading(0.7)
+    same = measure_selectivity(ORIGIN, task, [task, task])
+    assert (same.value, same.ci_low, same.ci_high) == (0, 0, 0)
+
+
+def test_selectivity_is_the_difference_to_the_mean_of_the_controls():
+    task, controls = reading(0.9), [reading(0.6, 1), reading(0.4, 2)]
+    selectivity = measure_selectivity(ORIGIN, task, controls)
+    parts = [measure_test(ORIGIN, [one])[0].value for one in (task, *controls)]
+    assert np.isclose(selectivity.value, parts[0] - (parts[1] + parts[2]) / 2)
+    assert selectivity.ci_low < selectivity.value < selectivity.ci_high
+
+
+def test_several_fits_are_told_by_their_worst():
+    one, two = column(0.1, 5, True, 1e-7), column(1.0, 9, False, 1e-3)
+    origin = Origin.fitted("control", 0, [one, two])
+    assert origin == Origin("control", 0, 10, None, 9, False, 1e-3)
+    assert Origin.fitted("control", 0, [one, one]) == Origin("control", 0, 10, 0.1, 5, True, 1e-7)
+
+
+def test_metrics_that_are_not_defined_are_left_out():
+    names = [m.metric for m in measure_test(ORIGIN, [reading(0.7)])]
+    assert names == ["accuracy", "balanced_accuracy", "macro_f1"]
+    scored = reading(0.7, scores=np.zeros((200, 2)))
+    assert [m.metric for m in measure_test(ORIGIN, [scored])][-1] == "auroc"
+    alone = Answers(np.zeros(200, int), np.zeros(200, int), 2, np.zeros((200, 2)))
+    one_label = Reading(alone, alone, scored.resamples)
+    assert [m.metric for m in measure_test(ORIGIN, [one_label])] == names
+
+
+def test_a_measurement_tells_its_rows_and_groups():
+    measured = measure_validation(ORIGIN, [reading(0.7)])
+    assert (measured.split, measured.n_train, measured.n_test) == ("validation", 10, 200)
+    assert (measured.n_groups, measured.C, measured.converged) == (100, None, None)
