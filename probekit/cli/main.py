@@ -6,7 +6,6 @@ configuration, 3 model or data missing, 130 interrupted. Nothing heavy is import
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -34,9 +33,6 @@ def main() -> None:
     except ProbekitError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # `probekit sites gpt2 | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 class _Version:

@@ -160,14 +160,16 @@ class Probe(Section):
     """The classifiers and the statistics."""
 
     C: Positives = Field(
-        (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
         min_length=1,
         description="inverse regularisation strengths to choose from by inner cross-validation",
     )
     folds: int = Field(5, ge=2, description="of the inner cross-validation")
-    control_draws: int = Field(3, ge=1, description="independent draws of the control labels")
+    control_draws: int = Field(
+        3, ge=0, description="independent draws of the control labels; 0 leaves the control out"
+    )
     bootstrap: int = Field(1000, ge=100, description="resamples of the test groups per interval")
-    max_iter: int = Field(1000, ge=1, description="iterations after which a fit is given up")
+    max_iter: int = Field(2000, ge=1, description="iterations after which a fit is given up")
     fit_rows: int | None = Field(
         None, ge=2, description="upper bound on training rows per fit, drawn by whole groups"
     )

@@ -28,47 +28,50 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def probe_settings(experiment: Experiment) -> ProbeSettings:
-    """Return the settings of the probes as the experiment gives them."""
-    return ProbeSettings(**experiment.probe.model_dump())
+def make_prober(experiment: Experiment, prepared: Prepared) -> Prober:
+    """Return what probes all sites of an experiment under the same folds, controls and resamples.
+
+    Raises:
+        DataError: the labels, groups or split cannot be probed; known before the model runs.
+    """
+    data = ProbeData(
+        y=prepared.labels,
+        groups=prepared.groups,
+        types=prepared.types,
+        train=prepared.train,
+        test=prepared.test,
+    )
+    return Prober(data, ProbeSettings(**experiment.probe.model_dump()))
 
 
 def probe_sites(
     experiment: Experiment,
-    prepared: Prepared,
+    prober: Prober,
     stores: Mapping[str, ActivationStore],
+    selections: Sequence[SiteSelection],
     run_dir: Path,
     watcher: Watcher,
 ) -> list[dict[str, Any]]:
     """Return the rows of results.csv: baselines first, then every site in forward order.
 
     Args:
-        experiment: gives settings and names.
-        prepared: labels, groups, word types and split of the rows.
+        experiment: gives the names.
+        prober: measures each site.
         stores: the trained model's activations under `task`, those of untrained weights, if
             wanted, under `random_weights`.
+        selections: the sites.
         run_dir: finished sites are kept in its folder `sites` and not computed again.
         watcher: hears of each finished site.
     """
-    prober = Prober(
-        ProbeData(
-            y=prepared.labels,
-            groups=prepared.groups,
-            types=prepared.types,
-            train=prepared.train,
-            test=prepared.test,
-        ),
-        probe_settings(experiment),
-    )
     rows = _table_rows(experiment, None, prober.baselines())
-    for done, selection in enumerate(prepared.selections):
-        watcher.progress("probe", done, len(prepared.selections))
+    for done, selection in enumerate(selections):
+        watcher.progress("probe", done, len(selections))
         kept = run_dir / "sites" / f"{selection.text}.json"
         if not kept.exists():
             measured = _measure(prober, stores, selection)
             write_atomic(kept, pretty_json([_finite(asdict(m)) for m in measured]))
         rows += _table_rows(experiment, selection, _read(kept))
-    watcher.progress("probe", len(prepared.selections), len(prepared.selections))
+    watcher.progress("probe", len(selections), len(selections))
     return rows
 
 

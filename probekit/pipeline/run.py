@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import safetensors.numpy
 import torch
@@ -18,16 +17,15 @@ import torch
 from probekit.activations.capture import Captured, capture
 from probekit.activations.identity import digest_weights
 from probekit.activations.store import default_root
-from probekit.data.checks import check_dataset
 from probekit.errors import ConfigError
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
-from probekit.model.sites import layer_of
 from probekit.pipeline.attention import attention_prompt
 from probekit.pipeline.norms import residual_norms
 from probekit.pipeline.prepare import Prepared, prepare, read_card
-from probekit.pipeline.probing import COLUMNS, probe_sites
+from probekit.pipeline.probing import COLUMNS, make_prober, probe_sites
+from probekit.pipeline.record import best_site, data_facts, digests, model_facts
 from probekit.provenance import (
     digest_code,
     digest_json,
@@ -68,24 +66,7 @@ class RunResult:
     record: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class _Models:
-    """The model of an experiment and, if wanted, the same architecture untrained, by target."""
-
-    by_target: Mapping[str, GPT2]
-
-    @classmethod
-    def load(cls, experiment: Experiment, device: str) -> _Models:
-        dtype = getattr(torch, experiment.model.dtype)
-        try:
-            trained = GPT2.from_pretrained(experiment.model.source, dtype, device)
-        except (RuntimeError, AssertionError) as error:  # torch's own words for a device
-            raise ConfigError(f"--device {device}: {str(error).splitlines()[0]}") from error
-        models = {"task": trained}
-        if experiment.model.random_weights:
-            untrained = GPT2(trained.config, seed=experiment.model.random_seed)
-            models["random_weights"] = untrained.to(device=device, dtype=dtype)
-        return cls(models)
+Models = dict[str, GPT2]  # by target: `task`, and `random_weights` if wanted
 
 
 @dataclass
@@ -133,34 +114,35 @@ def run(
     with clock.step("prepare"):
         prepared = prepare(experiment)
         card = read_card(experiment.data)
-        models = _Models.load(experiment, device)
-        key = _key(experiment, prepared, models, card)
+        models = _load_models(experiment, device)
+        weights = {target: digest_weights(model) for target, model in models.items()}
+        prober = make_prober(experiment, prepared)  # before the long work: it checks the rows
+        key = _key(experiment, prepared, weights, card, device)
         folder = Path(out) / experiment.name / key
-        write_atomic(folder / "config.yaml", dump_experiment(experiment))
     with clock.step("capture"):
         captured = _capture(experiment, prepared, models, cache_root, watcher)
     with clock.step("probe"):
         stores = {target: part.store for target, part in captured.items()}
-        rows = probe_sites(experiment, prepared, stores, folder, watcher)
+        rows = probe_sites(experiment, prober, stores, prepared.selections, folder, watcher)
         table = pd.DataFrame(rows, columns=list(COLUMNS))
+        write_atomic(folder / "config.yaml", dump_experiment(experiment))
         write_atomic(folder / "results.csv", table.to_csv(index=False, lineterminator="\n"))
     with clock.step("look"):
         prompts = _attention(experiment, prepared, models)
         _write_patterns(folder / "attention.safetensors", prompts)
-        norms = residual_norms(models.by_target["task"], prepared)
+        norms = residual_norms(models["task"], prepared)
     record = {
         "run": experiment.name,
         "key": key,
         "question": experiment.question,
         "created": created,
-        "model": _model_facts(experiment, models.by_target["task"]),
-        "data": _data_facts(prepared, card),
+        "model": model_facts(experiment, models["task"]),
+        "data": data_facts(prepared, card),
         "best": best_site(table),
-        "warnings": _warnings(captured),
         "attention": [{"text": p.text, "tokens": list(p.tokens)} for p in prompts],
         "norms": norms,
         "versions": versions(),
-        "digests": _digests(prepared, models, captured),
+        "digests": digests(prepared, weights, captured),
         "seeds": {
             "split": experiment.split.seed,
             "probe": experiment.probe.seed,
@@ -182,28 +164,31 @@ def capture_only(
 ) -> dict[str, Captured]:
     """Return the captured activations of an experiment: `task` and, if wanted, `random_weights`."""
     prepared = prepare(experiment)
-    return _capture(experiment, prepared, _Models.load(experiment, device), cache_root, watcher)
+    return _capture(experiment, prepared, _load_models(experiment, device), cache_root, watcher)
 
 
-def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
-    """Return the site with the best cross-validated accuracy; test rows have no say in it."""
-    scored = (table["target"] == "task") & (table["split"] == "validation")
-    chosen = table[scored & (table["metric"] == "accuracy")]
-    if chosen.empty:
-        return None
-    row = chosen.iloc[int(chosen["value"].astype(float).to_numpy().argmax())].to_dict()
-    return {
-        "site": row["site"],
-        "layer": layer_of(row["site"]),
-        "head": None if pd.isna(row["head"]) else int(row["head"]),
-        "chosen_by": "cross-validated accuracy on the training rows",
-    }
+def _load_models(experiment: Experiment, device: str) -> Models:
+    """Return the model of an experiment and, if wanted, the same architecture untrained."""
+    dtype = getattr(torch, experiment.model.dtype)
+    _check_device(device)
+    models = {"task": GPT2.from_pretrained(experiment.model.source, dtype, device)}
+    if experiment.model.random_weights:
+        untrained = GPT2(models["task"].config, seed=experiment.model.random_seed)
+        models["random_weights"] = untrained.to(device=device, dtype=dtype)
+    return models
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
+        raise ConfigError(f"--device {device}: {str(error).splitlines()[0]}") from error
 
 
 def _capture(
     experiment: Experiment,
     prepared: Prepared,
-    models: _Models,
+    models: Models,
     cache_root: Path | None,
     watcher: Watcher,
 ) -> dict[str, Captured]:
@@ -218,11 +203,17 @@ def _capture(
             dtype=experiment.capture.dtype,
             watcher=watcher,
         )
-        for target, model in models.by_target.items()
+        for target, model in models.items()
     }
 
 
-def _key(experiment: Experiment, prepared: Prepared, models: _Models, card: str | None) -> str:
+def _key(
+    experiment: Experiment,
+    prepared: Prepared,
+    weights: Mapping[str, str],
+    card: str | None,
+    device: str,
+) -> str:
     """Return what names the run's folder: a hash of all that its files depend on."""
     config = experiment.model_dump(mode="json")
     del config["data"]["root"]  # where the files lie does not change what they say
@@ -231,8 +222,9 @@ def _key(experiment: Experiment, prepared: Prepared, models: _Models, card: str 
         {
             "config": config,
             "card": card,
+            "device": torch.device(device).type,
             "data": prepared.dataset.digest,
-            "models": {name: digest_weights(model) for name, model in models.by_target.items()},
+            "weights": weights,
             "tokenizer": prepared.tokenizer.digest,
             "code": digest_code(*_CODE),
             "libraries": {name: found[name] for name in _LIBRARIES},
@@ -240,13 +232,9 @@ def _key(experiment: Experiment, prepared: Prepared, models: _Models, card: str 
     )[:12]
 
 
-def _attention(
-    experiment: Experiment, prepared: Prepared, models: _Models
-) -> list[AttentionPrompt]:
+def _attention(experiment: Experiment, prepared: Prepared, models: Models) -> list[AttentionPrompt]:
     return [
-        attention_prompt(
-            models.by_target["task"], prepared.tokenizer, text, bos=experiment.tokens.bos
-        )
+        attention_prompt(models["task"], prepared.tokenizer, text, bos=experiment.tokens.bos)
         for text in experiment.attention.texts
     ]
 
@@ -255,63 +243,3 @@ def _write_patterns(path: Path, prompts: list[AttentionPrompt]) -> None:
     if prompts:
         arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
         write_atomic(path, safetensors.numpy.save(arrays))
-
-
-def _model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
-    config = model.config
-    return {
-        "source": experiment.model.source,
-        "n_layers": config.n_layer,
-        "n_heads": config.n_head,
-        "d_model": config.n_embd,
-        "d_vocab": config.vocab_size,
-        "n_ctx": config.n_positions,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-    }
-
-
-def _data_facts(prepared: Prepared, card: str | None) -> dict[str, Any]:
-    dataset, split = prepared.dataset, prepared.split
-    sides = {"train": prepared.train, "test": prepared.test}
-    examples = {"train": split.train, "test": split.test}
-    return {
-        "name": dataset.name,
-        "digest": dataset.digest,
-        "n_examples": len(dataset),
-        "n_rows": len(prepared.labels),
-        "labels": {
-            side: {label: int(n) for label, n in zip(*np.unique(prepared.labels[rows],
-                   return_counts=True), strict=True)}
-            for side, rows in sides.items()
-        },
-        "groups": {side: len(set(prepared.groups[rows])) for side, rows in sides.items()},
-        "examples": [
-            {"text": e.text, "span": e.span, "label": e.label, "split": side}
-            for side, indices in examples.items()
-            for e in dataset.select(indices[:: max(1, len(indices) // 4)][:4]).examples
-        ],
-        "notes": list(dataset.notes),
-        "findings": [
-            {"level": f.level, "code": f.code, "message": f.message}
-            for f in check_dataset(dataset, split)
-        ],
-        "card": card,
-    }  # fmt: skip
-
-
-def _warnings(captured: Mapping[str, Captured]) -> list[str]:
-    stored = captured["task"].store.identity.dtype
-    return [] if stored == "float32" else [f"Activations were stored as {stored}."]
-
-
-def _digests(
-    prepared: Prepared, models: _Models, captured: Mapping[str, Captured]
-) -> dict[str, str]:
-    weights = {f"weights ({name})": digest_weights(m) for name, m in models.by_target.items()}
-    roots = {f"activations ({name})": part.root for name, part in captured.items()}
-    return {
-        "dataset": prepared.dataset.digest,
-        "tokenizer": prepared.tokenizer.digest,
-        **weights,
-        **roots,
-    }

@@ -15,6 +15,7 @@ from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.model.sites import describe
 from probekit.pipeline.prepare import Prepared, prepare, read_card
+from probekit.pipeline.probing import make_prober
 
 _BYTES = {"float32": 4, "float16": 2}
 _TIMED_TOKENS = 512
@@ -56,6 +57,7 @@ def validate(experiment: Experiment) -> Validation:
     read_card(experiment.data)
     try:
         prepared = prepare(experiment)
+        make_prober(experiment, prepared)
     except DataError as error:
         return Validation((Finding("error", "data", str(error)),))
     notes = tuple(Finding("info", "reader", note) for note in prepared.dataset.notes)

@@ -1,0 +1,30 @@
+"""Write the bundled data sets: `python -m probekit.data.bundled data`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from probekit.data.bundled.capitals import capitals
+from probekit.data.bundled.previous_token import previous_token
+from probekit.data.bundled.sentiment import sentiment
+from probekit.data.bundled.subject_number import subject_number
+
+GENERATORS = (subject_number, capitals, previous_token, sentiment)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write a CSV file and a card for each data set into the folder that `arguments` names."""
+    parser = argparse.ArgumentParser(prog="python -m probekit.data.bundled", description=__doc__)
+    parser.add_argument("folder", type=Path, help="where to write <name>.csv and <name>.md")
+    folder = parser.parse_args(arguments).folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for generate in GENERATORS:
+        bundled = generate()
+        (folder / f"{bundled.name}.csv").write_text(bundled.csv(), encoding="utf-8", newline="")
+        (folder / f"{bundled.name}.md").write_text(bundled.card(), encoding="utf-8", newline="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""What is worth knowing of a data set and its split before any work is done on them.
+
+Each check is one small function in the table `_CHECKS`, at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from probekit.data.examples import Dataset, Example
+from probekit.data.splits import Split
+
+Level = Literal["error", "warning", "info"]
+
+_Place: TypeAlias = tuple[str, tuple[int, int] | None]
+
+_LEVELS: tuple[Level, ...] = ("error", "warning", "info")
+
+_SHOWN = 20  # labels that a message spells out
+_FEW_GROUPS = 10  # with fewer in test, intervals over groups are too wide to say much
+_STRONG_IMBALANCE = 10  # rows of the most frequent label for one of the rarest
+_LENGTH_BINS = 20
+_LENGTH_MARGIN = 0.05  # balanced accuracy above chance that is worth a warning
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found.
+
+    Attributes:
+        level: an "error" makes results wrong, a "warning" may, an "info" does not.
+        code: short and stable, to filter by.
+        message: one sentence, with the numbers.
+    """
+
+    level: Level
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """The examples of each side of a split."""
+
+    train: tuple[Example, ...]
+    test: tuple[Example, ...]
+
+    def items(self) -> tuple[tuple[str, tuple[Example, ...]], ...]:
+        return ("train", self.train), ("test", self.test)
+
+
+def check_dataset(dataset: Dataset, split: Split) -> tuple[Finding, ...]:
+    """Return all there is to say of a data set and its split, errors first.
+
+    >>> rows = [("Yes!", "y", "a"), ("No!", "n", "b"), ("Yes!", "y", "c")]
+    >>> examples = tuple(Example(*row, id=f"row {i}") for i, row in enumerate(rows))
+    >>> split = Split(train=np.array([0, 1]), test=np.array([2]))
+    >>> for finding in check_dataset(Dataset("tiny", examples), split)[:2]:
+    ...     print(f"{finding.level}: {finding.message}")
+    warning: train has labels that test lacks: n.
+    warning: test has only 1 groups, so intervals over groups will be wide.
+    """
+    sides = _Sides(dataset.select(split.train).examples, dataset.select(split.test).examples)
+    findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
+    findings += [finding for check in _CHECKS for finding in check(sides)]
+    return tuple(sorted(findings, key=lambda finding: _LEVELS.index(finding.level)))
+
+
+def _counts(sides: _Sides) -> Iterator[Finding]:
+    for side, examples in sides.items():
+        labels = Counter(example.label for example in examples).most_common()
+        groups = {example.group for example in examples}
+        shown = [f"{label} {n} ({n / len(examples):.1%})" for label, n in labels[:_SHOWN]]
+        more = [f"and {len(labels) - _SHOWN} more"] if len(labels) > _SHOWN else []
+        yield Finding(
+            "info",
+            f"{side}-counts",
+            f"{side}: {len(examples)} rows, {len(groups)} groups, {len(labels)} labels: "
+            f"{', '.join(shown + more)}.",
+        )
+
+
+def _imbalance(sides: _Sides) -> Iterator[Finding]:
+    labels = Counter(example.label for example in sides.train).most_common()
+    (most, n_most), (least, n_least) = labels[0], labels[-1]
+    if n_most >= _STRONG_IMBALANCE * n_least:
+        yield Finding(
+            "info",
+            "imbalance",
+            f"train has {n_most} rows of {most!r} and {n_least} of {least!r}: read balanced "
+            "accuracy or macro-F1, not accuracy.",
+        )
+
+
+def _missing_labels(sides: _Sides) -> Iterator[Finding]:
+    labels = {side: {example.label for example in examples} for side, examples in sides.items()}
+    levels: tuple[tuple[Level, str, str], ...] = (
+        ("error", "train", "test"),
+        ("warning", "test", "train"),
+    )
+    for level, side, other in levels:
+        missing = sorted(labels[other] - labels[side])
+        if missing:
+            yield Finding(
+                level,
+                f"missing-from-{side}",
+                f"{other} has labels that {side} lacks: {', '.join(missing[:_SHOWN])}.",
+            )
+
+
+def _crossing_groups(sides: _Sides) -> Iterator[Finding]:
+    train, test = ({example.group for example in examples} for _, examples in sides.items())
+    if train & test:
+        yield Finding(
+            "error",
+            "crossing-groups",
+            f"{len(train & test)} groups stand on both sides, such as {min(train & test)!r}.",
+        )
+
+
+def _few_groups(sides: _Sides) -> Iterator[Finding]:
+    n_groups = len({example.group for example in sides.test})
+    if n_groups < _FEW_GROUPS:
+        yield Finding(
+            "warning",
+            "few-groups",
+            f"test has only {n_groups} groups, so intervals over groups will be wide.",
+        )
+
+
+def _duplicates_within(sides: _Sides) -> Iterator[Finding]:
+    for side, examples in sides.items():
+        n_more = len(examples) - len({_place(example) for example in examples})
+        if n_more:
+            yield Finding(
+                "warning",
+                f"duplicates-in-{side}",
+                f"{n_more} of {len(examples)} rows in {side} repeat the text and span of another.",
+            )
+
+
+def _duplicates_across(sides: _Sides) -> Iterator[Finding]:
+    seen = {_place(example) for example in sides.train}
+    repeated = [example for example in sides.test if _place(example) in seen]
+    if repeated:
+        yield Finding(
+            "warning",
+            "duplicates-across",
+            f"{len(repeated)} of {len(sides.test)} rows in test ({_n_texts(repeated)} of "
+            f"{_n_texts(sides.test)} texts) stand verbatim in train.",
+        )
+
+
+def _contradictions(sides: _Sides) -> Iterator[Finding]:
+    labels: dict[_Place, set[str]] = defaultdict(set)
+    for example in sides.train + sides.test:
+        labels[_place(example)].add(example.label)
+    contradicting = [place for place, found in labels.items() if len(found) > 1]
+    if contradicting:
+        text, span = contradicting[0]
+        yield Finding(
+            "warning",
+            "contradictions",
+            f"{len(contradicting)} places have rows of different labels, such as {span or 'all'} "
+            f"of {text!r}: {', '.join(sorted(labels[text, span]))}.",
+        )
+
+
+def _length(sides: _Sides) -> Iterator[Finding]:
+    accuracy = _accuracy_of_length(sides)
+    n_rows = Counter(example.label for example in sides.test)
+    chance = 1 / len(n_rows)
+    error = math.sqrt(chance * (1 - chance) * sum(1 / n for n in n_rows.values())) / len(n_rows)
+    beats_chance = accuracy > chance + max(_LENGTH_MARGIN, 3 * error)
+    yield Finding(
+        "warning" if beats_chance else "info",
+        "length",
+        f"The number of characters alone gives a balanced accuracy of {accuracy:.3f} in test "
+        f"(chance {chance:.3f}).",
+    )
+
+
+def _accuracy_of_length(sides: _Sides) -> float:
+    """Return the balanced accuracy in test of the label that stands out in each bin of lengths."""
+    lengths = {side: list(map(_n_characters, examples)) for side, examples in sides.items()}
+    edges = np.quantile(lengths["train"], np.linspace(0, 1, _LENGTH_BINS + 1)[1:-1])
+    bins = {side: np.searchsorted(edges, values).tolist() for side, values in lengths.items()}
+    n_rows = Counter(example.label for example in sides.train)
+    by_bin: dict[int, Counter[str]] = defaultdict(Counter)
+    for example, number in zip(sides.train, bins["train"], strict=True):
+        by_bin[number][example.label] += 1
+    # Shares of each label, not counts: else the most frequent label would stand out everywhere.
+    predicted = {
+        number: max(counts, key=lambda label: counts[label] / n_rows[label])
+        for number, counts in by_bin.items()
+    }
+    hits: dict[str, list[bool]] = defaultdict(list)
+    for example, number in zip(sides.test, bins["test"], strict=True):
+        hits[example.label].append(predicted.get(number) == example.label)
+    return fmean(fmean(values) for values in hits.values())
+
+
+def _n_characters(example: Example) -> int:
+    start, end = example.span or (0, len(example.text))
+    return end - start
+
+
+def _place(example: Example) -> _Place:
+    return example.text, example.span
+
+
+def _n_texts(examples: Iterable[Example]) -> int:
+    # A sentence that occurs twice is two texts, though all its words are rows of one.
+    return len({(example.group, example.text) for example in examples})
+
+
+_CHECKS = (
+    _counts,
+    _imbalance,
+    _missing_labels,
+    _crossing_groups,
+    _few_groups,
+    _duplicates_within,
+    _duplicates_across,
+    _contradictions,
+    _length,
+)

@@ -1,0 +1,145 @@
+"""The CoNLL-U file format: sentences with their comments, words and surface forms.
+
+Source: https://universaldependencies.org/format.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from probekit.data.files import read_text
+from probekit.errors import DataError
+
+_ID = re.compile(r"(\d+)(?:([-.])(\d+))?")
+
+
+class Word(NamedTuple):
+    """The ten fields of a line."""
+
+    id: str
+    form: str
+    lemma: str
+    upos: str
+    xpos: str
+    feats: str
+    head: str
+    deprel: str
+    deps: str
+    misc: str
+
+    @property
+    def features(self) -> dict[str, str]:
+        """The value of each morphological feature."""
+        pairs = (feature.partition("=") for feature in self.feats.split("|"))
+        return {name: value for name, _, value in pairs if value}
+
+
+class Surface(NamedTuple):
+    """A stretch of the text: one word, or the words of one multiword token such as "don't"."""
+
+    form: str
+    space_after: bool
+    n_words: int
+
+
+class Sentence(NamedTuple):
+    """A sentence; its surfaces cover its words in order.
+
+    Attributes:
+        line: where it begins.
+        comments: the values of `# key = value`, "" where there is none.
+        words: the syntactic words.
+        surfaces: what the text is made of.
+        n_empty_nodes: how many nodes it has that are no part of the text.
+    """
+
+    line: int
+    comments: dict[str, str]
+    words: list[Word]
+    surfaces: list[Surface]
+    n_empty_nodes: int
+
+
+def read_sentences(path: Path) -> Iterator[Sentence]:
+    r"""Yield the sentences of a CoNLL-U file.
+
+    Raises:
+        MissingError: there is no such file.
+        DataError: the file is not CoNLL-U; the message gives the line.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "tiny.conllu"
+    >>> word = "1\tFire\tfire\tNOUN\t_\t_\t0\troot\t_\tSpaceAfter=No"
+    >>> _ = path.write_text(f"# sent_id = s1\n{word}\n")
+    >>> sentence = next(read_sentences(path))
+    >>> sentence.comments, sentence.words[0].upos, sentence.surfaces[0].space_after
+    ({'sent_id': 's1'}, 'NOUN', False)
+    """
+    block: list[str] = []
+    # Not splitlines: a form may hold U+2028 and its like. The end of the file ends a sentence.
+    for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
+        if line and not line.isspace():
+            block.append(line.rstrip("\r"))
+        elif block:
+            yield _sentence(path, number - len(block), block)
+            block = []
+
+
+def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
+    comments: dict[str, str] = {}
+    words: list[Word] = []
+    surfaces: list[Surface] = []
+    n_empty_nodes = 0
+    n_covered = 0  # words that the surfaces so far cover
+    for number, line in enumerate(lines, start=first_line):
+        if line.startswith("#"):
+            key, _, value = line[1:].partition("=")
+            comments[key.strip()] = value.strip()
+            continue
+        where = f"{path}:{number}"
+        word = _word(where, line)
+        kind, last = _id(where, word.id, n_words=len(words), n_covered=n_covered)
+        if kind == ".":
+            n_empty_nodes += 1
+            continue
+        if kind != "-":
+            words.append(word)
+        if last > n_covered:
+            surfaces.append(_surface(word, n_words=last - n_covered))
+            n_covered = last
+    if not words or len(words) < n_covered:
+        missing = "no words" if not words else f"{len(words)} words, its last token {n_covered}"
+        raise DataError(f"{path}:{first_line}: the sentence that begins here has {missing}.")
+    return Sentence(first_line, comments, words, surfaces, n_empty_nodes)
+
+
+def _word(where: str, line: str) -> Word:
+    fields = line.split("\t")
+    if len(fields) != len(Word._fields) or "" in map(str.strip, fields):
+        raise DataError(
+            f"{where}: a word needs {len(Word._fields)} fields that are not empty, with tabs "
+            f"between them; this line has {len(fields)}. A field without a value holds `_`."
+        )
+    return Word(*fields)
+
+
+def _id(where: str, id: str, *, n_words: int, n_covered: int) -> tuple[str | None, int]:
+    """Return the kind of a line ("-" multiword, "." empty node, None word) and its last word."""
+    match = _ID.fullmatch(id)
+    if match is None:
+        raise DataError(f"{where}: {id!r} is no id. Allowed: 3, 3-4 (multiword), 3.1 (empty node).")
+    kind, first = match[2], int(match[1])
+    last = int(match[3]) if kind == "-" else first
+    expected = n_words if kind == "." else n_words + 1
+    if first != expected or last < first or (kind == "-" and n_covered > n_words):
+        raise DataError(
+            f"{where}: the id {id} follows word {n_words}. Number the words 1, 2, 3, ..."
+        )
+    return kind, last
+
+
+def _surface(word: Word, n_words: int) -> Surface:
+    return Surface(word.form, "SpaceAfter=No" not in word.misc.split("|"), n_words)

@@ -1,0 +1,237 @@
+"""Data files into examples: CSV, TSV and JSON Lines here, CoNLL-U beside.
+
+The format is always said, never guessed from a file's ending. Every cell stays the string that the
+file holds: a label `no`, `1` or `1.0` is never turned into something else, and what cannot be read
+for sure is an error with file and line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from probekit.data.examples import Dataset, Example
+from probekit.data.files import read_text
+from probekit.data.treebank import ConlluColumns, read_treebank
+from probekit.errors import ConfigError, DataError, nearest
+
+Format: TypeAlias = Literal["csv", "tsv", "jsonl", "conllu"]
+Row: TypeAlias = tuple[int, Mapping[str, Any]]  # the line it begins on, and its cells by column
+
+# What pandas and others write where a value is missing. A class of that name is refused as well:
+# one cannot be told from the other.
+_WRITTEN_FOR_MISSING = frozenset({"nan", "NaN", "<NA>", "null", "None"})
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """The columns of a CSV, TSV or JSON Lines file that hold the fields of an example.
+
+    Attributes:
+        text: what the model reads.
+        label: the class.
+        group: None makes each row its own group.
+        id: None names the rows `row 1`, `row 2`, ...
+        span: the columns of first character and one past the last; None: the whole text.
+        split: the column of "train" or "test"; None: the file assigns none.
+    """
+
+    text: str = "text"
+    label: str = "label"
+    group: str | None = None
+    id: str | None = None
+    span: tuple[str, str] | None = None
+    split: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns that are read."""
+        single = (self.text, self.label, self.group, self.id, self.split)
+        return tuple(name for name in (*single, *(self.span or ())) if name is not None)
+
+
+def read_dataset(
+    path: Path,
+    *,
+    format: Format,
+    columns: TableColumns | ConlluColumns | None = None,
+    name: str | None = None,
+) -> Dataset:
+    r"""Return the examples of a data file, in its order.
+
+    Args:
+        path: a UTF-8 file.
+        format: "csv", "tsv" (the same with tabs, quotes included), "jsonl" or "conllu".
+        columns: where the fields stand; None: the defaults of the format.
+        name: what reports call the data set; None: the file's name without its ending.
+
+    Raises:
+        ConfigError: the format is unknown, or a column is not in the file.
+        MissingError: there is no such file.
+        DataError: the contents are wrong; the message gives file and line.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "answers.csv"
+    >>> _ = path.write_text('text,label\n"Yes, please.",yes\nNever.,no\n')
+    >>> for example in read_dataset(path, format="csv").examples:
+    ...     print(example.id, example.text, example.label)
+    row 1 Yes, please. yes
+    row 2 Never. no
+    """
+    name = path.stem if name is None else name
+    if format == "conllu" and isinstance(columns, ConlluColumns | None):
+        return read_treebank(path, columns or ConlluColumns(), name=name)
+    if format in _ROWS and isinstance(columns, TableColumns | None):
+        return _read_table(path, format, columns or TableColumns(), name)
+    if format in ("conllu", *_ROWS):
+        raise ConfigError(
+            f"{path}: {type(columns).__name__} does not describe a {format} file. "
+            "CoNLL-U takes ConlluColumns, all other formats take TableColumns."
+        )
+    raise ConfigError(f"{path}: unknown format {format!r}. {nearest(format, ('conllu', *_ROWS))}")
+
+
+def _read_table(path: Path, format: str, columns: TableColumns, name: str) -> Dataset:
+    examples: list[Example] = []
+    line_of_id: dict[str, int] = {}
+    for line, cells in _ROWS[format](path, read_text(path)):
+        where = f"{path}:{line}"
+        _require_columns(where, columns, cells, first=not examples)
+        example = _example(where, cells, columns, row=f"row {len(examples) + 1}")
+        if example.id in line_of_id:
+            raise DataError(
+                f"{where}: the id {example.id!r} stands on line {line_of_id[example.id]} already. "
+                "Give each row its own, or name no id column."
+            )
+        line_of_id[example.id] = line
+        examples.append(example)
+    if not examples:
+        raise DataError(f"{path}:1: the file holds no rows of data.")
+    return Dataset(name, tuple(examples))
+
+
+def _require_columns(
+    where: str, columns: TableColumns, cells: Mapping[str, Any], *, first: bool
+) -> None:
+    missing = next((column for column in columns.names if column not in cells), None)
+    if missing is None:
+        return
+    message = (
+        f"{where}: no column {missing!r}. {nearest(missing, cells)} Columns: {', '.join(cells)}."
+    )
+    # The first row shows what the file has; one that lacks a key later is at fault itself.
+    raise ConfigError(message) if first else DataError(message)
+
+
+def _example(where: str, cells: Mapping[str, Any], columns: TableColumns, row: str) -> Example:
+    def string(column: str) -> str:
+        return _string(f"{where}: column {column!r}", cells[column])
+
+    text, label = string(columns.text), string(columns.label)
+    id = string(columns.id) if columns.id else row
+    group = string(columns.group) if columns.group else id
+    split = string(columns.split) if columns.split else None
+    span = _span(where, string(columns.span[0]), string(columns.span[1])) if columns.span else None
+    if label in _WRITTEN_FOR_MISSING:
+        raise DataError(
+            f"{where}: the label is {label!r}, which programs write for a missing value. "
+            "Remove the row; if it is a class, give it another name."
+        )
+    try:
+        return Example(text, label, group, id, span, split)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+
+
+def _string(where: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise DataError(f"{where} holds no value (null or NaN). Fill it in, or remove the row.")
+    raise DataError(
+        f"{where} holds {json.dumps(value)}. Allowed: a string or an integer. Write it in quotes."
+    )
+
+
+def _span(where: str, start: str, end: str) -> tuple[int, int]:
+    for cell in (start, end):
+        if not (cell.isascii() and cell.isdecimal()):
+            raise DataError(
+                f"{where}: {cell!r} is not a position in the text. "
+                "A span counts characters from 0 and ends one past its last."
+            )
+    return int(start), int(end)
+
+
+def _delimited_rows(path: Path, text: str, *, delimiter: str) -> Iterator[Row]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    line = 1
+    try:
+        for cells in reader:
+            if not header:
+                header = cells
+                _require_unique(f"{path}:{line}", header)
+            elif cells:  # a blank line holds nothing
+                yield line, _by_column(f"{path}:{line}", header, cells)
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{path}:{line}: the row that begins here cannot be read: {error}. "
+            'A cell with a quote in it is wrapped in quotes, and its own quotes are doubled: "".'
+        ) from error
+
+
+def _require_unique(where: str, names: list[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"{where}: the name {twice[0]!r} stands twice. Give each its own name.")
+
+
+def _by_column(where: str, header: list[str], cells: list[str]) -> Mapping[str, str]:
+    if len(cells) != len(header):
+        raise DataError(
+            f"{where}: the row has {len(cells)} cells, the header has {len(header)}. "
+            "A cell that holds the delimiter is wrapped in quotes."
+        )
+    return dict(zip(header, cells, strict=True))
+
+
+def _json_rows(path: Path, text: str) -> Iterator[Row]:
+    # Not splitlines: U+2028 and its like may stand inside a JSON string.
+    for line, source in enumerate(text.split("\n"), start=1):
+        if not source or source.isspace():
+            continue
+        where = f"{path}:{line}"
+        try:
+            value = json.loads(source, object_pairs_hook=partial(_object, where))
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{where}: not JSON: {error.msg} at column {error.colno}. "
+                'Each line is one object, such as {"text": "...", "label": "..."}.'
+            ) from error
+        if not isinstance(value, dict):
+            raise DataError(f"{where}: a {type(value).__name__}. Allowed: one object on each line.")
+        yield line, value
+
+
+def _object(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    _require_unique(where, [key for key, _ in pairs])
+    return dict(pairs)
+
+
+_ROWS: Mapping[str, Callable[[Path, str], Iterator[Row]]] = {
+    "csv": partial(_delimited_rows, delimiter=","),
+    "tsv": partial(_delimited_rows, delimiter="\t"),
+    "jsonl": _json_rows,
+}

@@ -1,0 +1,170 @@
+"""Train and test sides that share no group."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from probekit.data.examples import Dataset, StringArray
+from probekit.errors import ConfigError, DataError, nearest
+
+IntArray = npt.NDArray[np.int64]
+
+Strings: TypeAlias = Sequence[str] | StringArray
+
+_SIDES = ("train", "test")
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Split:
+    """The two sides of a data set.
+
+    Attributes:
+        train: indices of examples, ascending, shape (n_train,).
+        test: indices of examples, ascending, shape (n_test,); none of them in `train`.
+    """
+
+    train: IntArray
+    test: IntArray
+
+
+def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -> Split:
+    """Return a random split that keeps groups whole and puts a share `test` of each label in test.
+
+    Groups are visited in random order, again and again, and one changes sides if that brings the
+    number of rows of each label in test nearer to its target, in the chi-square distance. Where
+    each row is its own group, this is the plain stratified split.
+
+    Args:
+        labels: the class of each row.
+        groups: the group of each row.
+        test: the wanted share, between 0 and 1; groups that are few or large may not allow it.
+        seed: decides the order of the groups.
+
+    Raises:
+        ConfigError: `test` is not between 0 and 1.
+        DataError: there is one label only, or a label cannot stand on both sides.
+
+    >>> split = grouped_split("xyxyxyxyxyxy", "aabbccddeeff", test=0.3, seed=0)
+    >>> split.train.size, split.test.size
+    (8, 4)
+    """
+    if not 0 < test < 1:
+        raise ConfigError(f"test: {test} is not between 0 and 1. Give a share, such as 0.2.")
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for label, group in zip(labels, groups, strict=True):
+        counts[group][label] += 1
+    targets = _targets(counts, test)
+    chosen = _choose_groups(counts, targets, np.random.default_rng(seed))
+    split = _split(group in chosen for group in groups)
+    for side, indices in zip(_SIDES, (split.train, split.test), strict=True):
+        _require_none(
+            set(targets).difference(labels[index] for index in indices),
+            f"The {side} side has no row of these labels: {{}}. Their groups are too few or too "
+            "uneven for this share. Try another seed or share, or smaller groups.",
+        )
+    return split
+
+
+def given_split(dataset: Dataset) -> Split:
+    """Return the split that the data file itself assigns.
+
+    Raises:
+        DataError: an example has no side or an unknown one, a side is empty, a group stands on
+            both, test has a label that train lacks, or train has one label only.
+
+    >>> from probekit.data.examples import Example
+    >>> rows = [("x", "a", "train"), ("y", "b", "train"), ("y", "c", "test")]
+    >>> examples = tuple(Example("Text.", *row[:2], id=row[1], split=row[2]) for row in rows)
+    >>> given_split(Dataset("tiny", examples)).test
+    array([2])
+    """
+    for example in dataset.examples:
+        if example.split not in _SIDES:
+            raise DataError(
+                f"{dataset.name}: the split of {example.id} is {example.split!r}. "
+                f"{nearest(str(example.split), _SIDES)}"
+            )
+    split = _split(example.split == "test" for example in dataset.examples)
+    train_groups, test_groups = set(dataset.groups[split.train]), set(dataset.groups[split.test])
+    train_labels, test_labels = set(dataset.labels[split.train]), set(dataset.labels[split.test])
+    if not test_labels:
+        raise DataError(f"{dataset.name}: no example is on the test side.")
+    _require_two(train_labels, f"{dataset.name}: the train side")
+    _require_none(
+        train_groups & test_groups,
+        dataset.name + ": these groups stand on both sides: {}. Put each on one.",
+    )
+    _require_none(
+        test_labels - train_labels,
+        dataset.name + ": train has no example of these labels of test: {}. Move or remove some.",
+    )
+    return split
+
+
+def _split(in_test: Iterable[bool]) -> Split:
+    mask = np.fromiter(in_test, dtype=bool)
+    return Split(np.flatnonzero(~mask), np.flatnonzero(mask))
+
+
+def _targets(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float]:
+    """Return how many rows of each label the test side should have."""
+    n_rows: Counter[str] = Counter()
+    n_groups: Counter[str] = Counter()
+    for labels in counts.values():
+        n_rows.update(labels)
+        n_groups.update(labels.keys())
+    _require_two(n_rows, "The data set")
+    _require_none(
+        [label for label, n in n_groups.items() if n < 2],
+        "These labels have rows in one group only, so that one side of the split would lack them: "
+        "{}. Remove the rows, merge labels, or group more finely.",
+    )
+    # A rare label still wants one of its groups on either side, whatever the share.
+    return {
+        label: n_rows[label] * min(max(test, 1 / n), 1 - 1 / n) for label, n in n_groups.items()
+    }
+
+
+def _choose_groups(
+    counts: Mapping[str, Counter[str]], targets: Mapping[str, float], generator: np.random.Generator
+) -> set[str]:
+    groups = list(counts)
+    missing = dict(targets)  # rows of each label that the test side still lacks
+    order = [groups[index] for index in generator.permutation(len(groups))]
+    chosen: set[str] = set()
+    moved = True
+    while moved:  # ends: each move lessens the sum of missing^2 / target
+        moved = False
+        for group in order:
+            sign = -1 if group in chosen else 1
+            rows = {label: sign * n for label, n in counts[group].items()}
+            gain = sum(n * (2 * missing[label] - n) / targets[label] for label, n in rows.items())
+            if gain > _ROUNDING:
+                moved = True
+                chosen ^= {group}
+                for label, n in rows.items():
+                    missing[label] -= n
+    return chosen
+
+
+def _require_two(labels: Collection[str], what: str) -> None:
+    if len(labels) < 2:
+        raise DataError(f"{what} has one label only: {_listed(labels)}. A probe needs two or more.")
+
+
+def _require_none(names: Collection[str], message: str) -> None:
+    """Raise `message`, its `{}` filled with the names, if there are any."""
+    if names:
+        raise DataError(message.format(_listed(names)))
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = ", ".join(map(repr, sorted(names)[:5]))
+    return shown + (f", ... ({len(names)} in all)" if len(names) > 5 else "")

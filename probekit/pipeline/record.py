@@ -1,0 +1,100 @@
+"""What is written beside a run's numbers: where they came from, in run.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probekit.activations.capture import Captured
+from probekit.data.checks import check_dataset
+from probekit.data.examples import Dataset
+from probekit.experiment.schema import Experiment
+from probekit.model.gpt2 import GPT2
+from probekit.model.sites import layer_of
+from probekit.pipeline.prepare import IntArray, Prepared
+
+SHOWN_PER_LABEL = 2
+
+
+def model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
+    """Return name and sizes of the probed model."""
+    config = model.config
+    return {
+        "source": experiment.model.source,
+        "n_layers": config.n_layer,
+        "n_heads": config.n_head,
+        "d_model": config.n_embd,
+        "d_vocab": config.vocab_size,
+        "n_ctx": config.n_positions,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def data_facts(prepared: Prepared, card: str | None) -> dict[str, Any]:
+    """Return counts by split and label, a few examples, and what was found in the data."""
+    dataset, split = prepared.dataset, prepared.split
+    rows = {"train": prepared.train, "test": prepared.test}
+    examples = {"train": split.train, "test": split.test}
+    return {
+        "name": dataset.name,
+        "n_examples": len(dataset),
+        "n_rows": len(prepared.labels),
+        "labels": {side: _counts(prepared.labels[chosen]) for side, chosen in rows.items()},
+        "groups": {side: len(np.unique(prepared.groups[r])) for side, r in rows.items()},
+        "examples": [
+            {"text": e.text, "span": e.span, "label": e.label, "split": side}
+            for side, indices in examples.items()
+            for e in _a_few(dataset, indices)
+        ],
+        "notes": list(dataset.notes),
+        "findings": [
+            {"level": finding.level, "code": finding.code, "message": finding.message}
+            for finding in check_dataset(dataset, split)
+        ],
+        "card": card,
+    }
+
+
+def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
+    """Return the site with the best cross-validated accuracy; test rows have no say in it."""
+    scored = (table["target"] == "task") & (table["split"] == "validation")
+    chosen = table[scored & (table["metric"] == "accuracy")]
+    if chosen.empty:
+        return None
+    row = chosen.iloc[int(chosen["value"].astype(float).to_numpy().argmax())].to_dict()
+    return {
+        "site": row["site"],
+        "layer": layer_of(row["site"]),
+        "head": None if pd.isna(row["head"]) else int(row["head"]),
+        "chosen_by": "cross-validated accuracy on the training rows",
+    }
+
+
+def digests(
+    prepared: Prepared, weights: Mapping[str, str], captured: Mapping[str, Captured]
+) -> dict[str, str]:
+    """Return the digests of everything that the numbers rest on."""
+    return {
+        "dataset": prepared.dataset.digest,
+        "tokenizer": prepared.tokenizer.digest,
+        **{f"weights ({target})": digest for target, digest in weights.items()},
+        **{f"activations ({target})": part.root for target, part in captured.items()},
+    }
+
+
+def _counts(labels: Any) -> dict[str, int]:
+    names, counts = np.unique(labels, return_counts=True)
+    return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
+
+
+def _a_few(dataset: Dataset, indices: IntArray) -> list[Any]:
+    """Return the first examples of each label, no two of one group where that can be helped."""
+    shown: list[Any] = []
+    for label in sorted(set(dataset.labels[indices])):
+        of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]
+        by_group = {example.group: example for example in reversed(of_label)}
+        shown += list(reversed(by_group.values()))[:SHOWN_PER_LABEL]
+    return shown

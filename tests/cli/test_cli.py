@@ -1,0 +1,192 @@
+"""The command line as people meet it: real processes, exit codes, streams."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from probekit.cli.main import main
+from tests.pipeline.test_run import YAML, write_rows
+
+PROBEKIT = Path(sys.executable).with_name("probekit")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_rows(tmp_path / "rows.csv")
+    (tmp_path / "planted.yaml").write_text(YAML)
+    return tmp_path
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return {
+        **os.environ,
+        "PROBEKIT_CACHE": str(tmp_path / "cache"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_CACHE": str(tmp_path / "hub"),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@pytest.fixture
+def probekit(folder, environment):
+    def call(*arguments):
+        return subprocess.run(
+            [PROBEKIT, *arguments],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    return call
+
+
+def test_run_prints_the_table_and_last_the_report(probekit, folder):
+    done = probekit("run", "planted.yaml")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert re.search(r"blocks\.\d\.hook_resid_post \*\s+\d\.\d{3}\s+\d\.\d{3} to", done.stdout)
+    assert "majority 0.500, word identity 0.500" in done.stdout
+    assert (folder / lines[-1]).is_file()
+    assert "probe: 3 of 3" in done.stderr
+    assert "probe:" not in done.stdout
+    again = probekit("report", str((folder / lines[-1]).parent))
+    assert again.stdout.strip().endswith("report.html")
+
+
+def test_cache_then_probe_reuses_what_was_captured(probekit):
+    first = probekit("cache", "planted.yaml")
+    assert re.search(r"task: 96 rows, 3 shards computed, 0 reused", first.stdout), first.stderr
+    second = probekit("cache", "planted.yaml")
+    assert re.search(r"task: 96 rows, 0 shards computed, 3 reused", second.stdout)
+    probed = probekit("probe", "planted.yaml")
+    assert probed.returncode == 0
+    assert probed.stdout.strip().endswith("results.csv")
+
+
+def test_validate_says_what_a_run_will_cost(probekit):
+    done = probekit("validate", "planted.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "96 examples, 96 rows at each of 3 sites, 0.6 MB" in done.stdout
+    assert done.stdout.splitlines()[-1] == "ok"
+
+
+def test_validate_finds_a_class_that_training_lacks(probekit, folder):
+    text = (folder / "rows.csv").read_text().splitlines()
+    text = [text[0] + ",side", *(line + ",train" for line in text[1:]), "Late rows,green,z,test"]
+    (folder / "rows.csv").write_text("\n".join(text) + "\n")
+    done = probekit("validate", "planted.yaml", "--set", "data.columns.split=side")
+    assert done.returncode == 2
+    assert "green" in done.stdout
+    assert done.stdout.splitlines()[-1] == "not ok"
+
+
+def test_attention_writes_one_page(probekit, folder):
+    done = probekit("attention", "--model", "mini", "--text", "The keys", "--layer", "2",
+                    "--head", "7", "--out", "page.html")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "keys" in (folder / "page.html").read_text()
+
+
+def test_models_and_sites_need_no_network(probekit):
+    models = probekit("models")
+    assert "124,439,808" in models.stdout
+    assert "mini" in models.stdout
+    sites = probekit("sites", "gpt2")
+    assert "208 tensors" in sites.stdout
+    assert "n_heads=12 query_pos key_pos" in sites.stdout
+    assert probekit("sites", "mini").returncode == 0
+
+
+def test_version(probekit):
+    assert re.fullmatch(r"probekit \d+\.\d+\.\d+\n", probekit("--version").stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "none.yaml"], 3, "There is no experiment file"),
+        (["run", "planted.yaml", "--set", "probe.fold=3"], 2, "Nearest: folds"),
+        (["run", "planted.yaml", "--set", "model.source=gpt-2"], 3, "Nearest: gpt2"),
+        (["run", "planted.yaml", "--set", "model.source=gpt2"], 3, "go on without a network"),
+        (["run", "planted.yaml", "--set", "data.file=none.csv"], 3, "none.csv"),
+        (["run", "planted.yaml", "--device", "warp"], 2, "--device warp"),
+        (["run", "planted.yaml", "--cache", "rows.csv"], 1, "Cannot write"),
+        (["run", "planted.yaml", "--out", "rows.csv"], 1, "Cannot write"),
+        (["runn", "planted.yaml"], 2, "No such command"),
+        (["run"], 2, "Missing argument"),
+        (["sites", "gpt3"], 3, "Nearest: gpt2"),
+        (["report", "nowhere"], 3, "nowhere"),
+        (
+            ["attention", "--model", "mini", "--text", "a", "--layer", "6", "--out", "x"],
+            2,
+            "0 to 5",
+        ),
+        (["attention", "--model", "mini", "--text", "", "--out", "x"], 2, "empty"),
+    ],
+)
+def test_a_mistake_gets_one_message_and_its_exit_code(
+    folder, monkeypatch, capsys, arguments, code, message
+):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PROBEKIT_CACHE", str(folder / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hub"))
+    monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
+    before = sorted(folder.iterdir())
+    with pytest.raises(SystemExit) as end:
+        main()
+    errors = capsys.readouterr().err
+    assert end.value.code == code, errors
+    assert message in errors
+    assert [p for p in sorted(folder.iterdir()) if p.name not in ("cache", "hub")] == before
+
+
+def test_ctrl_c_keeps_what_is_done_and_prints_how_to_go_on(folder, environment):
+    process = subprocess.Popen(
+        [PROBEKIT, "run", "planted.yaml", "--set", "probe.bootstrap=200000"],
+        cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("cache/*/manifest.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "probekit run planted.yaml --set probe.bootstrap=200000" in errors
+    assert "Traceback" not in errors
+    assert list(folder.glob("cache/*/*/00000.json"))
+
+
+def test_a_closed_pipe_is_no_error(folder, environment):
+    command = f"{PROBEKIT} sites gpt2 | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.startswith("site")
+    assert not done.stderr
+
+
+def test_a_local_model_folder_is_used(probekit, folder):
+    from probekit.model.sources import MINI
+
+    model = folder / "model"
+    model.mkdir()
+    for name in ("config.json", "vocab.json", "merges.txt"):
+        (model / name).write_bytes((MINI / name).read_bytes())
+    tensors = safetensors.torch.load_file(MINI / "model.safetensors")
+    safetensors.torch.save_file(tensors, model / "model.safetensors")
+    assert probekit("run", "planted.yaml", "--set", "model.source=./model").returncode == 0
+    tensors["transformer.wpe.weight"] = torch.zeros(3, 3)
+    safetensors.torch.save_file(tensors, model / "model.safetensors")
+    done = probekit("run", "planted.yaml", "--set", "model.source=./model")
+    assert done.returncode == 3
+    assert "wrong shape: wpe.weight is (3, 3), must be (256, 256)" in done.stderr

@@ -1,0 +1,120 @@
+"""What a user should know of the data is found, with its numbers; what is fine raises no alarm."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from probekit.data.checks import check_dataset
+from probekit.data.examples import Dataset, Example
+from probekit.data.splits import Split
+
+N_TRAIN = 40
+
+
+def examples_of(n):
+    """Rows of which nothing can be said: balanced, distinct, of one length, groups of two rows."""
+    return [
+        Example(f"text {i:03}", "xy"[i % 2], group=f"group {i // 2}", id=f"row {i}")
+        for i in range(n)
+    ]
+
+
+def findings(changes=None, *, n_test=40, notes=()):
+    """What is found, by code, when some rows are changed."""
+    examples = examples_of(N_TRAIN + n_test)
+    for row, change in (changes or {}).items():
+        examples[row] = replace(examples[row], **change)
+    split = Split(np.arange(N_TRAIN), np.arange(N_TRAIN, N_TRAIN + n_test))
+    found = check_dataset(Dataset("tiny", tuple(examples), notes), split)
+    return {finding.code: (finding.level, finding.message) for finding in found}
+
+
+def test_of_good_data_only_the_counts_are_told():
+    found = findings()
+    assert {level for level, _ in found.values()} == {"info"}
+    assert set(found) == {"train-counts", "test-counts", "length"}
+    assert found["train-counts"][1] == (
+        "train: 40 rows, 20 groups, 2 labels: x 20 (50.0%), y 20 (50.0%)."
+    )
+    assert "0.500 in test (chance 0.500)" in found["length"][1]
+
+
+def test_notes_of_the_reader_are_passed_on():
+    assert findings(notes=("words left out: 3",))["reader"] == ("info", "words left out: 3.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "level", "message"),
+    [
+        ({50: {"group": "group 3"}}, "crossing-groups", "error", "1 groups .* 'group 3'"),
+        ({50: {"label": "z"}}, "missing-from-train", "error", "labels that train lacks: z"),
+        ({3: {"label": "z"}}, "missing-from-test", "warning", "labels that test lacks: z"),
+        ({3: {"text": "text 001"}}, "duplicates-in-train", "warning", "1 of 40 rows in train"),
+        ({53: {"text": "text 051"}}, "duplicates-in-test", "warning", "1 of 40 rows in test"),
+        (
+            {51: {"text": "text 001"}, 53: {"text": "text 001"}},
+            "duplicates-across",
+            "warning",
+            "2 of 40 rows in test .2 of 40 texts",
+        ),
+        ({51: {"text": "text 000"}}, "contradictions", "warning", "1 places .*'text 000': x, y"),
+        ({i: {"label": "x"} for i in range(4, 40)}, "imbalance", "info", "38 rows of 'x' and 2"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_numbers(changes, code, level, message):
+    found_level, found_message = findings(changes)[code]
+    assert found_level == level
+    assert re.search(message, found_message)
+
+
+def test_the_same_text_at_another_span_is_no_duplicate():
+    changes = {0: {"span": (0, 4)}, 50: {"text": "text 000", "span": (5, 8)}}
+    assert not [code for code in findings(changes) if code.startswith("duplicates")]
+    changes[50]["span"] = (0, 4)
+    assert "duplicates-across" in findings(changes)
+
+
+def test_few_groups_in_test_are_told():
+    assert findings(n_test=18)["few-groups"][0] == "warning"
+    assert "few-groups" not in findings(n_test=20)
+
+
+def test_a_label_that_length_tells_is_told():
+    longer = {i: {"text": f"longer text {i:03}"} for i in range(1, 80, 2)}
+    level, message = findings(longer)["length"]
+    assert level == "warning"
+    assert "balanced accuracy of 1.000 in test (chance 0.500)" in message
+
+
+def test_the_length_of_a_marked_word_is_that_of_its_span():
+    marked = {i: {"span": (0, 3 + i % 2)} for i in range(80)}
+    assert findings(marked)["length"][0] == "warning"
+
+
+def test_a_rare_label_counts_as_much_as_a_frequent_one():
+    # "y" is one row in eight and always long; so is every second "x".
+    changes = {i: {"label": "y" if i % 8 == 0 else "x"} for i in range(80)}
+    for i in range(0, 80, 2):
+        changes[i]["text"] = f"longer text {i:03}"
+    accuracy = (1 + 4 / 7) / 2
+    assert f"balanced accuracy of {accuracy:.3f} in test" in findings(changes)["length"][1]
+
+
+def test_errors_come_first():
+    examples = examples_of(30)
+    examples[25] = replace(examples[25], label="z", text="text 001")
+    split = Split(np.arange(20), np.arange(20, 30))
+    levels = [f.level for f in check_dataset(Dataset("tiny", tuple(examples)), split)]
+    assert levels == sorted(levels, key=["error", "warning", "info"].index)
+    assert set(levels) == {"error", "warning", "info"}
+
+
+def test_sentences_of_the_english_treebank_that_stand_in_train_are_counted(ewt):
+    train, test = ewt["train"].examples, ewt["test"].examples
+    indices = np.arange(len(train) + len(test))
+    split = Split(indices[: len(train)], indices[len(train) :])
+    found = {f.code: f for f in check_dataset(Dataset("ewt", train + test), split)}
+    assert found["duplicates-across"].level == "warning"
+    assert "(93 of 2077 texts)" in found["duplicates-across"].message

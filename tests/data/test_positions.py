@@ -1,0 +1,154 @@
+"""Rows stand at the tokens that the rule means, or are not there at all."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probekit.data.positions import PositionRule, plan_rows
+from probekit.errors import ConfigError, DataError
+
+TEXT = "The keys fell\n"
+OFFSETS = np.array([[0, 3], [3, 7], [7, 8], [8, 13], [13, 14]])  # The| key|s| fell|\n
+BOS = np.array([[0, 0]])
+
+
+def positions(rule, *, offsets=OFFSETS, span=(4, 8), text=TEXT, bos=False):
+    """The positions of each row of one example."""
+    given_offsets = np.concatenate([BOS, offsets]) if bos else offsets
+    plan, unaligned = plan_rows([given_offsets], [span], [text], rule, bos=bos)
+    assert unaligned == ()
+    assert plan.example.tolist() == [0] * (len(plan.offsets) - 1)
+    assert plan.offsets[-1] == len(plan.positions)
+    rows = np.split(plan.positions, plan.offsets[1:-1])
+    return [row.tolist() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (PositionRule("last"), [[4]]),
+        (PositionRule("first"), [[0]]),
+        (PositionRule("mean"), [[1, 2, 3, 4]]),
+        (PositionRule("mean", skip_first=False), [[0, 1, 2, 3, 4]]),
+        (PositionRule("all"), [[0], [1], [2], [3], [4]]),
+        (PositionRule("index", index=1), [[1]]),
+        (PositionRule("index", index=-2), [[3]]),
+        (PositionRule("span"), [[1, 2]]),
+        (PositionRule("word"), [[2]]),
+        (PositionRule("word", pieces="first"), [[1]]),
+        (PositionRule("word", pieces="mean"), [[1, 2]]),
+        (PositionRule("word", pieces="all"), [[1], [2]]),
+    ],
+)
+def test_each_rule_reads_its_tokens(rule, expected):
+    assert positions(rule) == expected
+    # BOS moves every token by one, is never read itself, and leaves no sink among them.
+    shifted = [[position + 1 for position in row] for row in expected]
+    if rule == PositionRule("mean"):
+        shifted = [[1, 2, 3, 4, 5]]
+    assert positions(rule, bos=True) == shifted
+
+
+def test_the_first_position_stays_in_a_mean_that_has_no_other():
+    assert positions(PositionRule("span"), span=(0, 3)) == [[0]]
+    assert positions(PositionRule("span"), span=(0, 8)) == [[1, 2]]
+    assert positions(PositionRule("span", skip_first=False), span=(0, 8)) == [[0, 1, 2]]
+    assert positions(PositionRule("mean"), offsets=OFFSETS[:1]) == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("span", "expected"),
+    [
+        ((4, 8), [1, 2]),
+        ((3, 8), [1, 2]),  # the space before belongs to no word
+        ((0, 4), [0]),
+        ((7, 9), [2]),
+        ((5, 6), [1]),
+        ((9, 14), [3]),  # the line end is no character of a word
+    ],
+)
+def test_spaces_do_not_tie_a_token_to_a_span(span, expected):
+    rule = PositionRule("word", pieces="all")
+    assert positions(rule, span=span) == [[position] for position in expected]
+
+
+def test_tokens_of_half_a_character_belong_to_the_whole_one():
+    offsets = np.array([[0, 2], [2, 3], [2, 3], [3, 5]])  # a | half| half| b
+    rule = PositionRule("word", pieces="all")
+    assert positions(rule, offsets=offsets, text="a\u3000\U0001f511 b", span=(2, 3)) == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "span", "n_tokens", "reason"),
+    [
+        (PositionRule("word"), None, 5, "it has no span"),
+        (PositionRule("word"), (9, 15), 5, "its span reaches beyond the text"),
+        (PositionRule("word"), (3, 4), 5, "its span holds no character but spaces"),
+        (PositionRule("span"), (9, 13), 3, "its tokens do not cover the span, as after truncation"),
+        (PositionRule("word"), (4, 8), 2, "its tokens do not cover the span, as after truncation"),
+        (PositionRule("index", index=5), None, 5, "it has no token 5"),
+        (PositionRule("index", index=-6), None, 5, "it has no token -6"),
+        (PositionRule("last"), None, 0, "it has no token"),
+    ],
+)
+@pytest.mark.parametrize("bos", [False, True])
+def test_what_cannot_be_read_gets_no_row_and_a_reason(rule, span, n_tokens, reason, bos):
+    whole = np.concatenate([OFFSETS, [[14, 15]]])  # one token more, for the indices
+    offsets = [whole, OFFSETS[:n_tokens], whole]
+    if bos:
+        offsets = [np.concatenate([BOS, tokens]) for tokens in offsets]
+    texts = [f"{TEXT}!", TEXT, f"{TEXT}!"]
+    plan, unaligned = plan_rows(offsets, [(0, 3), span, (0, 3)], texts, rule, bos=bos)
+    assert plan.example.tolist() == [0, 2]
+    assert unaligned == ((1, reason),)
+
+
+def test_an_empty_plan_is_an_error():
+    with pytest.raises(DataError, match=r"at: span\. The first: it has no span"):
+        plan_rows([OFFSETS], [None], [TEXT], PositionRule("span"), bos=False)
+    with pytest.raises(DataError, match="no examples"):
+        plan_rows([], [], [], PositionRule("last"), bos=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"at": "lst"}, r"Unknown at 'lst'\. Nearest: last"),
+        ({"at": "word", "pieces": "frist"}, r"Unknown pieces 'frist'\. Nearest: first"),
+        ({"at": "index"}, "at: index with index: None"),
+        ({"at": "last", "index": 0}, "at: last with index: 0"),
+    ],
+)
+def test_wrong_rules_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        PositionRule(**arguments)
+
+
+@st.composite
+def marked_texts(draw):
+    """A text that is cut into tokens anywhere, with a span anywhere."""
+    text = draw(st.text("ab \n\u00a0", min_size=1, max_size=12))
+    inner = draw(st.sets(st.integers(0, len(text))))
+    bounds = np.array(sorted({0, len(text)} | inner))
+    start = draw(st.integers(0, len(text) - 1))
+    span = (start, draw(st.integers(start + 1, len(text))))
+    return np.column_stack([bounds[:-1], bounds[1:]]), span, text
+
+
+@settings(max_examples=200, deadline=None)
+@given(examples=st.lists(marked_texts()), bos=st.booleans())
+def test_a_span_has_the_tokens_that_share_a_visible_character(examples, bos):
+    # One more, so that there is a row at all; and all twice, as the words of a sentence share it.
+    examples = [(np.array([[0, 1]]), (0, 1), "y"), *examples] * 2
+    offsets, spans, texts = zip(*examples, strict=True)
+    inputs = [np.concatenate([BOS, tokens]) for tokens in offsets] if bos else offsets
+    plan, unaligned = plan_rows(inputs, spans, texts, PositionRule("word", "all"), bos=bos)
+    for number, (tokens, span, text) in enumerate(examples):
+        expected = [
+            token
+            for token, (start, end) in enumerate(tokens)
+            if text[max(start, span[0]) : min(end, span[1])].strip()
+        ]
+        assert (plan.positions[plan.example == number] - bos).tolist() == expected
+        assert (number in [example for example, _ in unaligned]) == (not expected)

@@ -1,0 +1,139 @@
+"""No group on both sides, every label on both, and the share that was asked for."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probekit.data.examples import Dataset, Example
+from probekit.data.splits import given_split, grouped_split
+from probekit.errors import ConfigError, DataError
+
+
+def shares(labels, split):
+    """The share of each label's rows that is in test."""
+    n_rows, n_test = Counter(labels), Counter(labels[index] for index in split.test)
+    return {label: n_test[label] / n_rows[label] for label in n_rows}
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6), test=st.floats(0.1, 0.6), n_labels=st.integers(2, 4))
+def test_groups_stay_whole_and_every_label_has_its_share(seed, test, n_labels):
+    generator = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(200), generator.integers(1, 9, 200)).astype(str).astype(object)
+    labels = generator.choice(list("abcd")[:n_labels], len(groups)).astype(object)
+    split = grouped_split(labels, groups, test=test, seed=seed)
+    assert sorted([*split.train, *split.test]) == list(range(len(labels)))
+    assert np.all(np.diff(split.train) > 0)
+    assert np.all(np.diff(split.test) > 0)
+    assert not set(groups[split.train]) & set(groups[split.test])
+    for share in shares(labels, split).values():
+        assert share == pytest.approx(test, abs=0.02)
+
+
+def test_rows_that_are_their_own_groups_are_split_by_label_exactly():
+    labels = ["rare"] * 10 + ["common"] * 190
+    groups = [str(row) for row in range(200)]
+    split = grouped_split(labels, groups, test=0.2, seed=0)
+    assert Counter(labels[index] for index in split.test) == {"rare": 2, "common": 38}
+
+
+def test_the_seed_alone_decides():
+    labels, groups = list("ab") * 50, [str(row // 2) for row in range(100)]
+    first, again, other = (grouped_split(labels, groups, test=0.3, seed=s) for s in (0, 0, 1))
+    assert np.array_equal(first.test, again.test)
+    assert not np.array_equal(first.test, other.test)
+
+
+def test_large_groups_are_not_preferred():
+    sizes = np.tile([1, 9], 200)
+    groups = np.repeat(np.arange(400), sizes).astype(str)
+    labels = np.resize(["a", "b"], len(groups))
+    split = grouped_split(list(labels), list(groups), test=0.25, seed=0)
+    n_rows = Counter(Counter(groups[split.test]).values())
+    assert n_rows[1] == pytest.approx(50, abs=15)
+    assert n_rows[9] == pytest.approx(50, abs=15)
+
+
+def test_a_label_of_two_groups_has_one_on_each_side():
+    labels = ["rare", "rare", *["common"] * 98]
+    groups = [str(row) for row in range(100)]
+    for test in (0.05, 0.9):
+        split = grouped_split(labels, groups, test=test, seed=0)
+        assert shares(labels, split)["rare"] == 0.5
+
+
+def test_a_label_of_one_group_is_refused_by_name():
+    labels = ["rare", "rare", *["common"] * 98]
+    groups = ["g", "g", *[str(row) for row in range(98)]]
+    with pytest.raises(DataError, match=r"rows in one group only, .*'rare'"):
+        grouped_split(labels, groups, test=0.2, seed=0)
+
+
+def test_a_label_that_a_side_lacks_is_refused_by_name():
+    # "rare" is only in groups that are far too large for the share.
+    labels = (["rare"] + ["common"] * 100) * 2 + ["common"] * 400
+    groups = ["g"] * 101 + ["h"] * 101 + [str(row) for row in range(400)]
+    with pytest.raises(DataError, match="The test side has no row of these labels: 'rare'"):
+        grouped_split(labels, groups, test=0.05, seed=0)
+
+
+@pytest.mark.parametrize("test", [0, 1, -0.1, 1.5])
+def test_shares_that_are_none_are_refused(test):
+    with pytest.raises(ConfigError, match="not between 0 and 1"):
+        grouped_split("ab" * 4, "abcdefgh", test=test, seed=0)
+
+
+def test_one_label_is_refused():
+    with pytest.raises(DataError, match="one label only: 'a'"):
+        grouped_split("aaaa", "abcd", test=0.5, seed=0)
+
+
+ROWS = [("x", "a", "train"), ("y", "a", "train"), ("y", "b", "test"), ("x", "c", "test")]
+
+
+def dataset_of(rows):
+    """A data set of rows (label, group, split)."""
+    return Dataset(
+        "tiny",
+        tuple(
+            Example("Text.", label, group, f"row {number}", split=side)
+            for number, (label, group, side) in enumerate(rows)
+        ),
+    )
+
+
+def test_the_split_of_the_file_is_kept():
+    split = given_split(dataset_of(ROWS))
+    assert split.train.tolist() == [0, 1]
+    assert split.test.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("x", "d", "tset"), r"tiny: the split of row 4 is 'tset'\. Nearest: test"),
+        (("x", "d", None), "tiny: the split of row 4 is None"),
+        (("x", "a", "test"), "stand on both sides: 'a'"),
+        (("z", "d", "test"), "train has no example .*'z'"),
+    ],
+)
+def test_a_wrong_split_of_the_file_is_refused_by_name(row, message):
+    with pytest.raises(DataError, match=message):
+        given_split(dataset_of([*ROWS, row]))
+
+
+def test_a_split_of_the_file_needs_two_sides_and_two_labels():
+    with pytest.raises(DataError, match="no example is on the test side"):
+        given_split(dataset_of(ROWS[:2]))
+    with pytest.raises(DataError, match="the train side has one label only: 'x'"):
+        given_split(dataset_of([ROWS[0], ROWS[3]]))
+
+
+def test_sentences_of_a_treebank_are_split_near_the_share(ewt):
+    labels, groups = ewt["test"].labels, ewt["test"].groups
+    split = grouped_split(labels, groups, test=0.2, seed=0)
+    assert len(split.test) / len(labels) == pytest.approx(0.2, abs=0.001)
+    assert set(shares(labels, split).values()) == {pytest.approx(0.2, abs=0.02)}

@@ -1,0 +1,176 @@
+"""Treebank words are found where they stand in the text, or left out and counted."""
+
+from collections import Counter, defaultdict
+
+import pytest
+
+from probekit.data.readers import read_dataset
+from probekit.data.treebank import ConlluColumns
+from probekit.errors import ConfigError, DataError
+
+
+def word(id, form, *, upos="X", lemma="_", feats="_", misc="_"):
+    """The line of a word."""
+    return "\t".join([str(id), form, lemma, upos, f"x{upos}", feats, "0", "dep", "_", misc])
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Write lines to a file and read it."""
+
+    def write_and_read(*lines, label="UPOS", group="sentence"):
+        path = tmp_path / "tiny.conllu"
+        path.write_text("\n".join(lines) + "\n")
+        return read_dataset(path, format="conllu", columns=ConlluColumns(label, group))
+
+    return write_and_read
+
+
+def forms(dataset):
+    """What stands at each span."""
+    return [example.text[slice(*example.span)] for example in dataset.examples]
+
+
+SENTENCE = [
+    "# newdoc id = d1",
+    "# sent_id = s1",
+    "# text = Don't “go” there,  Ann_",
+    word("1-2", "Don't"),
+    word(1, "Do", upos="AUX", lemma="do", feats="Mood=Imp|VerbForm=Fin"),
+    word(2, "n't", upos="PART", lemma="not", feats="Polarity=Neg"),
+    word(3, "“", upos="PUNCT", misc="Foo=1|SpaceAfter=No"),
+    word(4, "go", upos="VERB", lemma="go", feats="VerbForm=Inf", misc="SpaceAfter=No"),
+    word(5, "”", upos="PUNCT"),
+    word(6, "there", upos="ADV", misc="SpaceAfter=No"),
+    word(7, ",", upos="PUNCT"),
+    word("7.1", "is", upos="VERB"),
+    word(8, "Ann", upos="PROPN", lemma="Ann", misc="SpaceAfter=No"),
+    word(9, "_", upos="PUNCT", lemma="_"),
+    "",
+]
+
+TAGS = ["AUX", "PART", "PUNCT", "VERB", "PUNCT", "ADV", "PUNCT", "PROPN", "PUNCT"]
+
+
+def test_each_word_has_its_place_in_the_text(read):
+    dataset = read(*SENTENCE)
+    assert forms(dataset) == ["Do", "n't", "“", "go", "”", "there", ",", "Ann", "_"]
+    assert dataset.examples[7].span == (19, 22)
+    assert list(dataset.labels) == TAGS
+    assert [example.id for example in dataset.examples[:2]] == ["s1:1", "s1:2"]
+    assert set(dataset.groups) == {"s1"}
+    assert dataset.notes == ("empty nodes left out, as they are no part of the text: 1",)
+
+
+@pytest.mark.parametrize(
+    ("label", "labels"),
+    [
+        ("FORM", ["Do", "n't", "“", "go", "”", "there", ",", "Ann", "_"]),
+        ("LEMMA", ["do", "not", "go", "Ann", "_"]),
+        ("XPOS", [f"x{tag}" for tag in TAGS]),
+        ("DEPREL", ["dep"] * 9),
+        ("FEATS:VerbForm", ["Fin", "Inf"]),
+    ],
+)  # fmt: skip
+def test_words_without_the_label_are_left_out_and_counted(read, label, labels):
+    dataset = read(*SENTENCE, label=label)
+    assert list(dataset.labels) == labels
+    n_missing = 9 - len(labels)
+    note = f"words without the label left out: {n_missing}"
+    assert (note in dataset.notes) == (n_missing > 0)
+
+
+def test_parts_that_do_not_spell_their_token_share_its_span(read):
+    dataset = read(
+        "# text = Vámonos al mar",
+        word("1-2", "Vámonos"), word(1, "Vamos"), word(2, "nos"),
+        word("3-4", "al"), word(3, "a"), word(4, "el"),
+        word(5, "mar"),
+    )  # fmt: skip
+    assert forms(dataset) == ["Vámonos", "Vámonos", "al", "al", "mar"]
+    assert [note.rpartition(": ")[2] for note in dataset.notes] == ["4"]
+
+
+def test_words_that_the_text_has_elsewhere_are_left_out_never_guessed(read):
+    dataset = read("# text = a b a c", word(1, "a"), word(2, "a"), word(3, "c"))
+    assert [example.span for example in dataset.examples] == [(0, 1)]
+    assert dataset.notes == (
+        "words left out, as the text has something else in their place: 2",
+    )  # fmt: skip
+
+
+def test_a_space_that_the_words_deny_is_no_match(read):
+    dataset = read("# text = a b", word(1, "a", misc="SpaceAfter=No"), word(2, "b"))
+    assert forms(dataset) == ["a"]
+
+
+def test_a_missing_text_is_put_together_from_the_words(read):
+    dataset = read(
+        word(1, "Oh", misc="SpaceAfter=No"), word(2, "!"), word(3, "No"), "", word(1, "x")
+    )
+    assert [example.text for example in dataset.examples] == ["Oh! No"] * 3 + ["x"]
+    assert list(dataset.groups) == ["sentence 1"] * 3 + ["sentence 2"]
+    assert dataset.notes == (
+        "sentences without a text, which was put together from their words: 2",
+    )
+
+
+def test_documents_group_their_sentences(read):
+    dataset = read(
+        "# newdoc id = d1", word(1, "a"), "", word(1, "b"), "", "# newdoc", word(1, "c"),
+        group="document",
+    )  # fmt: skip
+    assert list(dataset.groups) == ["d1", "d1", "document from sentence 3"]
+    with pytest.raises(DataError, match=r"conllu:1: no `# newdoc` stands before"):
+        read(word(1, "a"), "", "# newdoc", word(1, "b"), group="document")
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "message"),
+    [
+        (["# text = a", "1\ta\tX"], 2, "this line has 3"),
+        (["# text = a", word(1, " ")], 2, "not empty"),
+        ([word(1, "a"), word(1, "b")], 2, "the id 1 follows word 1"),
+        ([word(2, "a")], 1, "the id 2 follows word 0"),
+        ([word("x", "a")], 1, "'x' is no id"),
+        ([word("2-3", "ab"), word(1, "a")], 1, "the id 2-3 follows word 0"),
+        ([word("1-0", "ab"), word(1, "a")], 1, "the id 1-0 follows word 0"),
+        ([word("1-2", "ab"), word(1, "a"), word("2-3", "bc")], 3, "the id 2-3 follows word 1"),
+        ([word("1-2", "ab"), word(1, "a"), "", word(1, "a")], 1, "has 1 words, its last token 2"),
+        ([word(1, "a"), word("3.1", "b")], 2, "the id 3.1 follows word 1"),
+        (["# text = a", "", word(1, "a")], 1, "has no words"),
+        (["# sent_id = s", word(1, "a"), "", "# sent_id = s", word(1, "a")], 4, "on line 1 has"),
+    ],
+)
+def test_what_is_not_conllu_is_told_with_file_and_line(read, lines, line, message):
+    with pytest.raises(DataError, match=rf"tiny\.conllu:{line}: .*{message}"):
+        read(*lines)
+
+
+def test_unknown_labels_offer_those_there_are(read):
+    with pytest.raises(ConfigError, match=r"Unknown CoNLL-U label 'UPSO'\. Nearest: UPOS"):
+        ConlluColumns(label="UPSO")
+    with pytest.raises(ConfigError, match="Allowed: document, sentence"):
+        ConlluColumns(group="paragraph")
+    with pytest.raises(DataError, match=r"no word has FEATS:Verbform .* Nearest: FEATS:VerbForm"):
+        read(*SENTENCE, label="FEATS:Verbform")
+
+
+def test_the_english_treebank_is_read_to_the_last_word(ewt):
+    train, test = ewt["train"], ewt["test"]
+    assert (len(train), len(test)) == (204_577, 25_094)
+    assert train.notes == ("empty nodes left out, as they are no part of the text: 37",)
+    assert forms(test)[:3] == ["What", "if", "Google"]
+
+
+def test_baselines_of_the_english_treebank_are_the_known_ones(ewt):
+    train, test = ewt["train"], ewt["test"]
+    tags_of = defaultdict(Counter)
+    for form, tag in zip(forms(train), train.labels, strict=True):
+        tags_of[form][tag] += 1
+    ((majority, _),) = Counter(train.labels).most_common(1)
+    guesses = [
+        tags_of[form].most_common(1)[0][0] if form in tags_of else majority for form in forms(test)
+    ]
+    assert (test.labels == majority).mean() == pytest.approx(0.164, abs=5e-4)
+    assert (test.labels == guesses).mean() == pytest.approx(0.862, abs=5e-4)

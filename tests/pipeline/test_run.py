@@ -1,0 +1,213 @@
+"""Whole runs on small data: planted answers are found, nothing is recomputed, files are whole."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.activations.store import ActivationStore
+from probekit.errors import ConfigError, DataError, MissingError
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.probing import COLUMNS
+from probekit.pipeline.run import run
+
+YAML = """\
+name: planted
+question: Is the second word readable at the last?
+model: {source: mini}
+data: {name: planted, format: csv, file: rows.csv, columns: {group: group}}
+tokens: {bos: false, position: {at: last}}
+capture: {sites: [blocks.0.hook_resid_pre, "blocks.[03].hook_resid_post"]}
+probe: {folds: 3, control_draws: 1, bootstrap: 200, C: [0.01, 1]}
+attention: {texts: [The red house was]}
+"""
+NOUNS = (
+    "house", "door", "river", "garden", "letter", "table",
+    "ship", "window", "horse", "carriage", "road", "hat",
+)  # fmt: skip
+VERBS = ("was", "is", "stood", "seemed")
+
+
+def write_rows(path):
+    """Colour of the noun as label; the last word, which is probed, says nothing of it."""
+    rows = [
+        {"text": f"The {colour} {noun} {verb}", "label": colour, "group": noun}
+        for noun in NOUNS
+        for verb in VERBS
+        for colour in ("red", "black")
+    ]
+    pd.DataFrame(rows).to_csv(path, index=False)
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    write_rows(tmp_path / "rows.csv")
+    (tmp_path / "planted.yaml").write_text(YAML)
+
+    def load(*overrides):
+        return load_experiment(tmp_path / "planted.yaml", overrides)
+
+    return load
+
+
+class Counting:
+    """A watcher that remembers."""
+
+    def __init__(self):
+        self.steps = []
+
+    def progress(self, step, done, total):
+        self.steps.append((step, done, total))
+
+    def tell(self, message):
+        self.steps.append(message)
+
+
+@pytest.fixture
+def go(tmp_path):
+    def go(experiment, **options):
+        return run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache", **options)
+
+    return go
+
+
+def value(table, target, site, metric="accuracy", split="test"):
+    rows = table[
+        (table["target"] == target) & (table["metric"] == metric) & (table["split"] == split)
+    ]
+    return rows[rows["site"] == site]["value"].item() if site else rows["value"].item()
+
+
+def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
+    result = go(experiment())
+    table = pd.read_csv(result.results)
+    assert tuple(table.columns) == COLUMNS
+    assert set(table["target"]) == {
+        "task", "control", "random_weights", "majority", "word_identity",
+    }  # fmt: skip
+    # The embedding of the last word does not show the colour; attention has brought it by block 3.
+    assert value(table, "task", "blocks.0.hook_resid_pre") < 0.7
+    assert value(table, "task", "blocks.3.hook_resid_post") > 0.9
+    assert value(table, "majority", None) == 0.5
+    assert value(table, "word_identity", None) == 0.5
+    record = json.loads((result.folder / "run.json").read_text())
+    chosen = table[(table["split"] == "validation") & (table["target"] == "task")]
+    assert record["best"]["site"] == chosen.loc[chosen["value"].idxmax(), "site"]
+    assert record["data"]["labels"]["test"] == {"black": 12, "red": 12}
+    assert set(record["digests"]) == {
+        "dataset", "tokenizer", "weights (task)", "weights (random_weights)",
+        "activations (task)", "activations (random_weights)",
+    }  # fmt: skip
+    assert "Is the second word readable" in result.report.read_text()
+    again = load_experiment(result.folder / "config.yaml")
+    assert again == experiment()
+
+
+def test_a_second_run_is_the_same_and_recomputes_nothing(experiment, go, monkeypatch):
+    first = go(experiment())
+    content = first.results.read_bytes()
+    watcher = Counting()
+    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
+    monkeypatch.setattr(ActivationStore, "commit", None)
+    second = go(experiment(), watcher=watcher)
+    assert second.folder == first.folder
+    assert second.results.read_bytes() == content
+
+
+def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go):
+    whole = go(experiment())
+    content = whole.results.read_bytes()
+    sites = sorted((whole.folder / "sites").iterdir())
+    kept, lost = sites[0], sites[1:]
+    before = kept.stat().st_mtime_ns
+    for path in (*lost, whole.results, whole.folder / "run.json"):
+        path.unlink()
+    assert go(experiment()).results.read_bytes() == content
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_what_changes_the_numbers_changes_the_key(experiment, go, tmp_path):
+    first = go(experiment())
+    folders = {go(experiment(change)).folder for change in ("probe.seed=1", "split.seed=1")}
+    assert len(folders | {first.folder}) == 3
+    text = (tmp_path / "rows.csv").read_text()
+    (tmp_path / "rows.csv").write_text(text.replace("carriage", "coach"))
+    assert go(experiment()).folder != first.folder
+
+
+def test_relabelling_recomputes_no_activation(experiment, go, tmp_path, monkeypatch):
+    go(experiment())
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    rows["label"] = rows["label"].map({"red": "A", "black": "B"})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    monkeypatch.setattr(ActivationStore, "commit", None)
+    assert set(go(experiment()).record["data"]["labels"]["train"]) == {"A", "B"}
+
+
+def test_the_folder_of_the_data_is_not_part_of_the_key(experiment, go, tmp_path):
+    first = go(experiment())
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    shutil.copy(tmp_path / "rows.csv", moved)
+    assert go(experiment(f"data.root={moved}")).folder == first.folder
+
+
+def test_a_head_is_probed_by_itself(experiment, go):
+    result = go(experiment("capture.sites=['blocks.2.attn.hook_z[head=5]']", "attention.texts=[]"))
+    task = result.table[result.table["target"] == "task"]
+    assert set(task["head"]) == {5}
+    assert set(task["component"]) == {"attn.z"}
+    store = next(iter((result.folder.parents[2] / "cache").iterdir()))
+    values = ActivationStore.open(store).read("blocks.2.attn.hook_z")
+    assert values.shape == (96, 8, 32)
+
+
+def test_without_the_random_model_it_is_left_out(experiment, go):
+    result = go(experiment("model.random_weights=false"), page=False)
+    assert "random_weights" not in set(result.table["target"])
+    assert result.report is None
+    assert not (result.folder / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "error", "message"),
+    [
+        ("data.file=none.csv", MissingError, r"none\.csv"),
+        ("data.card=none.md", MissingError, r"data\.card"),
+        ("data.columns.label=lable", ConfigError, "lable"),
+        ("model.source=gpt-2", MissingError, "Nearest: gpt2"),
+        ("capture.sites=[blocks.9.hook_resid_pre]", ConfigError, "6 blocks, 0 to 5"),
+        ("capture.sites=['blocks.0.attn.hook_pattern']", ConfigError, "query_pos"),
+        ("tokens.position={at: index, index: 40}", DataError, "40"),
+        ("probe.folds=40", DataError, "folds"),
+        ("data.columns.label=group", DataError, "group"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    experiment, go, tmp_path, override, error, message
+):
+    with pytest.raises(error, match=message):
+        go(experiment(override))
+    assert not (tmp_path / "runs").exists()
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize(("policy", "rows"), [("truncate", 97), ("skip", 96)])
+def test_texts_over_the_context_follow_the_policy_and_are_counted(
+    experiment, go, tmp_path, policy, rows
+):
+    with (tmp_path / "rows.csv").open("a") as file:
+        file.write(f"{'The red house was ' * 80},red,long\n")
+    with pytest.raises(DataError, match="1 examples are longer than the context of 256"):
+        go(experiment())
+    result = go(experiment(f"tokens.too_long={policy}"))
+    assert result.record["data"]["n_rows"] == rows
+    assert any("longer than the context" in note for note in result.record["data"]["notes"])
+
+
+def test_norms_are_told_per_site(experiment, go):
+    norms = go(experiment()).record["norms"]
+    assert [entry["layer"] for entry in norms] == [0, 0, 3]
+    assert all(np.isfinite(entry["first_position_norm"]) for entry in norms)

@@ -1,0 +1,97 @@
+"""The rules of the code's shape that are worth running."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import probekit
+
+PACKAGE = Path(probekit.__file__).parent
+
+# A package imports from lower levels only, and never from a sibling on its own level.
+LEVELS = (
+    {"errors", "provenance", "watcher"},
+    {"model", "data"},
+    {"activations", "probes"},
+    {"experiment", "report"},
+    {"pipeline"},
+    {"cli"},
+)
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+TORCH_FREE = ("data", "probes", "report", "experiment")
+
+
+def modules():
+    return [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem in LEVEL]
+
+
+def imports(path):
+    """The modules that a file imports, those inside functions included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def package_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_down(path):
+    own = package_of(path)
+    for module in imports(path):
+        parts = module.split(".")
+        if parts[0] != "probekit":
+            assert not (own in TORCH_FREE and parts[0] == "torch"), f"{path} imports torch"
+        elif parts[1:]:
+            lower = LEVEL[parts[1]] < LEVEL[own]
+            siblings_at_the_bottom = LEVEL[own] == 0
+            assert parts[1] == own or lower or siblings_at_the_bottom, f"{path} imports {module}"
+        else:
+            assert own == "cli", f"{path} imports the top of the package"
+
+
+def test_sub_packages_have_empty_inits():
+    for path in PACKAGE.rglob("__init__.py"):
+        if path.parent not in (PACKAGE, PACKAGE / "data" / "bundled"):
+            assert not path.read_text(), path
+
+
+def test_no_file_has_two_ideas():
+    for path in modules():
+        assert len(path.read_text().splitlines()) <= 400, path
+
+
+def test_public_names_are_there_and_documented():
+    for name in probekit.__all__:
+        assert getattr(probekit, name) is not None
+        if name != "__version__":
+            assert getattr(probekit, name).__doc__, name
+
+
+def test_the_command_line_starts_without_anything_heavy():
+    code = (
+        "import sys, probekit.cli.main; "
+        "print(sorted({'torch', 'numpy', 'pandas', 'sklearn', 'plotly', 'pydantic'}"
+        " & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_no_machine_path_stands_in_the_repository(repository):
+    files = subprocess.run(
+        ["git", "ls-files", "*.py", "*.yaml", "*.toml", "*.md", "*.txt", "*.json", "Makefile"],
+        cwd=repository, capture_output=True, text=True, check=False,
+    ).stdout.split()  # fmt: skip
+    for name in files:
+        if "merges" not in name and "vocab" not in name:
+            text = (repository / name).read_text(encoding="utf-8")
+            assert not re.search(r"(?<![\w.])/(home|root|work|Users)/\w", text), name
