@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from probekit.data.examples import Dataset, Example
 from probekit.data.files import read_text
 from probekit.data.treebank import ConlluColumns, read_treebank
 from probekit.errors import ConfigError, DataError, nearest
 
-Format: TypeAlias = Literal["csv", "tsv", "jsonl", "conllu"]
+Format = Literal["csv", "tsv", "jsonl", "conllu"]
 Row: TypeAlias = tuple[int, Mapping[str, Any]]  # the line it begins on, and its cells by column
 
 # What pandas and others write where a value is missing. A class of that name is refused as well:
@@ -86,17 +86,19 @@ def read_dataset(
     row 1 Yes, please. yes
     row 2 Never. no
     """
+    if format not in get_args(Format):
+        raise ConfigError(f"{path}: unknown format {format!r}. {nearest(format, get_args(Format))}")
+    if columns is None:
+        columns = ConlluColumns() if format == "conllu" else TableColumns()
     name = path.stem if name is None else name
-    if format == "conllu" and isinstance(columns, ConlluColumns | None):
-        return read_treebank(path, columns or ConlluColumns(), name=name)
-    if format in _ROWS and isinstance(columns, TableColumns | None):
-        return _read_table(path, format, columns or TableColumns(), name)
-    if format in ("conllu", *_ROWS):
-        raise ConfigError(
-            f"{path}: {type(columns).__name__} does not describe a {format} file. "
-            "CoNLL-U takes ConlluColumns, all other formats take TableColumns."
-        )
-    raise ConfigError(f"{path}: unknown format {format!r}. {nearest(format, ('conllu', *_ROWS))}")
+    if format == "conllu" and isinstance(columns, ConlluColumns):
+        return read_treebank(path, columns, name=name)
+    if format != "conllu" and isinstance(columns, TableColumns):
+        return _read_table(path, format, columns, name)
+    raise ConfigError(
+        f"{path}: {type(columns).__name__} does not describe a {format} file. "
+        "CoNLL-U takes ConlluColumns, all other formats take TableColumns."
+    )
 
 
 def _read_table(path: Path, format: str, columns: TableColumns, name: str) -> Dataset:

@@ -1,0 +1,71 @@
+"""Every block of the README runs; what it names is there."""
+
+import doctest
+import re
+import shlex
+import sys
+
+import pandas as pd
+import pytest
+
+from probekit.cli.main import main
+
+
+@pytest.fixture(scope="session")
+def readme(repository):
+    return (repository / "README.md").read_text()
+
+
+def blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_python_runs_with_the_output_shown(repository):
+    options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    result = doctest.testfile(
+        str(repository / "README.md"), module_relative=False, optionflags=options
+    )
+    assert result.attempted > 5
+    assert result.failed == 0
+
+
+@pytest.fixture
+def workplace(tmp_path, repository, readme, monkeypatch):
+    """A folder with the README's own YAML, a CSV that fits it, and the shipped experiments."""
+    (yaml,) = blocks(readme, "yaml")
+    (tmp_path / "my_question.yaml").write_text(yaml)
+    rows = [
+        {"text": f"The {size} {noun} was {end}", "label": size, "topic": noun}
+        for noun in ("house", "door", "river", "garden", "letter", "table", "ship", "horse")
+        for end in ("there", "here", "gone")
+        for size in ("large", "little")
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "my_data.csv", index=False)
+    for name in ("experiments", "data"):
+        (tmp_path / name).symlink_to(repository / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_every_command_runs(readme, workplace, monkeypatch, capsys):
+    commands = [line for block in blocks(readme, "console") for line in block.splitlines()]
+    assert commands[0] == "make quickstart"
+    for command in commands[1:]:
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code in (0, None), f"{command}: {capsys.readouterr().err}"
+    assert len(list(workplace.glob("runs/my_question/*/report.html"))) == 2
+    assert (workplace / "attention.html").is_file()
+
+
+def test_files_that_are_named_are_there(readme, repository):
+    named = re.findall(
+        r"`((?:probekit|docs|experiments|data|model|probes|report)/[\w./]+)`", readme
+    )
+    for name in named:
+        found = (repository / name).exists() or (repository / "probekit" / name).exists()
+        assert found, name
+    listed = set(re.findall(r"^\| `(\w+\.yaml)` \|", readme, re.MULTILINE))
+    assert listed == {path.name for path in (repository / "experiments").glob("*.yaml")}
