@@ -160,7 +160,7 @@ class Probe(Section):
     """The classifiers and the statistics."""
 
     C: Positives = Field(
-        (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
+        (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
         min_length=1,
         description="inverse regularisation strengths to choose from by inner cross-validation",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +41,7 @@ class Prepared:
         selections: the sites to be probed, in the order of the forward pass.
         labels: of each row, shape (n_rows,).
         groups: of each row, shape (n_rows,).
-        types: word or token at the probed position of each row, shape (n_rows,).
+        types: the word at, or last before, the probed position of each row, shape (n_rows,).
         train: numbers of the training rows.
         test: numbers of the test rows.
     """
@@ -62,6 +63,11 @@ class Prepared:
     def ids(self) -> list[IntArray]:
         """The token ids of each example."""
         return [tokens.ids for tokens in self.tokens]
+
+    @property
+    def seen_types(self) -> float:
+        """The share of test rows whose word stands in the training rows, from 0 to 1."""
+        return float(np.isin(self.types[self.test], self.types[self.train]).mean())
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -196,7 +202,7 @@ def _tokenize(
             tokens = encoded[text]
             encoded[text] = Tokens(tokens.ids[:context], tokens.offsets[:context])
         done = "left out" if policy == "skip" else f"cut after {context} tokens"
-        notes.append(f"{len(too_long)} examples longer than the context were {done}.")
+        notes.append(f"{len(too_long)} examples longer than the context were {done}")
     kept = replace(dataset.select(keep), notes=tuple(notes))
     return kept, tuple(encoded[example.text] for example in kept.examples)
 
@@ -243,11 +249,28 @@ def _types(
     plan: RowPlan,
     experiment: Experiment,
 ) -> StringArray:
-    """Return what a lookup table could know of each row: its word, else its last token."""
+    """Return what a lookup table could know of each row: its word, else the last word read."""
     if experiment.tokens.position.at in ("span", "word"):
         words = [e.text[slice(*e.span)] if e.span else "" for e in dataset.examples]
         return np.array(words, dtype=str)[plan.example]
     last = plan.positions[plan.offsets[1:] - 1]
-    ids = [int(tokens[n].ids[at]) for n, at in zip(plan.example, last, strict=True)]
-    shown = {token: tokenizer.strings([token])[0] for token in set(ids)}
-    return np.array([shown[token] for token in ids], dtype=str)
+    found: dict[tuple[str, int], str] = {}
+    for n, at in zip(plan.example, last, strict=True):
+        text = dataset.examples[n].text
+        if (text, at) not in found:
+            shown = tokenizer.strings([tokens[n].ids[at]])[0]
+            found[text, at] = last_word(text[: tokens[n].offsets[at, 1]]) or shown
+    keys = zip(plan.example, last, strict=True)
+    return np.array([found[dataset.examples[n].text, at] for n, at in keys], dtype=str)
+
+
+def last_word(text: str) -> str | None:
+    """Return the last run of letters and digits in a text, None if it has none.
+
+    The last token of a sentence is mostly its full stop: that is no word to look up.
+
+    >>> last_word("The capital of Norway is Oslo.")
+    'Oslo'
+    """
+    words = re.findall(r"\w+", text)
+    return words[-1] if words else None

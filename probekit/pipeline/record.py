@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.activations.capture import Captured
-from probekit.data.checks import check_dataset
+from probekit.data.checks import Finding, check_dataset
 from probekit.data.examples import Dataset
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
@@ -17,6 +17,7 @@ from probekit.model.sites import layer_of
 from probekit.pipeline.prepare import IntArray, Prepared
 
 SHOWN_PER_LABEL = 2
+LEAST_SEEN = 0.5  # below this share of known words a control says little
 
 
 def model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
@@ -52,10 +53,23 @@ def data_facts(prepared: Prepared, card: str | None) -> dict[str, Any]:
         "notes": list(dataset.notes),
         "findings": [
             {"level": finding.level, "code": finding.code, "message": finding.message}
-            for finding in check_dataset(dataset, split)
+            for finding in findings(prepared)
         ],
         "card": card,
     }
+
+
+def findings(prepared: Prepared) -> tuple[Finding, ...]:
+    """Return what was found in the data, and whether the control task can be learnt at all."""
+    found = check_dataset(prepared.dataset, prepared.split)
+    seen = prepared.seen_types
+    if seen >= LEAST_SEEN:
+        return found
+    told = (
+        f"The control task and the word-identity baseline know {seen:.0%} of the test rows' words "
+        "from training. Words that are new cannot be looked up: selectivity flatters the probe."
+    )
+    return (*found, Finding("warning", "new-words", told))
 
 
 def best_site(table: pd.DataFrame) -> dict[str, Any] | None:

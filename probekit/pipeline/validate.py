@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from probekit.data.checks import Finding, check_dataset
+from probekit.data.checks import Finding
 from probekit.errors import DataError
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.model.sites import describe
 from probekit.pipeline.prepare import Prepared, prepare, read_card
 from probekit.pipeline.probing import make_prober
+from probekit.pipeline.record import findings
 
 _BYTES = {"float32": 4, "float16": 2}
 _TIMED_TOKENS = 512
@@ -60,12 +61,11 @@ def validate(experiment: Experiment) -> Validation:
         make_prober(experiment, prepared)
     except DataError as error:
         return Validation((Finding("error", "data", str(error)),))
-    notes = tuple(Finding("info", "reader", note) for note in prepared.dataset.notes)
     order = ("error", "warning", "info")
-    findings = (*check_dataset(prepared.dataset, prepared.split), *notes)
+    found = findings(prepared)
     n_models = 1 + experiment.model.random_weights
     return Validation(
-        findings=tuple(sorted(findings, key=lambda finding: order.index(finding.level))),
+        findings=tuple(sorted(found, key=lambda finding: order.index(finding.level))),
         n_examples=len(prepared.dataset),
         n_rows=len(prepared.labels),
         n_sites=len(prepared.sites),

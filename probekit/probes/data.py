@@ -33,7 +33,7 @@ class ProbeSettings:
     5
     """
 
-    C: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+    C: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
     folds: int = 5
     control_draws: int = 3
     bootstrap: int = 1000

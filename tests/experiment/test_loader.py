@@ -62,7 +62,7 @@ def refusal(path, overrides=()):
         ("source: mini", "source: mini\n  random_seed: 1.5", r"line 4: model\.random_seed is 1\.5"),
         ("source: mini", "source: mini\n  random_seed: '1'", r"line 4: model\.random_seed is '1'"),
         ("source: mini", "source: mini\nprobe: {C: []}", r"line 4: probe\.C is \[\]"),
-        ("source: mini", "source: mini\nprobe: {C: [0.1, 0]}", r"line 4: probe\.C\.1 is 0\. Input should be greater"),
+        ("source: mini", "source: mini\nprobe: {C: [0.1, 0]}", r"line 4: probe\.C\.1 is 0\. "),
         ("source: mini", "source: mini\nsplit: {test: 1.0}", r"line 4: split\.test is 1\.0"),
         ("source: mini", "source: mini\nprobe: {folds: 1}", r"line 4: probe\.folds is 1"),
         ("source: mini", "source: mini\nprobe:\n  bootstrap: 10", r"line 5: probe\.bootstrap"),
