@@ -28,19 +28,19 @@ NAMES = {
 # A rival as good as the lower end of the task's interval takes the point from the result.
 RIVALS = {
     "control": (
-        "The control task reaches {rival} there, within the interval of the task ({task}): "
-        "the probe may be memorising words rather than reading a property."
+        "The control task reaches {rival} there, no lower than the interval of the task ({task}): "
+        "a probe can learn words by heart at this position. Compare what the words alone give."
     ),
     "random_weights": (
-        "A network with random weights reaches {rival} there, within the interval of the trained "
-        "one ({task}): the result does not rest on what the network has learnt."
+        "A network with random weights reaches {rival} there, no lower than the interval of the "
+        "trained one ({task}): the result does not rest on what the network has learnt."
     ),
     "word_identity": (
-        "Knowing the word alone gives {rival}, within the interval of the task ({task}): "
+        "Knowing the word alone gives {rival}, no lower than the interval of the task ({task}): "
         "the result does not need the context."
     ),
     "embedding": (
-        "The curve is flat from the embedding on: {rival} stands there already, within the "
+        "The curve is flat from the embedding on: {rival} stands there already, no lower than the "
         "interval of the chosen site ({task})."
     ),
 }
