@@ -6,7 +6,6 @@ The public names are imported when first used, so that the command line starts w
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return version("probekit")
+        return import_module("importlib.metadata").version("probekit")
     if name not in _HOME:
         raise AttributeError(f"module 'probekit' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

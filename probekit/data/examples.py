@@ -10,9 +10,9 @@ from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
-from blake3 import blake3
 
 from probekit.errors import DataError
+from probekit.provenance import digest
 
 StringArray = npt.NDArray[np.object_]
 
@@ -109,7 +109,7 @@ class Dataset:
     def digest(self) -> str:
         """The BLAKE3 digest of all fields of all examples in their order, in hexadecimal."""
         content = json.dumps([_FIELDS(example) for example in self.examples])
-        return blake3(content.encode()).hexdigest()
+        return digest([content.encode()])
 
     def select(self, indices: Iterable[int]) -> Dataset:
         """Return the data set of the examples at `indices`, in that order."""
