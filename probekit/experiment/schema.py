@@ -60,7 +60,7 @@ class Columns(Section):
     group: str | None = Field(
         None,
         description="rows of one group never stand on both sides of a split; for CoNLL-U "
-        "`sentence` or `document`; null makes every row a group of its own",
+        "`sentence` (also for null) or `document`; else null makes every row a group of its own",
     )
     id: str | None = Field(None, description="a unique name of the row; null numbers the rows")
     start: str | None = Field(None, description="first character of the span that is probed")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -165,53 +165,42 @@ def read_card(data: Data) -> str | None:
 
 def _columns(format: str, columns: Columns) -> TableColumns | ConlluColumns:
     if format == "conllu":
-        return ConlluColumns(**_given(columns, "label", "group"))
+        return ConlluColumns(columns.label, cast(Any, columns.group or "sentence"))
     span = None if columns.start is None or columns.end is None else (columns.start, columns.end)
-    return TableColumns(span=span, **_given(columns, "text", "label", "group", "id", "split"))
-
-
-def _given(columns: Columns, *names: str) -> dict[str, Any]:
-    """Return those of the named fields that stand in the file; the reader knows its defaults."""
-    return {name: getattr(columns, name) for name in names if name in columns.model_fields_set}
+    return TableColumns(columns.text, columns.label, columns.group, columns.id, span, columns.split)
 
 
 def _tokenize(
     dataset: Dataset, tokenizer: Tokenizer, experiment: Experiment, context: int
 ) -> tuple[Dataset, tuple[Tokens, ...]]:
     """Return the examples that fit the context, and their tokens; each text is encoded once."""
-    bos, policy = experiment.tokens.bos, experiment.tokens.too_long
-    encoded: dict[str, Tokens] = {}
-    for example in dataset.examples:
-        if example.text not in encoded:
-            encoded[example.text] = _encode(tokenizer, example, bos)
+    bos = experiment.tokens.bos
+    encoded = {
+        text: tokenizer.encode(text, bos=bos)
+        for text in dict.fromkeys(example.text for example in dataset.examples)
+    }
     long = {text for text, tokens in encoded.items() if len(tokens.ids) > context}
-    notes = list(dataset.notes)
-    keep: Sequence[int] = range(len(dataset))
     if long:
-        too_long = [n for n, example in enumerate(dataset.examples) if example.text in long]
-        if policy == "error":
-            first = dataset.examples[too_long[0]]
-            raise DataError(
-                f"{len(too_long)} examples are longer than the context of {context} tokens, first "
-                f"{first.id} with {len(encoded[first.text].ids)}. Set tokens.too_long to "
-                "`truncate` or `skip` to go on without what does not fit."
-            )
-        if policy == "skip":
-            keep = [n for n, example in enumerate(dataset.examples) if example.text not in long]
-        for text in long:
-            tokens = encoded[text]
-            encoded[text] = Tokens(tokens.ids[:context], tokens.offsets[:context])
-        done = "left out" if policy == "skip" else f"cut after {context} tokens"
-        notes.append(f"{len(too_long)} examples longer than the context were {done}")
-    kept = replace(dataset.select(keep), notes=tuple(notes))
-    return kept, tuple(encoded[example.text] for example in kept.examples)
+        dataset = _apply_policy(dataset, encoded, long, experiment.tokens.too_long, context)
+    cut = {text: Tokens(t.ids[:context], t.offsets[:context]) for text, t in encoded.items()}
+    return dataset, tuple(cut[example.text] for example in dataset.examples)
 
 
-def _encode(tokenizer: Tokenizer, example: Example, bos: bool) -> Tokens:
-    tokens = tokenizer.encode(example.text, bos=bos)
-    if not len(tokens.ids):
-        raise DataError(f"Example {example.id} has no tokens: its text is empty.")
-    return tokens
+def _apply_policy(
+    dataset: Dataset, encoded: Mapping[str, Tokens], long: Set[str], policy: str, context: int
+) -> Dataset:
+    """Return the examples to go on with, and a note on those whose text is too long."""
+    too_long = [example for example in dataset.examples if example.text in long]
+    if policy == "error":
+        raise DataError(
+            f"{len(too_long)} examples are longer than the context of {context} tokens, first "
+            f"{too_long[0].id} with {len(encoded[too_long[0].text].ids)}. Set tokens.too_long to "
+            "`truncate` or `skip` to go on without what does not fit."
+        )
+    done = "left out" if policy == "skip" else f"cut after {context} tokens"
+    note = f"{len(too_long)} examples longer than the context were {done}"
+    keep = [n for n, e in enumerate(dataset.examples) if policy != "skip" or e.text not in long]
+    return replace(dataset.select(keep), notes=(*dataset.notes, note))
 
 
 def _plan(

@@ -1,0 +1,107 @@
+"""From files to rows: which token, which word, which side."""
+
+import numpy as np
+import pytest
+
+from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.pipeline.prepare import last_word, prepare
+
+CONLLU = """\
+name: trees
+model: {source: mini}
+data: {name: trees, format: conllu, train: train.conllu, test: test.conllu, columns: {label: UPOS}}
+tokens: {bos: true, position: {at: word}}
+"""
+TABLE = """\
+name: rows
+model: {source: mini}
+data: {name: rows, format: csv, file: rows.csv, columns: {split: side}}
+tokens: {bos: false, position: {at: last}}
+"""
+
+
+def conllu(sentences):
+    """Sentences of (form, tag) in CoNLL-U."""
+    lines = []
+    for number, words in enumerate(sentences):
+        lines += [f"# sent_id = s{number}", f"# text = {' '.join(form for form, _ in words)}"]
+        lines += [
+            f"{n}\t{form}\t{form}\t{tag}\t_\t_\t0\troot\t_\t_"
+            for n, (form, tag) in enumerate(words, start=1)
+        ]
+        lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def trees(tmp_path):
+    def words(nouns):
+        return [[("the", "DET"), (noun, "NOUN"), ("perambulated", "VERB")] for noun in nouns]
+
+    train = conllu(words(["key", "cabinet", "dog"]))
+    (tmp_path / "train.conllu").write_text(train)
+    test = conllu(words(["key", "house"])).replace("= s", "= t")
+    (tmp_path / "test.conllu").write_text(test)
+    (tmp_path / "trees.yaml").write_text(CONLLU)
+    return load_experiment(tmp_path / "trees.yaml")
+
+
+def test_a_word_is_read_at_its_last_piece(trees):
+    prepared = prepare(trees)
+    assert prepared.types.tolist()[:3] == ["the", "key", "perambulated"]
+    assert prepared.labels.tolist()[:3] == ["DET", "NOUN", "VERB"]
+    assert len(prepared.train) == 9
+    assert len(prepared.test) == 6
+    for row, example in enumerate(prepared.plan.example):
+        tokens = prepared.tokens[example]
+        (at,) = prepared.plan.positions[prepared.plan.offsets[row] : prepared.plan.offsets[row + 1]]
+        assert tokens.offsets[at, 1] == prepared.dataset.examples[example].span[1]
+    assert len(prepared.tokens[2].ids) > 5  # BOS, and a long word of several pieces
+
+
+def test_words_that_are_new_in_test_are_counted(trees):
+    assert prepare(trees).seen_types == pytest.approx(5 / 6)
+
+
+def test_the_configuration_written_back_gives_the_same_rows(trees, tmp_path):
+    (tmp_path / "again.yaml").write_text(dump_experiment(trees))
+    again = prepare(load_experiment(tmp_path / "again.yaml"))
+    assert again.dataset.digest == prepare(trees).dataset.digest
+
+
+def test_rows_without_a_group_in_two_files_are_not_one_group(tmp_path):
+    for side in ("train", "test"):
+        (tmp_path / f"{side}.csv").write_text("text,label\nThe key,a\nThe dog,b\n")
+    text = TABLE.replace(
+        "file: rows.csv, columns: {split: side}", "train: train.csv, test: test.csv"
+    )
+    (tmp_path / "rows.yaml").write_text(text)
+    prepared = prepare(load_experiment(tmp_path / "rows.yaml"))
+    assert len(np.unique(prepared.groups)) == 4
+
+
+def test_the_column_of_the_file_says_the_side(tmp_path):
+    rows = ["text,label,side", "The key.,a,train", "The dog!,b,train", "A key.,a,test"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "rows.yaml").write_text(TABLE)
+    prepared = prepare(load_experiment(tmp_path / "rows.yaml"))
+    assert prepared.test.tolist() == [2]
+    assert prepared.types.tolist() == ["key", "dog", "key"]  # not the full stop
+
+
+@pytest.mark.parametrize("bos", ["true", "false"])
+def test_all_positions_give_a_row_each_and_leave_bos_out(tmp_path, bos):
+    rows = ["text,label,side", "The key,a,train", "The dog,b,train", "A key,a,test"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "rows.yaml").write_text(TABLE)
+    overrides = ["tokens.position.at=all", f"tokens.bos={bos}"]
+    prepared = prepare(load_experiment(tmp_path / "rows.yaml", overrides))
+    assert prepared.types.tolist() == ["The", "key", "The", "dog", "A", "key"]
+    assert prepared.labels.tolist() == ["a", "a", "b", "b", "a", "a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"), [("Oslo.", "Oslo"), ("it's", "s"), ("...", None), ("", None), ("é!", "é")]
+)
+def test_the_last_word_is_letters_and_digits(text, word):
+    assert last_word(text) == word
