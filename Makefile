@@ -31,6 +31,9 @@ data: .venv/installed
 schema: .venv/installed
 	$(BIN)/python -m probekit.experiment.schema experiments/experiment.schema.json
 
+bench: .venv/installed-test
+	$(BIN)/python -m benchmarks.parity
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 

@@ -8,7 +8,7 @@ from typing import Protocol
 class Watcher(Protocol):
     """What the command line, a notebook or a test gives to long work to hear of it."""
 
-    def progress(self, step: str, done: int, total: int) -> None:
+    def progress(self, step: str, done: float, total: int) -> None:
         """Hear that `done` of `total` units of a step are done."""
 
     def tell(self, message: str) -> None:
@@ -18,7 +18,7 @@ class Watcher(Protocol):
 class Silent:
     """A watcher that ignores everything."""
 
-    def progress(self, step: str, done: int, total: int) -> None:
+    def progress(self, step: str, done: float, total: int) -> None:
         """Ignore it."""
 
     def tell(self, message: str) -> None:

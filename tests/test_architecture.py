@@ -60,7 +60,7 @@ def test_imports_point_down(path):
 
 def test_sub_packages_have_empty_inits():
     for path in PACKAGE.rglob("__init__.py"):
-        if path.parent not in (PACKAGE, PACKAGE / "data" / "bundled"):
+        if path.parent != PACKAGE:
             assert not path.read_text(), path
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,7 @@ def capture(
     *,
     root: Path,
     dtype: str = "float32",
+    step: str = "capture",
     watcher: Watcher = SILENT,
 ) -> Captured:
     """Return the store that holds the rows of `plan` at `sites`, computing what it lacks.
@@ -63,18 +64,29 @@ def capture(
         sites: full names of sites with a pos axis.
         root: the folder that holds caches.
         dtype: `float32` or `float16`, the numbers on disk.
+        step: what the watcher hears this work called.
         watcher: is told of the rows done and of what a user should know.
 
     Raises:
         ConfigError: a site has no pos axis, or the dtype is unknown.
         StoreError: the store cannot be written, or a value is not finite.
     """
-    _check(sites, dtype)
+    check_storable(sites)
+    if dtype not in _DTYPES:
+        raise ConfigError(f"Activations are stored as float32 or float16, not {dtype!r}.")
     identity = identify(model, tokenizer, tokens, plan, dtype)
     sequences, sequence_of_row = _unique_sequences(tokens, plan)
     shards = _shards(sequence_of_row)
     store = ActivationStore.create(root, identity, plan, shards)
+    if store.is_sealed and not any(store.missing(site) for site in sites):
+        # Nothing to write: a finished cache may lie where nothing can be written.
+        store.verify(sites)
+        watcher.progress(f"{step} (reused)", len(plan.example), len(plan.example))
+        return Captured(store, 0, len(shards) * len(sites), store.seal())
     with store.locked(watcher.tell):
+        store.sweep()
+        reused = [site for site in sites if not store.missing(site)]
+        store.verify(reused)
         lacking = {n: [s for s in sites if n in store.missing(s)] for n in range(len(shards))}
         computed = sum(map(len, lacking.values()))
         done = sum(len(rows) for n, rows in enumerate(shards) if not lacking[n])
@@ -85,13 +97,16 @@ def capture(
                 for site in lacking[number]:
                     store.commit(site, number, values[site].numpy())
                 done += len(rows)
-            watcher.progress("capture", done, len(plan.example))
+            watcher.progress(step, done, len(plan.example))
         return Captured(store, computed, len(shards) * len(sites) - computed, store.seal())
 
 
-def _check(sites: Sequence[str], dtype: str) -> None:
-    if dtype not in _DTYPES:
-        raise ConfigError(f"Activations are stored as float32 or float16, not {dtype!r}.")
+def check_storable(sites: Iterable[str]) -> None:
+    """Refuse sites whose values do not belong to single positions.
+
+    Raises:
+        ConfigError: a site has no pos axis.
+    """
     for site in sites:
         axes = describe(site).axes
         if "pos" not in axes:

@@ -31,7 +31,7 @@ class Identity:
     Attributes:
         format: version of the layout on disk.
         weights: digest of names, dtypes, shapes and bytes of all parameters.
-        n_head: the one size that the parameters do not show.
+        config: all sizes; heads and the epsilon of the norms show in no parameter.
         tokenizer: digest of the vocabulary.
         tokens: digest of the token ids of every example, in order.
         rows: digest of which positions make each row.
@@ -45,7 +45,7 @@ class Identity:
     """
 
     weights: str
-    n_head: int
+    config: dict[str, Any]
     tokenizer: str
     tokens: str
     rows: str
@@ -84,7 +84,7 @@ def identify(
     parameter = model.wte.weight
     return Identity(
         weights=digest_weights(model),
-        n_head=model.config.n_head,
+        config=model.config.to_json(),
         tokenizer=tokenizer,
         tokens=digest(
             [lengths.tobytes(), *(np.asarray(ids, np.int64).tobytes() for ids in tokens)]
@@ -98,7 +98,9 @@ def identify(
         compute=str(parameter.dtype).removeprefix("torch."),
         device=parameter.device.type,
         torch=".".join(torch.__version__.split(".")[:2]),
-        code=digest_code("probekit.model.gpt2", "probekit.activations.capture"),
+        code=digest_code(
+            "probekit.model.gpt2", "probekit.model.taps", "probekit.activations.capture"
+        ),
     )
 
 

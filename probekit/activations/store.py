@@ -34,6 +34,7 @@ from probekit.provenance import canonical_json, digest, digest_json, pretty_json
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.int64]
 
+LOCK = ".lock"
 _DTYPES: dict[str, type[np.floating[Any]]] = {"F32": np.float32, "F16": np.float16}
 
 
@@ -75,18 +76,14 @@ class ActivationStore:
             StoreError: the folder cannot be written.
         """
         folder = root / identity.key
+        layout = _layout(plan, shards)
         if not (folder / "identity.json").exists():
-            arrays = {
-                "example": plan.example,
-                "positions": plan.positions,
-                "offsets": plan.offsets,
-                "order": np.concatenate(shards),
-                "shard_sizes": np.array([len(rows) for rows in shards], dtype=np.int64),
-            }
-            arrays = {name: np.ascontiguousarray(a, np.int64) for name, a in arrays.items()}
-            write_atomic(folder / "rows.safetensors", safetensors.numpy.save(arrays))
+            write_atomic(folder / "rows.safetensors", layout)
             write_atomic(folder / "identity.json", pretty_json(identity.to_json()))
-        return cls.open(folder, expect=identity)
+        store = cls.open(folder, expect=identity)
+        if (folder / "rows.safetensors").read_bytes() != layout:
+            raise _damaged(folder, "rows.safetensors is not the layout of these rows")
+        return store
 
     @classmethod
     def open(cls, folder: Path, expect: Identity | None = None) -> ActivationStore:
@@ -97,7 +94,12 @@ class ActivationStore:
             StoreMismatchError: it is not the one expected; the message lists what differs.
             StoreError: it is damaged.
         """
-        found = _read_json(folder / "identity.json")
+        try:
+            found = _read_json(folder / "identity.json")
+        except MissingError:
+            raise
+        except StoreError as error:
+            raise _damaged(folder, str(error)) from error
         if expect is not None and found != expect.to_json():
             raise StoreMismatchError(_differences(folder, found, expect.to_json()))
         try:
@@ -105,10 +107,7 @@ class ActivationStore:
             shards = np.split(rows["order"], np.cumsum(rows["shard_sizes"])[:-1])
             return cls(folder, Identity(**found), shards)
         except (OSError, safetensors.SafetensorError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"The activation store {folder} is damaged ({error}); delete the folder to have "
-                "it computed anew."
-            ) from error
+            raise _damaged(folder, str(error)) from error
 
     @property
     def n_rows(self) -> int:
@@ -162,13 +161,24 @@ class ActivationStore:
 
     def seal(self) -> str:
         """Write the manifest of all finished sites and return its root digest."""
+        manifest = self._manifest()
+        if not self.is_sealed:
+            write_atomic(self.folder / "manifest.json", pretty_json(manifest))
+        return str(manifest["root"])
+
+    def _manifest(self) -> dict[str, Any]:
         sites = {
             site: [self._record(site, shard).digest for shard in range(len(self.shards))]
             for site in self.sites
         }
         root = digest_json({"identity": self.identity.to_json(), "sites": sites})
-        write_atomic(self.folder / "manifest.json", pretty_json({"root": root, "sites": sites}))
-        return root
+        return {"root": root, "sites": sites}
+
+    def sweep(self) -> None:
+        """Delete what killed writers left half-written; for the holder of the lock only."""
+        for path in self.folder.rglob(".*"):
+            if path.name != LOCK:
+                path.unlink(missing_ok=True)
 
     def read(self, site: str, rows: IntArray | None = None) -> FloatArray:
         """Return the rows of a site in the order of the data set, shape (n_rows, ...).
@@ -220,18 +230,24 @@ class ActivationStore:
                 f"{path} is damaged ({error}); delete it and run the same command again."
             ) from error
 
-    def verify(self) -> None:
-        """Digest every committed shard of every site.
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the manifest tells of all finished sites."""
+        path = self.folder / "manifest.json"
+        return path.exists() and _read_json(path) == self._manifest()
+
+    def verify(self, sites: Sequence[str] | None = None) -> None:
+        """Digest every committed shard of the given sites, or of all.
 
         Raises:
             StoreError: the message names each file whose bytes are not those committed.
         """
-        bad = []
-        for site in self.sites:
-            for shard in range(len(self.shards)):
-                path = self._path(site, shard)
-                if digest([path.read_bytes()]) != self._record(site, shard).digest:
-                    bad.append(str(path))
+        bad = [
+            str(self._path(site, shard))
+            for site in (self.sites if sites is None else sites)
+            for shard in range(len(self.shards))
+            if digest([self._path(site, shard).read_bytes()]) != self._record(site, shard).digest
+        ]
         if bad:
             raise StoreError(
                 f"{len(bad)} files are not what was written: {', '.join(bad)}. Delete them and "
@@ -245,7 +261,7 @@ class ActivationStore:
         Raises:
             StoreError: the folder cannot be written.
         """
-        lock = FileLock(self.folder / ".lock")
+        lock = FileLock(self.folder / LOCK)
         try:
             try:
                 lock.acquire(timeout=0)
@@ -268,6 +284,28 @@ class ActivationStore:
             return ShardRecord(**_read_json(path))
         except TypeError as error:
             raise StoreError(f"{path} is not the record of a shard: {error}.") from error
+
+
+def _layout(plan: RowPlan, shards: Sequence[IntArray]) -> bytes:
+    """Return the bytes of rows.safetensors."""
+    arrays = {
+        "example": plan.example,
+        "positions": plan.positions,
+        "offsets": plan.offsets,
+        "order": np.concatenate(shards),
+        "shard_sizes": np.array([len(rows) for rows in shards], dtype=np.int64),
+    }
+    content: bytes = safetensors.numpy.save(
+        {name: np.ascontiguousarray(array, np.int64) for name, array in arrays.items()}
+    )
+    return content
+
+
+def _damaged(folder: Path, why: str) -> StoreError:
+    return StoreError(
+        f"The activation store {folder} is damaged ({why}); delete the folder to have it computed "
+        "anew."
+    )
 
 
 def default_root() -> Path:

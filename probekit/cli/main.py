@@ -87,7 +87,7 @@ def run(
     file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str, out: Path
 ) -> None:
     """Run an experiment: capture, probe, report."""
-    from probekit.cli.terminal import show_results, watching
+    from probekit.cli.terminal import show_results, show_warnings, watching
     from probekit.experiment.loader import load_experiment
     from probekit.pipeline.run import run as run_experiment
 
@@ -97,6 +97,7 @@ def run(
             experiment, out=out, cache_root=cache_root, device=device, watcher=watcher
         )
     show_results(result)
+    show_warnings(result)
     click.echo(str(result.report))
 
 
@@ -127,7 +128,7 @@ def probe(
     file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str, out: Path
 ) -> None:
     """Capture what is missing and probe; write results.csv but no page."""
-    from probekit.cli.terminal import show_results, watching
+    from probekit.cli.terminal import show_results, show_warnings, watching
     from probekit.experiment.loader import load_experiment
     from probekit.pipeline.run import run as run_experiment
 
@@ -137,6 +138,7 @@ def probe(
             experiment, out=out, cache_root=cache_root, device=device, watcher=watcher, page=False
         )
     show_results(result)
+    show_warnings(result)
     click.echo(str(result.results))
 
 

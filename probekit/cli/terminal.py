@@ -21,6 +21,9 @@ from probekit.model.sites import SITES, site_names
 from probekit.model.sources import KNOWN_MODELS, find_config
 from probekit.pipeline.run import RunResult
 from probekit.pipeline.validate import Validation
+from probekit.report.record import load_record
+from probekit.report.table import load_table
+from probekit.report.words import warnings
 from probekit.watcher import Watcher
 
 _SECONDS_BETWEEN_LINES = 10
@@ -33,7 +36,7 @@ class _Bars:
         self._bars = bars
         self._tasks: dict[str, Any] = {}
 
-    def progress(self, step: str, done: int, total: int) -> None:
+    def progress(self, step: str, done: float, total: int) -> None:
         if step not in self._tasks or done < self._bars.tasks[self._tasks[step]].completed:
             self._tasks[step] = self._bars.add_task(step, total=total)
         self._bars.update(self._tasks[step], completed=done)
@@ -48,10 +51,10 @@ class _Lines:
     def __init__(self) -> None:
         self._last = time.monotonic()
 
-    def progress(self, step: str, done: int, total: int) -> None:
+    def progress(self, step: str, done: float, total: int) -> None:
         if done == total or time.monotonic() - self._last > _SECONDS_BETWEEN_LINES:
             self._last = time.monotonic()
-            self.tell(f"{step}: {done} of {total}")
+            self.tell(f"{step}: {done:g} of {total}")
 
     def tell(self, message: str) -> None:
         click.echo(message, err=True)
@@ -93,9 +96,12 @@ def show_results(result: RunResult) -> None:
         for row in scores[scores["site"].isna()].to_dict("records")
     )
     click.echo(f"* chosen by cross-validation. Without the network: {words}.")
-    unconverged = table["converged"].eq(False).sum()
-    if unconverged:
-        click.echo(f"{unconverged} rows rest on fits that did not converge: raise probe.max_iter.")
+
+
+def show_warnings(result: RunResult) -> None:
+    """Print, on stderr, what should be read before the numbers are quoted."""
+    for sentence in warnings(load_table(result.results), load_record(result.folder / "run.json")):
+        click.echo(f"warning: {sentence}", err=True)
 
 
 def show_validation(validation: Validation) -> None:

@@ -54,6 +54,9 @@ class Example:
             if not value or value.isspace():
                 raise DataError(f"The {name} is empty. Fill it in, or leave the example out.")
             _require_unicode(name, value)
+            if name != "text" and "\0" in value:
+                # Arrays of strings drop it at the end, so that two labels would become one.
+                raise DataError(f"The {name} {value!r} holds a NUL character. Remove it.")
         if self.span is not None and not 0 <= self.span[0] < self.span[1] <= len(self.text):
             raise DataError(
                 f"The span {self.span} is empty or not within the {len(self.text)} characters of "

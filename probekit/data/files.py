@@ -24,6 +24,8 @@ def read_text(path: Path) -> str:
         raise MissingError(f"There is no data file at {path.absolute()}. Check the path.")
     try:
         text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise MissingError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise DataError(

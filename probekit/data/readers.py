@@ -222,6 +222,8 @@ def _json_rows(path: Path, text: str) -> Iterator[Row]:
                 f"{where}: not JSON: {error.msg} at column {error.colno}. "
                 'Each line is one object, such as {"text": "...", "label": "..."}.'
             ) from error
+        except (ValueError, RecursionError) as error:  # a number or a nesting without measure
+            raise DataError(f"{where}: not JSON that can be read: {error}.") from error
         if not isinstance(value, dict):
             raise DataError(f"{where}: a {type(value).__name__}. Allowed: one object on each line.")
         yield line, value

@@ -34,6 +34,9 @@ class Split:
     test: IntArray
 
 
+_LEAST_GROUPS = 2  # in test: one group cannot be resampled
+
+
 def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -> Split:
     """Return a random split that keeps groups whole and puts a share `test` of each label in test.
 
@@ -63,6 +66,12 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
     targets = _targets(counts, test)
     chosen = _choose_groups(counts, targets, np.random.default_rng(seed))
     split = _split(group in chosen for group in groups)
+    if len({groups[index] for index in split.test}) < _LEAST_GROUPS <= len(counts) // 2:
+        raise DataError(
+            f"A test share of {test} of {len(counts)} groups leaves {len(chosen)} in test, and an "
+            f"interval needs {_LEAST_GROUPS}. Set split.test to {_LEAST_GROUPS / len(counts):.2f} "
+            "or more."
+        )
     for side, indices in zip(_SIDES, (split.train, split.test), strict=True):
         _require_none(
             set(targets).difference(labels[index] for index in indices),

@@ -71,7 +71,7 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
     ... )
     >>> dataset = read_treebank(path, ConlluColumns(label="FEATS:Number"), name="tiny")
     >>> [(example.id, example.label, example.span) for example in dataset.examples]
-    [('sentence 1:1', 'Plur', (0, 4))]
+    [('tiny.conllu, sentence 1:1', 'Plur', (0, 4))]
     >>> dataset.notes
     ('words without the label left out: 1',)
     """
@@ -95,7 +95,7 @@ def _named_sentences(path: Path) -> Iterator[tuple[Sentence, str, str | None]]:
     line_of: dict[str, int] = {}
     document: str | None = None
     for number, sentence in enumerate(read_sentences(path), start=1):
-        name = sentence.comments.get("sent_id") or f"sentence {number}"
+        name = sentence.comments.get("sent_id") or f"{path.name}, sentence {number}"
         if name in line_of:
             raise DataError(
                 f"{path}:{sentence.line}: the sentence on line {line_of[name]} has the sent_id "
@@ -103,7 +103,10 @@ def _named_sentences(path: Path) -> Iterator[tuple[Sentence, str, str | None]]:
             )
         line_of[name] = sentence.line
         if "newdoc id" in sentence.comments or "newdoc" in sentence.comments:
-            document = sentence.comments.get("newdoc id") or f"document from sentence {number}"
+            document = (
+                sentence.comments.get("newdoc id")
+                or f"{path.name}, document from sentence {number}"
+            )
         yield sentence, name, document
 
 

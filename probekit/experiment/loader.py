@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.constructor import DuplicateKeyError
@@ -21,16 +20,17 @@ from ruamel.yaml.events import (
     NodeEvent,
 )
 
-from probekit.errors import ConfigError, MissingError, nearest
+from probekit.errors import ConfigError, MissingError
+from probekit.experiment.messages import KeyPath, explain
 from probekit.experiment.schema import Experiment
+from probekit.model.sources import KNOWN_MODELS
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 
-KeyPath = tuple[str | int, ...]
-
-# Values that are folders when they look like one; found from the folder of the file they stand in.
-_FOLDERS: tuple[KeyPath, ...] = (("data", "root"), ("model", "source"))
+# What the YAML parser says of a tab, and what is meant.
+_TAB = "found character '\\t' that cannot start any token"
+_TAB_IN_WORDS = "a tab; indent with spaces"
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,15 @@ class _Document:
 
     def place(self, keys: KeyPath) -> str:
         """Return where the value, or else the section it would stand in, was written."""
-        for length in range(len(keys), 0, -1):
-            if keys[:length] in self.overridden:
-                return f"--set {'.'.join(map(str, keys[:length]))}"
+        override = self._override_of(keys)
+        if override:
+            return f"--set {'.'.join(map(str, override))}"
         return f"{self.path}, line {self._line(keys)}"
+
+    def _override_of(self, keys: KeyPath) -> KeyPath:
+        """Return the keys of the override that gave the value, () if the file did."""
+        beginnings = (keys[:length] for length in range(len(keys), 0, -1))
+        return next((keys for keys in beginnings if keys in self.overridden), ())
 
     def _line(self, keys: KeyPath) -> int:
         node: Any = self.content
@@ -63,7 +68,7 @@ class _Document:
 
     def folder_of(self, keys: KeyPath) -> Path:
         """Return the folder that a relative path at these keys is found from."""
-        return Path.cwd() if keys in self.overridden else self.path.resolve().parent
+        return Path.cwd() if self._override_of(keys) else self.path.resolve().parent
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -83,13 +88,12 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     path = Path(path)
     document = _override(_Document(path, _parse(_read(path), str(path)), frozenset()), overrides)
     values = _plain(document.content)
-    for keys in _FOLDERS:
-        _resolve_folder(values, keys, document)
+    _resolve_folders(values, document)
     try:
         return Experiment.model_validate(values)
     except ValidationError as error:
-        faults = [_explain(fault, document) for fault in error.errors()]
-        raise ConfigError("\n".join(faults)) from error
+        lines = [_placed(document, keys, text) for keys, text in explain(error)]
+        raise ConfigError("\n".join(lines)) from error
 
 
 def dump_experiment(experiment: Experiment) -> str:
@@ -131,9 +135,13 @@ def _parse(text: str, name: str) -> CommentedMap:
         raise ConfigError(f"{name}, line {line}: the key {key!r} stands there twice.") from error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ConfigError(f"{name}, line {mark.line + 1}: {error.problem}.") from error
+        problem = _TAB_IN_WORDS if error.problem == _TAB else error.problem
+        raise ConfigError(f"{name}, line {mark.line + 1}: {problem}.") from error
+    except ConfigError:  # a ValueError as well, but one whose message is complete
+        raise
     except (YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{name} is not valid YAML: {error}.") from error
+        problem = str(error).partition("\n")[0]
+        raise ConfigError(f"{name} is not valid YAML: {problem}.") from error
     if not isinstance(content, CommentedMap):
         raise ConfigError(f"{name} must hold keys and values (`name: ...`).")
     return content
@@ -184,41 +192,31 @@ def _plain(node: Any) -> Any:
     return node
 
 
-def _resolve_folder(values: dict[str, Any], keys: KeyPath, document: _Document) -> None:
-    section = values.get(str(keys[0]))
-    if not isinstance(section, dict):
-        return
-    name = str(keys[1])
-    text = section.get(name, "." if name == "root" else None)
-    if isinstance(text, str) and (name == "root" or text.startswith((".", "~"))):
-        section[name] = str((document.folder_of(keys) / Path(text).expanduser()).resolve())
+def _resolve_folders(values: dict[str, Any], document: _Document) -> None:
+    """Make `data.root` absolute, and `model.source` where it is a folder and not a name."""
+    data, model = values.get("data"), values.get("model")
+    if isinstance(data, dict) and isinstance(data.setdefault("root", "."), str):
+        data["root"] = str(_absolute(("data", "root"), data["root"], document))
+    if isinstance(model, dict) and isinstance(model.get("source"), str):
+        source = model["source"]
+        if source and source not in KNOWN_MODELS:
+            folder = _absolute(("model", "source"), source, document)
+            is_folder = source.startswith((".", "~")) or folder.is_dir()
+            model["source"] = str(folder) if is_folder else source
 
 
-def _explain(fault: ErrorDetails, document: _Document) -> str:
-    keys: KeyPath = tuple(fault["loc"])
-    place, dotted = document.place(keys), ".".join(map(str, keys))
-    if fault["type"] == "extra_forbidden":
-        allowed = list(_section_fields(keys[:-1]))
-        return f"{place}: unknown key {dotted!r}. {nearest(str(keys[-1]), allowed)}"
-    if fault["type"] == "missing":
-        return f"{place}: the key {dotted!r} is missing; {_described(keys)}."
-    if fault["type"] == "value_error":
-        problem = fault["msg"].removeprefix("Value error, ")
-        return f"{place}: {problem}." if keys else f"{document.path}: {problem}."
-    return f"{place}: {dotted} is {fault['input']!r}. {fault['msg']}."
+def _absolute(keys: KeyPath, text: str, document: _Document) -> Path:
+    try:
+        path = (document.folder_of(keys) / Path(text).expanduser()).resolve()
+        path.is_dir()  # raises for a path that no file system could have
+    except (OSError, RuntimeError, ValueError) as error:
+        words = f"{'.'.join(map(str, keys))} is {text[:80]!r}, which cannot be a path ({error})."
+        raise ConfigError(_placed(document, keys, words)) from error
+    return path
 
 
-def _section_fields(keys: KeyPath) -> Iterator[str]:
-    model: Any = Experiment
-    for key in keys:
-        model = model.model_fields[str(key)].annotation
-    assert issubclass(model, BaseModel)
-    yield from model.model_fields
-
-
-def _described(keys: KeyPath) -> str:
-    model: Any = Experiment
-    for key in keys[:-1]:
-        model = model.model_fields[str(key)].annotation
-    field = model.model_fields[str(keys[-1])]
-    return field.description or f"a section with {', '.join(field.annotation.model_fields)}"
+def _placed(document: _Document, keys: KeyPath, text: str) -> str:
+    """Return the text behind its place; a key that the text names is not named again."""
+    place = document.place(keys)
+    dotted = ".".join(map(str, keys))
+    return f"--set: {text}" if place == f"--set {dotted}" and dotted in text else f"{place}: {text}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from probekit.provenance import write_atomic
 
@@ -28,7 +29,12 @@ RESIDUAL_STREAM = (
 class Section(BaseModel):
     """Base of all sections: immutable, no unknown keys, no silent conversion of types."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _broken(problem: str, *keys: str) -> PydanticCustomError:
+    """Return the error of a rule among several keys; `keys` lead to the one to be looked at."""
+    return PydanticCustomError("rule", "{problem}", {"problem": problem, "keys": keys})
 
 
 class Model(Section):
@@ -36,8 +42,10 @@ class Model(Section):
 
     source: str = Field(
         min_length=1,
-        description="`mini`, a hub name (`gpt2`, `org/name@revision`), or a folder; a folder is "
-        "found from the current directory",
+        examples=["mini"],
+        description="`mini`, a name on the hub (`gpt2`, `org/name@revision`), or a folder: a "
+        "folder if there is one of that path, found from the folder of the experiment file (with "
+        "--set: from the current directory); else a name",
     )
     dtype: Literal["float32", "float16", "bfloat16", "float64"] = Field(
         "float32", description="numbers that the forward pass computes with"
@@ -70,7 +78,8 @@ class Columns(Section):
     @model_validator(mode="after")
     def _span_is_whole(self) -> Columns:
         if (self.start is None) != (self.end is None):
-            raise ValueError("start and end must be given together, or neither")
+            key = "end" if self.start is None else "start"
+            raise _broken("`start` and `end` must be given together, or neither", key)
         return self
 
 
@@ -93,9 +102,13 @@ class Data(Section):
         two = self.train is not None and self.test is not None
         none_of_two = self.train is None and self.test is None
         if not ((self.file is not None and none_of_two) or (self.file is None and two)):
-            raise ValueError("give either `file`, or both `train` and `test`")
+            raise _broken("give either `file`, or both `train` and `test`")
         if two and self.columns.split is not None:
-            raise ValueError("`columns.split` goes with `file`; `train` and `test` split already")
+            raise _broken(
+                "`columns.split` goes with `file`; `train` and `test` split already",
+                "columns",
+                "split",
+            )
         return self
 
 
@@ -122,9 +135,15 @@ class Position(Section):
         return self.at if detail is None else f"{self.at}:{detail}"
 
     @model_validator(mode="after")
-    def _index_belongs_to_index(self) -> Position:
+    def _details_belong_to_at(self) -> Position:
         if (self.at == "index") != (self.index is not None):
-            raise ValueError("`index` must be given for `at: index`, and only then")
+            key = "at" if self.index is None else "index"
+            raise _broken("`index` must be given for `at: index`, and only then", key)
+        # The default may stand there without use: a file written back has every key.
+        if self.at != "word" and self.pieces != type(self).model_fields["pieces"].default:
+            raise _broken(
+                f"`pieces: {self.pieces}` goes with `at: word`, not with `at: {self.at}`", "pieces"
+            )
         return self
 
 
@@ -204,9 +223,12 @@ class Experiment(Section):
     def _spans_are_there_where_needed(self) -> Experiment:
         has_spans = self.data.format == "conllu" or self.data.columns.start is not None
         if self.tokens.position.at in ("span", "word") and not has_spans:
-            raise ValueError(
+            raise _broken(
                 f"tokens.position.at is {self.tokens.position.at!r}, but data.columns has no "
-                "start and end"
+                "`start` and `end`",
+                "tokens",
+                "position",
+                "at",
             )
         return self
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from probekit.errors import CheckpointError, ConfigError, MissingError
 
+MAX_SIZE = 10**7  # far beyond any GPT-2: a typing error, not a size
+
 
 @dataclass(frozen=True)
 class GPT2Config:
@@ -34,15 +36,18 @@ class GPT2Config:
     initializer_range: float = 0.02
 
     def __post_init__(self) -> None:
+        if not isinstance(self.n_inner, int | None):
+            raise ConfigError(f"n_inner must be a positive integer, not {self.n_inner!r}.")
         for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "d_mlp"):
             size = getattr(self, name)
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            if not isinstance(size, int) or isinstance(size, bool) or not 0 < size < MAX_SIZE:
                 raise ConfigError(f"{name} must be a positive integer, not {size!r}.")
         if self.n_embd % self.n_head:
             raise ConfigError(f"n_head={self.n_head} does not divide n_embd={self.n_embd}.")
         for name in ("layer_norm_epsilon", "initializer_range"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"{name} must lie between 0 and 1, not {getattr(self, name)!r}.")
+            number = getattr(self, name)
+            if not isinstance(number, int | float) or not 0 < number < 1:
+                raise ConfigError(f"{name} must be a number between 0 and 1, not {number!r}.")
 
     @property
     def d_head(self) -> int:
@@ -111,7 +116,9 @@ def read_config(folder: Path) -> GPT2Config:
             f"{folder} has no config.json; a model folder holds config.json beside "
             "model.safetensors or pytorch_model.bin."
         ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise MissingError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(entries, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not a {type(entries).__name__}.")

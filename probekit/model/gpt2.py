@@ -43,8 +43,6 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return x normalized over its last axis, shape [batch pos d_model]."""
-        if not tap.wants("hook_scale", "hook_normalized"):
-            return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
         x = x - x.mean(-1, keepdim=True)
         scale = tap("hook_scale", (x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
         return tap("hook_normalized", x / scale) * self.weight + self.bias
@@ -69,14 +67,17 @@ class Attention(nn.Module):
         explicit = tap.wants("hook_attn_scores", "hook_pattern")
         z = _attend(q, k, v, visible, tap) if explicit else _attend_fused(q, k, v, visible)
         z = tap("hook_z", z)  # [batch pos n_heads d_head]
+        attn_out = cast(Tensor, self.c_proj(z.flatten(2)))
         if tap.wants("hook_result"):
             w_o = rearrange(
                 self.c_proj.weight, "d_model (n_heads d_head) -> n_heads d_head d_model",
                 n_heads=self.n_heads,
             )  # fmt: skip
             result = einsum(z, w_o, "b pos n_heads d_head, n_heads d_head d -> b pos n_heads d")
-            return tap("hook_result", result).sum(2) + self.c_proj.bias
-        return cast(Tensor, self.c_proj(z.flatten(2)))
+            change = tap("hook_result", result.clone()) - result
+            # A mere look changes no bit: attn_out is computed as if nobody had asked.
+            return attn_out + change.sum(2)
+        return attn_out
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, tap: Taps) -> Tensor:
@@ -190,13 +191,13 @@ class GPT2(nn.Module):
     @overload
     def forward(
         self, tokens: Tensor, mask: Tensor | None = None, tap: Tap | None = None,
-        sites: Iterable[SitePattern] | None = None, *, logits: Literal[True] = True,
+        sites: SitePattern | Iterable[SitePattern] | None = None, *, logits: Literal[True] = True,
     ) -> Tensor: ...  # fmt: skip
 
     @overload
     def forward(
         self, tokens: Tensor, mask: Tensor | None = None, tap: Tap | None = None,
-        sites: Iterable[SitePattern] | None = None, *, logits: bool,
+        sites: SitePattern | Iterable[SitePattern] | None = None, *, logits: bool,
     ) -> Tensor | None: ...  # fmt: skip
 
     def forward(
@@ -204,7 +205,7 @@ class GPT2(nn.Module):
         tokens: Tensor,
         mask: Tensor | None = None,
         tap: Tap | None = None,
-        sites: Iterable[SitePattern] | None = None,
+        sites: SitePattern | Iterable[SitePattern] | None = None,
         *,
         logits: bool = True,
     ) -> Tensor | None:
@@ -295,7 +296,7 @@ class GPT2(nn.Module):
     def run_with_cache(
         self,
         tokens: Tensor,
-        sites: Iterable[SitePattern] | None = None,
+        sites: SitePattern | Iterable[SitePattern] | None = None,
         mask: Tensor | None = None,
         *,
         logits: bool = True,
@@ -304,7 +305,7 @@ class GPT2(nn.Module):
 
         Args:
             tokens: token ids, shape [batch pos].
-            sites: names, globs and shorthands; None means all but `attn.hook_result`.
+            sites: one or several names, globs, shorthands; None means all but `attn.hook_result`.
             mask: True at tokens, False at padding, shape [batch pos].
             logits: False stops after the deepest site asked for.
 
@@ -319,7 +320,7 @@ class GPT2(nn.Module):
         return out, ActivationCache(values, self.config.n_layer)
 
     def loss(self, tokens: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the mean cross-entropy in nats per target; a target of -100 does not count.
+        """Return the mean cross-entropy in nats per target; -100 and padding do not count.
 
         `targets` has the shape of `tokens`, [batch pos], and stands where its logits are computed:
         for language modelling `targets[:, i] = tokens[:, i + 1]`.
@@ -330,6 +331,8 @@ class GPT2(nn.Module):
         0
         """
         logits = self(tokens, mask)
+        if mask is not None:
+            targets = targets.masked_fill(~mask.to(targets.device, torch.bool), -100)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
 
     def _initialise(self, seed: int) -> None:

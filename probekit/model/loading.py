@@ -16,6 +16,8 @@ from probekit.errors import CheckpointError, MissingError
 from probekit.model.config import GPT2Config, read_config
 from probekit.model.sources import WEIGHT_FILES
 
+MAX_FAULTS = 200  # shown of a checkpoint
+
 # The hub stores these as Conv1D, [in, out]; a Linear is [out, in].
 _CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
 # Buffers of old checkpoints that hold the causal mask, no weights.
@@ -36,7 +38,7 @@ def read_checkpoint(folder: Path) -> tuple[GPT2Config, dict[str, Tensor]]:
     """
     config = read_config(folder)
     path = _weight_file(folder)
-    tensors = _without_prefix(_read_tensors(path))
+    tensors = _without_prefix(path, _read_tensors(path))
     _check(path, tensors, _hub_shapes(config))
     return config, {
         name: tensor.T.contiguous() if _CONV1D.search(name) else tensor
@@ -64,16 +66,24 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
             f"{path} holds more than tensors, and reading it could run code: it is refused. "
             "Convert it to model.safetensors where you trust it."
         ) from error
-    except (RuntimeError, EOFError, ValueError) as error:
+    except (RuntimeError, EOFError, ValueError, LookupError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged or not a PyTorch file: {error}") from error
-    if not isinstance(tensors, Mapping) or not all(isinstance(t, Tensor) for t in tensors.values()):
-        raise CheckpointError(f"{path} must hold a dictionary of tensors.")
+    if not isinstance(tensors, Mapping) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.device.type == "cpu"
+        for name, tensor in tensors.items()
+    ):
+        raise CheckpointError(f"{path} must hold a dictionary of named tensors.")
     return dict(tensors)
 
 
-def _without_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _without_prefix(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors under the names of the bare GPT-2, without masks and the tied copy."""
     bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    if len(bare) < len(tensors):
+        twice = sorted(
+            name for name in bare if name in tensors and f"transformer.{name}" in tensors
+        )
+        raise CheckpointError(f"{path} holds tensors with and without prefix: {', '.join(twice)}.")
     tied, embedding = bare.get("lm_head.weight"), bare.get("wte.weight")
     if tied is not None and embedding is not None and torch.equal(tied, embedding):
         del bare["lm_head.weight"]
@@ -111,9 +121,11 @@ def _check(
         if tuple(tensors[name].shape) != shapes[name]
     ]
     if faults:
+        shown = sorted(faults)[:MAX_FAULTS]
+        rest = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
         raise CheckpointError(
             f"{path} does not hold the GPT-2 that config.json beside it describes:\n  "
-            + "\n  ".join(sorted(faults))
+            + "\n  ".join([*shown, *rest])
         )
     strange = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
     if strange:

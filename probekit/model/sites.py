@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import cast
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
 
@@ -113,7 +114,7 @@ def layer_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def expand(patterns: Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:
+def expand(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:
     """Return the names that names, globs and shorthands stand for, in the order of the forward.
 
     >>> expand(["blocks.*.hook_resid_post", ("pattern", 0), "hook_embed"], 2)
@@ -123,12 +124,27 @@ def expand(patterns: Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:
     Raises:
         UnknownNameError: a pattern stands for no site of a model with `n_layers` blocks.
     """
-    found = {name for pattern in patterns for name in _matches(pattern, n_layers)}
+    found = {name for pattern in _listed(patterns) for name in _matches(pattern, n_layers)}
     return tuple(name for name in site_names(n_layers, on_request=True) if name in found)
+
+
+def _listed(patterns: SitePattern | Iterable[SitePattern]) -> list[SitePattern]:
+    """Return the patterns as a list; one alone, a name or a pair (short name, layer), is one."""
+    if isinstance(patterns, str):
+        return [patterns]
+    listed = list(patterns)
+    if len(listed) == 2 and isinstance(listed[0], str) and isinstance(listed[1], int):
+        return [(listed[0], listed[1])]
+    return cast(list[SitePattern], listed)
 
 
 def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
     if isinstance(pattern, tuple):
+        if [type(part) for part in pattern] != [str, int]:
+            raise UnknownNameError(
+                f"No site is called {pattern!r}; a shorthand is a short name and a layer, such as "
+                "('pattern', 3)."
+            )
         pattern = _full_name(*pattern)
     # A glob does not reach the sites that are computed only when asked for by name.
     is_glob = _GLOB.search(pattern) is not None
@@ -172,6 +188,11 @@ class SiteSelection:
     site: str
     head: int | None = None
     neuron: int | None = None
+
+    @property
+    def without_head(self) -> SiteSelection:
+        """The same selection with all its heads."""
+        return replace(self, head=None)
 
     @property
     def text(self) -> str:

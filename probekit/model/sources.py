@@ -32,8 +32,8 @@ _OFFLINE_ADVICE = (
 def find_model(source: str | Path) -> Path:
     """Return the folder that holds the model's files, downloading them first if need be.
 
-    `mini` is the shipped model; the path of a folder that exists is that folder; anything else
-    is a hub name, `name`, `org/name` or `org/name@revision`.
+    `mini` is the shipped model and the published names are the hub's; else the path of a folder
+    that exists is that folder; anything else is a hub name, `org/name` or `org/name@revision`.
 
     >>> sorted(path.name for path in find_model("mini").iterdir())
     ['README.md', 'config.json', 'merges.txt', 'model.safetensors', 'vocab.json']
@@ -61,9 +61,15 @@ def find_config(source: str | Path) -> GPT2Config:
     return read_config(folder or _download(str(source), weights=False))
 
 
+# What people write for a published name.
+_ALIASES = {"gpt-2": "gpt2", "gpt2-small": "gpt2", "gpt2-base": "gpt2", "gpt2-sm": "gpt2"}
+
+
 def _local_folder(source: str | Path) -> Path | None:
     """Return the folder of a model on this machine, None for what must be a hub name."""
     text = str(source)
+    if text in PUBLISHED:
+        return None
     if not text.strip():
         raise ConfigError("The model's name is empty; give `mini`, a hub name or a folder.")
     if text == "mini":
@@ -76,9 +82,11 @@ def _local_folder(source: str | Path) -> Path | None:
     if isinstance(source, Path) or text.startswith((".", "~", os.sep)) or text.count("/") > 1:
         raise MissingError(f"There is no model folder {folder.absolute()}.")
     if "/" not in text and text.partition("@")[0] not in PUBLISHED:
+        near = _ALIASES.get(text.lower())
+        offer = f"Nearest: {near}." if near else nearest(text.lower(), KNOWN_MODELS)
         raise MissingError(
-            f"No model is called {text!r}. {nearest(text, KNOWN_MODELS)} A model of your own is "
-            "the path of a folder or `org/name` on the hub."
+            f"No model is called {text!r}. {offer} A model of your own is the path of a folder or "
+            "`org/name` on the hub."
         )
     return None
 

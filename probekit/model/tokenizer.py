@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import tiktoken
 import torch
 from torch import Tensor
 
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError, DataError, nearest
 from probekit.model.sources import find_model
 from probekit.model.vocabulary import Vocabulary, read_vocabulary
 from probekit.provenance import digest_json
@@ -96,6 +96,11 @@ class Tokenizer:
         return digest_json([_WORDS, ranked, sorted(vocabulary.special.items())])
 
     @property
+    def n_ids(self) -> int:
+        """One past the largest id, to hold against the size of a model's vocabulary."""
+        return 1 + max([*self.vocabulary.ids.values(), *self.vocabulary.special.values()])
+
+    @property
     def bos_id(self) -> int:
         """The id of `<|endoftext|>`, which GPT-2 uses as its beginning of text.
 
@@ -143,6 +148,8 @@ class Tokenizer:
         >>> batch.mask.tolist()
         [[False, True, True], [True, True, True]]
         """
+        if isinstance(texts, str):
+            raise DataError("batch() takes a list of texts, not one text.")
         encoded = [self.encode(text, bos=bos) for text in texts]
         ids, mask = pad([tokens.ids for tokens in encoded], side)
         offsets = torch.zeros(*ids.shape, 2, dtype=torch.int64)
@@ -184,7 +191,12 @@ def pad(sequences: Sequence[IntArray], side: PaddingSide) -> tuple[Tensor, Tenso
     >>> ids, mask = pad([np.array([5, 6, 7]), np.array([8])], "left")
     >>> ids.tolist()
     [[5, 6, 7], [0, 0, 8]]
+
+    Raises:
+        ConfigError: the side is neither `left` nor `right`.
     """
+    if side not in get_args(PaddingSide):
+        raise ConfigError(f"Padding side {side!r}. {nearest(str(side), get_args(PaddingSide))}")
     width = max(len(sequence) for sequence in sequences)
     ids = torch.zeros(len(sequences), width, dtype=torch.int64)
     mask = torch.zeros(len(sequences), width, dtype=torch.bool)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import CheckpointError, MissingError
+from probekit.model.config import MAX_SIZE
 from probekit.model.sources import VOCABULARY_FILES
 
 
@@ -53,6 +54,11 @@ def read_vocabulary(folder: Path) -> Vocabulary:
 
 Merge = tuple[str, str]
 
+# Settings of a BPE under which the same vocabulary cuts a text otherwise.
+_OTHER_SETTINGS = (
+    "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges", "dropout",
+)  # fmt: skip
+
 
 def _read_pair(vocabulary: Path, merges: Path) -> tuple[dict[str, int], list[Merge]]:
     """Read vocab.json + merges.txt, or encoder.json + vocab.bpe, which have the same form."""
@@ -71,14 +77,25 @@ def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], list[Merge]]:
     content = _read_json(path)
     if not isinstance(content, dict) or not _is_byte_level_bpe(content):
         raise CheckpointError(f"{path} does not describe a byte-level BPE as GPT-2 uses it.")
+    try:
+        return _parts_of(path, content)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path} is not laid out as a tokenizer.json: {error!r}.") from error
+
+
+def _parts_of(path: Path, content: dict[str, Any]) -> tuple[dict[str, int], list[Merge]]:
     merges: list[Merge] = []
-    for merge in content["model"].get("merges", []):
+    for merge in content["model"]["merges"]:
         parts = merge.split(" ") if isinstance(merge, str) else merge
-        if len(parts) != 2:
+        if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
             raise CheckpointError(f"{path}: a merge is two tokens, not {merge!r}.")
         merges.append((parts[0], parts[1]))
-    added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
-    return _token_ids(path, content["model"].get("vocab")) | added, merges
+    ids = _token_ids(path, content["model"].get("vocab"))
+    for token in content.get("added_tokens") or []:
+        text, number = token["content"], token["id"]
+        if ids.setdefault(text, number) != number:
+            raise CheckpointError(f"{path} gives the token {text!r} two ids.")
+    return _token_ids(path, ids), merges
 
 
 def _is_byte_level_bpe(content: dict[str, Any]) -> bool:
@@ -89,6 +106,8 @@ def _is_byte_level_bpe(content: dict[str, Any]) -> bool:
         and isinstance(cut, dict)
         and cut.get("type") == "ByteLevel"
         and not cut.get("add_prefix_space")
+        and cut.get("use_regex", True)
+        and not any(model.get(setting) for setting in _OTHER_SETTINGS)
         and content.get("normalizer") is None
     )
 
@@ -101,6 +120,9 @@ def _build(path: Path, ids: Mapping[str, int], merges: Iterable[Merge]) -> Vocab
             f"{path} lacks {len(missing)} of the 256 single bytes, first 0x{missing[0]:02X}: "
             "a byte-level BPE has them all."
         )
+    merges = list(merges)
+    if not merges:
+        raise CheckpointError(f"{path}: there are no merges; every text would fall into its bytes.")
     ranked = dict.fromkeys([*_BYTE_SHOWN, *(left + right for left, right in merges)])
     unknown = [token for token in ranked if token not in ids]
     if unknown:
@@ -126,7 +148,9 @@ def _to_bytes(path: Path, token: str) -> bytes:
 
 
 def _token_ids(path: Path, content: Any) -> dict[str, int]:
-    if not isinstance(content, dict) or not all(type(n) is int for n in content.values()):
+    if not isinstance(content, dict) or not all(
+        type(number) is int and 0 <= number < MAX_SIZE for number in content.values()
+    ):
         raise CheckpointError(f"{path} must map tokens to integer ids.")
     return content
 
@@ -134,7 +158,7 @@ def _token_ids(path: Path, content: Any) -> dict[str, int]:
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}") from error
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from probekit.activations.capture import check_storable
 from probekit.data.examples import Dataset, Example
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.data.readers import TableColumns, read_dataset
 from probekit.data.splits import Split, given_split, grouped_split
 from probekit.data.treebank import ConlluColumns
-from probekit.errors import ConfigError, DataError, MissingError
+from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
 from probekit.experiment.schema import Columns, Data, Experiment
 from probekit.model.config import GPT2Config
 from probekit.model.sites import SiteSelection, select
@@ -85,9 +87,16 @@ def prepare(experiment: Experiment) -> Prepared:
     """
     config = find_config(experiment.model.source)
     selections = select(experiment.capture.sites, config.n_layer, config.axis_sizes)
+    check_storable(selection.site for selection in selections)
     dataset = read_examples(experiment.data)
     tokenizer = Tokenizer.from_pretrained(experiment.model.source)
+    if tokenizer.n_ids > config.vocab_size:
+        raise CheckpointError(
+            f"The vocabulary of {experiment.model.source} has ids up to {tokenizer.n_ids - 1}, its "
+            f"model {config.vocab_size} tokens: they do not belong together."
+        )
     dataset, tokens = _tokenize(dataset, tokenizer, experiment, config.n_positions)
+    _check_attention_texts(experiment, tokenizer, config.n_positions)
     dataset, tokens, plan = _plan(dataset, tokens, experiment)
     split = split_examples(dataset, experiment)
     types = _types(dataset, tokenizer, tokens, plan, experiment)
@@ -119,6 +128,8 @@ def read_examples(data: Data) -> Dataset:
         return read(data.file)
     assert data.train is not None
     assert data.test is not None
+    if (Path(data.root) / data.train).resolve() == (Path(data.root) / data.test).resolve():
+        raise ConfigError(f"data.train and data.test are the same file, {data.train}.")
     examples: list[Example] = []
     notes: list[str] = []
     for side, file in (("train", data.train), ("test", data.test)):
@@ -144,6 +155,16 @@ def split_examples(dataset: Dataset, experiment: Experiment) -> Split:
         return given_split(dataset)
     settings = experiment.split
     return grouped_split(dataset.labels, dataset.groups, test=settings.test, seed=settings.seed)
+
+
+def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context: int) -> None:
+    """Refuse, before any work, a text whose attention cannot be drawn."""
+    for text in experiment.attention.texts:
+        n_tokens = len(tokenizer.encode(text, bos=experiment.tokens.bos).ids)
+        if not 0 < n_tokens <= context:
+            raise ConfigError(
+                f"attention.texts: {text[:60]!r} has {n_tokens} tokens; allowed are 1 to {context}."
+            )
 
 
 def read_card(data: Data) -> str | None:
@@ -242,24 +263,32 @@ def _types(
     if experiment.tokens.position.at in ("span", "word"):
         words = [e.text[slice(*e.span)] if e.span else "" for e in dataset.examples]
         return np.array(words, dtype=str)[plan.example]
+    # A text read at its end is known by its last word; its last token is mostly a full stop.
+    look_back = experiment.tokens.position.at in ("last", "mean")
+
+    @cache
+    def word(text: str, end: int, token: int) -> str:
+        return (last_word(text[:end]) if look_back else None) or tokenizer.strings([token])[0]
+
     last = plan.positions[plan.offsets[1:] - 1]
-    found: dict[tuple[str, int], str] = {}
-    for n, at in zip(plan.example, last, strict=True):
-        text = dataset.examples[n].text
-        if (text, at) not in found:
-            shown = tokenizer.strings([tokens[n].ids[at]])[0]
-            found[text, at] = last_word(text[: tokens[n].offsets[at, 1]]) or shown
-    keys = zip(plan.example, last, strict=True)
-    return np.array([found[dataset.examples[n].text, at] for n, at in keys], dtype=str)
+    found = [
+        word(dataset.examples[n].text, int(tokens[n].offsets[at, 1]), int(tokens[n].ids[at]))
+        for n, at in zip(plan.example, last, strict=True)
+    ]
+    return np.array(found, dtype=str)
 
 
 def last_word(text: str) -> str | None:
-    """Return the last run of letters and digits in a text, None if it has none.
+    """Return the last stretch without spaces, less the punctuation around it; None without any.
 
-    The last token of a sentence is mostly its full stop: that is no word to look up.
-
-    >>> last_word("The capital of Norway is Oslo.")
+    >>> last_word("The capital of Norway is 'Oslo'.")
     'Oslo'
+    >>> last_word("They don't ...")
+    "don't"
     """
-    words = re.findall(r"\w+", text)
-    return words[-1] if words else None
+    for stretch in reversed(text.split()):
+        # Punctuation only: a combining mark or a joiner at an end belongs to its letter.
+        inner = [n for n, letter in enumerate(stretch) if unicodedata.category(letter)[0] != "P"]
+        if inner:
+            return stretch[inner[0] : inner[-1] + 1]
+    return None

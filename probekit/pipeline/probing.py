@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from probekit.pipeline.prepare import Prepared
 from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData, ProbeSettings
 from probekit.probes.measurement import Measurement
-from probekit.provenance import pretty_json, write_atomic
+from probekit.provenance import digest_json, pretty_json, write_atomic
 from probekit.watcher import Watcher
 
 COLUMNS = (
@@ -65,24 +65,49 @@ def probe_sites(
     """
     rows = _table_rows(experiment, None, prober.baselines())
     for done, selection in enumerate(selections):
-        watcher.progress("probe", done, len(selections))
         kept = run_dir / "sites" / f"{selection.text}.json"
-        if not kept.exists():
-            measured = _measure(prober, stores, selection)
-            write_atomic(kept, pretty_json([_finite(asdict(m)) for m in measured]))
-        rows += _table_rows(experiment, selection, _read(kept))
+        measured = _read(kept)
+        if measured is None:
+            measured = _measure(prober, stores, selection, _Inner(watcher, done, len(selections)))
+            entries = [_finite(asdict(measurement)) for measurement in measured]
+            content = {"digest": digest_json(entries), "measurements": entries}
+            write_atomic(kept, pretty_json(content))
+        rows += _table_rows(experiment, selection, measured)
     watcher.progress("probe", len(selections), len(selections))
     return rows
 
 
+@dataclass(frozen=True)
+class _Inner:
+    """Tells a watcher of the fits within one of several sites."""
+
+    watcher: Watcher
+    sites_done: int
+    n_sites: int
+
+    def part(self, number: int, n_parts: int) -> Callable[[int, int], None]:
+        """Return what hears of the fits of one target of the site."""
+
+        def on_fit(done: int, total: int) -> None:
+            inner = (number + done / total) / n_parts
+            self.watcher.progress("probe", round(self.sites_done + inner, 2), self.n_sites)
+
+        return on_fit
+
+
 def _measure(
-    prober: Prober, stores: Mapping[str, ActivationStore], selection: SiteSelection
+    prober: Prober,
+    stores: Mapping[str, ActivationStore],
+    selection: SiteSelection,
+    inner: _Inner,
 ) -> list[Measurement]:
     return [
         measurement
-        for target, store in stores.items()
+        for number, (target, store) in enumerate(stores.items())
         for measurement in prober.site(
-            _features(store, selection), random=target == "random_weights"
+            _features(store, selection),
+            random=target == "random_weights",
+            on_fit=inner.part(number, len(stores)),
         )
     ]
 
@@ -97,11 +122,19 @@ def _features(store: ActivationStore, selection: SiteSelection) -> FloatArray:
     return values.reshape(len(values), -1).astype(np.float32, copy=False)
 
 
-def _read(path: Path) -> list[Measurement]:
+def _read(path: Path) -> list[Measurement] | None:
+    """Return the kept measurements of a site; None, so that they are made anew, if not whole."""
     try:
-        return [Measurement(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError) as error:
-        raise StoreError(f"{path} is damaged ({error}); delete it and run again.") from error
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["digest"] != digest_json(content["measurements"]):
+            return None
+        return [Measurement(**entry) for entry in content["measurements"]]
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError):
+        return None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _finite(entry: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +157,7 @@ def _table_rows(
     place: dict[str, Any] = {"probe": "none"}
     if selection is not None:
         place = {
-            "site": selection.site,
+            "site": selection.without_head.text,
             "layer": layer_of(selection.site),
             "component": describe(selection.site).component,
             "head": selection.head,

@@ -87,14 +87,12 @@ def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
     }
 
 
-def digests(
-    prepared: Prepared, weights: Mapping[str, str], captured: Mapping[str, Captured]
-) -> dict[str, str]:
+def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, str]:
     """Return the digests of everything that the numbers rest on."""
     return {
         "dataset": prepared.dataset.digest,
         "tokenizer": prepared.tokenizer.digest,
-        **{f"weights ({target})": digest for target, digest in weights.items()},
+        **{f"weights ({t})": part.store.identity.weights for t, part in captured.items()},
         **{f"activations ({target})": part.root for target, part in captured.items()},
     }
 

@@ -15,7 +15,7 @@ import safetensors.numpy
 import torch
 
 from probekit.activations.capture import Captured, capture
-from probekit.activations.identity import digest_weights
+from probekit.activations.identity import identify
 from probekit.activations.store import default_root
 from probekit.errors import ConfigError
 from probekit.experiment.loader import dump_experiment, load_experiment
@@ -37,7 +37,7 @@ from probekit.report.attention import AttentionPrompt
 from probekit.report.page import write_report
 from probekit.watcher import SILENT, Watcher
 
-# What a run's numbers depend on beside its inputs.
+# What a run's numbers depend on beside its inputs and activations, whose identity says it itself.
 _CODE = (
     "probekit.probes",
     "probekit.data",
@@ -115,10 +115,10 @@ def run(
         prepared = prepare(experiment)
         card = read_card(experiment.data)
         models = _load_models(experiment, device)
-        weights = {target: digest_weights(model) for target, model in models.items()}
         prober = make_prober(experiment, prepared)  # before the long work: it checks the rows
-        key = _key(experiment, prepared, weights, card, device)
+        key = _key(experiment, prepared, models, card)
         folder = Path(out) / experiment.name / key
+        write_atomic(folder / ".started", created)  # an unusable folder is told before the work
     with clock.step("capture"):
         captured = _capture(experiment, prepared, models, cache_root, watcher)
     with clock.step("probe"):
@@ -142,7 +142,8 @@ def run(
         "attention": [{"text": p.text, "tokens": list(p.tokens)} for p in prompts],
         "norms": norms,
         "versions": versions(),
-        "digests": digests(prepared, weights, captured),
+        "digests": digests(prepared, captured),
+        "C_grid": list(experiment.probe.C),
         "seeds": {
             "split": experiment.split.seed,
             "probe": experiment.probe.seed,
@@ -151,6 +152,7 @@ def run(
         "seconds": clock.seconds,
     }
     write_atomic(folder / "run.json", pretty_json(record))
+    (folder / ".started").unlink(missing_ok=True)
     report = write_report(folder) if page else None
     return RunResult(folder, table, folder / "results.csv", report, record)
 
@@ -180,7 +182,7 @@ def _load_models(experiment: Experiment, device: str) -> Models:
 
 def _check_device(device: str) -> None:
     try:
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
         raise ConfigError(f"--device {device}: {str(error).splitlines()[0]}") from error
 
@@ -201,19 +203,14 @@ def _capture(
             prepared.sites,
             root=default_root() if cache_root is None else cache_root,
             dtype=experiment.capture.dtype,
+            step="capture" if target == "task" else "capture, untrained",
             watcher=watcher,
         )
         for target, model in models.items()
     }
 
 
-def _key(
-    experiment: Experiment,
-    prepared: Prepared,
-    weights: Mapping[str, str],
-    card: str | None,
-    device: str,
-) -> str:
+def _key(experiment: Experiment, prepared: Prepared, models: Models, card: str | None) -> str:
     """Return what names the run's folder: a hash of all that its files depend on."""
     config = experiment.model_dump(mode="json")
     del config["data"]["root"]  # where the files lie does not change what they say
@@ -222,10 +219,17 @@ def _key(
         {
             "config": config,
             "card": card,
-            "device": torch.device(device).type,
             "data": prepared.dataset.digest,
-            "weights": weights,
-            "tokenizer": prepared.tokenizer.digest,
+            "activations": {
+                target: identify(
+                    model,
+                    prepared.tokenizer.digest,
+                    prepared.ids,
+                    prepared.plan,
+                    experiment.capture.dtype,
+                ).to_json()
+                for target, model in models.items()
+            },
             "code": digest_code(*_CODE),
             "libraries": {name: found[name] for name in _LIBRARIES},
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,19 +124,32 @@ class Prober:
 
     def _draw_controls(self) -> list[Codes]:
         types, draws, seed = self.data.types, self.settings.control_draws, self.settings.seed
-        if draws and len(np.unique(types)) == 1:
+        if draws and len(np.unique(types[self.data.train])) == 1:
             raise ConfigError(
-                f"control_draws is {draws}, but all rows have the word type {str(types[0])!r}: one "
-                "random label for all of them controls nothing. Set `control_draws` to 0."
+                f"control_draws is {draws}, but all training rows have the word type "
+                f"{str(types[0])!r}: one random label for all of them controls nothing. "
+                "Set `control_draws` to 0."
             )
-        known = self.data.y[self.data.train]
-        return [self._codes(control_labels(types, known, seed, draw)) for draw in range(draws)]
+        train = self.data.train
+        drawn = (
+            self._codes(control_labels(types, self.data.y[train], seed, draw)) for draw in count()
+        )
+        # Few types may all draw one label by chance: there is nothing to learn in such a draw.
+        usable = (codes for codes in drawn if len(np.unique(codes[train])) > 1)
+        return list(islice(usable, draws))
 
     def _sample_training_rows(self) -> NDArray[np.int64]:
         train, limit = self.data.train, self.settings.fit_rows
         if limit is None:
             return train
-        return train[sample_groups(self.data.groups[train], limit, self.settings.seed)]
+        kept = train[sample_groups(self.data.groups[train], limit, self.settings.seed)]
+        lost = sorted(set(self.data.classes) - set(self.data.y[kept]))
+        if lost:
+            raise DataError(
+                f"fit_rows is {limit}, which leaves no training row of the label {str(lost[0])!r} "
+                f"({len(lost)} labels in all are lost). Raise `fit_rows`, or take another `seed`."
+            )
+        return kept
 
     def _rows(self, numbers: NDArray[np.int64]) -> _Rows:
         groups = self.data.groups[numbers]
@@ -194,9 +208,10 @@ class Prober:
 
     def _measure(self, target: Target, probes: Sequence[_Probe]) -> list[Measurement]:
         origin = Origin.fitted(target, self.settings.seed, [probe.column for probe in probes])
+        searched = origin.of_search([probe.column for probe in probes])
         return [
             *measure_test(origin, [probe.test for probe in probes]),
-            measure_validation(origin, [probe.validation for probe in probes]),
+            measure_validation(searched, [probe.validation for probe in probes]),
         ]
 
     def _measure_selectivity(self, task: _Probe, controls: Sequence[_Probe]) -> Measurement:

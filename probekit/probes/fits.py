@@ -20,12 +20,14 @@ from probekit.probes.solver import FINAL, SEARCH, Codes, Design, Fit, prepare, s
 class Column:
     """One label column after tuning: the C chosen, the fit on all rows, and the held-out guesses.
 
-    `held_out` (n_samples,) has for each row the code guessed by the fit that left out its fold.
+    `held_out` (n_samples,) has for each row the code guessed by the fit that left out its fold;
+    `search` are those fits, one a fold.
     """
 
     C: float
     fit: Fit
     held_out: Codes
+    search: tuple[Fit, ...]
 
 
 def count_fits(n_columns: int, folds: int, grid: Sequence[float]) -> int:
@@ -57,6 +59,7 @@ def fit_columns(
     """
     grid = sorted(grid)
     held_out = np.zeros((len(columns), len(grid), len(X)), dtype=np.int64)
+    searched: dict[int, list[list[Fit]]] = {}  # by fold: [column][place of C]
     designs: list[Design] = []
 
     def prepare_all() -> None:
@@ -65,14 +68,17 @@ def fit_columns(
     def search(fold: int) -> None:
         outside = fold_of_row == fold
         inside = [codes[~outside] for codes in columns]
-        guesses = _search(X[~outside], X[outside], inside, grid, max_iter, progress)
-        held_out[:, :, outside] = guesses
+        design = prepare(X[~outside], SEARCH)
+        rows = design.turn(X[outside])
+        searched[fold] = [_path(design, codes, grid, max_iter, progress) for codes in inside]
+        held_out[:, :, outside] = [[fit.predict(rows) for fit in path] for path in searched[fold]]
 
     def finish(column: int) -> Column:
-        C = grid[best[column]]
-        fit = solve(designs[0], columns[column], C, max_iter=max_iter)
+        place = int(best[column])
+        fit = solve(designs[0], columns[column], grid[place], max_iter=max_iter)
         progress.step()
-        return Column(C, fit, held_out[column, best[column]])
+        of_folds = tuple(paths[column][place] for paths in searched.values())
+        return Column(grid[place], fit, held_out[column, place], of_folds)
 
     searches: list[Callable[[], None]] = [
         partial(search, fold) for fold in range(int(fold_of_row.max()) + 1)
@@ -84,23 +90,14 @@ def fit_columns(
     return designs[0], run_all(finishes, progress)
 
 
-def _search(
-    X: NDArray[np.floating],
-    left_out: NDArray[np.floating],
-    columns: Sequence[Codes],
-    grid: Sequence[float],
-    max_iter: int,
-    progress: Progress,
-) -> NDArray[np.int64]:
-    """Return guesses (n_columns, n_C, n_left_out) for the rows that a fold leaves out of X."""
-    design = prepare(X, SEARCH)
-    rows = design.turn(left_out)
-    guesses = np.zeros((len(columns), len(grid), len(rows)), dtype=np.int64)
-    for column, codes in enumerate(columns):
-        fit = None
-        for place, C in enumerate(grid):
-            # Each C sets out from the solution of the one before.
-            fit = solve(design, codes, C, tolerance=SEARCH.tolerance, max_iter=max_iter, start=fit)
-            guesses[column, place] = fit.predict(rows)
-            progress.step()
-    return guesses
+def _path(
+    design: Design, codes: Codes, grid: Sequence[float], max_iter: int, progress: Progress
+) -> list[Fit]:
+    """Return the fit at each C of a rising grid, each set out from the one before."""
+    fits: list[Fit] = []
+    for C in grid:
+        start = fits[-1] if fits else None
+        tolerance = SEARCH.tolerance
+        fits.append(solve(design, codes, C, tolerance=tolerance, max_iter=max_iter, start=start))
+        progress.step()
+    return fits

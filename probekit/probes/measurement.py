@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -70,6 +70,16 @@ class Origin:
             n_iter=max(column.fit.n_iter for column in columns),
             converged=all(column.fit.converged for column in columns),
             gradient_norm=max(column.fit.gradient_norm for column in columns),
+        )
+
+    def of_search(self, columns: Sequence[Column]) -> Origin:
+        """Return the origin of the held-out guesses, told by the worst of the folds' fits."""
+        fits = [fit for column in columns for fit in column.search]
+        return replace(
+            self,
+            n_iter=max(fit.n_iter for fit in fits),
+            converged=all(fit.converged for fit in fits),
+            gradient_norm=max(fit.gradient_norm for fit in fits),
         )
 
 

@@ -36,7 +36,7 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """Return the figure of a metric on the test rows against depth, with all its company.
 
     Task lines carry their interval as a band; control and random weights are dashed and dotted;
-    majority and word identity are horizontal lines. The site that was chosen on validation rows
+    majority and word identity are horizontal lines. The site that was chosen by cross-validation
     is marked, in the figure of every metric.
 
     Raises:
@@ -104,15 +104,20 @@ def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def series_of(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield each series of the placed rows with a name of just the columns in which they differ."""
+    """Yield each series of the placed rows with its name."""
+    for name, series in rows.groupby(series_names(rows), sort=False):
+        yield str(name), series
+
+
+def series_names(rows: pd.DataFrame) -> pd.Series[str]:
+    """Return for each placed row a name of just the columns in which the series differ."""
     task = only(rows, target="task")
     differing = [column for column in SERIES if len(task[column].unique()) > 1]
     names = pd.Series("", index=rows.index)
     for column in differing:
         cells = rows[column].map("seed {:.0f}".format if column == "seed" else str)
         names = names.str.cat(cells, sep=" · " if column != differing[0] else "")
-    for name, series in rows.groupby(names, sort=False):
-        yield str(name), series
+    return names
 
 
 def levels(measured: pd.DataFrame) -> list[tuple[str, pd.Series]]:
@@ -246,7 +251,7 @@ def _mark_chosen(figure: go.Figure, table: pd.DataFrame, rows: pd.DataFrame) -> 
         figure.add_annotation(
             x=row["depth"],
             y=row["value"],
-            text="chosen on validation",
+            text="chosen by<br>cross-validation",
             showarrow=True,
             arrowhead=0,
             arrowcolor="#7A7F87",

@@ -22,7 +22,7 @@ from probekit.report.figures import layer_curve, norm_curve
 from probekit.report.record import Example, Norms, RunRecord, load_record
 from probekit.report.sites import site_table
 from probekit.report.style import METRICS
-from probekit.report.table import chosen_row, load_table, measured_metrics
+from probekit.report.table import load_table, measured_metrics
 from probekit.report.template import render
 
 # These curves stand open on the page, the ones of other metrics folded below them.
@@ -62,7 +62,7 @@ def _page(run_dir: Path) -> str:
         "report.html",
         record=record,
         answer=words.answer(table),
-        warnings=[*words.warnings(table), *_other_choice(table, record), *record.warnings],
+        warnings=words.warnings(table, record),
         curves=[(CURVES[metric], curves.pop(metric)) for metric in CURVES if metric in curves],
         folded_curves=[(METRICS[metric], curve) for metric, curve in curves.items()],
         sites=site_table(table),
@@ -100,16 +100,6 @@ def _norms(norms: list[Norms]) -> FigurePart:
         "Norm of position 0 against the others. "
         + ", ".join(f"{site} {r:.1f} times" for site, r in zip(rows["site"], ratios, strict=True)),
     )
-
-
-def _other_choice(table: pd.DataFrame, record: RunRecord) -> list[str]:
-    chosen = chosen_row(table)
-    if record.best is None or chosen is None or record.best.site == chosen["site"]:
-        return []
-    return [
-        f"run.json names {record.best.site} as the chosen site, the validation rows of results.csv "
-        f"say {chosen['site']}; this page goes by the rows."
-    ]
 
 
 def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:

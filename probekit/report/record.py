@@ -46,7 +46,7 @@ class Finding(Part):
 
 
 class DataFacts(Part):
-    """What was probed for: counts by split and label, examples, and what the checks found."""
+    """What was probed for: counts, examples, what the checks found, and a card in Markdown."""
 
     name: str
     n_examples: int
@@ -56,13 +56,15 @@ class DataFacts(Part):
     examples: list[Example] = []
     notes: list[str] = []
     findings: list[Finding] = []
+    card: str | None = None
 
 
 class Best(Part):
-    """The site that the run chose."""
+    """The site that the run chose, or a head of it."""
 
     site: str
     layer: int | None
+    head: int | None = None
     chosen_by: str
 
 
@@ -99,6 +101,7 @@ class RunRecord(Part):
     digests: dict[str, str] = {}
     seeds: dict[str, Any] = {}
     seconds: dict[str, float] = {}
+    C_grid: list[float] = []
 
 
 def load_record(path: Path) -> RunRecord:

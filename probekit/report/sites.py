@@ -11,17 +11,15 @@ from probekit.report.figures import series_of
 from probekit.report.style import format_number
 from probekit.report.table import chosen_row, n_blocks, only, placed, same_features, tick
 
-# Each column with the target and metric of the row that fills it.
+# Each column with the target, split and metric of the row that fills it.
 COLUMNS = {
-    "accuracy": ("task", "accuracy"),
-    "control task": ("control", "accuracy"),
-    "selectivity": ("task", "selectivity"),
-    "random weights": ("random_weights", "accuracy"),
-    "C": ("task", "accuracy"),
-    "converged": ("task", "accuracy"),
-    "balanced accuracy": ("task", "balanced_accuracy"),
-    "macro F1": ("task", "macro_f1"),
-    "AUROC": ("task", "auroc"),
+    "accuracy": ("task", "test", "accuracy"),
+    "cross-validated": ("task", "validation", "accuracy"),
+    "control task": ("control", "test", "accuracy"),
+    "selectivity": ("task", "test", "selectivity"),
+    "random weights": ("random_weights", "test", "accuracy"),
+    "C": ("task", "test", "accuracy"),
+    "converged": ("task", "test", "accuracy"),
 }
 
 
@@ -45,13 +43,13 @@ class SiteTable:
 
 
 def site_table(table: pd.DataFrame) -> SiteTable:
-    """Return the table of the task's test rows, series by series, from shallow to deep."""
-    placed_rows = placed(only(table, split="test"))
+    """Return a line for each site with a test row of the task, by series, from shallow to deep."""
+    placed_rows = placed(table)
     chosen = chosen_row(table)
     rows = tuple(
         _site_row(name, task, series, n_blocks(placed_rows), chosen)
         for name, series in series_of(placed_rows)
-        for _, task in only(series, target="task", metric="accuracy").iterrows()
+        for _, task in only(series, target="task", split="test", metric="accuracy").iterrows()
     )
     return SiteTable(rows, tuple(name for name in COLUMNS if any(name in r.cells for r in rows)))
 
@@ -59,7 +57,7 @@ def site_table(table: pd.DataFrame) -> SiteTable:
 def _site_row(
     series_name: str, task: pd.Series, series: pd.DataFrame, blocks: int, chosen: pd.Series | None
 ) -> SiteRow:
-    beside = same_features(series, task).set_index(["target", "metric"])
+    beside = same_features(series, task).set_index(["target", "split", "metric"])
     return SiteRow(
         layer=tick(task["depth"], blocks),
         site=task["site"],

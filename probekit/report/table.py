@@ -29,8 +29,8 @@ ALLOWED = {
 RESIDUAL_STREAM = ("embed", "resid_pre", "resid_post", "ln_final.normalized")
 EMBED_DEPTH = -1
 
-# A selection of a head, as in blocks.5.attn.hook_z[head=3], stands in a column of its own.
-SITE = r"^(?:blocks\.(?P<layer>\d+)\.)?(?P<component>[^\[]*)"
+# A neuron stands in the site, as in blocks.5.mlp.hook_post[neuron=3]; a head has its own column.
+SITE = r"^(?:blocks\.(?P<layer>\d+)\.)?(?P<component>[^\[]*)(?:\[neuron=(?P<neuron>\d+)\])?"
 
 # Rows that agree in these columns belong to one line of a figure.
 SERIES = ("run", "model", "dataset", "line", "position", "probe", "seed")
@@ -93,6 +93,7 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
 
     The depth of block l is l. The residual stream before block l is the one after block l - 1 and
     stands there; the embedding stands before block 0 and the final norm after the last block.
+    Every head and every neuron has a line of its own.
 
     >>> rows = pd.DataFrame({
     ...     "site": ["ln_final.hook_normalized", "blocks.1.hook_resid_pre", "blocks.1.attn.hook_z"],
@@ -108,9 +109,11 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     before = component.eq("resid_pre").astype(float)
     rows["depth"] = names["layer"].astype(float).sub(before).fillna(pd.Series(ends, rows.index))
     rows["depth"] = rows["depth"].astype(int)
-    heads = ["" if np.isnan(head) else f" head {head:.0f}" for head in rows["head"].astype(float)]
     rows["line"] = component.mask(component.isin(RESIDUAL_STREAM), "residual stream")
-    rows["line"] += pd.Series(heads, rows.index, dtype=str)
+    for axis, numbers in {"head": rows["head"], "neuron": names["neuron"]}.items():
+        rows["line"] += (
+            numbers.astype(float).map(f" {axis} {{:.0f}}".format).mask(numbers.isna(), "")
+        )
     return rows.sort_values("depth", kind="stable")
 
 
@@ -138,13 +141,27 @@ def ticks(rows: pd.DataFrame) -> dict[int, str]:
     }
 
 
-def chosen_row(table: pd.DataFrame) -> pd.Series | None:
-    """Return the placed task row of the highest accuracy in cross-validation, None without any.
+def ranked_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the placed task rows of accuracy in cross-validation, from the highest to the lowest.
 
-    Test rows are never looked at; among equals the shallowest is taken.
+    Test rows are never looked at; among equals the shallowest comes first.
     """
     rows = placed(only(table, target="task", split="validation", metric="accuracy"))
-    return None if rows.empty else rows.iloc[int(rows["value"].argmax())]
+    return rows.sort_values("value", ascending=False, kind="stable")
+
+
+def chosen_row(table: pd.DataFrame) -> pd.Series | None:
+    """Return the first of the ranked rows, None without any."""
+    return next((row for _, row in ranked_rows(table).iterrows()), None)
+
+
+def selection(site: str, head: float | None) -> str:
+    """Return a site with its head as people write it.
+
+    >>> selection("blocks.5.attn.hook_z", 3)
+    'blocks.5.attn.hook_z[head=3]'
+    """
+    return site if head is None or np.isnan(head) else f"{site}[head={head:.0f}]"
 
 
 def measured_metrics(table: pd.DataFrame) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
-from probekit.report.figures import levels, measured_rows, series_of
+from probekit.report.figures import levels, measured_rows, series_names, series_of
+from probekit.report.record import RunRecord
 from probekit.report.style import LEVELS, LINES, METRICS, format_number
 from probekit.report.table import (
     EMBED_DEPTH,
@@ -12,7 +15,9 @@ from probekit.report.table import (
     n_blocks,
     only,
     placed,
+    ranked_rows,
     same_features,
+    selection,
     tick,
 )
 
@@ -50,29 +55,44 @@ def answer(table: pd.DataFrame) -> str:
     """Return the result in words: the chosen site, its accuracy, and that of all its company."""
     chosen = chosen_row(table)
     if chosen is None:
-        return "No layer was chosen: the results hold no validation rows of the task."
+        return "No layer was chosen: the results hold no cross-validation of the task."
     company = company_of(chosen, table)
     task = company.pop("task", None)
     place = _place(chosen, table)
     if task is None:
-        return f"{place} was chosen on validation, and has no test row."
+        return f"Chosen by cross-validation: {place}, which has no test row."
     beside = [
         f"{words} {company[name]['value']:.2f}" for name, words in NAMES.items() if name in company
     ]
     return " ".join(
         [
-            f"Best at {place}, chosen on validation: accuracy "
-            f"{format_number(task['value'], task['ci_low'], task['ci_high'], places=2)}",
+            f"Chosen: {place}, by cross-validated accuracy on training rows "
+            f"{format_number(chosen['value'])}{_next(table)}: accuracy",
+            format_number(task["value"], task["ci_low"], task["ci_high"], places=2),
             f"on {task['n_test']:,.0f} held-out rows of {task['n_groups']:,.0f} groups.",
             f"Beside it: {'; '.join(beside)}." if beside else "It was measured without company.",
         ]
     )
 
 
+def _next(table: pd.DataFrame) -> str:
+    """Return the site that came second, by its depth and the series it belongs to, if any did."""
+    ranked = ranked_rows(table)
+    second = ranked.assign(series=series_names(ranked)).iloc[1:2]
+    return "".join(
+        f" (next: {' '.join(filter(None, [_depth(row, table), row['series']]))}, "
+        f"{format_number(row['value'])})"
+        for _, row in second.iterrows()
+    )
+
+
 def _place(row: pd.Series, table: pd.DataFrame) -> str:
+    return f"{_depth(row, table)} ({selection(row['site'], row['head'])})"
+
+
+def _depth(row: pd.Series, table: pd.DataFrame) -> str:
     name = tick(row["depth"], n_blocks(placed(table)))
-    names = {"embed": "the embedding", "final norm": "the final norm"}
-    return f"{names.get(name, f'block {name}')} ({row['site']})"
+    return {"embed": "the embedding", "final norm": "the final norm"}.get(name, f"block {name}")
 
 
 def company_of(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
@@ -93,9 +113,17 @@ def company_of(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
     return {str(member["target"]): member for _, member in pd.concat(company).iterrows()}
 
 
-def warnings(table: pd.DataFrame) -> list[str]:
+def warnings(table: pd.DataFrame, record: RunRecord) -> list[str]:
     """Return a sentence for each reason to doubt the result at the chosen site."""
-    return [*_rivals(table), *_unconverged(table), *_few_groups(table)]
+    return [
+        *_rivals(table),
+        *_edge_of_grid(table, record.C_grid),
+        *_unconverged(table),
+        *_few_groups(table),
+        *(finding.message for finding in record.data.findings if finding.level != "info"),
+        *_other_choice(table, record),
+        *record.warnings,
+    ]
 
 
 def _rivals(table: pd.DataFrame) -> list[str]:
@@ -109,6 +137,18 @@ def _rivals(table: pd.DataFrame) -> list[str]:
         sentence.format(rival=format_number(company[name]["value"]), task=shown)
         for name, sentence in RIVALS.items()
         if name in company and company[name]["value"] >= task["ci_low"]
+    ]
+
+
+def _edge_of_grid(table: pd.DataFrame, grid: list[float]) -> list[str]:
+    chosen = chosen_row(table)
+    if chosen is None or len(grid) < 2:
+        return []
+    return [
+        f"C is {chosen['C']:g} at the chosen site, the {name} of those offered: "
+        "a wider grid (probe.C) may move the numbers."
+        for name, end in {"smallest": min(grid), "largest": max(grid)}.items()
+        if math.isclose(chosen["C"], end)
     ]
 
 
@@ -135,12 +175,31 @@ def _few_groups(table: pd.DataFrame) -> list[str]:
     ]
 
 
+def _other_choice(table: pd.DataFrame, record: RunRecord) -> list[str]:
+    chosen = chosen_row(table)
+    if record.best is None or chosen is None:
+        return []
+    named = selection(record.best.site, record.best.head)
+    found = selection(chosen["site"], chosen["head"])
+    if named == found:
+        return []
+    return [
+        f"run.json names {named} as the chosen site, the cross-validation in results.csv says "
+        f"{found}; this page goes by the latter."
+    ]
+
+
 def caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
     """Return what a figure of the metric shows: rows, groups, intervals, probes, seed."""
     rows = measured_rows(table, metric)
     task = only(rows, target="task")
     sentences = {
-        "Accuracy on the task minus that on the control task.": metric == "selectivity",
+        "Accuracy on the task minus that on the control task. "
+        "The control task gives each word a random label (Hewitt and Liang 2019): a probe that "
+        "scores well on it can learn words by heart. Where the task's test words or groups are "
+        "new and the control's words are not, selectivity can be negative.": (
+            metric == "selectivity"
+        ),
         f"{METRICS[metric].capitalize()} on {_spread(task, 'n_test')} held-out rows of "
         f"{_spread(task, 'n_groups')} groups, by probes fitted on {_spread(task, 'n_train')} rows "
         f"(seed {_spread(task, 'seed')}).": True,

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from probekit.activations import capture as capturing
+from probekit.activations import identity as identity_module
 from probekit.activations.capture import capture
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
@@ -20,7 +21,14 @@ from probekit.errors import ConfigError, StoreError, StoreMismatchError, Unknown
 from probekit.model.gpt2 import GPT2
 from tests.model.reference import TINY
 
-SITES = ("blocks.0.hook_resid_pre", "blocks.2.attn.hook_z", "blocks.3.hook_resid_post")
+# Asking for the norms or for the result of single heads must change no bit elsewhere.
+SITES = (
+    "blocks.0.hook_resid_pre",
+    "blocks.0.ln1.hook_normalized",
+    "blocks.1.attn.hook_result",
+    "blocks.2.attn.hook_z",
+    "blocks.3.hook_resid_post",
+)
 
 
 def make_tokens(n=60, seed=0):
@@ -95,9 +103,9 @@ def test_identical_sequences_run_once(tmp_path, model, monkeypatch):
 
 def test_a_second_run_computes_nothing_and_a_new_site_only_itself(tmp_path, model):
     first = run(tmp_path, model)
-    assert (first.computed, first.reused) == (3 * len(first.store.shards), 0)
+    assert (first.computed, first.reused) == (len(SITES) * len(first.store.shards), 0)
     second = run(tmp_path, model)
-    assert (second.computed, second.reused) == (0, 3 * len(first.store.shards))
+    assert (second.computed, second.reused) == (0, len(SITES) * len(first.store.shards))
     assert second.root == first.root
     more = run(tmp_path, model, sites=(*SITES, "blocks.1.hook_mlp_out"))
     assert more.computed == len(first.store.shards)
@@ -149,11 +157,56 @@ def test_whatever_changes_the_numbers_never_reuses_a_row(tmp_path, model, change
     assert second.store.folder != first.store.folder
 
 
-def test_heads_are_part_of_the_identity(tmp_path):
-    one = GPT2(dataclasses.replace(TINY, n_head=1), seed=1)
-    first, second = run(tmp_path, GPT2(TINY, seed=1)), run(tmp_path, one)
+@pytest.mark.parametrize("size", [{"n_head": 1}, {"layer_norm_epsilon": 0.1}])
+def test_sizes_that_no_parameter_shows_are_part_of_the_identity(tmp_path, size):
+    other = GPT2(dataclasses.replace(TINY, **size), seed=1)
+    first, second = run(tmp_path, GPT2(TINY, seed=1)), run(tmp_path, other)
     assert second.reused == 0
     assert second.store.folder != first.store.folder
+
+
+def test_positions_are_part_of_the_identity(tmp_path, model):
+    tokens = make_tokens()
+    plan = last_and_mean(tokens)
+    first = capture(model, "t", tokens, plan, SITES, root=tmp_path)
+    moved = dataclasses.replace(plan, positions=np.maximum(plan.positions - 1, 0))
+    assert capture(model, "t", tokens, moved, SITES, root=tmp_path).reused == 0
+    assert first.computed > 0
+
+
+def test_the_code_is_part_of_the_identity(tmp_path, model, monkeypatch):
+    first = run(tmp_path, model)
+    monkeypatch.setattr(identity_module, "digest_code", lambda *packages: "other code")
+    assert run(tmp_path, model).store.folder != first.store.folder
+
+
+def test_a_layout_of_other_rows_is_never_read(tmp_path, model):
+    store = run(tmp_path, model).store
+    path = store.folder / "rows.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="delete the folder"):
+        run(tmp_path, model)
+
+
+def test_a_finished_cache_is_read_where_nothing_can_be_written(tmp_path, model, monkeypatch):
+    run(tmp_path, model)
+
+    def read_only(*arguments):
+        raise AssertionError
+
+    monkeypatch.setattr("probekit.activations.store.write_atomic", read_only)
+    monkeypatch.setattr(ActivationStore, "locked", read_only)
+    assert run(tmp_path, model).computed == 0
+
+
+def test_what_a_killed_writer_left_half_written_is_swept(tmp_path, model):
+    store = run(tmp_path, model).store
+    left = store.folder / SITES[0] / ".00000.safetensors.x1y2"
+    left.write_bytes(b"half")
+    run(tmp_path, model, sites=(*SITES, "blocks.1.hook_mlp_out"))
+    assert not left.exists()
 
 
 def test_opening_with_another_expectation_lists_what_differs(tmp_path, model):
@@ -205,7 +258,7 @@ def test_killed_at_random_moments_and_resumed_gives_the_same_bytes(tmp_path, mod
 @pytest.mark.parametrize("damage", ["truncated", "lost", "record lost", "record broken"])
 def test_a_shard_that_is_not_whole_is_made_again(tmp_path, model, damage):
     first = run(tmp_path, model)
-    path = first.store.folder / SITES[1] / "00002.safetensors"
+    path = first.store.folder / SITES[3] / "00002.safetensors"
     expected = files(first.store.folder)
     if damage == "truncated":
         path.write_bytes(path.read_bytes()[:-7])
@@ -216,7 +269,7 @@ def test_a_shard_that_is_not_whole_is_made_again(tmp_path, model, damage):
     else:
         path.with_suffix(".json").write_text("{")
     with pytest.raises(UnknownNameError, match="does not hold all of"):
-        first.store.read(SITES[1])
+        first.store.read(SITES[3])
     again = run(tmp_path, model)
     assert again.computed == 1
     assert files(again.store.folder) == expected
@@ -225,12 +278,15 @@ def test_a_shard_that_is_not_whole_is_made_again(tmp_path, model, damage):
 def test_one_flipped_bit_is_found_and_named(tmp_path, model):
     store = run(tmp_path, model).store
     store.verify()
-    path = store.folder / SITES[2] / "00001.safetensors"
+    path = store.folder / SITES[-1] / "00001.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"1 files are not.*hook_resid_post/00001\.safetensors"):
+    message = r"1 files are not.*hook_resid_post/00001\.safetensors"
+    with pytest.raises(StoreError, match=message):
         store.verify()
+    with pytest.raises(StoreError, match=message):  # no run takes such rows for numbers
+        run(tmp_path, model)
 
 
 def test_non_finite_rows_are_refused_by_site_and_row(tmp_path, model):
@@ -316,11 +372,12 @@ def test_two_runs_on_one_cache_the_second_waits_and_then_reuses(tmp_path, model)
     tell = watcher.tell
     watcher.tell = lambda message: (tell(message), let_go.set())
     tokens = make_tokens()
+    sites = (*SITES, "blocks.1.hook_mlp_out")
     again = capture(
-        model, "t", tokens, last_and_mean(tokens), SITES, root=tmp_path, watcher=watcher
+        model, "t", tokens, last_and_mean(tokens), sites, root=tmp_path, watcher=watcher
     )
     other.join(30)
-    assert again.computed == 0
+    assert again.reused == first.computed
     assert "another run is writing" in watcher.messages[0]
 
 

@@ -109,7 +109,7 @@ def test_a_missing_text_is_put_together_from_the_words(read):
         word(1, "Oh", misc="SpaceAfter=No"), word(2, "!"), word(3, "No"), "", word(1, "x")
     )
     assert [example.text for example in dataset.examples] == ["Oh! No"] * 3 + ["x"]
-    assert list(dataset.groups) == ["sentence 1"] * 3 + ["sentence 2"]
+    assert list(dataset.groups) == ["tiny.conllu, sentence 1"] * 3 + ["tiny.conllu, sentence 2"]
     assert dataset.notes == (
         "sentences without a text, which was put together from their words: 2",
     )
@@ -120,7 +120,7 @@ def test_documents_group_their_sentences(read):
         "# newdoc id = d1", word(1, "a"), "", word(1, "b"), "", "# newdoc", word(1, "c"),
         group="document",
     )  # fmt: skip
-    assert list(dataset.groups) == ["d1", "d1", "document from sentence 3"]
+    assert list(dataset.groups) == ["d1", "d1", "tiny.conllu, document from sentence 3"]
     with pytest.raises(DataError, match=r"conllu:1: no `# newdoc` stands before"):
         read(word(1, "a"), "", "# newdoc", word(1, "b"), group="document")
 

@@ -46,10 +46,16 @@ def refusal(path, overrides=()):
         ("bos: false", "bos: no", r"line 9: tokens\.bos is 'no'"),
         ("  bos: false\n", "", r"line 8: the key 'tokens\.bos' is missing; whether <\|endoftext"),
         ("name: small\n", "", r"the key 'name' is missing; the folder of its runs"),
-        ("format: csv", "format: xls", r"line 6: data\.format is 'xls'.*'csv', 'tsv'"),
-        ("{at: last}", "{at: lasd}", r"line 10: tokens\.position\.at is 'lasd'"),
+        ("format: csv", "format: xls", r"line 6: data\.format is 'xls'\. Allowed: conllu, csv"),
+        ("{at: last}", "{at: lasd}", r"line 10: tokens\.position\.at is 'lasd'\. Nearest: last\.$"),
         ("{at: last}", "{at: index}", r"line 10: `index` must be given for `at: index`"),
-        ("{at: last}", "{at: word}", r"data\.columns has no start and end"),
+        ("{at: last}", "{at: word}", r"line 10: tokens\.position\.at is 'word', but data\.columns"),
+        ("{at: last}", "\n    at: index", r"line 11: `index` must be given for `at: index`"),
+        ("{at: last}", "\n    at: last\n    index: 3", r"line 12: `index` must be given"),
+        ("{at: last}", "\n    at: first\n    pieces: mean", r"line 12: `pieces: mean` goes with"),
+        ("{at: last}", "\n    at: span", r"line 11: tokens\.position\.at is 'span'"),
+        ("file: rows.csv", "file: rows.csv\n  columns:\n    end: e", r"line 9: `start` and `end`"),
+        ("file: rows.csv", "train: a\n  test: b\n  columns:\n    split: s", r"line 10: `columns"),
         ("  file: rows.csv\n", "  train: a.csv\n", r"line 4: give either `file`, or both"),
         ("name: small", "name: ../up", r"line 1: name is '\.\./up'"),
         ("name: small", "name: [a]", r"line 1: name is \['a'\]"),
@@ -82,6 +88,28 @@ def test_all_mistakes_are_listed_at_once(write):
     assert len(refusal(path).splitlines()) == 3  # unknown key, missing key, wrong type
 
 
+def test_a_refused_tag_names_its_file_once(write):
+    path = write(GOOD.replace("name: small", "name: !!python/object:os.system x"))
+    tag = "tag:yaml.org,2002:python/object:os.system"
+    assert refusal(path) == f"{path}, line 1: tags ({tag}) are not allowed."
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("\ta: 1", 1), ("a:\n\tb: 1\n", 2), ("a:\n- b\n\t- c\n", 3)]
+)
+def test_a_tab_is_called_a_tab(write, text, line):
+    path = write(text)
+    assert refusal(path) == f"{path}, line {line}: a tab; indent with spaces."
+
+
+def test_what_yaml_itself_refuses_is_one_line(write):
+    for text in ("a: 2024-13-45", "a: " + "1" * 5000, "\x00"):
+        answer = refusal(write(text))
+        assert "is not valid YAML" in answer
+        assert answer.count("file.yaml") == 1
+        assert len(answer.splitlines()) == 1
+
+
 @pytest.mark.parametrize("text", ["", "- a\n", "text\n", "\x00", "a: 1\n---\nb: 2\n", "\ta: 1"])
 def test_what_is_no_mapping_is_refused(write, text):
     assert "file.yaml" in refusal(write(text))
@@ -108,8 +136,17 @@ def test_overrides_are_typed_and_named_in_messages(write):
     path = write(GOOD)
     assert load_experiment(path, ["probe.C=[1, 0.1]"]).probe.C == (1.0, 0.1)
     assert load_experiment(path, ["probe.folds=3", "probe.seed=2"]).probe.seed == 2
-    assert "--set probe.folds: probe.folds is 'x'" in refusal(path, ["probe.folds=x"])
-    assert "--set probe.fold: unknown key 'probe.fold'" in refusal(path, ["probe.fold=3"])
+    assert refusal(path, ["probe.fold=3"]) == "--set: unknown key 'probe.fold'. Nearest: folds."
+    assert refusal(path, ["tokens.position.at=lats"]) == (
+        "--set: tokens.position.at is 'lats'. Nearest: last."
+    )
+    assert refusal(path, ["tokens.position.at=word"]).startswith("--set: tokens.position.at is")
+    assert refusal(path, ["tokens.position.index=3"]).startswith(
+        "--set tokens.position.index: `index` must be given"
+    )
+    assert refusal(path, ["tokens.position={at: lats}"]).startswith(
+        "--set tokens.position: tokens.position.at is 'lats'"
+    )
     assert "section.key=value" in refusal(path, ["probe.folds"])
     assert "not a section" in refusal(path, ["name.x=1"])
     assert "--set name" in refusal(path, ["name=[a"])
@@ -122,8 +159,56 @@ def test_folders_are_found_from_the_file_or_for_overrides_from_here(write, monke
     monkeypatch.chdir(here)
     assert load_experiment(path).data.root == str(tmp_path)
     assert load_experiment(path, ["data.root=sub"]).data.root == str(here / "sub")
-    path.write_text(GOOD.replace("source: mini", "source: ./model"))
-    assert load_experiment(path).model.source == str(tmp_path / "model")
+
+
+@pytest.fixture
+def source_of(write, monkeypatch, tmp_path):
+    """What `model.source` becomes, in the file of one folder or --set in another."""
+    here = tmp_path / "elsewhere"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    def source_of(text, *, by_set=False):
+        if by_set:
+            return load_experiment(write(GOOD), [f"model.source={text}"]).model.source
+        path = write(GOOD.replace("source: mini", f"source: {text}"))
+        return load_experiment(path).model.source
+
+    return source_of
+
+
+def test_a_source_is_a_folder_if_there_is_one_of_that_path(source_of, tmp_path):
+    for folder in ("org/mine", "elsewhere/org/yours"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert source_of("org/mine") == str(tmp_path / "org/mine")
+    assert source_of("org/yours") == "org/yours"
+    assert source_of("org/yours", by_set=True) == str(tmp_path / "elsewhere/org/yours")
+    assert source_of("org/mine", by_set=True) == "org/mine"
+    assert source_of(str(tmp_path / "org")) == str(tmp_path / "org")
+
+
+def test_a_source_that_begins_like_a_path_is_a_folder_even_if_it_is_not_there(source_of, tmp_path):
+    assert source_of("./model") == str(tmp_path / "model")
+    assert source_of("./model", by_set=True) == str(tmp_path / "elsewhere/model")
+    assert source_of("../model") == str(tmp_path.parent / "model")
+    assert source_of("~/model") == str(Path("~/model").expanduser())
+
+
+@pytest.mark.parametrize("name", ["mini", "gpt2", "gpt2-xl"])
+def test_a_known_name_is_never_a_folder(source_of, tmp_path, name):
+    (tmp_path / name).mkdir()
+    assert source_of(name) == name
+    assert source_of(f"./{name}") == str(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [("model.source", "~nobody.at.all/x"), ("data.root", '"a\\0b"'), ("data.root", "x" * 300)],
+)
+def test_a_path_that_cannot_be_is_refused(write, key, text):
+    answer = refusal(write(GOOD), [f"{key}={text}"])
+    assert answer.startswith(f"--set: {key} is ")
+    assert "cannot be a path" in answer
 
 
 def test_what_is_written_back_means_the_same(write, tmp_path):
@@ -132,6 +217,13 @@ def test_what_is_written_back_means_the_same(write, tmp_path):
     again.write_text(dump_experiment(experiment))
     assert load_experiment(again) == experiment
     assert "folds: 5" in again.read_text()
+    assert "pieces: last" in again.read_text()  # a default, though `at` is not `word`
+
+
+def test_pieces_are_free_with_word(write):
+    columns = ["data.columns.start=s", "data.columns.end=e", "tokens.position.at=word"]
+    experiment = load_experiment(write(GOOD), [*columns, "tokens.position.pieces=mean"])
+    assert experiment.tokens.position.text == "word:mean"
 
 
 def test_a_missing_file_and_a_folder_are_told_apart(tmp_path):

@@ -140,7 +140,9 @@ def test_empty_and_missing_folders_say_so(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("gpt-2", "Nearest: gpt2"),
+        ("gpt-2", r"Nearest: gpt2\."),
+        ("gpt2-small", r"Nearest: gpt2\."),
+        ("GPT2", "gpt2"),
         ("gpt2_medium", "gpt2-medium"),
         ("minni", "mini"),
         ("mini@main", "mini"),

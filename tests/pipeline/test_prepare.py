@@ -96,12 +96,22 @@ def test_all_positions_give_a_row_each_and_leave_bos_out(tmp_path, bos):
     (tmp_path / "rows.yaml").write_text(TABLE)
     overrides = ["tokens.position.at=all", f"tokens.bos={bos}"]
     prepared = prepare(load_experiment(tmp_path / "rows.yaml", overrides))
-    assert prepared.types.tolist() == ["The", "key", "The", "dog", "A", "key"]
+    assert prepared.types.tolist() == ["The", " key", "The", " dog", "A", " key"]
     assert prepared.labels.tolist() == ["a", "a", "b", "b", "a", "a"]
 
 
 @pytest.mark.parametrize(
-    ("text", "word"), [("Oslo.", "Oslo"), ("it's", "s"), ("...", None), ("", None), ("é!", "é")]
+    ("text", "word"),
+    [
+        ("Oslo.", "Oslo"),
+        ("it's", "it's"),
+        ("so, ...", "so"),
+        ("", None),
+        ("...", None),
+        ("cafe\u0301!", "cafe\u0301"),
+        ("भाषा।", "भाषा"),
+        ("U.S.", "U.S"),
+    ],
 )
-def test_the_last_word_is_letters_and_digits(text, word):
+def test_the_last_word_is_whole_and_without_punctuation(text, word):
     assert last_word(text) == word

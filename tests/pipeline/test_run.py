@@ -1,16 +1,23 @@
 """Whole runs on small data: planted answers are found, nothing is recomputed, files are whole."""
 
 import json
+import re
 import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
+from probekit.model.gpt2 import GPT2
+from probekit.model.sources import MINI
+from probekit.pipeline.norms import residual_norms
+from probekit.pipeline.prepare import prepare
 from probekit.pipeline.probing import COLUMNS
+from probekit.pipeline.record import best_site
 from probekit.pipeline.run import run
 
 YAML = """\
@@ -128,6 +135,62 @@ def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go)
     assert kept.stat().st_mtime_ns == before
 
 
+def best(values):
+    """What best_site says of two sites with these (validation, test) accuracies."""
+    rows = [
+        {"target": "task", "split": split, "metric": "accuracy", "site": site, "head": None,
+         "value": value}
+        for site, pair in values.items()
+        for split, value in zip(("validation", "test"), pair, strict=True)
+    ]  # fmt: skip
+    return best_site(pd.DataFrame(rows))["site"]
+
+
+def test_the_best_site_is_chosen_without_a_look_at_the_test_rows():
+    assert best({"blocks.0.x": (0.9, 0.1), "blocks.1.x": (0.8, 1.0)}) == "blocks.0.x"
+    assert best({"blocks.0.x": (0.8, 1.0), "blocks.1.x": (0.9, 0.1)}) == "blocks.1.x"
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"digest": "0", "measurements": []}', "altered", "lost"]
+)
+def test_kept_results_that_are_not_whole_are_made_anew(experiment, go, damage):
+    first = go(experiment(), page=False)
+    content = first.results.read_bytes()
+    path = first.folder / "sites" / "blocks.3.hook_resid_post.json"
+    whole = path.read_text()
+    if damage == "lost":
+        path.unlink()
+    else:
+        altered = re.sub(r'"value": [\d.]+', '"value": 0.123', whole, count=1)
+        path.write_text(altered if damage == "altered" else damage)
+    assert go(experiment(), page=False).results.read_bytes() == content
+    assert path.read_text() == whole
+
+
+def test_other_code_and_other_sizes_never_reuse_a_result(experiment, go, tmp_path, monkeypatch):
+    folders = {go(experiment(), page=False).folder}
+    model = tmp_path / "model"
+    shutil.copytree(MINI, model)
+    config = json.loads((model / "config.json").read_text())
+    for change in ({}, {"layer_norm_epsilon": 0.5}, {"n_head": 4}):
+        (model / "config.json").write_text(json.dumps(config | change))
+        folders.add(go(experiment(f"model.source={model}"), page=False).folder)
+    for module in ("probekit.pipeline.run", "probekit.activations.identity"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{module}.digest_code", lambda *packages: "other code")
+            folders.add(go(experiment(), page=False).folder)
+    assert len(folders) == 6
+
+
+def test_neurons_are_told_apart(experiment, go):
+    names = [f"blocks.2.mlp.hook_post[neuron={n}]" for n in (3, 700)]
+    result = go(experiment(f"capture.sites={names}"))
+    task = result.table[(result.table["target"] == "task") & (result.table["split"] == "test")]
+    assert set(task["site"]) == set(names)
+    assert result.record["best"]["site"] in names
+
+
 def test_what_changes_the_numbers_changes_the_key(experiment, go, tmp_path):
     first = go(experiment())
     folders = {go(experiment(change)).folder for change in ("probe.seed=1", "split.seed=1")}
@@ -180,6 +243,7 @@ def test_without_the_random_model_it_is_left_out(experiment, go):
         ("model.source=gpt-2", MissingError, "Nearest: gpt2"),
         ("capture.sites=[blocks.9.hook_resid_pre]", ConfigError, "6 blocks, 0 to 5"),
         ("capture.sites=['blocks.0.attn.hook_pattern']", ConfigError, "query_pos"),
+        ("attention.texts=['']", ConfigError, "attention.texts: '' has 0 tokens"),
         ("tokens.position={at: index, index: 40}", DataError, "40"),
         ("probe.folds=40", DataError, "folds"),
         ("data.columns.label=group", DataError, "group"),
@@ -210,4 +274,15 @@ def test_texts_over_the_context_follow_the_policy_and_are_counted(
 def test_norms_are_told_per_site(experiment, go):
     norms = go(experiment()).record["norms"]
     assert [entry["layer"] for entry in norms] == [0, 0, 3]
-    assert all(np.isfinite(entry["first_position_norm"]) for entry in norms)
+    prepared, model = prepare(experiment()), GPT2.from_pretrained("mini")
+    sums, rest = np.zeros(2), 0.0
+    for tokens in prepared.tokens[:64]:  # one by one, so that there is no padding to get wrong
+        _, cache = model.run_with_cache(
+            torch.from_numpy(tokens.ids)[None], [("resid_post", 3)], logits=False
+        )
+        each = cache["resid_post", 3][0].norm(dim=-1)
+        sums += (each[0].item(), 1)
+        rest += np.array([each[1:].sum().item(), len(each) - 1])
+    found = residual_norms(model, prepared)[2]
+    assert found["first_position_norm"] == pytest.approx(sums[0] / sums[1], rel=1e-4)
+    assert found["other_norm"] == pytest.approx(rest[0] / rest[1], rel=1e-4)

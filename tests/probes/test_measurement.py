@@ -26,7 +26,7 @@ def reading(share_right: float, seed: int = 0, scores: np.ndarray | None = None)
 
 def column(C: float, n_iter: int, converged: bool, gradient_norm: float) -> Column:
     fit = Fit(np.arange(2), np.zeros((1, 3)), np.zeros(1), n_iter, converged, gradient_norm)
-    return Column(C, fit, held_out=np.zeros(10, int))
+    return Column(C, fit, held_out=np.zeros(10, int), search=(fit,))
 
 
 def test_the_interval_of_a_difference_is_paired():
@@ -48,6 +48,15 @@ def test_several_fits_are_told_by_their_worst():
     origin = Origin.fitted("control", 0, [one, two])
     assert origin == Origin("control", 0, 10, None, 9, False, 1e-3)
     assert Origin.fitted("control", 0, [one, one]) == Origin("control", 0, 10, 0.1, 5, True, 1e-7)
+
+
+def test_held_out_guesses_are_told_by_the_worst_fit_of_a_fold():
+    good, bad = column(0.1, 5, True, 1e-7), column(0.1, 2000, False, 1e-2)
+    tuned = Column(0.1, good.fit, good.held_out, search=(good.fit, bad.fit))
+    origin = Origin.fitted("task", 0, [tuned])
+    assert (origin.converged, origin.n_iter) == (True, 5)
+    searched = origin.of_search([tuned])
+    assert (searched.converged, searched.n_iter, searched.gradient_norm) == (False, 2000, 1e-2)
 
 
 def test_metrics_that_are_not_defined_are_left_out():

@@ -111,8 +111,12 @@ def make_record() -> dict:
             "findings": [
                 {"level": "warning", "code": "duplicates", "message": "93 texts stand in both."}
             ],
+            "card": "# Nouns\n\nEvery <noun> of the treebank.",
         },
-        "best": {"site": SITES[3], "layer": 2, "chosen_by": "cross-validated accuracy"},
+        "C_grid": [0.001, 0.01, 0.1],
+        "best": {
+            "site": SITES[3], "layer": 2, "head": None, "chosen_by": "cross-validated accuracy",
+        },
         "warnings": [],
         "attention": [
             {"text": "".join(TOKENS), "tokens": TOKENS},
@@ -140,7 +144,7 @@ def write_run() -> Callable[..., Path]:
         table.to_csv(folder / "results.csv", index=False)
         (folder / "run.json").write_text(json.dumps(record))
         (folder / "config.yaml").write_text(
-            "name: plural\nprobe:\n  C: [0.001, 0.01]  # <b>tuned</b>\n"
+            "name: plural\nprobe:\n  C: [0.001, 0.01, 0.1]  # <b>tuned</b>\n"
         )
         lengths = [len(prompt["tokens"]) for prompt in record["attention"]]
         patterns = {str(i): causal_patterns(n, seed=i) for i, n in enumerate(lengths)}

@@ -63,6 +63,17 @@ def test_a_folded_figure_is_drawn_when_it_is_opened(browser, page):
     assert browser.trouble == []
 
 
+def test_the_data_card_opens_in_silence_and_wraps(browser, make_run, record):
+    record["data"]["card"] = "word " * 300
+    browser.open(write_report(make_run(record=record)), width=360)
+    browser.evaluate("document.querySelector('.card summary').click()")
+    browser.settle()
+    card = "document.querySelector('.card pre')"
+    assert browser.evaluate(f"{card}.scrollWidth <= {card}.clientWidth")
+    assert browser.evaluate(f"{card}.clientHeight") > 100
+    assert browser.trouble == []
+
+
 def test_nothing_offers_to_upload(browser, page):
     browser.open(page)
     titles = browser.evaluate(

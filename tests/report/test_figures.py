@@ -72,9 +72,9 @@ def test_the_ring_stands_on_the_task_at_the_chosen_site(table):
     figure = layer_curve(table)
     (ring,) = [trace for trace in figure.data if trace.marker.symbol == "circle-open"]
     assert (ring.x[0], ring.y[0]) == (2, 0.941)
-    assert "chosen on validation" in [note.text for note in figure.layout.annotations]
+    assert "chosen by<br>cross-validation" in [note.text for note in figure.layout.annotations]
     without = layer_curve(table[table["split"] == "test"])
-    assert "chosen on validation" not in [note.text for note in without.layout.annotations]
+    assert "chosen by<br>cross-validation" not in [note.text for note in without.layout.annotations]
 
 
 def test_everything_drawn_lies_inside_the_axes(table):

@@ -49,7 +49,7 @@ def test_every_number_of_the_run_is_on_the_page(make_run, record):
     assert page.count('<figure class="plot">') == 6  # five metrics and the norms
     assert 'role="img" aria-label="accuracy by layer. task: embed 0.712' in page
     assert "The <mark>keys</mark> to the cabinet" in page
-    assert "C: [0.001, 0.01]  # &lt;b&gt;tuned&lt;/b&gt;" in page
+    assert "C: [0.001, 0.01, 0.1]  # &lt;b&gt;tuned&lt;/b&gt;" in page
 
 
 def test_what_a_run_lacks_has_no_section(make_run, table, record):
@@ -87,6 +87,16 @@ def test_warnings_of_the_run_and_of_the_numbers_stand_together(make_run, table, 
     assert "The run was resumed." in page
     assert "only 4 groups" in page
     assert "run.json names blocks.0.hook_resid_post" in page
+    box = re.search(r"<aside.*?</aside>", page, re.DOTALL)[0]
+    assert "<li>93 texts stand in both.</li>" in box
+    assert page.count("93 texts stand in both.") == 2
+
+
+def test_the_data_card_stands_folded_where_there_is_one(make_run, record):
+    card = "<pre># Nouns\n\nEvery &lt;noun&gt; of the treebank.</pre>"
+    assert card in report(make_run(record=record))
+    record["data"]["card"] = None
+    assert "Data card" not in report(make_run(record=record))
 
 
 @pytest.mark.parametrize(

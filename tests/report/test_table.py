@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError, MissingError
-from probekit.report.table import chosen_row, load_table, placed, ticks
+from probekit.report.table import chosen_row, load_table, placed, same_features, ticks
 
 
 def at(*sites: str, head: float | None = None) -> pd.DataFrame:
@@ -72,11 +72,34 @@ def test_the_residual_stream_is_one_line_from_the_embedding_to_the_final_norm():
         ("blocks.1.hook_attn_out", None, "attn_out"),
         ("blocks.1.attn.hook_z", 2.0, "attn.z head 2"),
         ("blocks.1.attn.hook_z[head=2]", 2.0, "attn.z head 2"),
+        ("blocks.1.mlp.hook_post", None, "mlp.post"),
+        ("blocks.1.mlp.hook_post[neuron=3]", None, "mlp.post neuron 3"),
     ],
 )
-def test_every_other_component_and_head_is_a_line_at_its_block(site, head, line):
+def test_every_other_component_head_and_neuron_is_a_line_at_its_block(site, head, line):
     rows = at(site, head=head)
     assert rows[["line", "depth"]].to_numpy().tolist() == [[line, 1]]
+
+
+def test_a_neuron_keeps_apart_from_its_whole_site_and_from_other_neurons():
+    sites = [
+        f"blocks.{layer}.mlp.hook_post{neuron}"
+        for neuron in ("[neuron=3]", "", "[neuron=10]")
+        for layer in (0, 2)
+    ]
+    lines = {str(line): rows["depth"].tolist() for line, rows in at(*sites).groupby("line")}
+    assert set(lines) == {"mlp.post", "mlp.post neuron 10", "mlp.post neuron 3"}
+    assert all(depths == [0, 2] for depths in lines.values())
+
+
+def test_a_neuron_has_only_its_own_company(table):
+    sites = ("blocks.1.mlp.hook_post", "blocks.1.mlp.hook_post[neuron=3]")
+    rows = placed(
+        pd.concat([table[table["site"] == table["site"][0]].assign(site=s) for s in sites])
+    )
+    for site in sites:
+        row = rows[rows["site"] == site].iloc[0]
+        assert set(same_features(rows, row)["site"]) == {site}
 
 
 def test_ends_are_marked_only_where_something_stands():

@@ -3,7 +3,15 @@ import math
 import pandas as pd
 import pytest
 
+from probekit.report.record import RunRecord
 from probekit.report.words import answer, caption, description, warnings
+
+
+@pytest.fixture
+def clean(record):
+    """The record of a run in whose data nothing was found."""
+    record["data"]["findings"] = []
+    return RunRecord.model_validate(record)
 
 
 def set_value(table, value, **where):
@@ -15,9 +23,10 @@ def set_value(table, value, **where):
 
 def test_the_answer_is_the_numbers_in_words(table):
     assert answer(table) == (
-        "Best at block 2 (blocks.2.hook_resid_post), chosen on validation: accuracy 0.94 "
-        "[0.92, 0.96] on 1,039 held-out rows of 15 groups. Beside it: control task 0.55; "
-        "the words alone 0.71; a random network 0.74; the majority label 0.50."
+        "Chosen: block 2 (blocks.2.hook_resid_post), by cross-validated accuracy on training rows "
+        "0.931 (next: block 3, 0.912): accuracy 0.94 [0.92, 0.96] on 1,039 held-out rows of "
+        "15 groups. Beside it: control task 0.55; the words alone 0.71; "
+        "a random network 0.74; the majority label 0.50."
     )
 
 
@@ -28,11 +37,27 @@ def test_the_answer_leaves_out_what_was_not_measured(table):
 
 def test_the_answer_names_the_ends_by_their_names(table):
     table.loc[(table["split"] == "validation") & table["site"].str.startswith("ln_"), "value"] = 1
-    assert answer(table).startswith("Best at the final norm (ln_final.hook_normalized")
+    assert answer(table).startswith("Chosen: the final norm (ln_final.hook_normalized)")
 
 
-def test_a_clean_result_has_no_warning(table):
-    assert warnings(table) == []
+def test_the_answer_names_the_head_and_the_one_that_came_second(table):
+    one_site = table[table["site"] == "blocks.1.hook_resid_post"]
+    heads = [
+        one_site.assign(head=head, site="blocks.1.attn.hook_z", value=0.9 - head / 10)
+        for head in (2.0, 0.0, 1.0)
+    ]
+    said = answer(pd.concat([*heads, table[table["site"] == ""]], ignore_index=True))
+    assert said.startswith("Chosen: block 1 (blocks.1.attn.hook_z[head=0])")
+    assert "0.900 (next: block 1 attn.z head 1, 0.800)" in said
+
+
+def test_the_only_site_has_none_next_to_it(table):
+    said = answer(table[table["site"].isin(["", "blocks.2.hook_resid_post"])])
+    assert "on training rows 0.931: accuracy 0.94" in said
+
+
+def test_a_clean_result_has_no_warning(table, clean):
+    assert warnings(table, clean) == []
 
 
 @pytest.mark.parametrize(
@@ -47,24 +72,64 @@ def test_a_clean_result_has_no_warning(table):
         ),
     ],
 )
-def test_a_rival_inside_the_interval_is_told_and_one_below_it_is_not(table, where, said):
+def test_a_rival_inside_the_interval_is_told_and_one_below_it_is_not(table, clean, where, said):
     set_value(table, 0.921, **where)
-    (warning,) = warnings(table)
+    (warning,) = warnings(table, clean)
     assert said in warning
     set_value(table, 0.92, **where)
-    assert warnings(table) == []
+    assert warnings(table, clean) == []
 
 
-def test_unconverged_fits_are_counted_once_and_named(table):
+@pytest.mark.parametrize(
+    ("grid", "end"),
+    [
+        ([0.01, 0.1], "smallest"),
+        ([0.1, 0.01, 1], "smallest"),
+        ([0.001, 0.01], "largest"),
+        ([0.001, 0.01, 0.1], None),
+        ([0.01], None),
+        ([], None),
+    ],
+)
+def test_a_c_at_an_end_of_its_grid_is_told(table, clean, grid, end):
+    told = [
+        f"C is 0.01 at the chosen site, the {end} of those offered: "
+        "a wider grid (probe.C) may move the numbers."
+    ]
+    found = warnings(table, clean.model_copy(update={"C_grid": grid}))
+    assert found == (told if end else [])
+
+
+def test_only_the_c_of_the_chosen_site_counts(table, clean):
+    table.loc[table["site"] != "blocks.2.hook_resid_post", "C"] = 0.1
+    assert warnings(table, clean) == []
+
+
+def test_what_makes_the_data_doubtful_is_told_and_what_only_informs_is_not(table, record):
+    record["data"]["findings"] = [
+        {"level": level, "code": "code", "message": f"An {level}."}
+        for level in ("error", "warning", "info")
+    ]
+    found = warnings(table, RunRecord.model_validate(record))
+    assert found == ["An error.", "An warning."]
+
+
+def test_another_choice_in_the_record_is_told(table, record, clean):
+    best = clean.best.model_copy(update={"head": 2})
+    (warning,) = warnings(table, clean.model_copy(update={"best": best}))
+    assert "run.json names blocks.2.hook_resid_post[head=2] as the chosen site" in warning
+
+
+def test_unconverged_fits_are_counted_once_and_named(table, clean):
     stopped = table["site"].eq("blocks.1.hook_resid_post") & table["target"].eq("task")
     table.loc[stopped, "converged"] = False
-    (warning,) = warnings(table)
+    (warning,) = warnings(table, clean)
     assert warning.startswith("1 of 18 fits stopped before they converged, at blocks.1.hook_resid_")
 
 
-def test_few_groups_are_told(table):
-    assert "only 9 groups" in warnings(table.assign(n_groups=9))[0]
-    assert warnings(table.assign(n_groups=10)) == []
+def test_few_groups_are_told(table, clean):
+    assert "only 9 groups" in warnings(table.assign(n_groups=9), clean)[0]
+    assert warnings(table.assign(n_groups=10), clean) == []
 
 
 def test_the_caption_says_rows_groups_intervals_and_seed(table):
@@ -77,6 +142,12 @@ def test_the_caption_says_rows_groups_intervals_and_seed(table):
     )
     assert "resid_pre of a block is resid_post of the block before it" in caption(later)
     assert "Bands" not in caption(table.assign(ci_low=math.nan, ci_high=math.nan))
+
+
+def test_only_the_caption_of_selectivity_says_what_the_control_is(table):
+    control = "The control task gives each word a random label (Hewitt and Liang 2019)"
+    assert control in caption(table, "selectivity")
+    assert control not in caption(table)
 
 
 def test_the_description_holds_every_number_of_the_figure(table):

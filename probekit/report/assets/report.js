@@ -41,6 +41,6 @@ const plots = [...document.querySelectorAll(".plot")];
 await Promise.all(plots.filter((plot) => !plot.closest("details")).map(draw));
 
 // A closed box has no width to draw into, so its figure waits until it is opened.
-for (const details of document.querySelectorAll("details")) {
-  details.addEventListener("toggle", () => draw(details.querySelector(".plot")), { once: true });
+for (const plot of document.querySelectorAll("details .plot")) {
+  plot.closest("details").addEventListener("toggle", () => draw(plot), { once: true });
 }

@@ -1,0 +1,163 @@
+"""What is wrong with an experiment file, in the file's words: pydantic's faults made readable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from probekit.errors import nearest
+from probekit.experiment.schema import Experiment
+
+KeyPath = tuple[str | int, ...]
+
+_LONGEST_VALUE = 80
+
+# Pydantic's type of fault -> what to say; the braces hold its limits and what `_Given` knows.
+_WORDS = {
+    "extra_forbidden": "unknown key {given.dotted!r}. {given.nearest_key}",
+    "missing": "the key {given.dotted!r} is missing; {given.description}.",
+    "rule": "{problem}.",
+    "literal_error": "{given}. {given.nearest_value}",
+    "model_type": "{given}. It must be a section of keys, such as {given.example}.",
+    "tuple_type": "{given}. It must be a list, such as {given.example}.",
+    "too_short": "{given}. It must list at least {min_length}.",
+    "bool_type": "{given}. It must be true or false (YAML 1.2 reads yes and no as text).",
+    "int_type": "{given}. It must be a whole number.",
+    "float_type": "{given}. It must be a number.",
+    "finite_number": "{given}. It must be a finite number.",
+    "greater_than": "{given}. It must be greater than {gt:g}.",
+    "greater_than_equal": "{given}. It must be at least {ge:g}.",
+    "less_than": "{given}. It must be less than {lt:g}.",
+    "less_than_equal": "{given}. It must be at most {le:g}.",
+    "string_type": "{given}. It must be text (a number needs quotes to be text).",
+    "string_too_short": "{given}. It must have at least {min_length} characters.",
+    "string_too_long": "{given}. It must have at most {max_length} characters.",
+    "string_pattern_mismatch": "{given}. It must have letters, digits, dot, _ and - only, and "
+    "begin with a letter or digit; try {given.name!r}.",
+}
+
+
+def explain(error: ValidationError) -> list[tuple[KeyPath, str]]:
+    """Return each mistake as the keys it stands at and a sentence about it.
+
+    >>> from probekit.experiment.schema import Position
+    >>> try:
+    ...     Experiment(name="a", model={}, data={}, tokens={"bos": "no"})
+    ... except ValidationError as error:
+    ...     print(explain(error)[-2][1])
+    tokens.bos is 'no'. It must be true or false (YAML 1.2 reads yes and no as text).
+    """
+    faults = error.errors(include_url=False)
+    places = [fault["loc"] for fault in faults]
+    # A list whose items failed is also called too short, and so on: the inner fault is the cause.
+    return [_explain(fault) for fault in faults if not _is_above_another(fault["loc"], places)]
+
+
+def _is_above_another(keys: KeyPath, places: Sequence[KeyPath]) -> bool:
+    return any(len(keys) < len(other) and other[: len(keys)] == keys for other in places)
+
+
+def _explain(fault: ErrorDetails) -> tuple[KeyPath, str]:
+    context = fault.get("ctx", {})
+    keys = (*fault["loc"], *context.get("keys", ()))
+    given = _Given(keys, fault["input"])
+    words = _WORDS.get(fault["type"], "{given}. {message}.")
+    text = words.format(**context, given=given, message=fault["msg"])
+    return keys, f"{text} {given.way_out_of_null}".rstrip()
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A value of the file that was refused, and what the schema knows of its key."""
+
+    keys: KeyPath
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.dotted} is {_shown(self.value)}"
+
+    @property
+    def dotted(self) -> str:
+        return ".".join(map(str, self.keys))
+
+    @property
+    def field(self) -> FieldInfo:
+        """The field of the key; for an item of a list, that of the list."""
+        names = [key for key in self.keys if isinstance(key, str)]
+        return _fields(names[:-1])[names[-1]]
+
+    @property
+    def nearest_key(self) -> str:
+        return nearest(str(self.keys[-1]), _fields(self.keys[:-1]))
+
+    @property
+    def nearest_value(self) -> str:
+        return nearest(str(self.value), map(str, get_args(self.field.annotation)))
+
+    @property
+    def description(self) -> str:
+        return self.field.description or f"a section with {', '.join(_fields(self.keys))}"
+
+    @property
+    def example(self) -> str:
+        """What could stand there, in YAML."""
+        return _example(self.field)
+
+    @property
+    def name(self) -> str:
+        """The value as a name: what a name cannot have is replaced by _."""
+        return re.sub(r"[^A-Za-z0-9._-]", "_", self.value).lstrip("._-") or f"my_{self.keys[-1]}"
+
+    @property
+    def way_out_of_null(self) -> str:
+        is_key = self.value is None and isinstance(self.keys[-1], str)
+        field = _fields(self.keys[:-1]).get(str(self.keys[-1])) if is_key else None
+        has_default = field is not None and not field.is_required()
+        return "Leave the key out to have its default." if has_default else ""
+
+
+def _fields(keys: Sequence[str | int]) -> dict[str, FieldInfo]:
+    """Return the fields of the section that stands at these keys."""
+    section: type[BaseModel] = Experiment
+    for key in keys:
+        kind = section.model_fields[str(key)].annotation
+        assert isinstance(kind, type), f"{key} is no section"
+        assert issubclass(kind, BaseModel), f"{key} is no section"
+        section = kind
+    return section.model_fields
+
+
+def _example(field: FieldInfo) -> str:
+    """Return a value that the field would take, as it is written in YAML."""
+    kind: Any = field.annotation
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return f"{{{', '.join(_example_keys(kind))}}}"
+    if isinstance(field.default, tuple):
+        return f"[{', '.join(map(str, field.default[:2])) or '...'}]"
+    if kind is bool:
+        return "true"
+    choices = field.examples or get_args(kind) or ("...",)
+    return str(choices[0] if field.is_required() else field.default)
+
+
+def _example_keys(section: type[BaseModel]) -> Iterator[str]:
+    """Yield the keys that a section must have, or else its first one."""
+    fields = section.model_fields
+    required = [key for key, field in fields.items() if field.is_required()]
+    for key in required or list(fields)[:1]:
+        yield f"{key}: {_example(fields[key])}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null (empty)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value) if isinstance(value, str | int | float | list | dict) else str(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]} ..."

@@ -1,0 +1,140 @@
+"""Every refusal is in the file's words: what was given, what is allowed, a way out."""
+
+import re
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from probekit.experiment.messages import explain
+from probekit.experiment.schema import Experiment
+
+GOOD = {
+    "name": "small",
+    "model": {"source": "mini"},
+    "data": {"name": "rows", "format": "csv", "file": "rows.csv"},
+    "tokens": {"bos": False, "position": {"at": "last"}},
+}
+
+# Words of Python and pydantic that mean nothing to somebody who writes YAML.
+JARGON = re.compile(
+    r"Input should|Field required|instance|dictionar|[Tt]uple|[Pp]attern|None|True|False|valid"
+)
+
+
+def with_value(dotted, value):
+    """The good file with one value in another's place."""
+    *above, last = dotted.split(".")
+    values = {**GOOD}
+    section = values
+    for key in above:
+        section[key] = {**section.get(key, {})}
+        section = section[key]
+    section[last] = value
+    return values
+
+
+def answers(dotted, value):
+    with pytest.raises(ValidationError) as error:
+        Experiment.model_validate(with_value(dotted, value))
+    return explain(error.value)
+
+
+def answer(dotted, value):
+    [(_, text)] = answers(dotted, value)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("dotted", "value", "text"),
+    [
+        ("tokens.position.at", "lats", "Nearest: last."),
+        ("capture.dtype", "float61", "Nearest: float16, "),
+        ("tokens.too_long", "truncated", "Nearest: truncate."),
+        ("capture.dtype", 16, "Allowed: float16, float32."),
+        ("tokens.position", "last", "It must be a section of keys, such as {at: last}."),
+        ("model", "mini", "It must be a section of keys, such as {source: mini}."),
+        ("tokens", [1], "a section of keys, such as {bos: true, position: {at: last}}."),
+        ("data", 3, "such as {name: ..., format: csv}."),
+        ("split", 0.5, "such as {test: 0.25}."),
+        ("attention", "x", "such as {texts: [...]}."),
+        ("probe.C", 1, "It must be a list, such as [0.0001, 0.001]."),
+        ("capture.sites", "x", "a list, such as [blocks.0.hook_resid_pre, "),
+        ("capture.sites", [], "capture.sites is []. It must list at least 1."),
+        ("name", "my question", "It must have letters, digits, dot, _ and - only"),
+        ("name", "my question", "try 'my_question'."),
+        ("name", "../up", "try 'up'."),
+        ("name", "?", "try 'my_name'."),
+        ("data.name", "à la", "try 'la'."),
+        ("name", "a" * 81, "It must have at most 80 characters."),
+        ("name", "a" * 200, f"name is '{'a' * 79} ..."),
+        ("model.source", "", "It must have at least 1 character"),
+        ("tokens.bos", "no", "true or false (YAML 1.2 reads yes and no as text)."),
+        ("probe.folds", 2.5, "probe.folds is 2.5. It must be a whole number."),
+        ("probe.folds", True, "probe.folds is true. It must be a whole number."),
+        ("probe.folds", 1, "It must be at least 2."),
+        ("probe.bootstrap", 1, "It must be at least 100."),
+        ("split.test", "half", "split.test is 'half'. It must be a number."),
+        ("split.test", 0.0, "It must be greater than 0."),
+        ("split.test", 1.0, "It must be less than 1."),
+        ("probe.C", [0.1, 0], "probe.C.1 is 0. It must be greater than 0."),
+        ("data.file", 3, "data.file is 3. It must be text (a number needs quotes"),
+    ],
+)
+def test_the_answer_says_what_is_allowed(dotted, value, text):
+    assert text in answer(dotted, value)
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("dotted", ["split.test", "probe.C"])
+def test_numbers_are_finite(dotted, number):
+    text = answer(dotted, [1.0, number] if dotted == "probe.C" else number)
+    assert "It must be a finite number." in text
+
+
+def test_null_is_told_apart_from_a_value():
+    assert answer("tokens.bos", None).startswith("tokens.bos is null (empty). It must be true or")
+    assert answer("tokens.bos", None).endswith("as text).")  # it has no default
+    assert answer("probe.folds", None).endswith("number. Leave the key out to have its default.")
+    assert answer("probe.C", [None]) == "probe.C.0 is null (empty). It must be a number."
+    assert answer("probe.fold", None) == "unknown key 'probe.fold'. Nearest: folds."
+    Experiment.model_validate(with_value("probe.fit_rows", None))  # where null has a meaning
+
+
+@pytest.mark.parametrize("items", [[0], [0, 0], [None], ["x"]])
+def test_a_list_is_not_blamed_for_its_items(items):
+    places = [keys for keys, _ in answers("probe.C", items)]
+    assert places == [("probe", "C", number) for number in range(len(items))]
+
+
+def test_independent_mistakes_are_all_kept():
+    values = with_value("probe.C", [0])
+    values["tokens"] = {"bos": 1}
+    with pytest.raises(ValidationError) as error:
+        Experiment.model_validate(values)
+    places = {keys for keys, _ in explain(error.value)}
+    assert places == {("probe", "C", 0), ("tokens", "bos"), ("tokens", "position")}
+
+
+def all_keys(section=Experiment, above=()):
+    for key, field in section.model_fields.items():
+        yield ".".join((*above, key))
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from all_keys(field.annotation, (*above, key))
+
+
+WRONG = [None, "", "?", 3, -1, 0.5, float("nan"), True, [], [{}], [0], {}, {"x": 1}, "x" * 100]
+
+
+@pytest.mark.parametrize("dotted", list(all_keys()))
+def test_no_answer_has_words_of_python(dotted):
+    refused = 0
+    for value in WRONG:
+        try:
+            Experiment.model_validate(with_value(dotted, value))
+        except ValidationError as error:
+            for keys, text in explain(error):
+                refused += 1
+                assert not JARGON.search(text.replace("FEATS:Name", "")), text
+                assert keys
+                assert text.endswith(".")
+    assert refused
