@@ -6,6 +6,7 @@ configuration, 3 model or data missing, 130 interrupted. Nothing heavy is import
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -22,7 +23,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     try:
-        sys.exit(cli.main(standalone_mode=False))
+        code = cli.main(standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -33,6 +36,13 @@ def main() -> None:
     except ProbekitError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.filename is not None:  # not of a stream: nothing that we foresaw
+            raise
+        click.echo(f"Error: the output cannot be written: {error.strerror}.", err=True)
+        # What is left in the buffer has no place to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 class _Version:

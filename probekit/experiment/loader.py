@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -21,12 +22,15 @@ from ruamel.yaml.events import (
 )
 
 from probekit.errors import ConfigError, MissingError
-from probekit.experiment.messages import KeyPath, explain
-from probekit.experiment.schema import Experiment
+from probekit.experiment.messages import explain
+from probekit.experiment.schema import Experiment, KeyPath, Place
 from probekit.model.sources import KNOWN_MODELS
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
+
+# No path can hold the first, no UTF-8 file the others.
+_UNFIT = re.compile("[\0\ud800-\udfff]")
 
 # What the YAML parser says of a tab, and what is meant.
 _TAB = "found character '\\t' that cannot start any token"
@@ -41,12 +45,13 @@ class _Document:
     content: CommentedMap
     overridden: frozenset[KeyPath]
 
-    def place(self, keys: KeyPath) -> str:
-        """Return where the value, or else the section it would stand in, was written."""
-        override = self._override_of(keys)
-        if override:
-            return f"--set {'.'.join(map(str, override))}"
-        return f"{self.path}, line {self._line(keys)}"
+    def put(self, keys: KeyPath, text: str) -> str:
+        """Return the text behind where the value, or else its section, was written."""
+        override = ".".join(map(str, self._override_of(keys)))
+        if not override:
+            return f"{self.path}, line {self._line(keys)}: {text}"
+        # What the text names is not named again.
+        return f"--set: {text}" if override in text else f"--set {override}: {text}"
 
     def _override_of(self, keys: KeyPath) -> KeyPath:
         """Return the keys of the override that gave the value, () if the file did."""
@@ -90,9 +95,9 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     values = _plain(document.content)
     _resolve_folders(values, document)
     try:
-        return Experiment.model_validate(values)
+        return Experiment.model_validate(values, context=Place(document.put))
     except ValidationError as error:
-        lines = [_placed(document, keys, text) for keys, text in explain(error)]
+        lines = [document.put(keys, text) for keys, text in explain(error)]
         raise ConfigError("\n".join(lines)) from error
 
 
@@ -155,6 +160,9 @@ def _refuse_what_is_not_plain(text: str, name: str) -> None:
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ConfigError(f"{name}, line {line}: nested deeper than {MAX_DEPTH} levels.")
+        unfit = _UNFIT.search(getattr(event, "value", None) or "")
+        if unfit:
+            raise ConfigError(f"{name}, line {line}: the character {unfit[0]!r} is not allowed.")
         if isinstance(event, AliasEvent):
             raise ConfigError(f"{name}, line {line}: aliases (*{event.anchor}) are not allowed.")
         tag = getattr(event, "ctag", None) if isinstance(event, NodeEvent) else None
@@ -211,12 +219,5 @@ def _absolute(keys: KeyPath, text: str, document: _Document) -> Path:
         path.is_dir()  # raises for a path that no file system could have
     except (OSError, RuntimeError, ValueError) as error:
         words = f"{'.'.join(map(str, keys))} is {text[:80]!r}, which cannot be a path ({error})."
-        raise ConfigError(_placed(document, keys, words)) from error
+        raise ConfigError(document.put(keys, words)) from error
     return path
-
-
-def _placed(document: _Document, keys: KeyPath, text: str) -> str:
-    """Return the text behind its place; a key that the text names is not named again."""
-    place = document.place(keys)
-    dotted = ".".join(map(str, keys))
-    return f"--set: {text}" if place == f"--set {dotted}" and dotted in text else f"{place}: {text}"

@@ -12,9 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from probekit.errors import nearest
-from probekit.experiment.schema import Experiment
-
-KeyPath = tuple[str | int, ...]
+from probekit.experiment.schema import Experiment, KeyPath
 
 _LONGEST_VALUE = 80
 
@@ -31,10 +29,10 @@ _WORDS = {
     "int_type": "{given}. It must be a whole number.",
     "float_type": "{given}. It must be a number.",
     "finite_number": "{given}. It must be a finite number.",
-    "greater_than": "{given}. It must be greater than {gt:g}.",
-    "greater_than_equal": "{given}. It must be at least {ge:g}.",
-    "less_than": "{given}. It must be less than {lt:g}.",
-    "less_than_equal": "{given}. It must be at most {le:g}.",
+    "greater_than": "{given}. It must be greater than {gt:,.12g}.",
+    "greater_than_equal": "{given}. It must be at least {ge:,.12g}.",
+    "less_than": "{given}. It must be less than {lt:,.12g}.",
+    "less_than_equal": "{given}. It must be at most {le:,.12g}.",
     "string_type": "{given}. It must be text (a number needs quotes to be text).",
     "string_too_short": "{given}. It must have at least {min_length} characters.",
     "string_too_long": "{given}. It must have at most {max_length} characters.",

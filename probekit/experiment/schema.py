@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
+from probekit.errors import ProbekitError
 from probekit.provenance import write_atomic
 
+KeyPath = tuple[str | int, ...]
+
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Positives = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 
@@ -30,6 +37,22 @@ class Section(BaseModel):
     """Base of all sections: immutable, no unknown keys, no silent conversion of types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Says where a key was written; it is no part of what is asked, so any two are equal.
+
+    Attributes:
+        put: returns a text about a key behind the place of the key.
+    """
+
+    put: Callable[[KeyPath, str], str] = field(compare=False)
+
+
+def _put_behind_key(keys: KeyPath, text: str) -> str:
+    dotted = ".".join(map(str, keys))
+    return text if dotted in text else f"{dotted}: {text}"
 
 
 def _broken(problem: str, *keys: str) -> PydanticCustomError:
@@ -53,7 +76,7 @@ class Model(Section):
     random_weights: bool = Field(
         True, description="also probe the same architecture with untrained weights"
     )
-    random_seed: int = Field(0, ge=0, description="draws the untrained weights")
+    random_seed: Seed = Field(0, description="draws the untrained weights")
 
 
 class Columns(Section):
@@ -98,6 +121,20 @@ class Data(Section):
     columns: Columns = Columns()
 
     @model_validator(mode="after")
+    def _treebanks_have_columns_of_their_own(self) -> Data:
+        if self.format == "conllu":
+            kept = {"label", "group"}
+            for key, field in type(self.columns).model_fields.items():
+                if key not in kept and getattr(self.columns, key) != field.default:
+                    raise _broken(
+                        f"`columns.{key}` is for tables; CoNLL-U has its own columns, and only "
+                        "`label` and `group` are chosen",
+                        "columns",
+                        key,
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _one_or_two_files(self) -> Data:
         two = self.train is not None and self.test is not None
         none_of_two = self.train is None and self.test is None
@@ -122,7 +159,12 @@ class Position(Section):
     pieces: Literal["first", "last", "mean", "all"] = Field(
         "last", description="which tokens of the word, for `at: word`"
     )
-    index: int | None = Field(None, description="which token, for `at: index`; negative from end")
+    index: int | None = Field(
+        None,
+        ge=-1_000_000,
+        le=1_000_000,
+        description="which token, for `at: index`; negative from end",
+    )
     skip_first: bool = Field(
         True,
         description="means leave out position 0, whose norm is some 30 times that of the others",
@@ -161,7 +203,7 @@ class Split(Section):
     """How rows are held out, where the data do not say it themselves."""
 
     test: float = Field(0.25, gt=0, lt=1, description="share of the rows")
-    seed: int = Field(0, ge=0, description="draws the groups that are held out")
+    seed: Seed = Field(0, description="draws the groups that are held out")
 
 
 class Capture(Section):
@@ -183,16 +225,26 @@ class Probe(Section):
         min_length=1,
         description="inverse regularisation strengths to choose from by inner cross-validation",
     )
-    folds: int = Field(5, ge=2, description="of the inner cross-validation")
+    folds: int = Field(5, ge=2, le=100, description="of the inner cross-validation")
     control_draws: int = Field(
-        3, ge=0, description="independent draws of the control labels; 0 leaves the control out"
+        3,
+        ge=0,
+        le=100,
+        description="independent draws of the control labels; 0 leaves the control out",
     )
-    bootstrap: int = Field(1000, ge=100, description="resamples of the test groups per interval")
-    max_iter: int = Field(2000, ge=1, description="iterations after which a fit is given up")
+    bootstrap: int = Field(
+        1000, ge=100, le=100_000, description="resamples of the test groups per interval"
+    )
+    max_iter: int = Field(
+        2000, ge=1, le=1_000_000, description="iterations after which a fit is given up"
+    )
     fit_rows: int | None = Field(
-        None, ge=2, description="upper bound on training rows per fit, drawn by whole groups"
+        None,
+        ge=2,
+        lt=2**63,
+        description="upper bound on training rows per fit, drawn by whole groups",
     )
-    seed: int = Field(0, ge=0, description="of folds, control labels and resamples")
+    seed: Seed = Field(0, description="of folds, control labels and resamples")
 
 
 class Attention(Section):
@@ -218,6 +270,30 @@ class Experiment(Section):
     capture: Capture = Capture()
     probe: Probe = Probe()
     attention: Attention = Attention()
+
+    _place: Place = PrivateAttr(Place(_put_behind_key))
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Keep where the keys were written, if the context of the validation is a `Place`."""
+        if isinstance(context, Place):
+            self._place = context
+
+    @contextmanager
+    def at(self, *keys: str | int) -> Iterator[None]:
+        """Put the place of a key (file and line, or `--set`) before what is raised on its account.
+
+        >>> from probekit.experiment.loader import load_experiment
+        >>> experiment = load_experiment("experiments/quickstart.yaml")
+        >>> with experiment.at("model", "source"):
+        ...     raise ProbekitError("No such model.")
+        Traceback (most recent call last):
+        probekit.errors.ProbekitError: experiments/quickstart.yaml, line 6: No such model.
+        """
+        try:
+            yield
+        except ProbekitError as error:
+            error.args = (self._place.put(keys, str(error)),)
+            raise
 
     @model_validator(mode="after")
     def _spans_are_there_where_needed(self) -> Experiment:

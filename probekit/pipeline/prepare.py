@@ -85,16 +85,11 @@ def prepare(experiment: Experiment) -> Prepared:
         ConfigError: a site or a column does not exist.
         DataError: the data cannot be read, tokenized, aligned or split.
     """
-    config = find_config(experiment.model.source)
-    selections = select(experiment.capture.sites, config.n_layer, config.axis_sizes)
-    check_storable(selection.site for selection in selections)
+    config, tokenizer = _find_model(experiment)
+    with experiment.at("capture", "sites"):
+        selections = select(experiment.capture.sites, config.n_layer, config.axis_sizes)
+        check_storable(selection.site for selection in selections)
     dataset = read_examples(experiment.data)
-    tokenizer = Tokenizer.from_pretrained(experiment.model.source)
-    if tokenizer.n_ids > config.vocab_size:
-        raise CheckpointError(
-            f"The vocabulary of {experiment.model.source} has ids up to {tokenizer.n_ids - 1}, its "
-            f"model {config.vocab_size} tokens: they do not belong together."
-        )
     dataset, tokens = _tokenize(dataset, tokenizer, experiment, config.n_positions)
     _check_attention_texts(experiment, tokenizer, config.n_positions)
     dataset, tokens, plan = _plan(dataset, tokens, experiment)
@@ -114,6 +109,19 @@ def prepare(experiment: Experiment) -> Prepared:
         train=np.flatnonzero(np.isin(plan.example, split.train)),
         test=np.flatnonzero(np.isin(plan.example, split.test)),
     )
+
+
+def _find_model(experiment: Experiment) -> tuple[GPT2Config, Tokenizer]:
+    with experiment.at("model", "source"):
+        config = find_config(experiment.model.source)
+        tokenizer = Tokenizer.from_pretrained(experiment.model.source)
+        if tokenizer.n_ids > config.vocab_size:
+            raise CheckpointError(
+                f"The vocabulary of {experiment.model.source} has ids up to "
+                f"{tokenizer.n_ids - 1}, its model {config.vocab_size} tokens: they do not belong "
+                "together."
+            )
+    return config, tokenizer
 
 
 def read_examples(data: Data) -> Dataset:
@@ -159,12 +167,13 @@ def split_examples(dataset: Dataset, experiment: Experiment) -> Split:
 
 def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context: int) -> None:
     """Refuse, before any work, a text whose attention cannot be drawn."""
-    for text in experiment.attention.texts:
+    for number, text in enumerate(experiment.attention.texts):
         n_tokens = len(tokenizer.encode(text, bos=experiment.tokens.bos).ids)
         if not 0 < n_tokens <= context:
-            raise ConfigError(
-                f"attention.texts: {text[:60]!r} has {n_tokens} tokens; allowed are 1 to {context}."
-            )
+            with experiment.at("attention", "texts", number):
+                raise ConfigError(
+                    f"{text[:60]!r} has {n_tokens} tokens; allowed are 1 to {context}."
+                )
 
 
 def read_card(data: Data) -> str | None:

@@ -27,6 +27,7 @@ from probekit.pipeline.prepare import Prepared, prepare, read_card
 from probekit.pipeline.probing import COLUMNS, make_prober, probe_sites
 from probekit.pipeline.record import best_site, data_facts, digests, model_facts
 from probekit.provenance import (
+    digest,
     digest_code,
     digest_json,
     pretty_json,
@@ -44,6 +45,7 @@ _CODE = (
     "probekit.pipeline.prepare",
     "probekit.pipeline.probing",
 )
+_FILES = ("config.yaml", "results.csv", "attention.safetensors")
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 
 
@@ -150,6 +152,11 @@ def run(
             "random_weights": experiment.model.random_seed,
         },
         "seconds": clock.seconds,
+        "files": {
+            path.name: digest([path.read_bytes()])
+            for path in (folder / name for name in _FILES)
+            if path.is_file()
+        },
     }
     write_atomic(folder / "run.json", pretty_json(record))
     (folder / ".started").unlink(missing_ok=True)
@@ -173,7 +180,8 @@ def _load_models(experiment: Experiment, device: str) -> Models:
     """Return the model of an experiment and, if wanted, the same architecture untrained."""
     dtype = getattr(torch, experiment.model.dtype)
     _check_device(device)
-    models = {"task": GPT2.from_pretrained(experiment.model.source, dtype, device)}
+    with experiment.at("model", "source"):
+        models = {"task": GPT2.from_pretrained(experiment.model.source, dtype, device)}
     if experiment.model.random_weights:
         untrained = GPT2(models["task"].config, seed=experiment.model.random_seed)
         models["random_weights"] = untrained.to(device=device, dtype=dtype)

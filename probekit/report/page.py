@@ -14,12 +14,12 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from safetensors.numpy import load_file
 
-from probekit.errors import DataError, MissingError
+from probekit.errors import DataError
 from probekit.provenance import write_atomic
 from probekit.report import words
 from probekit.report.attention import AttentionPrompt, attention_data
 from probekit.report.figures import layer_curve, norm_curve
-from probekit.report.record import Example, Norms, RunRecord, load_record
+from probekit.report.record import Example, Norms, RunRecord, changed_files, load_record, reading
 from probekit.report.sites import site_table
 from probekit.report.style import METRICS
 from probekit.report.table import load_table, measured_metrics
@@ -62,7 +62,13 @@ def _page(run_dir: Path) -> str:
         "report.html",
         record=record,
         answer=words.answer(table),
-        warnings=words.warnings(table, record),
+        warnings=[
+            *words.warnings(table, record),
+            *(
+                f"{name} was changed after the run: its contents are not those that run.json names."
+                for name in changed_files(run_dir, record)
+            ),
+        ],
         curves=[(CURVES[metric], curves.pop(metric)) for metric in CURVES if metric in curves],
         folded_curves=[(METRICS[metric], curve) for metric, curve in curves.items()],
         sites=site_table(table),
@@ -104,9 +110,8 @@ def _norms(norms: list[Norms]) -> FigurePart:
 
 def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
     path = run_dir / "attention.safetensors"
-    if not path.is_file():
-        raise MissingError(f"{path} is not there, but run.json lists prompts for it.")
-    tensors = load_file(path)
+    with reading(path):
+        tensors = load_file(path)
     absent = [str(i) for i in range(len(record.attention)) if str(i) not in tensors]
     if absent:
         raise DataError(
@@ -138,6 +143,5 @@ def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:
 
 
 def _config(path: Path) -> str:
-    if not path.is_file():
-        raise MissingError(f"{path} is not there. A finished run writes it: `probekit run`.")
-    return path.read_text("utf-8")
+    with reading(path):
+        return path.read_text("utf-8")

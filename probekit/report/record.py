@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
 
-from probekit.errors import DataError, MissingError
+from probekit.errors import DataError, MissingError, ProbekitError
+from probekit.provenance import digest
 
 
 class Part(BaseModel):
@@ -102,6 +106,43 @@ class RunRecord(Part):
     seeds: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     C_grid: list[float] = []
+    files: dict[str, str] = {}
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Say in words which file of a run is not there or cannot be read.
+
+    Raises:
+        MissingError: The file is not there.
+        DataError: It cannot be read.
+    """
+    try:
+        yield
+    except ProbekitError:  # says it already
+        raise
+    except FileNotFoundError as error:
+        raise MissingError(
+            f"{path} is not there. A finished run writes it: `probekit run`."
+        ) from error
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(
+            f"{path} cannot be read: {str(error).strip()}. Run the experiment again to rewrite it."
+        ) from error
+
+
+def changed_files(run_dir: Path, record: RunRecord) -> list[str]:
+    """Return the names of the files whose contents are not those that the run wrote."""
+
+    def contents(path: Path) -> bytes:
+        with reading(path):
+            return path.read_bytes()
+
+    return [
+        name
+        for name, written in record.files.items()
+        if digest([contents(run_dir / name)]) != written
+    ]
 
 
 def load_record(path: Path) -> RunRecord:
@@ -111,10 +152,10 @@ def load_record(path: Path) -> RunRecord:
         MissingError: There is no such file.
         DataError: It is not JSON, or a key is missing or holds another type.
     """
-    if not path.is_file():
-        raise MissingError(f"{path} is not there. A finished run writes it: `probekit run`.")
+    with reading(path):
+        content = path.read_bytes()
     try:
-        return RunRecord.model_validate_json(path.read_bytes())
+        return RunRecord.model_validate_json(content)
     except ValidationError as error:
         problems = [
             f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from probekit.errors import DataError, MissingError
+from probekit.errors import DataError
+from probekit.report.record import reading
 
 TEXT = (
     "run", "model", "dataset", "site", "component", "position", "probe",
@@ -47,9 +48,8 @@ def load_table(path: Path) -> pd.DataFrame:
         MissingError: There is no such file.
         DataError: A column is missing, a cell cannot be read, or there are no rows.
     """
-    if not path.is_file():
-        raise MissingError(f"{path} is not there. A finished run writes it: `probekit run`.")
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    with reading(path):
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
     _check_columns(table, path)
     if table.empty:
         raise DataError(f"{path} has its header but no rows, so there is nothing to report.")

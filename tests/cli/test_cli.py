@@ -116,6 +116,7 @@ def test_version(probekit):
         (["run", "planted.yaml", "--set", "model.source=gpt-2"], 3, "Nearest: gpt2"),
         (["run", "planted.yaml", "--set", "model.source=gpt2"], 3, "go on without a network"),
         (["run", "planted.yaml", "--set", "data.file=none.csv"], 3, "none.csv"),
+        (["run", "planted.yaml", "--set", "capture.sites=[x]"], 2, "--set capture.sites: No site"),
         (["run", "planted.yaml", "--device", "warp"], 2, "--device warp"),
         (["run", "planted.yaml", "--cache", "rows.csv"], 1, "Cannot write"),
         (["run", "planted.yaml", "--out", "rows.csv"], 1, "Cannot write"),
@@ -156,7 +157,7 @@ def written(folder):
 
 def test_ctrl_c_keeps_what_is_done_and_prints_how_to_go_on(folder, environment):
     process = subprocess.Popen(
-        [PROBEKIT, "run", "planted.yaml", "--set", "probe.bootstrap=200000"],
+        [PROBEKIT, "run", "planted.yaml", "--set", "probe.bootstrap=100000"],
         cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 60
@@ -166,7 +167,7 @@ def test_ctrl_c_keeps_what_is_done_and_prints_how_to_go_on(folder, environment):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "probekit run planted.yaml --set probe.bootstrap=200000" in errors
+    assert "probekit run planted.yaml --set probe.bootstrap=100000" in errors
     assert "Traceback" not in errors
     assert list(folder.glob("cache/*/*/00000.json"))
 
@@ -179,6 +180,18 @@ def test_a_closed_pipe_is_no_error(folder, environment):
     )  # fmt: skip
     assert done.stdout.startswith("site")
     assert not done.stderr
+
+
+@pytest.mark.parametrize("arguments", ["models", "sites mini", "--version"])
+def test_a_full_disk_behind_stdout_is_told(folder, environment, arguments):
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    done = subprocess.run(
+        ["bash", "-c", f"{PROBEKIT} {arguments} > /dev/full"],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "Error: the output cannot be written: No space left on device.\n"
 
 
 def test_a_local_model_folder_is_used(probekit, folder):

@@ -7,6 +7,7 @@ import pytest
 
 from probekit.errors import ConfigError, MissingError
 from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.experiment.schema import Experiment
 
 GOOD = """\
 name: small
@@ -57,6 +58,9 @@ def refusal(path, overrides=()):
         ("file: rows.csv", "file: rows.csv\n  columns:\n    end: e", r"line 9: `start` and `end`"),
         ("file: rows.csv", "train: a\n  test: b\n  columns:\n    split: s", r"line 10: `columns"),
         ("  file: rows.csv\n", "  train: a.csv\n", r"line 4: give either `file`, or both"),
+        ("format: csv", "format: conllu\n  columns:\n    text: t", r"line 8: `columns\.text` is"),
+        ("rows.csv", '"a\\0b"', r"line 7: the character '\\x00' is not allowed"),
+        ("rows.csv", '"\\ud800"', r"line 7: the character '\\ud800' is not allowed"),
         ("name: small", "name: ../up", r"line 1: name is '\.\./up'"),
         ("name: small", "name: [a]", r"line 1: name is \['a'\]"),
         ("name: small", "name: small\nname: again", r"line 2: the key 'name' stands there twice"),
@@ -132,6 +136,32 @@ def test_strings_stay_strings(write):
     assert experiment.question == "1:30"
 
 
+def test_what_is_wrong_with_a_value_later_on_is_told_with_its_place(write):
+    path = write(GOOD + "attention:\n  texts:\n    - one\n    - two\n")
+    experiment = load_experiment(path, ["model.source=gpt2"])
+    for keys, place in {
+        ("attention", "texts", 1): f"{path}, line 14: ",
+        ("capture", "sites"): f"{path}, line 1: ",
+        ("model", "source"): "--set model.source: ",
+    }.items():
+        said = f"^{re.escape(place)}it is not there$"
+        with pytest.raises(MissingError, match=said), experiment.at(*keys):
+            raise MissingError("it is not there")
+
+
+def test_places_are_no_part_of_what_is_asked(write):
+    path = write(GOOD)
+    moved = path.with_name("moved.yaml")
+    moved.write_text("\n\n" + GOOD)
+    assert load_experiment(path) == load_experiment(moved)
+    unplaced = Experiment.model_validate(load_experiment(path).model_dump())
+    with (
+        pytest.raises(ConfigError, match=r"^model\.source: wrong$"),
+        unplaced.at("model", "source"),
+    ):
+        raise ConfigError("wrong")
+
+
 def test_overrides_are_typed_and_named_in_messages(write):
     path = write(GOOD)
     assert load_experiment(path, ["probe.C=[1, 0.1]"]).probe.C == (1.0, 0.1)
@@ -145,7 +175,7 @@ def test_overrides_are_typed_and_named_in_messages(write):
         "--set tokens.position.index: `index` must be given"
     )
     assert refusal(path, ["tokens.position={at: lats}"]).startswith(
-        "--set tokens.position: tokens.position.at is 'lats'"
+        "--set: tokens.position.at is 'lats'"
     )
     assert "section.key=value" in refusal(path, ["probe.folds"])
     assert "not a section" in refusal(path, ["name.x=1"])
@@ -203,7 +233,7 @@ def test_a_known_name_is_never_a_folder(source_of, tmp_path, name):
 
 @pytest.mark.parametrize(
     ("key", "text"),
-    [("model.source", "~nobody.at.all/x"), ("data.root", '"a\\0b"'), ("data.root", "x" * 300)],
+    [("model.source", "~nobody.at.all/x"), ("data.root", "x" * 300)],
 )
 def test_a_path_that_cannot_be_is_refused(write, key, text):
     answer = refusal(write(GOOD), [f"{key}={text}"])

@@ -5,6 +5,7 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from probekit.errors import DataError, MissingError
+from probekit.provenance import digest
 from probekit.report.page import write_report
 
 
@@ -127,3 +128,30 @@ def test_a_record_that_lacks_a_key_is_refused_with_the_key(make_run, record):
     (run / "run.json").write_text("{")
     with pytest.raises(DataError, match="the file: Invalid JSON"):
         write_report(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("results.csv", b""),
+        ("results.csv", b'a,b\n"c'),
+        ("results.csv", b"\xff\xfe"),
+        ("attention.safetensors", b"\x08"),
+        ("config.yaml", b"\xff\xfe"),
+        ("run.json", b"\xff\xfe"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(make_run, name, content):
+    run = make_run()
+    (run / name).write_bytes(content)
+    with pytest.raises(DataError, match=name.replace(".", r"\.")):
+        write_report(run)
+
+
+def test_a_file_changed_after_the_run_is_told(make_run, record):
+    path = make_run() / "results.csv"
+    record["files"] = {"results.csv": digest([path.read_bytes()])}
+    assert "was changed after the run" not in report(make_run(record=record))
+    run = make_run(record=record)
+    path.write_text(path.read_text().replace("0.712", "0.999"))
+    assert "results.csv was changed after the run" in report(run)
