@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,26 @@ def capture(
                 done += len(rows)
             watcher.progress(step, done, len(plan.example))
         return Captured(store, computed, len(shards) * len(sites) - computed, store.seal())
+
+
+def estimate_seconds(
+    model: GPT2, tokens: Sequence[IntArray], plan: RowPlan, sites: Sequence[str]
+) -> float:
+    """Return about how long capturing every row will take, from one of its batches, in seconds.
+
+    The weights of the model do not matter; what is cached already is not taken off.
+    """
+    sequences, sequence_of_row = _unique_sequences(tokens, plan)
+    rows = _shards(sequence_of_row)[0]
+    batches = list(_batches(rows, sequence_of_row, sequences))
+    batch = batches[(len(batches) - 1) // 2]  # of middling length, and not the rest
+    times = []
+    for _ in range(3):  # the first one warms up
+        start = time.perf_counter()
+        _run_shard(model, [batch], plan, sites, "float32", len(rows))
+        times.append(time.perf_counter() - start)
+    n_tokens = sum(map(len, batch.sequences))
+    return min(times[1:]) * sum(map(len, sequences)) / n_tokens
 
 
 def check_storable(sites: Iterable[str]) -> None:

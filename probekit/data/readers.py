@@ -28,7 +28,11 @@ Row: TypeAlias = tuple[int, Mapping[str, Any]]  # the line it begins on, and its
 
 # What pandas and others write where a value is missing. A class of that name is refused as well:
 # one cannot be told from the other.
-_WRITTEN_FOR_MISSING = frozenset({"nan", "NaN", "<NA>", "null", "None"})
+_WRITTEN_FOR_MISSING = frozenset(
+    {"nan", "NaN", "NAN", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
+)
+
+_SEPARATORS = {"tab": "\t", "semicolon": ";", "comma": ","}
 
 
 @dataclass(frozen=True)
@@ -126,9 +130,11 @@ def _require_columns(
     missing = next((column for column in columns.names if column not in cells), None)
     if missing is None:
         return
-    message = (
-        f"{where}: no column {missing!r}. {nearest(missing, cells)} Columns: {', '.join(cells)}."
-    )
+    message = f"{where}: no column {missing!r}. {nearest(missing, cells)}"
+    alone = next(iter(cells)) if len(cells) == 1 else ""
+    used = [name for name, separator in _SEPARATORS.items() if separator in alone]
+    if used:
+        message += f" Its only column holds a {used[0]}: is `data.format` right?"
     # The first row shows what the file has; one that lacks a key later is at fault itself.
     raise ConfigError(message) if first else DataError(message)
 

@@ -265,6 +265,8 @@ class GPT2(nn.Module):
         return positions, visible
 
     def _check(self, tokens: Tensor, mask: Tensor | None) -> None:
+        if not isinstance(tokens, Tensor):
+            raise DataError(f"tokens must be a tensor of ids, not {type(tokens).__name__}.")
         if tokens.ndim != 2 or tokens.shape[1] == 0 or tokens.is_floating_point():
             raise DataError(
                 "tokens must be integer ids of shape [batch pos], pos at least 1, not "

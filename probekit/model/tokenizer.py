@@ -120,8 +120,11 @@ class Tokenizer:
                 libraries prepend it: there is no default.
 
         Raises:
-            DataError: the text holds half of a surrogate pair, which no encoding can express.
+            DataError: it is no text, or holds half of a surrogate pair, which no encoding can
+                express.
         """
+        if not isinstance(text, str):
+            raise DataError(f"A text must be a str, not {type(text).__name__}.")
         try:
             utf8 = np.frombuffer(text.encode(), dtype=np.uint8)
         except UnicodeEncodeError as error:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
+from probekit.activations.capture import estimate_seconds
 from probekit.data.checks import Finding
 from probekit.errors import DataError
 from probekit.experiment.schema import Experiment
@@ -19,7 +18,6 @@ from probekit.pipeline.probing import make_prober
 from probekit.pipeline.record import findings
 
 _BYTES = {"float32": 4, "float16": 2}
-_TIMED_TOKENS = 512
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Validation:
         n_rows: of every captured site.
         n_sites: that are captured.
         bytes: of all captured activations, both models together.
-        minutes: that the capture will take on this machine's CPU, from a timed forward pass.
+        minutes: that the capture will take on this machine's CPU, from a timed batch of it.
     """
 
     findings: tuple[Finding, ...]
@@ -84,16 +82,6 @@ def _bytes(prepared: Prepared, dtype: str) -> int:
     return len(prepared.labels) * sum(features) * _BYTES[dtype]
 
 
-@torch.inference_mode()
 def _seconds(prepared: Prepared, experiment: Experiment) -> float:
-    """Return how long the forward passes will take, from one of them: untrained weights do."""
     model = GPT2(prepared.config).to(getattr(torch, experiment.model.dtype))
-    length = min(_TIMED_TOKENS, prepared.config.n_positions)
-    tokens = torch.zeros(1, length, dtype=torch.int64)
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        model(tokens, tap=lambda _, value: value, sites=prepared.sites, logits=False)
-        times.append(time.perf_counter() - start)
-    distinct = {tokens.ids.tobytes(): len(tokens.ids) for tokens in prepared.tokens}
-    return float(np.median(times)) * sum(distinct.values()) / length
+    return estimate_seconds(model, prepared.ids, prepared.plan, prepared.sites)

@@ -1,6 +1,7 @@
 """Captures: right numbers, however batched; nothing recomputed, stale or lost."""
 
 import dataclasses
+import itertools
 import multiprocessing
 import random
 import shutil
@@ -86,6 +87,18 @@ def test_rows_are_read_in_any_order(tmp_path, model):
     everything = store.read(SITES[0])
     chosen = np.random.default_rng(3).permutation(len(everything))[:40]
     assert np.array_equal(store.read(SITES[0], chosen), everything[chosen])
+
+
+def test_the_estimate_grows_with_the_tokens_that_will_be_run(model, monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(capturing.time, "perf_counter", lambda: next(clock))
+
+    def estimate(tokens):
+        return capturing.estimate_seconds(model, tokens, last_and_mean(tokens), SITES)
+
+    sequences = [np.full(10, n) for n in range(48)]  # 6 in a batch, which takes a second
+    assert estimate(sequences[:24]) == 4
+    assert estimate(sequences) == 8
 
 
 def test_identical_sequences_run_once(tmp_path, model, monkeypatch):

@@ -87,6 +87,7 @@ def test_line_separators_of_unicode_do_not_end_a_json_line(read):
         ("csv", 'text,label\n"two\nlines",y\n,n\n', 4, "The text is empty"),
         ("csv", "text,label\nYes.,nan\n", 2, "missing value"),
         ("csv", "text,label\nYes.,NaN\n", 2, "missing value"),
+        ("csv", "text,label\nYes.,N/A\n", 2, "missing value"),
         ("csv", "text,label\nYes.,null\n", 2, "missing value"),
         ("csv", "text,label\nYes.,None\n", 2, "missing value"),
         ("csv", b"text,label\nYes.,y\nN\xe9,n\n", 3, "0xe9 is not UTF-8"),
@@ -128,8 +129,14 @@ def test_duplicate_ids_are_refused_with_both_lines(read):
 @pytest.mark.parametrize("format", ["csv", "jsonl"])
 def test_a_missing_column_offers_those_there_are(read, format):
     content = {"csv": "text,lable\nYes.,y\n", "jsonl": '{"text": "Yes.", "lable": "y"}'}
-    with pytest.raises(ConfigError, match=r"'label'\. Nearest: lable\. Columns: text, lable"):
+    with pytest.raises(ConfigError, match=r"'label'\. Nearest: lable\.$"):
         read(content[format], format)
+
+
+@pytest.mark.parametrize(("header", "name"), [("text\tlabel", "tab"), ("text;label", "semicolon")])
+def test_a_file_of_another_separator_is_noticed(read, header, name):
+    with pytest.raises(ConfigError, match=rf"a {name}: is `data\.format` right\?"):
+        read(f"{header}\nYes.\ty\n")
 
 
 def test_a_missing_file_is_told_by_its_absolute_path(tmp_path, monkeypatch):

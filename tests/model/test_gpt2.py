@@ -129,6 +129,7 @@ def test_a_tap_sees_every_site_in_forward_order(model):
         (torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 4), r"\(2, 4\).*\(2, 3\)"),
         (torch.zeros(2, 2, dtype=torch.int64), torch.tensor([[1, 0], [0, 0]]), "Row 1 of the mask"),
         (torch.zeros(1, 3), None, "integer ids"),
+        ([[1, 2]], None, "a tensor of ids, not list"),
         (torch.zeros(3, dtype=torch.int64), None, r"\[batch pos\]"),
     ],
 )

@@ -170,6 +170,11 @@ def test_a_lone_surrogate_is_refused(mini):
         mini.encode("a\ud800", bos=False)
 
 
+def test_what_is_no_text_is_refused(mini):
+    with pytest.raises(DataError, match="must be a str, not NoneType"):
+        mini.batch(["one", None], bos=False, side="right")
+
+
 def test_a_folder_without_vocabulary_says_what_to_put_there(tmp_path):
     with pytest.raises(MissingError, match=r"vocab\.json \+ merges\.txt, or encoder\.json"):
         read_vocabulary(tmp_path)
