@@ -114,7 +114,7 @@ def _examples(
     sentence: Sentence, label: str, name: str, group: str, notes: Counter[str]
 ) -> Iterator[Example]:
     text = sentence.comments.get("text") or _text_of(sentence.surfaces)
-    notes.update({_NO_TEXT: not sentence.comments.get("text"), _EMPTY: sentence.n_empty_nodes})
+    notes.update({_NO_TEXT: int(not sentence.comments.get("text")), _EMPTY: sentence.n_empty_nodes})
     for word, span in zip(sentence.words, _spans(text, sentence, notes), strict=True):
         value = _label_of(word, label)
         if value is None:
