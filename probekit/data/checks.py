@@ -10,16 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 
-from probekit.data.examples import Dataset, Example
+from probekit.data.examples import Dataset, Example, Place
 from probekit.data.splits import Split
 
 Level = Literal["error", "warning", "info"]
-
-_Place: TypeAlias = tuple[str, tuple[int, int] | None]
 
 _LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 
@@ -137,7 +135,7 @@ def _few_groups(sides: _Sides) -> Iterator[Finding]:
 
 def _duplicates_within(sides: _Sides) -> Iterator[Finding]:
     for side, examples in sides.items():
-        n_more = len(examples) - len({_place(example) for example in examples})
+        n_more = len(examples) - len({example.place for example in examples})
         if n_more:
             yield Finding(
                 "warning",
@@ -147,21 +145,22 @@ def _duplicates_within(sides: _Sides) -> Iterator[Finding]:
 
 
 def _duplicates_across(sides: _Sides) -> Iterator[Finding]:
-    seen = {_place(example) for example in sides.train}
-    repeated = [example for example in sides.test if _place(example) in seen]
+    seen = {example.place for example in sides.train}
+    repeated = [example for example in sides.test if example.place in seen]
     if repeated:
         yield Finding(
             "warning",
             "duplicates-across",
             f"{len(repeated)} of {len(sides.test)} rows in test ({_n_texts(repeated)} of "
-            f"{_n_texts(sides.test)} texts) stand verbatim in train.",
+            f"{_n_texts(sides.test)} texts) stand verbatim in train; with split.drop_repeated they "
+            "are left out.",
         )
 
 
 def _contradictions(sides: _Sides) -> Iterator[Finding]:
-    labels: dict[_Place, set[str]] = defaultdict(set)
+    labels: dict[Place, set[str]] = defaultdict(set)
     for example in sides.train + sides.test:
-        labels[_place(example)].add(example.label)
+        labels[example.place].add(example.label)
     contradicting = [place for place, found in labels.items() if len(found) > 1]
     if contradicting:
         text, span = contradicting[0]
@@ -210,10 +209,6 @@ def _accuracy_of_length(sides: _Sides) -> float:
 def _n_characters(example: Example) -> int:
     start, end = example.span or (0, len(example.text))
     return end - start
-
-
-def _place(example: Example) -> _Place:
-    return example.text, example.span
 
 
 def _n_texts(examples: Iterable[Example]) -> int:

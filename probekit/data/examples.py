@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from operator import attrgetter
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ from probekit.errors import DataError
 from probekit.provenance import digest
 
 StringArray = npt.NDArray[np.object_]
+
+
+Place: TypeAlias = tuple[str, tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,11 @@ class Example:
                 f"The span {self.span} is empty or not within the {len(self.text)} characters of "
                 f"{self.text!r}. A span counts characters from 0 and ends one past its last."
             )
+
+    @property
+    def place(self) -> Place:
+        """Text and span: what the model reads of the example, whatever it is called."""
+        return self.text, self.span
 
 
 def _require_unicode(name: str, value: str) -> None:

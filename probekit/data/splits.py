@@ -117,6 +117,25 @@ def given_split(dataset: Dataset) -> Split:
     return split
 
 
+def without_repeated(split: Split, dataset: Dataset) -> Split:
+    """Return the split less the test examples whose text and span stand in train as well.
+
+    Raises:
+        DataError: nothing would be left to test on.
+
+    >>> from probekit.data.examples import Example
+    >>> examples = tuple(Example(text, "x", text, text + str(n)) for n, text in enumerate("aba"))
+    >>> split = Split(train=np.array([0]), test=np.array([1, 2]))
+    >>> without_repeated(split, Dataset("tiny", examples)).test
+    array([1])
+    """
+    seen = {dataset.examples[index].place for index in split.train}
+    new = [index for index in split.test if dataset.examples[index].place not in seen]
+    if not new:
+        raise DataError(f"{dataset.name}: every example of the test side stands in train as well.")
+    return Split(split.train, np.array(new))
+
+
 def _split(in_test: Iterable[bool]) -> Split:
     mask = np.fromiter(in_test, dtype=bool)
     return Split(np.flatnonzero(~mask), np.flatnonzero(mask))

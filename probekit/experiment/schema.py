@@ -200,10 +200,13 @@ class Tokens(Section):
 
 
 class Split(Section):
-    """How rows are held out, where the data do not say it themselves."""
+    """How rows are held out; share and seed serve where the data do not say it themselves."""
 
     test: float = Field(0.25, gt=0, lt=1, description="share of the rows")
     seed: Seed = Field(0, description="draws the groups that are held out")
+    drop_repeated: bool = Field(
+        False, description="leave out test rows whose text and span stand in the training rows too"
+    )
 
 
 class Capture(Section):

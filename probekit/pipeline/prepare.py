@@ -16,7 +16,7 @@ from probekit.activations.capture import check_storable
 from probekit.data.examples import Dataset, Example
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.data.readers import TableColumns, read_dataset
-from probekit.data.splits import Split, given_split, grouped_split
+from probekit.data.splits import Split, given_split, grouped_split, without_repeated
 from probekit.data.treebank import ConlluColumns
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
 from probekit.experiment.schema import Columns, Data, Experiment
@@ -94,6 +94,8 @@ def prepare(experiment: Experiment) -> Prepared:
     _check_attention_texts(experiment, tokenizer, config.n_positions)
     dataset, tokens, plan = _plan(dataset, tokens, experiment)
     split = split_examples(dataset, experiment)
+    if experiment.split.drop_repeated:
+        dataset, split = _drop_repeated(dataset, split)
     types = _types(dataset, tokenizer, tokens, plan, experiment)
     return Prepared(
         dataset=dataset,
@@ -163,6 +165,14 @@ def split_examples(dataset: Dataset, experiment: Experiment) -> Split:
         return given_split(dataset)
     settings = experiment.split
     return grouped_split(dataset.labels, dataset.groups, test=settings.test, seed=settings.seed)
+
+
+def _drop_repeated(dataset: Dataset, split: Split) -> tuple[Dataset, Split]:
+    """Return the split less what stands on both sides, and the data with a note of it."""
+    new = without_repeated(split, dataset)
+    n_dropped = len(split.test) - len(new.test)
+    note = f"{n_dropped} examples of test that stand in train as well were left out"
+    return replace(dataset, notes=(*dataset.notes, note)), new
 
 
 def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context: int) -> None:

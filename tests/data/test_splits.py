@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.data.examples import Dataset, Example
-from probekit.data.splits import given_split, grouped_split
+from probekit.data.splits import Split, given_split, grouped_split, without_repeated
 from probekit.errors import ConfigError, DataError
 
 
@@ -138,3 +138,16 @@ def test_sentences_of_a_treebank_are_split_near_the_share(ewt):
     assert len(split.test) / len(labels) == pytest.approx(0.2, abs=0.001)
     for share in shares(labels, split).values():
         assert share == pytest.approx(0.2, abs=0.02)
+
+
+def test_what_stands_in_train_too_is_left_out_of_test_span_by_span():
+    rows = [("one", (0, 1)), ("one", (1, 2)), ("two", None), ("one", (0, 1)), ("one", None)]
+    examples = [
+        Example(text, "y", group=str(n), id=str(n), span=span)
+        for n, (text, span) in enumerate(rows)
+    ]
+    dataset = Dataset("tiny", tuple(examples))
+    split = Split(train=np.array([0, 2]), test=np.array([1, 3, 4]))
+    assert without_repeated(split, dataset).test.tolist() == [1, 4]
+    with pytest.raises(DataError, match="every example of the test side"):
+        without_repeated(Split(train=np.array([0]), test=np.array([3])), dataset)

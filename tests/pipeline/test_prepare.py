@@ -89,6 +89,19 @@ def test_the_column_of_the_file_says_the_side(tmp_path):
     assert prepared.types.tolist() == ["key", "dog", "key"]  # not the full stop
 
 
+def test_repeated_rows_leave_test_if_asked_and_are_counted(tmp_path):
+    rows = ["One.,y,train", "Two.,n,train", "One.,y,test", "Six.,n,test", "Ten.,y,test"]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label,side", *rows]))
+    (tmp_path / "rows.yaml").write_text(TABLE)
+    kept = prepare(load_experiment(tmp_path / "rows.yaml"))
+    assert len(kept.test) == 3
+    new = prepare(load_experiment(tmp_path / "rows.yaml", ["split.drop_repeated=true"]))
+    assert [new.dataset.examples[n].text for n in new.split.test] == ["Six.", "Ten."]
+    assert new.train.tolist() == kept.train.tolist()
+    assert new.test.tolist() == [3, 4]
+    assert any(note.startswith("1 examples of test") for note in new.dataset.notes)
+
+
 @pytest.mark.parametrize("bos", ["true", "false"])
 def test_all_positions_give_a_row_each_and_leave_bos_out(tmp_path, bos):
     rows = ["text,label,side", "The key,a,train", "The dog,b,train", "A key,a,test"]
