@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from probekit.model.gpt2 import GPT2
     from probekit.model.tokenizer import Tokenizer
     from probekit.pipeline.run import run
+    from probekit.probes.estimator import LinearProbe
 
 __all__ = [
     "GPT2",
@@ -25,6 +26,7 @@ __all__ = [
     "ActivationStore",
     "Experiment",
     "GPT2Config",
+    "LinearProbe",
     "Tokenizer",
     "__version__",
     "generate",
@@ -37,6 +39,7 @@ _HOME = {
     "Experiment": "probekit.experiment.schema",
     "GPT2": "probekit.model.gpt2",
     "GPT2Config": "probekit.model.config",
+    "LinearProbe": "probekit.probes.estimator",
     "Tokenizer": "probekit.model.tokenizer",
     "generate": "probekit.model.generate",
     "run": "probekit.pipeline.run",

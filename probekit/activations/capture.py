@@ -31,7 +31,7 @@ class Captured:
         store: the rows, complete for the asked sites.
         computed: how many shards of sites were computed by this call.
         reused: how many were there already.
-        root: digest over the whole store.
+        root: digest over the identity and the rows of the asked sites.
     """
 
     store: ActivationStore
@@ -83,12 +83,12 @@ def capture(
         # Nothing to write: a finished cache may lie where nothing can be written.
         store.verify(sites)
         watcher.progress(f"{step} (reused)", len(plan.example), len(plan.example))
-        return Captured(store, 0, len(shards) * len(sites), store.seal())
+        return Captured(store, 0, len(shards) * len(sites), store.digest_of(sites))
     with store.locked(watcher.tell):
         store.sweep()
-        reused = [site for site in sites if not store.missing(site)]
-        store.verify(reused)
-        lacking = {n: [s for s in sites if n in store.missing(s)] for n in range(len(shards))}
+        store.verify(sites)
+        missing = {site: set(store.missing(site)) for site in sites}
+        lacking = {n: [site for site in sites if n in missing[site]] for n in range(len(shards))}
         computed = sum(map(len, lacking.values()))
         done = sum(len(rows) for n, rows in enumerate(shards) if not lacking[n])
         for number, rows in enumerate(shards):
@@ -99,7 +99,9 @@ def capture(
                     store.commit(site, number, values[site].numpy())
                 done += len(rows)
             watcher.progress(step, done, len(plan.example))
-        return Captured(store, computed, len(shards) * len(sites) - computed, store.seal())
+        store.seal()
+    reused = len(shards) * len(sites) - computed
+    return Captured(store, computed, reused, store.digest_of(sites))
 
 
 def estimate_seconds(

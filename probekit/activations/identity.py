@@ -99,7 +99,10 @@ def identify(
         device=parameter.device.type,
         torch=".".join(torch.__version__.split(".")[:2]),
         code=digest_code(
-            "probekit.model.gpt2", "probekit.model.taps", "probekit.activations.capture"
+            "probekit.model.gpt2",
+            "probekit.model.taps",
+            "probekit.model.tokenizer",
+            "probekit.activations.capture",
         ),
     )
 

@@ -159,26 +159,32 @@ class ActivationStore:
             f"this shard was stored. {advice}."
         )
 
-    def seal(self) -> str:
-        """Write the manifest of all finished sites and return its root digest."""
-        manifest = self._manifest()
+    def seal(self) -> None:
+        """Write the manifest of all finished sites."""
         if not self.is_sealed:
-            write_atomic(self.folder / "manifest.json", pretty_json(manifest))
-        return str(manifest["root"])
+            write_atomic(self.folder / "manifest.json", pretty_json(self._manifest()))
+
+    def digest_of(self, sites: Sequence[str]) -> str:
+        """Return one digest over the identity and the rows of finished sites, in any order."""
+        return digest_json(
+            {
+                "identity": self.identity.to_json(),
+                "sites": {site: self._digests(site) for site in sites},
+            }
+        )
+
+    def _digests(self, site: str) -> list[str]:
+        return [self._record(site, shard).digest for shard in range(len(self.shards))]
 
     def _manifest(self) -> dict[str, Any]:
-        sites = {
-            site: [self._record(site, shard).digest for shard in range(len(self.shards))]
-            for site in self.sites
-        }
-        root = digest_json({"identity": self.identity.to_json(), "sites": sites})
-        return {"root": root, "sites": sites}
+        finished = self.sites
+        sites = {site: self._digests(site) for site in finished}
+        return {"root": self.digest_of(finished), "sites": sites}
 
     def sweep(self) -> None:
-        """Delete what killed writers left half-written; for the holder of the lock only."""
-        for path in self.folder.rglob(".*"):
-            if path.name != LOCK:
-                path.unlink(missing_ok=True)
+        """Delete the shards that killed writers left half-written; for the lock's holder only."""
+        for path in self.folder.glob("*/.*"):
+            path.unlink(missing_ok=True)
 
     def read(self, site: str, rows: IntArray | None = None) -> FloatArray:
         """Return the rows of a site in the order of the data set, shape (n_rows, ...).
@@ -245,7 +251,7 @@ class ActivationStore:
         bad = [
             str(self._path(site, shard))
             for site in (self.sites if sites is None else sites)
-            for shard in range(len(self.shards))
+            for shard in set(range(len(self.shards))).difference(self.missing(site))
             if digest([self._path(site, shard).read_bytes()]) != self._record(site, shard).digest
         ]
         if bad:

@@ -22,7 +22,7 @@ Level = Literal["error", "warning", "info"]
 _LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 
 _SHOWN = 20  # labels that a message spells out
-_FEW_GROUPS = 10  # with fewer in test, intervals over groups are too wide to say much
+_FEW_GROUPS = 10  # with fewer in test, an interval over groups says little
 _STRONG_IMBALANCE = 10  # rows of the most frequent label for one of the rarest
 _LENGTH_BINS = 20
 _LENGTH_MARGIN = 0.05  # balanced accuracy above chance that is worth a warning
@@ -63,7 +63,7 @@ def check_dataset(dataset: Dataset, split: Split) -> tuple[Finding, ...]:
     >>> for finding in check_dataset(Dataset("tiny", examples), split)[:2]:
     ...     print(f"{finding.level}: {finding.message}")
     warning: train has labels that test lacks: n.
-    warning: test has only 1 groups, so intervals over groups will be wide.
+    warning: test has only 1 groups: intervals that resample so few are mostly too narrow.
     """
     sides = _Sides(dataset.select(split.train).examples, dataset.select(split.test).examples)
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
@@ -80,7 +80,7 @@ def _counts(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "info",
             f"{side}-counts",
-            f"{side}: {len(examples)} rows, {len(groups)} groups, {len(labels)} labels: "
+            f"{side}: {len(examples)} examples, {len(groups)} groups, {len(labels)} labels: "
             f"{', '.join(shown + more)}.",
         )
 
@@ -92,7 +92,7 @@ def _imbalance(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "info",
             "imbalance",
-            f"train has {n_most} rows of {most!r} and {n_least} of {least!r}: read balanced "
+            f"train has {n_most} examples of {most!r} and {n_least} of {least!r}: read balanced "
             "accuracy or macro-F1, not accuracy.",
         )
 
@@ -129,7 +129,8 @@ def _few_groups(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "few-groups",
-            f"test has only {n_groups} groups, so intervals over groups will be wide.",
+            f"test has only {n_groups} groups: intervals that resample so few are mostly too "
+            "narrow.",
         )
 
 
@@ -140,7 +141,7 @@ def _duplicates_within(sides: _Sides) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 f"duplicates-in-{side}",
-                f"{n_more} of {len(examples)} rows in {side} repeat the text and span of another.",
+                f"{n_more} of {len(examples)} examples in {side} repeat text and span of another.",
             )
 
 
@@ -151,7 +152,7 @@ def _duplicates_across(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "duplicates-across",
-            f"{len(repeated)} of {len(sides.test)} rows in test ({_n_texts(repeated)} of "
+            f"{len(repeated)} of {len(sides.test)} examples in test ({_n_texts(repeated)} of "
             f"{_n_texts(sides.test)} texts) stand verbatim in train; with split.drop_repeated they "
             "are left out.",
         )
@@ -167,8 +168,8 @@ def _contradictions(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "contradictions",
-            f"{len(contradicting)} places have rows of different labels, such as {span or 'all'} "
-            f"of {text!r}: {', '.join(sorted(labels[text, span]))}.",
+            f"{len(contradicting)} places have examples of different labels, such as "
+            f"{span or 'all'} of {text!r}: {', '.join(sorted(labels[text, span]))}.",
         )
 
 

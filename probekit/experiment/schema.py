@@ -167,14 +167,16 @@ class Position(Section):
     )
     skip_first: bool = Field(
         True,
-        description="means leave out position 0, whose norm is some 30 times that of the others",
+        description="means, and the scaling of features, leave out position 0, whose norm is some "
+        "30 times that of the others",
     )
 
     @property
     def text(self) -> str:
         """The position in one word, as it stands in results: `last`, `word:last`, `index:3`."""
         detail = {"index": self.index, "word": self.pieces}.get(self.at)
-        return self.at if detail is None else f"{self.at}:{detail}"
+        name = self.at if detail is None else f"{self.at}:{detail}"
+        return name if self.skip_first else f"{name}+first"
 
     @model_validator(mode="after")
     def _details_belong_to_at(self) -> Position:

@@ -44,7 +44,10 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return x normalized over its last axis, shape [batch pos d_model]."""
         x = x - x.mean(-1, keepdim=True)
-        scale = tap("hook_scale", (x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+        # Squares of more than 256 are infinite in float16, so they are never taken in it.
+        squares = x.to(torch.promote_types(x.dtype, torch.float32)).pow(2)
+        scale = (squares.mean(-1, keepdim=True) + self.eps).sqrt()
+        scale = tap("hook_scale", scale.to(x.dtype))
         return tap("hook_normalized", x / scale) * self.weight + self.bias
 
 
@@ -223,9 +226,12 @@ class GPT2(nn.Module):
 
         Raises:
             UnknownNameError: no site has a name asked for.
+            ConfigError: sites are asked for without a tap to see them, or nothing at all.
             DataError: ids outside the vocabulary, more tokens than the context, or a mask whose
                 shape is not that of the tokens or that has an empty row.
         """
+        if tap is None and sites is not None:
+            raise ConfigError("`sites` says what the tap sees, but no tap was given.")
         asked = (
             set(expand(["*"] if sites is None else sites, self.config.n_layer)) if tap else set()
         )
@@ -321,24 +327,28 @@ class GPT2(nn.Module):
         out = self(tokens, mask, remember(values), names, logits=logits)
         return out, ActivationCache(values, self.config.n_layer)
 
-    def loss(self, tokens: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the mean cross-entropy in nats per target; -100 and padding do not count.
+    def loss(
+        self, tokens: Tensor, mask: Tensor | None = None, targets: Tensor | None = None
+    ) -> Tensor:
+        """Return the mean cross-entropy in nats per target.
 
-        `targets` has the shape of `tokens`, [batch pos], and stands where its logits are computed:
-        for language modelling `targets[:, i] = tokens[:, i + 1]`.
+        Args:
+            tokens: token ids, shape [batch pos].
+            mask: True at tokens, False at padding, shape [batch pos]; None means no padding.
+            targets: what each position should predict, shape [batch pos], with -100 where nothing
+                is counted; None means the token that follows it.
 
         >>> model = GPT2.from_pretrained("mini")
-        >>> tokens = torch.tensor([[10, 20, 30, 40]])
-        >>> model.loss(tokens[:, :-1], tokens[:, 1:]).ndim
+        >>> model.loss(torch.tensor([[10, 20, 30, 40]])).ndim
         0
         """
+        if targets is None:
+            targets = _following(tokens, mask)
         logits = self(tokens, mask)
-        if mask is not None:
-            targets = targets.masked_fill(~mask.to(targets.device, torch.bool), -100)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
 
     def _initialise(self, seed: int) -> None:
-        """Draw the weights as GPT-2 did: N(0, 0.02), residual projections smaller with depth."""
+        """Draw N(0, 0.02), residual projections smaller with depth, as the hub's GPT-2 does."""
         generator = torch.Generator().manual_seed(seed)
         std = self.config.initializer_range
         for name, parameter in self.named_parameters():
@@ -348,6 +358,15 @@ class GPT2(nn.Module):
             else:
                 depth = 2 * self.config.n_layer if name.endswith("c_proj.weight") else 1
                 nn.init.normal_(parameter, std=std / math.sqrt(depth), generator=generator)
+
+
+def _following(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the token after each position; -100 where it, or what it follows, is none."""
+    following = F.pad(tokens[:, 1:], (0, 1), value=-100)
+    if mask is None:
+        return following
+    real = mask.to(device=tokens.device, dtype=torch.bool)
+    return following.masked_fill(~(real & F.pad(real[:, 1:], (0, 1))), -100)
 
 
 def _causal(n: int, device: torch.device) -> Tensor:

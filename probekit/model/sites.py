@@ -205,7 +205,7 @@ class SiteSelection:
 def select(
     patterns: Iterable[str], n_layers: int, axis_sizes: dict[str, int]
 ) -> tuple[SiteSelection, ...]:
-    """Return the selections that patterns like `blocks.*.attn.hook_z[head=3]` stand for.
+    """Return what patterns like `blocks.*.attn.hook_z[head=3]` stand for, in forward order.
 
     `axis_sizes` gives the number of heads (`n_heads`) and neurons (`d_mlp`).
 
@@ -222,7 +222,8 @@ def select(
         for site in expand([match["site"] if match else pattern], n_layers):
             index = _index(site, match, axis_sizes) if match else {}
             chosen[SiteSelection(site, **index)] = None
-    return tuple(chosen)
+    order = {site: place for place, site in enumerate(site_names(n_layers, on_request=True))}
+    return tuple(sorted(chosen, key=lambda selection: order[selection.site]))
 
 
 def _index(site: str, match: re.Match[str], axis_sizes: dict[str, int]) -> dict[str, int]:

@@ -47,10 +47,13 @@ def attention_prompt(
             logits=False,
         )
     values = [cache["pattern", number][0, list(heads)].float().cpu() for number in layers]
+    patterns = torch.stack(values)
+    # Weights rounded to bfloat16 sum to 1 within some percent only.
+    patterns /= patterns.sum(-1, keepdim=True)
     return AttentionPrompt(
         text=text,
         tokens=tuple(tokenizer.strings(ids)),
-        patterns=np.ascontiguousarray(torch.stack(values).numpy()),
+        patterns=np.ascontiguousarray(patterns.numpy()),
         layers=layers,
         heads=heads,
     )

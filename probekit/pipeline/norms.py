@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from probekit.model.gpt2 import GPT2
 from probekit.model.sites import describe, layer_of
-from probekit.model.tokenizer import pad
-from probekit.pipeline.prepare import Prepared
+from probekit.pipeline.prepare import IntArray, Prepared
 
 SAMPLE = 64  # sequences: the ratio is about 30 in GPT-2 small, so few suffice
 
@@ -22,24 +23,36 @@ def residual_norms(model: GPT2, prepared: Prepared) -> list[dict[str, Any]]:
     Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks".
     """
     sites = [site for site in prepared.sites if describe(site).axes == ("batch", "pos", "d_model")]
-    sequences = [tokens.ids for tokens in prepared.tokens if len(tokens.ids) > 1][:SAMPLE]
+    sequences = _sample(prepared)
     if not sites or not sequences:
         return []
-    ids, mask = pad(sequences, "right")
-    device = model.wte.weight.device
-    found: list[dict[str, Any]] = []
+    first: Counter[str] = Counter()
+    others: Counter[str] = Counter()
 
     def measure(site: str, value: Tensor) -> Tensor:
-        norms = value.float().norm(dim=-1).cpu()  # [batch pos]
-        found.append(
-            {
-                "site": site,
-                "layer": layer_of(site),
-                "first_position_norm": norms[:, 0].mean().item(),
-                "other_norm": norms[:, 1:][mask[:, 1:]].mean().item(),
-            }
-        )
+        norms = value[0].float().norm(dim=-1)  # [pos]
+        first[site] += norms[0].item()
+        others[site] += norms[1:].sum().item()
         return value
 
-    model(ids.to(device), mask.to(device), measure, sites, logits=False)
-    return found
+    for ids in sequences:
+        tokens = torch.from_numpy(ids).to(model.wte.weight.device)
+        model(tokens[None], tap=measure, sites=sites, logits=False)
+    n_others = sum(len(ids) - 1 for ids in sequences)
+    return [
+        {
+            "site": site,
+            "layer": layer_of(site),
+            "first_position_norm": first[site] / len(sequences),
+            "other_norm": others[site] / n_others,
+        }
+        for site in sites
+    ]
+
+
+def _sample(prepared: Prepared) -> list[IntArray]:
+    """Return distinct sequences of two tokens or more, from all over the data."""
+    found = {tokens.ids.tobytes(): tokens.ids for tokens in prepared.tokens if len(tokens.ids) > 1}
+    distinct = list(found.values())
+    places = np.linspace(0, len(distinct) - 1, min(SAMPLE, len(distinct))).astype(int)
+    return [distinct[place] for place in places]

@@ -25,6 +25,7 @@ from probekit.model.sites import SiteSelection, select
 from probekit.model.sources import find_config
 from probekit.model.tokenizer import Tokenizer, Tokens
 
+BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 StringArray = npt.NDArray[np.str_]
 
@@ -43,6 +44,7 @@ class Prepared:
         selections: the sites to be probed, in the order of the forward pass.
         labels: of each row, shape (n_rows,).
         groups: of each row, shape (n_rows,).
+        typical: whether a row leaves position 0 out, shape (n_rows,); None: it makes no difference.
         types: the word at, or last before, the probed position of each row, shape (n_rows,).
         train: numbers of the training rows.
         test: numbers of the test rows.
@@ -58,6 +60,7 @@ class Prepared:
     labels: StringArray
     groups: StringArray
     types: StringArray
+    typical: BoolArray | None
     train: IntArray
     test: IntArray
 
@@ -65,11 +68,6 @@ class Prepared:
     def ids(self) -> list[IntArray]:
         """The token ids of each example."""
         return [tokens.ids for tokens in self.tokens]
-
-    @property
-    def seen_types(self) -> float:
-        """The share of test rows whose word stands in the training rows, from 0 to 1."""
-        return float(np.isin(self.types[self.test], self.types[self.train]).mean())
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -108,6 +106,7 @@ def prepare(experiment: Experiment) -> Prepared:
         labels=dataset.labels[plan.example].astype(str),
         groups=dataset.groups[plan.example].astype(str),
         types=types,
+        typical=_typical(plan) if experiment.tokens.position.skip_first else None,
         train=np.flatnonzero(np.isin(plan.example, split.train)),
         test=np.flatnonzero(np.isin(plan.example, split.test)),
     )
@@ -124,6 +123,11 @@ def _find_model(experiment: Experiment) -> tuple[GPT2Config, Tokenizer]:
                 "together."
             )
     return config, tokenizer
+
+
+def _typical(plan: RowPlan) -> BoolArray:
+    """Return for each row whether it is none of position 0, whose norm would fill every scale."""
+    return plan.positions[plan.offsets[:-1]] > 0
 
 
 def read_examples(data: Data) -> Dataset:
@@ -171,6 +175,8 @@ def _drop_repeated(dataset: Dataset, split: Split) -> tuple[Dataset, Split]:
     """Return the split less what stands on both sides, and the data with a note of it."""
     new = without_repeated(split, dataset)
     n_dropped = len(split.test) - len(new.test)
+    if not n_dropped:
+        return dataset, split
     note = f"{n_dropped} examples of test that stand in train as well were left out"
     return replace(dataset, notes=(*dataset.notes, note)), new
 

@@ -40,6 +40,7 @@ def make_prober(experiment: Experiment, prepared: Prepared) -> Prober:
         types=prepared.types,
         train=prepared.train,
         test=prepared.test,
+        typical=prepared.typical,
     )
     return Prober(data, ProbeSettings(**experiment.probe.model_dump()))
 
@@ -129,9 +130,7 @@ def _read(path: Path) -> list[Measurement] | None:
         if content["digest"] != digest_json(content["measurements"]):
             return None
         return [Measurement(**entry) for entry in content["measurements"]]
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError, KeyError):
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}.") from error

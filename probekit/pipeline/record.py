@@ -15,6 +15,8 @@ from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.model.sites import layer_of
 from probekit.pipeline.prepare import IntArray, Prepared
+from probekit.probes.curve import Prober
+from probekit.report.table import chosen_row
 
 SHOWN_PER_LABEL = 2
 LEAST_SEEN = 0.5  # below this share of known words a control says little
@@ -34,7 +36,7 @@ def model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
     }
 
 
-def data_facts(prepared: Prepared, card: str | None) -> dict[str, Any]:
+def data_facts(prepared: Prepared, prober: Prober, card: str | None) -> dict[str, Any]:
     """Return counts by split and label, a few examples, and what was found in the data."""
     dataset, split = prepared.dataset, prepared.split
     rows = {"train": prepared.train, "test": prepared.test}
@@ -53,32 +55,30 @@ def data_facts(prepared: Prepared, card: str | None) -> dict[str, Any]:
         "notes": list(dataset.notes),
         "findings": [
             {"level": finding.level, "code": finding.code, "message": finding.message}
-            for finding in findings(prepared)
+            for finding in findings(prepared, prober)
         ],
         "card": card,
     }
 
 
-def findings(prepared: Prepared) -> tuple[Finding, ...]:
+def findings(prepared: Prepared, prober: Prober) -> tuple[Finding, ...]:
     """Return what was found in the data, and whether the control task can be learnt at all."""
     found = check_dataset(prepared.dataset, prepared.split)
-    seen = prepared.seen_types
+    seen = prober.seen_types
     if seen >= LEAST_SEEN:
         return found
     told = (
-        f"The control task and the word-identity baseline know {seen:.0%} of the test rows' words "
-        "from training. Words that are new cannot be looked up: selectivity flatters the probe."
+        f"Of the test rows' words {seen:.0%} stand in the rows that are fitted. Words that are new "
+        "cannot be looked up by the control task: selectivity flatters the probe."
     )
     return (*found, Finding("warning", "new-words", told))
 
 
 def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
     """Return the site with the best cross-validated accuracy; test rows have no say in it."""
-    scored = (table["target"] == "task") & (table["split"] == "validation")
-    chosen = table[scored & (table["metric"] == "accuracy")]
-    if chosen.empty:
+    row = chosen_row(table)
+    if row is None:
         return None
-    row = chosen.iloc[int(chosen["value"].astype(float).to_numpy().argmax())].to_dict()
     return {
         "site": row["site"],
         "layer": layer_of(row["site"]),
@@ -103,7 +103,7 @@ def _counts(labels: Any) -> dict[str, int]:
 
 
 def _a_few(dataset: Dataset, indices: IntArray) -> list[Any]:
-    """Return the first examples of each label, no two of one group where that can be helped."""
+    """Return the first examples of each label, no two of one group."""
     shown: list[Any] = []
     for label in sorted(set(dataset.labels[indices])):
         of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]

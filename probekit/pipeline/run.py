@@ -42,6 +42,9 @@ from probekit.watcher import SILENT, Watcher
 _CODE = (
     "probekit.probes",
     "probekit.data",
+    "probekit.activations.store",
+    "probekit.model.sites",
+    "probekit.model.tokenizer",
     "probekit.pipeline.prepare",
     "probekit.pipeline.probing",
 )
@@ -95,8 +98,8 @@ def run(
 ) -> RunResult:
     """Run an experiment and return what it left behind.
 
-    A second run of the same experiment recomputes nothing; an interrupted one goes on where it
-    was: captured shards and probed sites are kept.
+    A second run of the same experiment captures and fits nothing again; an interrupted one goes on
+    where it was: captured shards and probed sites are kept.
 
     Args:
         experiment: an experiment, or the path of its file.
@@ -139,7 +142,7 @@ def run(
         "question": experiment.question,
         "created": created,
         "model": model_facts(experiment, models["task"]),
-        "data": data_facts(prepared, card),
+        "data": data_facts(prepared, prober, card),
         "best": best_site(table),
         "attention": [{"text": p.text, "tokens": list(p.tokens)} for p in prompts],
         "norms": norms,

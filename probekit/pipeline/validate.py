@@ -56,11 +56,11 @@ def validate(experiment: Experiment) -> Validation:
     read_card(experiment.data)
     try:
         prepared = prepare(experiment)
-        make_prober(experiment, prepared)
+        prober = make_prober(experiment, prepared)
     except DataError as error:
         return Validation((Finding("error", "data", str(error)),))
     order = ("error", "warning", "info")
-    found = findings(prepared)
+    found = findings(prepared, prober)
     n_models = 1 + experiment.model.random_weights
     return Validation(
         findings=tuple(sorted(found, key=lambda finding: order.index(finding.level))),
@@ -77,7 +77,6 @@ def _bytes(prepared: Prepared, dtype: str) -> int:
     features = [
         math.prod(sizes[axis] for axis in describe(site).axes if axis not in ("batch", "pos"))
         for site in prepared.sites
-        if "pos" in describe(site).axes
     ]
     return len(prepared.labels) * sum(features) * _BYTES[dtype]
 

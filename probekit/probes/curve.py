@@ -53,7 +53,7 @@ class Prober:
     """Measures any number of sites of the same rows under the same folds, controls and resamples.
 
     Raises:
-        ConfigError: A control task is asked for, but all rows have the same word type.
+        ConfigError: A control task is asked for, but all training rows have the same word type.
         DataError: There are fewer groups of training rows than folds.
 
     >>> y = np.array(["no", "yes"] * 40)
@@ -70,13 +70,19 @@ class Prober:
         self.data = data
         self.settings = settings or ProbeSettings()
         self._task = self._codes(data.y)
-        self._controls = self._draw_controls()
         self._test = self._rows(data.test)
         self._train = self._rows(self._sample_training_rows())
+        self._controls = self._draw_controls()
         numbers = self._train.numbers
         self._folds = group_folds(
             data.y[numbers], data.groups[numbers], self.settings.folds, self.settings.seed
         )
+
+    @property
+    def seen_types(self) -> float:
+        """The share of test rows whose word type stands in the rows that are fitted, 0 to 1."""
+        types = self.data.types
+        return float(np.isin(types[self._test.numbers], types[self._train.numbers]).mean())
 
     def site(
         self, X: NDArray[np.floating], *, random: bool = False, on_fit: OnFit | None = None
@@ -124,18 +130,17 @@ class Prober:
 
     def _draw_controls(self) -> list[Codes]:
         types, draws, seed = self.data.types, self.settings.control_draws, self.settings.seed
-        if draws and len(np.unique(types[self.data.train])) == 1:
+        fitted = self._train.numbers
+        if draws and len(np.unique(types[fitted])) == 1:
             raise ConfigError(
                 f"control_draws is {draws}, but all training rows have the word type "
-                f"{str(types[0])!r}: one random label for all of them controls nothing. "
+                f"{str(types[fitted][0])!r}: one random label for all of them controls nothing. "
                 "Set `control_draws` to 0."
             )
-        train = self.data.train
-        drawn = (
-            self._codes(control_labels(types, self.data.y[train], seed, draw)) for draw in count()
-        )
+        labels = self.data.y[self.data.train]
+        drawn = (self._codes(control_labels(types, labels, seed, draw)) for draw in count())
         # Few types may all draw one label by chance: there is nothing to learn in such a draw.
-        usable = (codes for codes in drawn if len(np.unique(codes[train])) > 1)
+        usable = (codes for codes in drawn if len(np.unique(codes[fitted])) > 1)
         return list(islice(usable, draws))
 
     def _sample_training_rows(self) -> NDArray[np.int64]:
@@ -172,6 +177,7 @@ class Prober:
         self, X: NDArray[np.floating], labels: Sequence[Codes], on_fit: OnFit | None
     ) -> list[_Probe]:
         numbers, settings = self._train.numbers, self.settings
+        typical = self.data.typical
         design, columns = fit_columns(
             X[numbers],
             [codes[numbers] for codes in labels],
@@ -179,6 +185,7 @@ class Prober:
             settings.C,
             settings.max_iter,
             Progress(count_fits(len(labels), settings.folds, settings.C), on_fit),
+            None if typical is None else typical[numbers],
         )
         test_rows = design.turn(X[self._test.numbers])
         return [
@@ -208,7 +215,8 @@ class Prober:
 
     def _measure(self, target: Target, probes: Sequence[_Probe]) -> list[Measurement]:
         origin = Origin.fitted(target, self.settings.seed, [probe.column for probe in probes])
-        searched = origin.of_search([probe.column for probe in probes])
+        n_searched = len(self._folds) - int(np.bincount(self._folds).max())
+        searched = origin.of_search([probe.column for probe in probes], n_searched)
         return [
             *measure_test(origin, [probe.test for probe in probes]),
             measure_validation(searched, [probe.validation for probe in probes]),

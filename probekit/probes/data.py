@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ class ProbeSettings:
         positive_grid(self.C)
         least = {
             "folds": 2, "control_draws": 0, "bootstrap": LEAST_DRAWS, "max_iter": 1, "seed": 0,
-            "fit_rows": 1,
+            "fit_rows": 2,
         }  # fmt: skip
         for name, bound in least.items():
             value = getattr(self, name)
@@ -56,6 +57,8 @@ class ProbeSettings:
 @dataclass(frozen=True, eq=False)
 class ProbeData:
     """Labels `y`, `groups` and word `types` of all rows (n_rows,), and the split into row numbers.
+
+    `typical` (n_rows,) says which rows features are scaled by; None means all.
 
     Raises:
         DataError: The parts do not fit together, a group stands on both sides of the split, or a
@@ -73,6 +76,7 @@ class ProbeData:
     types: NDArray[np.str_]
     train: NDArray[np.int64]
     test: NDArray[np.int64]
+    typical: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         _check_lengths(self)
@@ -80,7 +84,7 @@ class ProbeData:
         _check_groups(self)
         _check_labels(self)
 
-    @property
+    @cached_property
     def classes(self) -> NDArray[np.str_]:
         """The training labels, sorted; a label's code is its place here."""
         return np.unique(self.y[self.train])

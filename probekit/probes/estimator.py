@@ -37,7 +37,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         C_: The C of the fit.
         n_iter_: Steps the solver took.
         converged_: Whether it reached its tolerance.
-        gradient_norm_: Norm of the mean objective's gradient at the solution, in float64.
+        gradient_norm_: Norm of the mean objective's gradient at the solution.
 
     >>> X = np.array([[-3.0], [-2.0], [-1.0], [1.0], [2.0], [3.0]])
     >>> probe = LinearProbe(C=1.0).fit(X, ["down", "down", "down", "up", "up", "up"])
@@ -125,7 +125,7 @@ def positive_grid(C: float | Sequence[float]) -> tuple[float, ...]:
     """Return the values of C as a tuple.
 
     Raises:
-        ConfigError: There is none, or one is not a positive finite number.
+        ConfigError: There is none, one is not a positive finite number, or one stands there twice.
 
     >>> positive_grid(0.1)
     (0.1,)
@@ -137,4 +137,6 @@ def positive_grid(C: float | Sequence[float]) -> tuple[float, ...]:
             f"C must be positive and finite, but holds {wrong or 'nothing'}. Give one or more "
             "values, such as 0.01 or [0.001, 0.01, 0.1]."
         )
+    if len(set(grid)) < len(grid):
+        raise ConfigError(f"C holds a value twice: {', '.join(map(str, grid))}.")
     return grid

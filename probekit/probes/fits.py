@@ -46,10 +46,12 @@ def fit_columns(
     grid: Sequence[float],
     max_iter: int,
     progress: Progress,
+    typical: NDArray[np.bool_] | None = None,
 ) -> tuple[Design, list[Column]]:
     """Return the design of all rows X (n_samples, n_features) and each label column, tuned.
 
-    The C with the best held-out accuracy wins; of equals the smallest, which shrinks most.
+    `typical` (n_samples,) says which rows features are scaled by; None means all. The C with the
+    best held-out accuracy wins; of equals the smallest, which shrinks most.
 
     >>> X = np.array([[-2.0], [2.0], [-1.0], [1.0]])
     >>> folds, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
@@ -58,17 +60,18 @@ def fit_columns(
     (0.1, [0, 1, 0, 1])
     """
     grid = sorted(grid)
+    typical = np.ones(len(X), dtype=bool) if typical is None else typical
     held_out = np.zeros((len(columns), len(grid), len(X)), dtype=np.int64)
     searched: dict[int, list[list[Fit]]] = {}  # by fold: [column][place of C]
     designs: list[Design] = []
 
     def prepare_all() -> None:
-        designs.append(prepare(X, FINAL))
+        designs.append(prepare(X, FINAL, typical))
 
     def search(fold: int) -> None:
         outside = fold_of_row == fold
         inside = [codes[~outside] for codes in columns]
-        design = prepare(X[~outside], SEARCH)
+        design = prepare(X[~outside], SEARCH, typical[~outside])
         rows = design.turn(X[outside])
         searched[fold] = [_path(design, codes, grid, max_iter, progress) for codes in inside]
         held_out[:, :, outside] = [[fit.predict(rows) for fit in path] for path in searched[fold]]

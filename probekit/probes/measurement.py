@@ -23,9 +23,10 @@ class Measurement:
     `split` is "test", or "validation" for the cross-validated accuracy on training rows, by which
     a layer may be chosen without a look at the test rows. `ci_low` and `ci_high` end the 95 %
     interval. `chance` is what always guessing the most frequent training label scores on the same
-    rows; for selectivity it is 0. `n_train` counts the rows fitted, `n_test` the rows scored,
-    `n_groups` their groups. Baselines have no fit: their C, n_iter, converged and gradient_norm are
-    None. The control is the mean over its draws: C is None where they differ, n_iter and
+    rows; for selectivity it is 0. `n_train` counts the rows fitted (for
+    "validation" those of the smallest fit), `n_test` the rows scored, `n_groups` their groups.
+    Baselines have no fit: their C, n_iter, converged and gradient_norm are None. The control is
+    the mean over its draws: C is None where they differ, n_iter and
     gradient_norm are the largest, and converged holds when every draw converged.
     """
 
@@ -72,11 +73,12 @@ class Origin:
             gradient_norm=max(column.fit.gradient_norm for column in columns),
         )
 
-    def of_search(self, columns: Sequence[Column]) -> Origin:
+    def of_search(self, columns: Sequence[Column], n_train: int) -> Origin:
         """Return the origin of the held-out guesses, told by the worst of the folds' fits."""
         fits = [fit for column in columns for fit in column.search]
         return replace(
             self,
+            n_train=n_train,
             n_iter=max(fit.n_iter for fit in fits),
             converged=all(fit.converged for fit in fits),
             gradient_norm=max(fit.gradient_norm for fit in fits),

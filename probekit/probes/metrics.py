@@ -73,19 +73,6 @@ class Resamples:
         return len(self.counts)
 
 
-def confusion(answers: Answers, resamples: Resamples) -> Floats:
-    """Return counts of (truth, guess), of shape (n_classes, n_classes, 1 + n_draws).
-
-    >>> answers = Answers(truth=np.array([0, 1]), guess=np.array([0, 0]), n_classes=2)
-    >>> confusion(answers, Resamples(np.array([0, 1]), np.array([[1, 2], [1, 0]])))[..., 1].tolist()
-    [[2.0, 0.0], [0.0, 0.0]]
-    """
-    cell = answers.truth * answers.n_classes + answers.guess
-    table = _tally(cell, resamples.group_of_row, (answers.n_classes**2, resamples.n_groups))
-    counts: Floats = table @ resamples.counts
-    return counts.reshape(answers.n_classes, answers.n_classes, -1)
-
-
 def accuracy(answers: Answers, resamples: Resamples) -> Floats:
     """Return the share of rows guessed right.
 
@@ -93,8 +80,10 @@ def accuracy(answers: Answers, resamples: Resamples) -> Floats:
     >>> accuracy(answers, Resamples.draw(np.array([0, 1]), draws=0, seed=0)).tolist()
     [0.5]
     """
-    table = confusion(answers, resamples)
-    share: Floats = np.trace(table) / table.sum(axis=(0, 1))
+    groups, right = resamples.group_of_row, answers.truth == answers.guess
+    n_right = np.bincount(groups, weights=right, minlength=resamples.n_groups)
+    n_rows = np.bincount(groups, minlength=resamples.n_groups)
+    share: Floats = (n_right @ resamples.counts) / (n_rows @ resamples.counts)
     return share
 
 
@@ -105,8 +94,8 @@ def balanced_accuracy(answers: Answers, resamples: Resamples) -> Floats:
     >>> balanced_accuracy(answers, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist()
     [0.5]
     """
-    table = confusion(answers, resamples)
-    return _mean_of_defined(np.einsum("iid->id", table), table.sum(axis=1))
+    hits, truths, _ = _by_class(answers, resamples)
+    return _mean_of_defined(hits, truths)
 
 
 def macro_f1(answers: Answers, resamples: Resamples) -> Floats:
@@ -116,9 +105,8 @@ def macro_f1(answers: Answers, resamples: Resamples) -> Floats:
     >>> macro_f1(answers, Resamples.draw(np.arange(4), draws=0, seed=0)).round(3).tolist()
     [0.733]
     """
-    table = confusion(answers, resamples)
-    occurrences = table.sum(axis=0) + table.sum(axis=1)
-    return _mean_of_defined(2 * np.einsum("iid->id", table), occurrences)
+    hits, truths, guesses = _by_class(answers, resamples)
+    return _mean_of_defined(2 * hits, truths + guesses)
 
 
 def auroc(answers: Answers, resamples: Resamples) -> Floats:
@@ -139,9 +127,13 @@ def auroc(answers: Answers, resamples: Resamples) -> Floats:
     """
     if answers.scores is None:
         raise ValueError("auroc needs scores, and these answers have none.")
-    # The two classes of a binary task have the same area: one is enough.
-    classes = [1] if answers.n_classes == 2 else range(answers.n_classes)
-    areas = [_area(answers.scores[:, code], answers.truth == code, resamples) for code in classes]
+    if answers.n_classes == 2:
+        # Both classes have the same area. Of log probabilities the larger rounds to 0; their
+        # difference still ranks.
+        ranked = {1: answers.scores[:, 1] - answers.scores[:, 0]}
+    else:
+        ranked = dict(enumerate(answers.scores.T))
+    areas = [_area(scores, answers.truth == code, resamples) for code, scores in ranked.items()]
     wins, pairs = np.stack(areas, axis=1)
     return _mean_of_defined(wins, pairs)
 
@@ -175,6 +167,25 @@ def percentile_interval(values: Floats) -> Interval:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(draws[~np.isnan(draws)], [tail, 1 - tail])
     return Interval(float(values[0]), float(low), float(high))
+
+
+def _by_class(answers: Answers, resamples: Resamples) -> tuple[Floats, Floats, Floats]:
+    """Return how often each class is guessed right, is true and is guessed.
+
+    Each has shape (n_classes, 1 + n_draws).
+    """
+
+    def counted(codes: Codes, groups: Codes) -> Floats:
+        tally = _tally(codes, groups, (answers.n_classes, resamples.n_groups))
+        counts: Floats = tally @ resamples.counts
+        return counts
+
+    groups, right = resamples.group_of_row, answers.truth == answers.guess
+    return (
+        counted(answers.truth[right], groups[right]),
+        counted(answers.truth, groups),
+        counted(answers.guess, groups),
+    )
 
 
 def _tally(

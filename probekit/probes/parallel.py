@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -52,6 +52,8 @@ def run_all(jobs: Iterable[Callable[[], T]], progress: Progress) -> list[T]:
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
         futures = [pool.submit(job) for job in jobs]
         try:
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()  # raises what failed
             return [future.result() for future in futures]
         except BaseException:
             progress.halt()

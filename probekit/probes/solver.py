@@ -63,7 +63,7 @@ class Fit:
     """A solution in the coordinates of its design, and how the solver came to it.
 
     `classes` are the label codes that occurred; with two of them `coef` has one row, that of the
-    second, else one row a class. `gradient_norm` is that of the mean objective, in float64.
+    second, else one row a class. `gradient_norm` is that of the mean objective at the solution.
     """
 
     classes: Codes
@@ -87,23 +87,38 @@ class Fit:
         return codes
 
 
-def prepare(X: NDArray[np.floating], precision: Precision = FINAL) -> Design:
+def prepare(
+    X: NDArray[np.floating],
+    precision: Precision = FINAL,
+    typical: NDArray[np.bool_] | None = None,
+) -> Design:
     """Return the rows (n_samples, n_features) standardised and turned to their principal axes.
 
-    A constant feature has no spread to divide by and keeps scale 1.
+    `typical` (n_samples,) says which rows mean and scale are taken of; None, or fewer than two,
+    takes them of all. A constant feature has no spread to divide by and keeps scale 1.
 
     >>> design = prepare(np.array([[1.0, 5.0], [3.0, 5.0]]))
     >>> design.mean.tolist(), design.scale.tolist()
     ([2.0, 5.0], [1.0, 1.0])
     """
-    mean = X.mean(axis=0, dtype=np.float64)
-    spread = X.std(axis=0, dtype=np.float64)
-    # Rounding leaves a constant feature a spread of some 1e-16 of its mean.
-    scale = np.where(spread <= 1e-14 * np.abs(mean), 1.0, spread)
+    chosen = np.ones(len(X), dtype=bool) if typical is None else typical
+    measured = X if chosen.all() or chosen.sum() < 2 else X[chosen]
+    mean = measured.mean(axis=0, dtype=np.float64)
+    spread = measured.std(axis=0, dtype=np.float64)
+    scale = np.where(spread <= _rounding(measured) * np.abs(mean), 1.0, spread)
     standardised = _standardise(X, mean, scale, precision.dtype)
     variances, axes = np.linalg.eigh((standardised.T @ standardised).astype(np.float64) / len(X))
     rows = standardised @ axes.astype(precision.dtype)
     return Design(rows, mean, scale, axes, np.maximum(variances, 0.0))
+
+
+def _rounding(X: NDArray[np.floating]) -> float:
+    """Return the share of its mean below which the spread of a feature is rounding, not data.
+
+    A sum of n numbers rounds to n epsilons of float64; and one token at one place comes out of
+    batches of different sizes with a few other last bits.
+    """
+    return max(10 * float(np.finfo(X.dtype).eps), len(X) * float(np.finfo(np.float64).eps))
 
 
 def _standardise(

@@ -35,6 +35,8 @@ from probekit.report.table import (
 def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """Return the figure of a metric on the test rows against depth, with all its company.
 
+    Selectivity is accuracy on the task minus that on the control task (Hewitt & Liang 2019).
+
     Task lines carry their interval as a band; control and random weights are dashed and dotted;
     majority and word identity are horizontal lines. The site that was chosen by cross-validation
     is marked, in the figure of every metric.
@@ -57,14 +59,6 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     _name_lines(figure)
     figure.update_yaxes(title_text=METRICS[metric], range=_value_range(figure))
     return figure
-
-
-def selectivity_curve(table: pd.DataFrame) -> go.Figure:
-    """Return the layer curve of selectivity: accuracy on the task minus that on the control task.
-
-    Source: Hewitt & Liang 2019, "Designing and Interpreting Probes with Control Tasks".
-    """
-    return layer_curve(table, "selectivity")
 
 
 def norm_curve(norms: pd.DataFrame) -> go.Figure:

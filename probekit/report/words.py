@@ -21,8 +21,6 @@ from probekit.report.table import (
     tick,
 )
 
-FEW_GROUPS = 10
-
 NAMES = {
     "control": "control task",
     "word_identity": "the words alone",
@@ -35,6 +33,10 @@ RIVALS = {
     "control": (
         "The control task reaches {rival} there, no lower than the interval of the task ({task}): "
         "a probe can learn words by heart at this position. Compare what the words alone give."
+    ),
+    "majority": (
+        "Always guessing the most frequent label gives {rival}, no lower than the interval of the "
+        "task ({task}): the probe has found nothing."
     ),
     "random_weights": (
         "A network with random weights reaches {rival} there, no lower than the interval of the "
@@ -119,7 +121,6 @@ def warnings(table: pd.DataFrame, record: RunRecord) -> list[str]:
         *_rivals(table),
         *_edge_of_grid(table, record.C_grid),
         *_unconverged(table),
-        *_few_groups(table),
         *(finding.message for finding in record.data.findings if finding.level != "info"),
         *_other_choice(table, record),
         *record.warnings,
@@ -153,25 +154,16 @@ def _edge_of_grid(table: pd.DataFrame, grid: list[float]) -> list[str]:
 
 
 def _unconverged(table: pd.DataFrame) -> list[str]:
-    fits = placed(only(table, metric="accuracy", split="test"))
+    fits = placed(only(table, metric="accuracy"))
     fits = fits[fits["converged"].notna()]
     stopped = fits[~fits["converged"].astype(bool)]
     if stopped.empty:
         return []
     sites = ", ".join(stopped["site"].unique())
     return [
-        f"{len(stopped)} of {len(fits)} fits stopped before they converged, at {sites}. "
-        "Raise max_iter: their numbers may still move."
-    ]
-
-
-def _few_groups(table: pd.DataFrame) -> list[str]:
-    groups = only(table, split="test")["n_groups"].min()
-    if not groups < FEW_GROUPS:
-        return []
-    return [
-        f"The test rows come from only {groups:.0f} groups: intervals that resample so few "
-        "are themselves uncertain, and mostly too narrow."
+        f"{len(stopped)} of {len(fits)} accuracies rest on fits that stopped before they "
+        f"converged, at {sites}: they may still move. Raise probe.max_iter or lower the largest "
+        "probe.C."
     ]
 
 

@@ -123,6 +123,8 @@ def test_a_second_run_computes_nothing_and_a_new_site_only_itself(tmp_path, mode
     more = run(tmp_path, model, sites=(*SITES, "blocks.1.hook_mlp_out"))
     assert more.computed == len(first.store.shards)
     assert set(more.store.sites) == {*SITES, "blocks.1.hook_mlp_out"}
+    # What others have added says nothing of this capture.
+    assert run(tmp_path, model).root == first.root != more.root
 
 
 def test_the_bytes_do_not_depend_on_when_a_site_was_added(tmp_path, model):
@@ -218,8 +220,12 @@ def test_what_a_killed_writer_left_half_written_is_swept(tmp_path, model):
     store = run(tmp_path, model).store
     left = store.folder / SITES[0] / ".00000.safetensors.x1y2"
     left.write_bytes(b"half")
+    # The writer of these files holds no lock: it may be another run that has just begun.
+    beginning = store.folder / ".rows.safetensors.a9b8"
+    beginning.write_bytes(b"half")
     run(tmp_path, model, sites=(*SITES, "blocks.1.hook_mlp_out"))
     assert not left.exists()
+    assert beginning.exists()
 
 
 def test_opening_with_another_expectation_lists_what_differs(tmp_path, model):
@@ -299,6 +305,10 @@ def test_one_flipped_bit_is_found_and_named(tmp_path, model):
     with pytest.raises(StoreError, match=message):
         store.verify()
     with pytest.raises(StoreError, match=message):  # no run takes such rows for numbers
+        run(tmp_path, model)
+    # Nor one that goes on with the site after a kill.
+    path.with_name("00002.json").unlink()
+    with pytest.raises(StoreError, match=message):
         run(tmp_path, model)
 
 

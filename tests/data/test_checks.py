@@ -36,7 +36,7 @@ def test_of_good_data_only_the_counts_are_told():
     assert {level for level, _ in found.values()} == {"info"}
     assert set(found) == {"train-counts", "test-counts", "length"}
     assert found["train-counts"][1] == (
-        "train: 40 rows, 20 groups, 2 labels: x 20 (50.0%), y 20 (50.0%)."
+        "train: 40 examples, 20 groups, 2 labels: x 20 (50.0%), y 20 (50.0%)."
     )
     assert "0.500 in test (chance 0.500)" in found["length"][1]
 
@@ -51,16 +51,21 @@ def test_notes_of_the_reader_are_passed_on():
         ({50: {"group": "group 3"}}, "crossing-groups", "error", "1 groups .* 'group 3'"),
         ({50: {"label": "z"}}, "missing-from-train", "error", "labels that train lacks: z"),
         ({3: {"label": "z"}}, "missing-from-test", "warning", "labels that test lacks: z"),
-        ({3: {"text": "text 001"}}, "duplicates-in-train", "warning", "1 of 40 rows in train"),
-        ({53: {"text": "text 051"}}, "duplicates-in-test", "warning", "1 of 40 rows in test"),
+        ({3: {"text": "text 001"}}, "duplicates-in-train", "warning", "1 of 40 examples in train"),
+        ({53: {"text": "text 051"}}, "duplicates-in-test", "warning", "1 of 40 examples in test"),
         (
             {51: {"text": "text 001"}, 53: {"text": "text 001"}},
             "duplicates-across",
             "warning",
-            "2 of 40 rows in test .2 of 40 texts",
+            "2 of 40 examples in test .2 of 40 texts",
         ),
         ({51: {"text": "text 000"}}, "contradictions", "warning", "1 places .*'text 000': x, y"),
-        ({i: {"label": "x"} for i in range(4, 40)}, "imbalance", "info", "38 rows of 'x' and 2"),
+        (
+            {i: {"label": "x"} for i in range(4, 40)},
+            "imbalance",
+            "info",
+            "38 examples of 'x' and 2",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_its_numbers(changes, code, level, message):

@@ -147,6 +147,8 @@ def test_padding_may_be_wider_than_the_context(model):
 def test_asking_for_nothing_is_an_error(model):
     with pytest.raises(ConfigError, match="Nothing is asked"):
         model(TOKENS, logits=False)
+    with pytest.raises(ConfigError, match="no tap was given"):
+        model(TOKENS, sites=["blocks.0.hook_resid_post"])
     with pytest.raises(UnknownNameError, match="resid_post"):
         model(TOKENS, tap=lambda site, value: value, sites=["blocks.0.hook_resid_pots"])
 
@@ -156,7 +158,33 @@ def test_loss_is_the_mean_cross_entropy(model):
     logp = model(TOKENS).log_softmax(-1)
     rows = [(r, p) for r in range(2) for p in range(5) if targets[r, p] >= 0]
     expected = -sum(logp[r, p, targets[r, p]] for r, p in rows) / len(rows)
-    torch.testing.assert_close(model.loss(TOKENS, targets).double(), expected, rtol=1e-6, atol=1e-6)
+    loss = model.loss(TOKENS, targets=targets).double()
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_padding_is_neither_predicted_nor_predicts(model):
+    alone = model.loss(TOKENS[:1, :3])
+    for side in ("left", "right"):
+        ids, mask = pad([TOKENS[0, :3], TOKENS[1]], side, filler=7)
+        losses = [model.loss(ids[row, None], mask[row, None]) for row in range(2)]
+        torch.testing.assert_close(losses[0], alone, rtol=1e-5, atol=1e-5)
+        together = (2 * losses[0] + 4 * losses[1]) / 6
+        torch.testing.assert_close(model.loss(ids, mask), together, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float16, 0.01), (torch.bfloat16, 0.08)], ids=str
+)
+def test_half_precision_is_near_where_a_position_has_a_huge_norm(dtype, tolerance):
+    model = GPT2(TINY, seed=1)
+    with torch.no_grad():
+        model.wpe.weight[0, 5] = 3000.0  # GPT-2's position 0, whose squares no float16 holds
+    expected, cache = model.run_with_cache(TOKENS)
+    logits, halved = model.to(dtype).run_with_cache(TOKENS)
+    spread = expected.std()
+    assert (logits.float() - expected).abs().max() < 5 * tolerance * spread
+    for site in ("blocks.0.ln1.hook_normalized", "ln_final.hook_normalized"):
+        assert (halved[site].float() - cache[site]).abs().max() < 5 * tolerance * cache[site].std()
 
 
 def test_seeded_weights_are_reproducible_and_leave_the_global_generator_alone():

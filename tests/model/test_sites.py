@@ -59,14 +59,14 @@ def test_layers_and_components():
     assert describe("blocks.10.attn.hook_z").component == "attn.z"
 
 
-def test_heads_and_neurons_are_selected():
+def test_heads_and_neurons_are_selected_in_the_order_of_the_forward_pass():
     chosen = select(
         ["blocks.*.attn.hook_z[head=2]", "blocks.0.mlp.hook_post[neuron=10]"], 2, TINY.axis_sizes
     )
     assert [selection.text for selection in chosen] == [
         "blocks.0.attn.hook_z[head=2]",
-        "blocks.1.attn.hook_z[head=2]",
         "blocks.0.mlp.hook_post[neuron=10]",
+        "blocks.1.attn.hook_z[head=2]",
     ]
 
 

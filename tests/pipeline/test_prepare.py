@@ -59,8 +59,15 @@ def test_a_word_is_read_at_its_last_piece(trees):
     assert len(prepared.tokens[2].ids) > 5  # BOS, and a long word of several pieces
 
 
-def test_words_that_are_new_in_test_are_counted(trees):
-    assert prepare(trees).seen_types == pytest.approx(5 / 6)
+def test_rows_of_position_0_do_not_scale_the_features_unless_asked(tmp_path, trees):
+    assert prepare(trees).typical.all()  # BOS stands at position 0
+    bare = load_experiment(tmp_path / "trees.yaml", ["tokens.bos=false"])
+    assert prepare(bare).typical.tolist() == 5 * [False, True, True]
+    counted = load_experiment(
+        tmp_path / "trees.yaml", ["tokens.bos=false", "tokens.position.skip_first=false"]
+    )
+    assert prepare(counted).typical is None
+    assert counted.tokens.position.text == "word:last+first"
 
 
 def test_the_configuration_written_back_gives_the_same_rows(trees, tmp_path):

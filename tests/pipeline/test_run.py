@@ -14,6 +14,7 @@ from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.model.gpt2 import GPT2
 from probekit.model.sources import MINI
+from probekit.pipeline import norms as norms_module
 from probekit.pipeline.norms import residual_norms
 from probekit.pipeline.prepare import prepare
 from probekit.pipeline.probing import COLUMNS
@@ -146,6 +147,23 @@ def best(values):
     return best_site(pd.DataFrame(rows))["site"]
 
 
+def test_among_equals_the_run_and_the_report_choose_the_same(experiment, go):
+    chosen = best({"blocks.3.hook_resid_post": (1.0, 1.0), "blocks.0.hook_attn_out": (1.0, 1.0)})
+    assert chosen == "blocks.0.hook_attn_out"
+    sites = "capture.sites=[blocks.3.hook_resid_post, blocks.0.hook_attn_out]"
+    found = go(experiment(sites))
+    order = found.table["site"].dropna().unique().tolist()
+    assert order == ["blocks.0.hook_attn_out", "blocks.3.hook_resid_post"]
+    assert "run.json names" not in found.report.read_text()
+
+
+def test_half_precision_runs_to_the_end(experiment, go):
+    for dtype in ("bfloat16", "float16"):
+        result = go(experiment(f"model.dtype={dtype}", "model.random_weights=false"))
+        assert result.report.is_file()
+        assert result.record["best"]["site"] != "blocks.0.hook_resid_pre"
+
+
 def test_the_best_site_is_chosen_without_a_look_at_the_test_rows():
     assert best({"blocks.0.x": (0.9, 0.1), "blocks.1.x": (0.8, 1.0)}) == "blocks.0.x"
     assert best({"blocks.0.x": (0.8, 1.0), "blocks.1.x": (0.9, 0.1)}) == "blocks.1.x"
@@ -271,15 +289,15 @@ def test_texts_over_the_context_follow_the_policy_and_are_counted(
     assert any("longer than the context" in note for note in result.record["data"]["notes"])
 
 
-def test_norms_are_told_per_site(experiment, go):
+def test_norms_are_told_per_site(experiment, go, monkeypatch):
+    monkeypatch.setattr(norms_module, "SAMPLE", 1000)
     norms = go(experiment()).record["norms"]
     assert [entry["layer"] for entry in norms] == [0, 0, 3]
     prepared, model = prepare(experiment()), GPT2.from_pretrained("mini")
     sums, rest = np.zeros(2), 0.0
-    for tokens in prepared.tokens[:64]:  # one by one, so that there is no padding to get wrong
-        _, cache = model.run_with_cache(
-            torch.from_numpy(tokens.ids)[None], [("resid_post", 3)], logits=False
-        )
+    distinct = sorted({tuple(tokens.ids) for tokens in prepared.tokens})
+    for ids in distinct:
+        _, cache = model.run_with_cache(torch.tensor([ids]), [("resid_post", 3)], logits=False)
         each = cache["resid_post", 3][0].norm(dim=-1)
         sums += (each[0].item(), 1)
         rest += np.array([each[1:].sum().item(), len(each) - 1])

@@ -7,6 +7,7 @@ from probekit.errors import ConfigError, DataError
 from probekit.probes.controls import control_labels
 from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData, ProbeSettings
+from probekit.probes.folds import sample_groups
 from probekit.probes.measurement import Measurement
 
 N_TRAIN = 300
@@ -206,6 +207,21 @@ def test_fit_rows_bounds_the_probe_but_not_the_baselines():
     assert pick(prober.baselines(), "majority").n_train == 300
     whole = Prober(data, replace(SETTINGS, fit_rows=300)).site(signal(data, 5))
     assert pick(whole).n_train == 300
+
+
+def test_words_are_seen_if_they_are_fitted():
+    data = make_data()
+    assert Prober(data, SETTINGS).seen_types == 1.0
+    few = Prober(data, replace(SETTINGS, fit_rows=12))
+    fitted = data.train[sample_groups(data.groups[data.train], 12, SETTINGS.seed)]
+    types = {*data.types[fitted]}
+    assert few.seen_types == np.mean([t in types for t in data.types[data.test]]) < 0.5
+
+
+def test_held_out_accuracy_says_how_many_rows_were_fitted():
+    data = make_data()
+    task = pick(Prober(data, SETTINGS).site(signal(data, 5)), split="validation")
+    assert (task.n_train, task.n_test) == (198, 300)  # 34 of 100 groups of three held out
 
 
 def test_more_classes_and_a_class_too_rare_for_every_fold():

@@ -50,7 +50,8 @@ def test_data_that_do_not_fit_together_are_refused(changes, message):
         ({"bootstrap": 99}, "bootstrap is 99, but must be 100"),
         ({"max_iter": 0}, "max_iter is 0"),
         ({"seed": -1}, "seed is -1"),
-        ({"fit_rows": 0}, "fit_rows is 0"),
+        ({"fit_rows": 1}, "fit_rows is 1"),
+        ({"C": (0.1, 1.0, 0.1)}, "C holds a value twice"),
     ],
 )
 def test_settings_out_of_range_are_refused(changes, message):

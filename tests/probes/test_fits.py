@@ -48,6 +48,23 @@ def test_rows_are_standardised_by_the_training_part_of_their_fold_alone():
     assert np.mean(spoilt == codes[outside]) < 0.7
 
 
+def test_rows_that_are_not_typical_scale_no_fold():
+    X, codes = planted()
+    X[::25] += 3000
+    typical = np.arange(len(X)) % 25 != 0
+    folds = group_folds(codes, np.arange(len(X)), 4, 0)
+    arguments = (X, [codes], folds, (0.1,), 1000)
+    _, (column,) = fit_columns(*arguments, Progress(total=5), typical)
+    for fold in range(4):
+        outside = folds == fold
+        design = prepare(X[~outside], typical=typical[~outside])
+        alone = solve(design, codes[~outside], 0.1).predict(design.turn(X[outside]))
+        assert np.mean(alone == column.held_out[outside]) > 0.98
+    _, (spoilt,) = fit_columns(*arguments, Progress(total=5))
+    right, spoilt_right = (c.held_out[typical] == codes[typical] for c in (column, spoilt))
+    assert right.mean() > spoilt_right.mean() + 0.05
+
+
 def test_several_columns_get_what_each_gets_alone():
     X, codes = planted()
     other = np.random.default_rng(1).integers(3, size=len(X))

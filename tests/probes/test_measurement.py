@@ -55,7 +55,8 @@ def test_held_out_guesses_are_told_by_the_worst_fit_of_a_fold():
     tuned = Column(0.1, good.fit, good.held_out, search=(good.fit, bad.fit))
     origin = Origin.fitted("task", 0, [tuned])
     assert (origin.converged, origin.n_iter) == (True, 5)
-    searched = origin.of_search([tuned])
+    searched = origin.of_search([tuned], n_train=7)
+    assert searched.n_train == 7
     assert (searched.converged, searched.n_iter, searched.gradient_norm) == (False, 2000, 1e-2)
 
 

@@ -1,3 +1,4 @@
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -72,6 +73,25 @@ def test_every_draw_equals_a_plain_loop_over_groups_with_scikit_learn(name, n_cl
     assert (interval.value, interval.low, interval.high) == pytest.approx(
         (expected[0], low, high), abs=1e-12
     )
+
+
+def test_binary_auroc_ranks_margins_whose_probabilities_round_to_one():
+    margins = np.array([34.0, 38.0, 45.0, 60.0])
+    scores = np.stack([-np.logaddexp(0, margins), -np.logaddexp(0, -margins)], axis=1)
+    given = Answers(np.array([0, 0, 1, 1]), np.ones(4, dtype=int), 2, scores)
+    assert auroc(given, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist() == [1.0]
+
+
+def test_a_thousand_classes_need_no_table_of_a_million():
+    generator = np.random.default_rng(0)
+    truth, guess = generator.integers(1000, size=(2, 3000))
+    resamples = Resamples.draw(np.arange(3000) // 3, draws=200, seed=0)
+    tracemalloc.start()
+    for name in ("accuracy", "balanced_accuracy", "macro_f1"):
+        METRICS[name](Answers(truth, guess, 1000), resamples)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50e6  # the table would have 1.6 GB
 
 
 def test_some_draws_above_lack_a_class():

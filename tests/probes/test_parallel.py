@@ -12,8 +12,9 @@ def test_results_come_in_the_order_of_the_jobs():
     assert run_all(jobs, Progress(0)) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, ZeroDivisionError])
-def test_a_failure_stops_the_other_workers_at_their_next_step(failure):
+def test_a_failure_stops_the_other_workers_at_their_next_step(failure, place):
     progress = Progress(10**6)
     begun = threading.Event()
 
@@ -29,7 +30,7 @@ def test_a_failure_stops_the_other_workers_at_their_next_step(failure):
 
     begin = time.monotonic()
     with pytest.raises(failure):
-        run_all([fail, long, long, long], progress)
+        run_all([*[long] * place, fail, *[long] * (3 - place)], progress)
     assert time.monotonic() - begin < 5
 
 

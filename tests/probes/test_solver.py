@@ -106,6 +106,30 @@ def test_a_constant_feature_survives_and_does_not_matter(constant):
     np.testing.assert_allclose(rows, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_feature_that_varies_by_rounding_alone_tells_nothing(dtype):
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(3000, 3))
+    # Constant but for the last bit: of a float32 forward pass, of a sum in float64.
+    codes = generator.integers(2, size=3000)
+    X[:, 2] = 0.1 * (1 + codes * np.finfo(dtype).eps)
+    design = prepare(X.astype(dtype))
+    assert design.scale[2] == 1
+    right = solve(design, codes, C=1.0).predict(design.rows) == codes
+    assert right.mean() < 0.6
+
+
+def test_rows_that_are_not_typical_have_no_say_in_the_scaling():
+    X, _ = problem(2)
+    X[::20] += 3000  # as GPT-2's position 0
+    typical = np.arange(len(X)) % 20 != 0
+    design, alone = prepare(X, typical=typical), prepare(X[typical])
+    np.testing.assert_array_equal(design.scale, alone.scale)
+    np.testing.assert_array_equal(design.mean, alone.mean)
+    nothing = prepare(X, typical=np.zeros(len(X), dtype=bool))
+    np.testing.assert_array_equal(nothing.scale, prepare(X).scale)
+
+
 def test_a_class_that_was_not_fitted_has_no_probability():
     X, codes = problem(4)
     kept = codes != 1

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from probekit.errors import UnknownNameError
-from probekit.report.figures import layer_curve, norm_curve, selectivity_curve
+from probekit.report.figures import layer_curve, norm_curve
 from probekit.report.style import LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
 
 
@@ -94,7 +94,7 @@ def test_the_hover_says_value_interval_rows_groups_and_c(table):
 
 
 def test_selectivity_starts_from_nothing(table):
-    figure = selectivity_curve(table)
+    figure = layer_curve(table, "selectivity")
     (line,) = traces(figure, "task")
     assert list(line.y) == values(table, "task", "selectivity")
     assert list(traces(figure, "chance 0.00")[0].y) == [0, 0]

@@ -84,9 +84,9 @@ def test_what_a_user_wrote_is_text(make_run, table, record, hostile):
 def test_warnings_of_the_run_and_of_the_numbers_stand_together(make_run, table, record):
     record["warnings"] = ["The run was resumed."]
     record["best"]["site"] = "blocks.0.hook_resid_post"
-    page = report(make_run(table.assign(n_groups=4), record))
+    page = report(make_run(table.assign(C=0.1), record))
     assert "The run was resumed." in page
-    assert "only 4 groups" in page
+    assert "C is 0.1 at the chosen site, the largest" in page
     assert "run.json names blocks.0.hook_resid_post" in page
     box = re.search(r"<aside.*?</aside>", page, re.DOTALL)[0]
     assert "<li>93 texts stand in both.</li>" in box

@@ -124,12 +124,22 @@ def test_unconverged_fits_are_counted_once_and_named(table, clean):
     stopped = table["site"].eq("blocks.1.hook_resid_post") & table["target"].eq("task")
     table.loc[stopped, "converged"] = False
     (warning,) = warnings(table, clean)
-    assert warning.startswith("1 of 18 fits stopped before they converged, at blocks.1.hook_resid_")
+    assert warning.startswith(
+        "2 of 24 accuracies rest on fits that stopped before they converged, "
+    )
+    assert "at blocks.1.hook_resid_post: " in warning
 
 
-def test_few_groups_are_told(table, clean):
-    assert "only 9 groups" in warnings(table.assign(n_groups=9), clean)[0]
-    assert warnings(table.assign(n_groups=10), clean) == []
+def test_a_search_that_did_not_converge_is_told(table, clean):
+    table.loc[table["split"].eq("validation").idxmax(), "converged"] = False
+    (warning,) = warnings(table, clean)
+    assert warning.startswith("1 of 24 accuracies")
+
+
+def test_a_probe_no_better_than_the_majority_is_told(table, clean):
+    low = table["target"].eq("task") & table["metric"].eq("accuracy") & table["split"].eq("test")
+    table.loc[low, ["value", "ci_low", "ci_high"]] = (0.55, 0.45, 0.65)
+    assert any("Always guessing" in warning for warning in warnings(table, clean))
 
 
 def test_the_caption_says_rows_groups_intervals_and_seed(table):
