@@ -80,7 +80,7 @@ def _counts(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "info",
             f"{side}-counts",
-            f"{side}: {len(examples)} examples, {len(groups)} groups, {len(labels)} labels: "
+            f"{side}: {len(examples):,} examples, {len(groups):,} groups, {len(labels)} labels: "
             f"{', '.join(shown + more)}.",
         )
 
@@ -92,8 +92,8 @@ def _imbalance(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "info",
             "imbalance",
-            f"train has {n_most} examples of {most!r} and {n_least} of {least!r}: read balanced "
-            "accuracy or macro-F1, not accuracy.",
+            f"train has {n_most:,} examples of {most!r} and {n_least:,} of {least!r}: read "
+            "balanced accuracy or macro-F1, not accuracy.",
         )
 
 
@@ -119,7 +119,7 @@ def _crossing_groups(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "error",
             "crossing-groups",
-            f"{len(train & test)} groups stand on both sides, such as {min(train & test)!r}.",
+            f"{len(train & test):,} groups stand on both sides, such as {min(train & test)!r}.",
         )
 
 
@@ -141,7 +141,8 @@ def _duplicates_within(sides: _Sides) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 f"duplicates-in-{side}",
-                f"{n_more} of {len(examples)} examples in {side} repeat text and span of another.",
+                f"{n_more:,} of {len(examples):,} examples in {side} repeat text and span of "
+                "another.",
             )
 
 
@@ -152,9 +153,9 @@ def _duplicates_across(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "duplicates-across",
-            f"{len(repeated)} of {len(sides.test)} examples in test ({_n_texts(repeated)} of "
-            f"{_n_texts(sides.test)} texts) stand verbatim in train; with split.drop_repeated they "
-            "are left out.",
+            f"{len(repeated):,} of {len(sides.test):,} examples in test ({_n_texts(repeated):,} of "
+            f"{_n_texts(sides.test):,} texts) stand verbatim in train; with split.drop_repeated "
+            "they are left out.",
         )
 
 
@@ -168,7 +169,7 @@ def _contradictions(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "contradictions",
-            f"{len(contradicting)} places have examples of different labels, such as "
+            f"{len(contradicting):,} places have examples of different labels, such as "
             f"{span or 'all'} of {text!r}: {', '.join(sorted(labels[text, span]))}.",
         )
 

@@ -95,17 +95,15 @@ def plotly_text(text: object) -> str:
     return html.escape(str(text), quote=False).replace("%", "&#37;")
 
 
-def format_number(
-    value: float, low: float = math.nan, high: float = math.nan, places: int = 3
-) -> str:
-    """Return the value rounded to some places, with its interval when there is one.
+def format_number(value: float, low: float = math.nan, high: float = math.nan) -> str:
+    """Return the value rounded to three places, with its interval when there is one.
 
     >>> format_number(0.9312, 0.91, 0.9476)
     '0.931 [0.910, 0.948]'
     >>> format_number(-0.25)
     '−0.250'
     """
-    text = f"{value:.{places}f}"
+    text = f"{value:.3f}"
     if not math.isnan(low):
-        text += f" [{low:.{places}f}, {high:.{places}f}]"
+        text += f" [{low:.3f}, {high:.3f}]"
     return text.replace("-", "−")

@@ -64,13 +64,15 @@ def answer(table: pd.DataFrame) -> str:
     if task is None:
         return f"Chosen by cross-validation: {place}, which has no test row."
     beside = [
-        f"{words} {company[name]['value']:.2f}" for name, words in NAMES.items() if name in company
+        f"{words} {format_number(company[name]['value'])}"
+        for name, words in NAMES.items()
+        if name in company
     ]
     return " ".join(
         [
             f"Chosen: {place}, by cross-validated accuracy on training rows "
             f"{format_number(chosen['value'])}{_next(table)}: accuracy",
-            format_number(task["value"], task["ci_low"], task["ci_high"], places=2),
+            format_number(task["value"], task["ci_low"], task["ci_high"]),
             f"on {task['n_test']:,.0f} held-out rows of {task['n_groups']:,.0f} groups.",
             f"Beside it: {'; '.join(beside)}." if beside else "It was measured without company.",
         ]

@@ -122,4 +122,4 @@ def test_sentences_of_the_english_treebank_that_stand_in_train_are_counted(ewt):
     split = Split(indices[: len(train)], indices[len(train) :])
     found = {f.code: f for f in check_dataset(Dataset("ewt", train + test), split)}
     assert found["duplicates-across"].level == "warning"
-    assert "(93 of 2077 texts)" in found["duplicates-across"].message
+    assert "(93 of 2,077 texts)" in found["duplicates-across"].message

@@ -24,9 +24,9 @@ def set_value(table, value, **where):
 def test_the_answer_is_the_numbers_in_words(table):
     assert answer(table) == (
         "Chosen: block 2 (blocks.2.hook_resid_post), by cross-validated accuracy on training rows "
-        "0.931 (next: block 3, 0.912): accuracy 0.94 [0.92, 0.96] on 1,039 held-out rows of "
-        "15 groups. Beside it: control task 0.55; the words alone 0.71; "
-        "a random network 0.74; the majority label 0.50."
+        "0.931 (next: block 3, 0.912): accuracy 0.941 [0.921, 0.961] on 1,039 held-out rows of "
+        "15 groups. Beside it: control task 0.547; the words alone 0.710; "
+        "a random network 0.736; the majority label 0.500."
     )
 
 
