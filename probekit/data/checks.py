@@ -23,6 +23,7 @@ _LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 
 _SHOWN = 20  # labels that a message spells out
 _FEW_GROUPS = 10  # with fewer in test, an interval over groups says little
+_FEW_EXAMPLES = 5  # of a label in train; with fewer, folds and sides lack it
 _STRONG_IMBALANCE = 10  # rows of the most frequent label for one of the rarest
 _LENGTH_BINS = 20
 _LENGTH_MARGIN = 0.05  # balanced accuracy above chance that is worth a warning
@@ -60,8 +61,9 @@ def check_dataset(dataset: Dataset, split: Split) -> tuple[Finding, ...]:
     >>> rows = [("Yes!", "y", "a"), ("No!", "n", "b"), ("Yes!", "y", "c")]
     >>> examples = tuple(Example(*row, id=f"row {i}") for i, row in enumerate(rows))
     >>> split = Split(train=np.array([0, 1]), test=np.array([2]))
-    >>> for finding in check_dataset(Dataset("tiny", examples), split)[:2]:
+    >>> for finding in check_dataset(Dataset("tiny", examples), split)[:3]:
     ...     print(f"{finding.level}: {finding.message}")
+    warning: 2 labels have fewer than 5 examples in train: n, y.
     warning: train has labels that test lacks: n.
     warning: test has only 1 groups: intervals that resample so few are mostly too narrow.
     """
@@ -94,6 +96,32 @@ def _imbalance(sides: _Sides) -> Iterator[Finding]:
             "imbalance",
             f"train has {n_most:,} examples of {most!r} and {n_least:,} of {least!r}: read "
             "balanced accuracy or macro-F1, not accuracy.",
+        )
+
+
+def _similar_labels(sides: _Sides) -> Iterator[Finding]:
+    spellings: dict[str, set[str]] = defaultdict(set)
+    for example in sides.train + sides.test:
+        spellings[example.label.strip().casefold()].add(example.label)
+    for names in spellings.values():
+        if len(names) > 1:
+            yield Finding(
+                "warning",
+                "similar-labels",
+                f"The labels {', '.join(map(repr, sorted(names)))} differ by case or spaces alone, "
+                "and count as different classes.",
+            )
+
+
+def _rare_labels(sides: _Sides) -> Iterator[Finding]:
+    labels = Counter(example.label for example in sides.train)
+    rare = sorted(label for label, n in labels.items() if n < _FEW_EXAMPLES)
+    if rare:
+        yield Finding(
+            "warning",
+            "rare-labels",
+            f"{len(rare):,} labels have fewer than {_FEW_EXAMPLES} examples in train: "
+            f"{', '.join(rare[:_SHOWN])}.",
         )
 
 
@@ -221,6 +249,8 @@ def _n_texts(examples: Iterable[Example]) -> int:
 _CHECKS = (
     _counts,
     _imbalance,
+    _similar_labels,
+    _rare_labels,
     _missing_labels,
     _crossing_groups,
     _few_groups,

@@ -20,6 +20,8 @@ def read_text(path: Path) -> str:
     >>> read_text(path)
     'text,label\r\n'
     """
+    if path.is_dir():
+        raise MissingError(f"{path.absolute()} is a folder; give a data file in it.")
     if not path.is_file():
         raise MissingError(f"There is no data file at {path.absolute()}. Check the path.")
     try:

@@ -110,7 +110,9 @@ def _read_table(path: Path, format: str, columns: TableColumns, name: str) -> Da
     line_of_id: dict[str, int] = {}
     for line, cells in _ROWS[format](path, read_text(path)):
         where = f"{path}:{line}"
-        _require_columns(where, columns, cells, first=not examples)
+        first = not examples
+        header = f"{path}:1" if first and format != "jsonl" else where
+        _require_columns(header, columns, cells, first=first)
         example = _example(where, cells, columns, row=f"row {len(examples) + 1}")
         if example.id in line_of_id:
             raise DataError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import TypeAlias
 
 import numpy as np
@@ -152,7 +153,8 @@ def _targets(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float
     _require_none(
         [label for label, n in n_groups.items() if n < 2],
         "These labels have rows in one group only, so that one side of the split would lack them: "
-        "{}. Remove the rows, merge labels, or group more finely.",
+        "{}. Are they slips for another label? Else remove the rows, merge labels, or group more "
+        "finely.",
     )
     # A rare label still wants one of its groups on either side, whatever the share.
     return {
@@ -194,5 +196,5 @@ def _require_none(names: Collection[str], message: str) -> None:
 
 
 def _listed(names: Collection[str]) -> str:
-    shown = ", ".join(map(repr, sorted(names)[:5]))
+    shown = ", ".join(repr(shorten(name, 60)) for name in sorted(names)[:5])
     return shown + (f", ... ({len(names)} in all)" if len(names) > 5 else "")

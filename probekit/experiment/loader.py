@@ -32,9 +32,14 @@ MAX_DEPTH = 20
 # No path can hold the first, no UTF-8 file the others.
 _UNFIT = re.compile("[\0\ud800-\udfff]")
 
-# What the YAML parser says of a tab, and what is meant.
-_TAB = "found character '\\t' that cannot start any token"
-_TAB_IN_WORDS = "a tab; indent with spaces"
+# How the YAML parser begins its complaint, and what is meant.
+_PARSER_WORDS = {
+    "found character '\\t'": "a tab; indent with spaces",
+    "mapping values are not allowed": "a second colon; put a text that has one in quotes",
+    "expected <block end>": "this line does not fit the indentation above it",
+    "expected ',' or ']'": "the list begun with [ is not closed before this line",
+    "expected ',' or '}'": "the section begun with { is not closed before this line",
+}
 
 
 @dataclass(frozen=True)
@@ -140,8 +145,7 @@ def _parse(text: str, name: str) -> CommentedMap:
         raise ConfigError(f"{name}, line {line}: the key {key!r} stands there twice.") from error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        problem = _TAB_IN_WORDS if error.problem == _TAB else error.problem
-        raise ConfigError(f"{name}, line {mark.line + 1}: {problem}.") from error
+        raise ConfigError(f"{name}, line {mark.line + 1}: {_in_words(error.problem)}.") from error
     except ConfigError:  # a ValueError as well, but one whose message is complete
         raise
     except (YAMLError, ValueError, RecursionError) as error:
@@ -150,6 +154,10 @@ def _parse(text: str, name: str) -> CommentedMap:
     if not isinstance(content, CommentedMap):
         raise ConfigError(f"{name} must hold keys and values (`name: ...`).")
     return content
+
+
+def _in_words(problem: str) -> str:
+    return next((w for begin, w in _PARSER_WORDS.items() if problem.startswith(begin)), problem)
 
 
 def _refuse_what_is_not_plain(text: str, name: str) -> None:
@@ -177,14 +185,16 @@ def _override(document: _Document, overrides: Sequence[str]) -> _Document:
         if not equals or not all(keys):
             raise ConfigError(f"--set {text}: write it as section.key=value.")
         section: Any = document.content
-        for part in keys[:-1]:
+        given = {keys}
+        for depth, part in enumerate(keys[:-1], start=1):
             if section.get(part) is None:
                 section[part] = CommentedMap()
+                given.add(keys[:depth])
             section = section[part]
             if not isinstance(section, CommentedMap):
                 raise ConfigError(f"--set {text}: {part!r} is a value, not a section.")
         section[keys[-1]] = _parse(f"value: {value}", f"--set {key}")["value"]
-        document = _Document(document.path, document.content, document.overridden | {keys})
+        document = _Document(document.path, document.content, document.overridden | given)
     return document
 
 

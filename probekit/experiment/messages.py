@@ -51,7 +51,10 @@ def explain(error: ValidationError) -> list[tuple[KeyPath, str]]:
     ...     print(explain(error)[-2][1])
     tokens.bos is 'no'. It must be true or false (YAML 1.2 reads yes and no as text).
     """
-    faults = error.errors(include_url=False)
+    # A key that is not known may be one that is missing, misspelt: it comes first.
+    faults = sorted(
+        error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden"
+    )
     places = [fault["loc"] for fault in faults]
     # A list whose items failed is also called too short, and so on: the inner fault is the cause.
     return [_explain(fault) for fault in faults if not _is_above_another(fault["loc"], places)]

@@ -9,7 +9,9 @@ from typing import Any
 
 from probekit.errors import CheckpointError, ConfigError, MissingError
 
-MAX_SIZE = 10**7  # far beyond any GPT-2: a typing error, not a size
+# Far beyond any GPT-2: a typing error, not a size.
+MAX_SIZE = 10**7
+MAX_LAYERS = 1000
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,11 @@ class GPT2Config:
         if not isinstance(self.n_inner, int | None):
             raise ConfigError(f"n_inner must be a positive integer, not {self.n_inner!r}.")
         for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "d_mlp"):
-            size = getattr(self, name)
-            if not isinstance(size, int) or isinstance(size, bool) or not 0 < size < MAX_SIZE:
-                raise ConfigError(f"{name} must be a positive integer, not {size!r}.")
+            size, most = getattr(self, name), MAX_LAYERS if name == "n_layer" else MAX_SIZE
+            if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= most:
+                raise ConfigError(
+                    f"{name} must be a whole number from 1 to {most:,}, not {size!r}."
+                )
         if self.n_embd % self.n_head:
             raise ConfigError(f"n_head={self.n_head} does not divide n_embd={self.n_embd}.")
         for name in ("layer_norm_epsilon", "initializer_range"):

@@ -37,8 +37,10 @@ def generate(
 
     Raises:
         ConfigError: a negative temperature, or top_k or max_new_tokens below 1.
-        DataError: prompt and continuation together exceed the context.
+        DataError: the prompts are nothing that the model can read, or exceed the context together
+            with the continuation.
     """
+    model.check(tokens, mask)
     _check(model, tokens, max_new_tokens, temperature, top_k)
     generator = torch.Generator(device=tokens.device).manual_seed(seed)
     mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.bool()

@@ -258,7 +258,7 @@ class GPT2(nn.Module):
         None instead of the latter means the plain causal mask: it is all that right padding needs,
         since no token looks forward.
         """
-        self._check(tokens, mask)
+        self.check(tokens, mask)
         if mask is None:
             return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens), None
         mask = mask.to(device=tokens.device, dtype=torch.bool)
@@ -270,16 +270,24 @@ class GPT2(nn.Module):
         visible = _causal(tokens.shape[1], tokens.device) & (mask[:, None, None, :] | itself)
         return positions, visible
 
-    def _check(self, tokens: Tensor, mask: Tensor | None) -> None:
+    def check(self, tokens: Tensor, mask: Tensor | None = None) -> None:
+        """Refuse what the model cannot read.
+
+        Raises:
+            DataError: as `forward` does.
+        """
         if not isinstance(tokens, Tensor):
             raise DataError(f"tokens must be a tensor of ids, not {type(tokens).__name__}.")
-        if tokens.ndim != 2 or tokens.shape[1] == 0 or tokens.is_floating_point():
+        is_integer = tokens.dtype in (torch.int64, torch.int32)
+        if tokens.ndim != 2 or tokens.shape[1] == 0 or not is_integer:
             raise DataError(
                 "tokens must be integer ids of shape [batch pos], pos at least 1, not "
                 f"{tuple(tokens.shape)} of {tokens.dtype}."
             )
         lengths = torch.full(tokens.shape[:1], tokens.shape[1])
         if mask is not None:
+            if not isinstance(mask, Tensor):
+                raise DataError(f"mask must be a tensor, not {type(mask).__name__}.")
             if mask.shape != tokens.shape:
                 raise DataError(
                     f"mask has shape {tuple(mask.shape)}, tokens have {tuple(tokens.shape)}."
@@ -338,13 +346,22 @@ class GPT2(nn.Module):
             targets: what each position should predict, shape [batch pos], with -100 where nothing
                 is counted; None means the token that follows it.
 
+        Raises:
+            DataError: the targets have another shape than the tokens, or none of them is counted.
+
         >>> model = GPT2.from_pretrained("mini")
         >>> model.loss(torch.tensor([[10, 20, 30, 40]])).ndim
         0
         """
+        logits = self(tokens, mask)
         if targets is None:
             targets = _following(tokens, mask)
-        logits = self(tokens, mask)
+        if targets.shape != tokens.shape:
+            raise DataError(
+                f"targets have shape {tuple(targets.shape)}, tokens have {tuple(tokens.shape)}."
+            )
+        if not bool((targets != -100).any()):
+            raise DataError("No target is counted: there is nothing to predict.")
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
 
     def _initialise(self, seed: int) -> None:

@@ -67,13 +67,22 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
             "Convert it to model.safetensors where you trust it."
         ) from error
     except (RuntimeError, EOFError, ValueError, LookupError, AttributeError) as error:
-        raise CheckpointError(f"{path} is damaged or not a PyTorch file: {error}") from error
+        raise CheckpointError(f"{path} is damaged or not a PyTorch file ({error}).") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}).") from error
     if not isinstance(tensors, Mapping) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) and tensor.device.type == "cpu"
-        for name, tensor in tensors.items()
+        isinstance(name, str) and _is_plain(tensor) for name, tensor in tensors.items()
     ):
         raise CheckpointError(f"{path} must hold a dictionary of named tensors.")
     return dict(tensors)
+
+
+def _is_plain(tensor: object) -> bool:
+    return (
+        isinstance(tensor, Tensor)
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+    )
 
 
 def _without_prefix(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

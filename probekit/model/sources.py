@@ -74,10 +74,14 @@ def _local_folder(source: str | Path) -> Path | None:
         raise ConfigError("The model's name is empty; give `mini`, a hub name or a folder.")
     if text == "mini":
         return MINI
-    folder = Path(text).expanduser()
-    if folder.is_dir():
+    try:
+        folder = Path(text).expanduser()
+        is_folder, is_file = folder.is_dir(), folder.is_file()
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"The model {text[:80]!r} cannot be a path ({error}).") from error
+    if is_folder:
         return folder
-    if folder.is_file():
+    if is_file:
         raise ConfigError(f"The model {text!r} is a file; give the folder that holds it.")
     if isinstance(source, Path) or text.startswith((".", "~", os.sep)) or text.count("/") > 1:
         raise MissingError(f"There is no model folder {folder.absolute()}.")

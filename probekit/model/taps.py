@@ -41,19 +41,24 @@ class Taps:
         """Return the value to go on with at a site of this module.
 
         Raises:
-            ConfigError: the tap returned something else than a tensor of the same shape.
+            ConfigError: the tap returned something else than a tensor of the same shape and dtype.
         """
         site = self.prefix + name
         if self.tap is None or site not in self.pending:
             return value
         changed = self.tap(site, value)
-        if not isinstance(changed, Tensor) or changed.shape != value.shape:
-            shape = tuple(changed.shape) if isinstance(changed, Tensor) else changed
+        if _kind(changed) != _kind(value):
             raise ConfigError(
-                f"The tap returned {shape!r} at {site}; it must return the value to go on with, "
-                f"a tensor of shape {tuple(value.shape)}."
+                f"The tap returned {_kind(changed)} at {site}; it must return the value to go on "
+                f"with, {_kind(value)}."
             )
         self.pending.discard(site)
         if self.stop_when_done and not self.pending:
             raise ForwardStoppedError
         return changed
+
+
+def _kind(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    return f"a tensor of shape {tuple(value.shape)} and {value.dtype}"

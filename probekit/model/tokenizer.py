@@ -153,6 +153,8 @@ class Tokenizer:
         """
         if isinstance(texts, str):
             raise DataError("batch() takes a list of texts, not one text.")
+        if not texts:
+            raise DataError("batch() takes one text or more.")
         encoded = [self.encode(text, bos=bos) for text in texts]
         ids, mask = pad([tokens.ids for tokens in encoded], side)
         offsets = torch.zeros(*ids.shape, 2, dtype=torch.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,9 @@ def read_vocabulary(folder: Path) -> Vocabulary:
 
 
 Merge = tuple[str, str]
+
+# A token that no text makes, such as <|endoftext|> or <pad>.
+_SPECIAL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 
 # Settings of a BPE under which the same vocabulary cuts a text otherwise.
 _OTHER_SETTINGS = (
@@ -112,6 +116,18 @@ def _is_byte_level_bpe(content: dict[str, Any]) -> bool:
     )
 
 
+def _check_order(path: Path, merges: Iterable[Merge]) -> None:
+    """Refuse a merge of what is not yet made: the order of the lines is the order of the merges."""
+    made = set(_BYTE_SHOWN)
+    for left, right in merges:
+        if left not in made or right not in made:
+            raise CheckpointError(
+                f"{path}: the merge of {left!r} and {right!r} stands before these are made; the "
+                "merges are not in their order."
+            )
+        made.add(left + right)
+
+
 def _build(path: Path, ids: Mapping[str, int], merges: Iterable[Merge]) -> Vocabulary:
     missing = [byte for byte, shown in enumerate(_BYTE_SHOWN) if shown not in ids]
     if missing:
@@ -128,6 +144,13 @@ def _build(path: Path, ids: Mapping[str, int], merges: Iterable[Merge]) -> Vocab
     if unknown:
         raise CheckpointError(
             f"{path} lacks {len(unknown)} tokens that the merges make, first {unknown[0]!r}."
+        )
+    _check_order(path, merges)
+    unmade = [token for token in ids if token not in ranked and not _SPECIAL.fullmatch(token)]
+    if unmade:
+        raise CheckpointError(
+            f"{path} has {len(unmade)} tokens that no merge makes, first {unmade[0]!r}: the merges "
+            "are not whole, or of another vocabulary."
         )
     if len(set(ids.values())) < len(ids):
         raise CheckpointError(f"{path} gives one id to several tokens.")
@@ -169,6 +192,8 @@ def _read_text(path: Path) -> str:
             return file.read()
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} is not UTF-8: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}).") from error
 
 
 def _byte_shown() -> tuple[str, ...]:

@@ -36,6 +36,7 @@ class Prepared:
 
     Attributes:
         dataset: the examples that give rows, with notes on those that do not.
+        n_read: how many examples there were, with those that give no row.
         split: which examples are trained and tested on.
         tokenizer: of the model.
         tokens: of each example.
@@ -51,6 +52,7 @@ class Prepared:
     """
 
     dataset: Dataset
+    n_read: int
     split: Split
     tokenizer: Tokenizer
     tokens: tuple[Tokens, ...]
@@ -87,7 +89,8 @@ def prepare(experiment: Experiment) -> Prepared:
     with experiment.at("capture", "sites"):
         selections = select(experiment.capture.sites, config.n_layer, config.axis_sizes)
         check_storable(selection.site for selection in selections)
-    dataset = read_examples(experiment.data)
+    dataset = _read(experiment)
+    n_read = len(dataset)
     dataset, tokens = _tokenize(dataset, tokenizer, experiment, config.n_positions)
     _check_attention_texts(experiment, tokenizer, config.n_positions)
     dataset, tokens, plan = _plan(dataset, tokens, experiment)
@@ -97,6 +100,7 @@ def prepare(experiment: Experiment) -> Prepared:
     types = _types(dataset, tokenizer, tokens, plan, experiment)
     return Prepared(
         dataset=dataset,
+        n_read=n_read,
         split=split,
         tokenizer=tokenizer,
         tokens=tokens,
@@ -123,6 +127,14 @@ def _find_model(experiment: Experiment) -> tuple[GPT2Config, Tokenizer]:
                 "together."
             )
     return config, tokenizer
+
+
+def _read(experiment: Experiment) -> Dataset:
+    try:
+        return read_examples(experiment.data)
+    except (ConfigError, MissingError):  # a wrong line of the data is placed already
+        with experiment.at("data"):
+            raise
 
 
 def _typical(plan: RowPlan) -> BoolArray:

@@ -42,7 +42,9 @@ def make_prober(experiment: Experiment, prepared: Prepared) -> Prober:
         test=prepared.test,
         typical=prepared.typical,
     )
-    return Prober(data, ProbeSettings(**experiment.probe.model_dump()))
+    with experiment.at("probe", "C"):
+        settings = ProbeSettings(**experiment.probe.model_dump())
+    return Prober(data, settings)
 
 
 def probe_sites(

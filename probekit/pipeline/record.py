@@ -19,6 +19,7 @@ from probekit.probes.curve import Prober
 from probekit.report.table import chosen_row
 
 SHOWN_PER_LABEL = 2
+MOST_LOST = 0.05  # above this share of examples without a row, the rest is another data set
 LEAST_SEEN = 0.5  # below this share of known words a control says little
 
 
@@ -62,16 +63,20 @@ def data_facts(prepared: Prepared, prober: Prober, card: str | None) -> dict[str
 
 
 def findings(prepared: Prepared, prober: Prober) -> tuple[Finding, ...]:
-    """Return what was found in the data, and whether the control task can be learnt at all."""
-    found = check_dataset(prepared.dataset, prepared.split)
-    seen = prober.seen_types
-    if seen >= LEAST_SEEN:
-        return found
-    told = (
-        f"Of the test rows' words {seen:.0%} stand in the rows that are fitted. Words that are new "
-        "cannot be looked up by the control task: selectivity flatters the probe."
-    )
-    return (*found, Finding("warning", "new-words", told))
+    """Return what was found in the data, in what they lost, and in their words."""
+    found = list(check_dataset(prepared.dataset, prepared.split))
+    n_lost = prepared.n_read - len(prepared.dataset)
+    if n_lost > MOST_LOST * prepared.n_read:
+        told = f"{n_lost:,} of {prepared.n_read:,} examples give no row; the notes say why."
+        found.append(Finding("warning", "lost", told))
+    if prober.seen_types < LEAST_SEEN:
+        told = (
+            f"Of the words of the test rows (at the probed position, or the last before it) "
+            f"{prober.seen_types:.0%} stand in the rows that are fitted. The control task cannot "
+            "look up new ones: go by the network with random weights, not by selectivity."
+        )
+        found.append(Finding("warning", "new-words", told))
+    return tuple(found)
 
 
 def best_site(table: pd.DataFrame) -> dict[str, Any] | None:

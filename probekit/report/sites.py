@@ -11,6 +11,8 @@ from probekit.report.figures import series_of
 from probekit.report.style import format_number
 from probekit.report.table import chosen_row, n_blocks, only, placed, same_features, tick
 
+UNCONVERGED = "not converged"
+
 # Each column with the target, split and metric of the row that fills it.
 COLUMNS = {
     "accuracy": ("task", "test", "accuracy"),
@@ -19,7 +21,6 @@ COLUMNS = {
     "selectivity": ("task", "test", "selectivity"),
     "random weights": ("random_weights", "test", "accuracy"),
     "C": ("task", "test", "accuracy"),
-    "converged": ("task", "test", "accuracy"),
 }
 
 
@@ -76,7 +77,9 @@ def _value_and_interval(row: pd.Series) -> tuple[str, str]:
     return value, interval
 
 
-_CELLS: dict[str, Callable[[pd.Series], tuple[str, str]]] = {
-    "C": lambda row: (f"{row['C']:g}".replace("nan", "–"), ""),
-    "converged": lambda row: ({True: "yes", False: "no"}.get(row["converged"], "–"), ""),
-}
+def _c_and_convergence(row: pd.Series) -> tuple[str, str]:
+    stopped = "" if pd.isna(row["converged"]) or row["converged"] else UNCONVERGED
+    return f"{row['C']:g}".replace("nan", "–"), stopped
+
+
+_CELLS: dict[str, Callable[[pd.Series], tuple[str, str]]] = {"C": _c_and_convergence}

@@ -28,29 +28,30 @@ NAMES = {
     "majority": "the majority label",
 }
 
-# A rival as good as the lower end of the task's interval takes the point from the result.
+# A rival that reaches the interval of the task takes the point from the result.
 RIVALS = {
     "control": (
-        "The control task reaches {rival} there, no lower than the interval of the task ({task}): "
-        "a probe can learn words by heart at this position. Compare what the words alone give."
+        "The control task reaches {rival} there, and the interval of the task is {task}: a probe "
+        "can learn words by heart at this position."
     ),
     "majority": (
-        "Always guessing the most frequent label gives {rival}, no lower than the interval of the "
-        "task ({task}): the probe has found nothing."
+        "Always guessing the most frequent label gives {rival}, which the interval of the task, "
+        "{task}, does not exclude."
     ),
     "random_weights": (
-        "A network with random weights reaches {rival} there, no lower than the interval of the "
-        "trained one ({task}): the result does not rest on what the network has learnt."
+        "A network with random weights reaches {rival} there, and the interval of the trained one "
+        "is {task}: the result may not rest on what the network has learnt."
     ),
     "word_identity": (
-        "Knowing the word alone gives {rival}, no lower than the interval of the task ({task}): "
-        "the result does not need the context."
+        "Knowing the word alone gives {rival}, and the interval of the task is {task}: the result "
+        "may not need the context."
     ),
     "embedding": (
-        "The curve is flat from the embedding on: {rival} stands there already, no lower than the "
-        "interval of the chosen site ({task})."
+        "The embedding gives {rival} already, and the interval of the chosen site is {task}: the "
+        "layers may add nothing."
     ),
 }
+WORDS_DO_NOT_HELP = " Here that does not help: knowing the word alone gives {rival}."
 
 
 def answer(table: pd.DataFrame) -> str:
@@ -136,11 +137,16 @@ def _rivals(table: pd.DataFrame) -> list[str]:
         return []
     task = company["task"]
     shown = format_number(task["value"], task["ci_low"], task["ci_high"])
-    return [
-        sentence.format(rival=format_number(company[name]["value"]), task=shown)
+    rivals = {name: row for name, row in company.items() if row["value"] >= task["ci_low"]}
+    told = {
+        name: sentence.format(rival=format_number(rivals[name]["value"]), task=shown)
         for name, sentence in RIVALS.items()
-        if name in company and company[name]["value"] >= task["ci_low"]
-    ]
+        if name in rivals
+    }
+    if "control" in told and "word_identity" in company and "word_identity" not in rivals:
+        value = format_number(company["word_identity"]["value"])
+        told["control"] += WORDS_DO_NOT_HELP.format(rival=value)
+    return list(told.values())
 
 
 def _edge_of_grid(table: pd.DataFrame, grid: list[float]) -> list[str]:
@@ -189,11 +195,10 @@ def caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
     task = only(rows, target="task")
     sentences = {
         "Accuracy on the task minus that on the control task. "
-        "The control task gives each word a random label (Hewitt and Liang 2019): a probe that "
-        "scores well on it can learn words by heart. Where the task's test words or groups are "
-        "new and the control's words are not, selectivity can be negative.": (
-            metric == "selectivity"
-        ),
+        "The control task gives each word, at the probed position or the last before it, a random "
+        "label (Hewitt and Liang 2019): a probe that scores well on it can learn words by heart. "
+        "Where the task's test words or groups are new and the control's words are not, "
+        "selectivity can be negative.": (metric == "selectivity"),
         f"{METRICS[metric].capitalize()} on {_spread(task, 'n_test')} held-out rows of "
         f"{_spread(task, 'n_groups')} groups, by probes fitted on {_spread(task, 'n_train')} rows "
         f"(seed {_spread(task, 'seed')}).": True,

@@ -64,7 +64,7 @@ def refusal(path, overrides=()):
         ("name: small", "name: ../up", r"line 1: name is '\.\./up'"),
         ("name: small", "name: [a]", r"line 1: name is \['a'\]"),
         ("name: small", "name: small\nname: again", r"line 2: the key 'name' stands there twice"),
-        ("name: small", "name: [a", r"line \d+: expected"),
+        ("name: small", "name: [a", r"line \d+: the list begun with \["),
         ("name: small", "name: &x small\nquestion: *x", r"line 2: aliases \(\*x\)"),
         ("name: small", "name: !!python/object:os.system x", r"line 1: tags \(.*python/object"),
         ("name: small", "name: !x small", r"line 1: tags \(!x\)"),

@@ -55,3 +55,10 @@ def test_draws_are_seeded_and_top_k_one_is_greedy(model):
 def test_bad_options_are_refused_by_name(model, options, error, name):
     with pytest.raises(error, match=name):
         generate(model, torch.ones(1, 4, dtype=torch.int64), **{"max_new_tokens": 2} | options)
+
+
+def test_a_mask_of_another_shape_is_refused_and_not_cut_to_fit(model):
+    tokens = torch.tensor([[5, 6, 7, 8], [1, 2, 3, 4]])
+    for shape in ((2, 3), (1, 4), (2, 5)):
+        with pytest.raises(DataError, match="mask has shape"):
+            generate(model, tokens, 2, mask=torch.ones(shape))

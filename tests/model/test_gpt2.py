@@ -84,10 +84,12 @@ def test_nothing_stays_behind_after_a_tap_that_fails(model):
 
 
 def test_a_tap_that_forgets_to_return_is_told_where(model):
-    with pytest.raises(ConfigError, match=r"None at hook_embed.*\(2, 5, 21\)"):
+    with pytest.raises(ConfigError, match=r"a NoneType at hook_embed.*\(2, 5, 21\)"):
         model(TOKENS, tap=lambda site, value: None)
     with pytest.raises(ConfigError, match=r"\(1,\).*hook_embed"):
         model(TOKENS, tap=lambda site, value: torch.zeros(1))
+    with pytest.raises(ConfigError, match=r"torch\.float16 at hook_embed.*torch\.float"):
+        model(TOKENS, tap=lambda site, value: value.half())
 
 
 def test_the_forward_stops_after_the_deepest_site(model):
@@ -130,6 +132,8 @@ def test_a_tap_sees_every_site_in_forward_order(model):
         (torch.zeros(2, 2, dtype=torch.int64), torch.tensor([[1, 0], [0, 0]]), "Row 1 of the mask"),
         (torch.zeros(1, 3), None, "integer ids"),
         ([[1, 2]], None, "a tensor of ids, not list"),
+        (torch.ones(1, 3, dtype=torch.bool), None, "integer ids"),
+        (torch.ones(1, 1, dtype=torch.int64), [[True]], "mask must be a tensor, not list"),
         (torch.zeros(3, dtype=torch.int64), None, r"\[batch pos\]"),
     ],
 )
@@ -160,6 +164,14 @@ def test_loss_is_the_mean_cross_entropy(model):
     expected = -sum(logp[r, p, targets[r, p]] for r, p in rows) / len(rows)
     loss = model.loss(TOKENS, targets=targets).double()
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_targets_that_cannot_be_counted_are_refused(model):
+    with pytest.raises(DataError, match=r"targets have shape \(5, 2\), tokens have \(2, 5\)"):
+        model.loss(TOKENS, targets=TOKENS.T)
+    for nothing in (TOKENS[:, :1], TOKENS[:0]):
+        with pytest.raises(DataError, match="No target is counted"):
+            model.loss(nothing)
 
 
 def test_padding_is_neither_predicted_nor_predicts(model):

@@ -119,11 +119,31 @@ def test_a_vocabulary_retrained_in_the_same_folder_is_read_anew(tmp_path, mini):
     for name in ("vocab.json", "merges.txt"):
         shutil.copy(MINI / name, tmp_path / name)
     first = Tokenizer.from_pretrained(tmp_path).encode("keys", bos=False).ids
-    lines = (tmp_path / "merges.txt").read_text().splitlines()
-    (tmp_path / "merges.txt").write_text("\n".join(lines[:200]) + "\n")
+    lines = (tmp_path / "merges.txt").read_text().splitlines()[:200]
+    (tmp_path / "merges.txt").write_text("\n".join(lines) + "\n")
+    made = {line.replace(" ", "") for line in lines}
+    ids = json.loads((tmp_path / "vocab.json").read_text())
+    few = {token: n for token, n in ids.items() if len(token) == 1 or token in made or n == 0}
+    (tmp_path / "vocab.json").write_text(json.dumps(few))
     second = Tokenizer.from_pretrained(tmp_path)
     assert len(second.encode("keys", bos=False).ids) > len(first)
     assert second.digest != mini.digest
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda lines: lines[:3000], r"tokens that no merge makes, first '.+': the merges are not"),
+        (lambda lines: [lines[0], *lines[:0:-1]], "stands before these are made"),
+    ],
+    ids=["truncated", "reversed"],
+)
+def test_merges_that_would_cut_texts_otherwise_are_refused(tmp_path, damage, message):
+    shutil.copy(MINI / "vocab.json", tmp_path)
+    lines = (MINI / "merges.txt").read_text().splitlines()
+    (tmp_path / "merges.txt").write_text("\n".join(damage(lines)) + "\n")
+    with pytest.raises(CheckpointError, match=message):
+        Tokenizer.from_pretrained(tmp_path)
 
 
 def test_ids_need_not_follow_the_merges(tmp_path, mini):

@@ -68,7 +68,7 @@ def test_a_clean_result_has_no_warning(table, clean):
         ({"target": "word_identity"}, "Knowing the word alone gives 0.921"),
         (
             {"target": "task", "site": "blocks.0.hook_resid_pre"},
-            "flat from the embedding on: 0.921",
+            "The embedding gives 0.921 already",
         ),
     ],
 )
@@ -130,6 +130,15 @@ def test_unconverged_fits_are_counted_once_and_named(table, clean):
     assert "at blocks.1.hook_resid_post: " in warning
 
 
+def test_a_control_that_the_words_do_not_follow_is_told_so(table, clean):
+    set_value(table, 0.95, target="control")
+    (warning,) = warnings(table, clean)
+    assert "learn words by heart" in warning
+    assert warning.endswith("Here that does not help: knowing the word alone gives 0.710.")
+    set_value(table, 0.95, target="word_identity")
+    assert not any("does not help" in warning for warning in warnings(table, clean))
+
+
 def test_a_search_that_did_not_converge_is_told(table, clean):
     table.loc[table["split"].eq("validation").idxmax(), "converged"] = False
     (warning,) = warnings(table, clean)
@@ -155,7 +164,7 @@ def test_the_caption_says_rows_groups_intervals_and_seed(table):
 
 
 def test_only_the_caption_of_selectivity_says_what_the_control_is(table):
-    control = "The control task gives each word a random label (Hewitt and Liang 2019)"
+    control = "The control task gives each word, at the probed position or the last before it, a "
     assert control in caption(table, "selectivity")
     assert control not in caption(table)
 
