@@ -28,7 +28,14 @@ from platformdirs import user_cache_path
 
 from probekit.activations.identity import Identity
 from probekit.data.positions import RowPlan
-from probekit.errors import MissingError, StoreError, StoreMismatchError, UnknownNameError, nearest
+from probekit.errors import (
+    ConfigError,
+    MissingError,
+    StoreError,
+    StoreMismatchError,
+    UnknownNameError,
+    nearest,
+)
 from probekit.provenance import canonical_json, digest, digest_json, pretty_json, write_atomic
 
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -40,8 +47,9 @@ _DTYPES: dict[str, type[np.floating[Any]]] = {"F32": np.float32, "F16": np.float
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What commits one shard of one site: its size and digest."""
+    """What commits one shard of one site of one store: its size and digest."""
 
+    store: str
     site: str
     shard: int
     rows: int
@@ -77,16 +85,16 @@ class ActivationStore:
         """
         folder = root / identity.key
         layout = _layout(plan, shards)
-        if not (folder / "identity.json").exists():
+        if not os.path.lexists(folder / "identity.json"):
             write_atomic(folder / "rows.safetensors", layout)
             write_atomic(folder / "identity.json", pretty_json(identity.to_json()))
         store = cls.open(folder, expect=identity)
-        if (folder / "rows.safetensors").read_bytes() != layout:
+        if _read_bytes(folder / "rows.safetensors") != layout:
             raise _damaged(folder, "rows.safetensors is not the layout of these rows")
         return store
 
     @classmethod
-    def open(cls, folder: Path, expect: Identity | None = None) -> ActivationStore:
+    def open(cls, folder: Path | str, expect: Identity | None = None) -> ActivationStore:
         """Return the store in `folder`.
 
         Raises:
@@ -94,6 +102,7 @@ class ActivationStore:
             StoreMismatchError: it is not the one expected; the message lists what differs.
             StoreError: it is damaged.
         """
+        folder = Path(folder)
         try:
             found = _read_json(folder / "identity.json")
         except MissingError:
@@ -128,7 +137,9 @@ class ActivationStore:
         path = self._path(site, shard)
         try:
             record = self._record(site, shard)
-            return path.stat().st_size == record.bytes and record.rows == len(self.shards[shard])
+            mine = (self.identity.key, site, shard, len(self.shards[shard]))
+            named = (record.store, record.site, record.shard, record.rows)
+            return named == mine and path.stat().st_size == record.bytes
         except (MissingError, FileNotFoundError, StoreError):
             return False
 
@@ -141,7 +152,9 @@ class ActivationStore:
         self._refuse_non_finite(site, shard, values)
         # safetensors 0.8 writes wrong bytes for arrays that are not C-contiguous.
         content = safetensors.numpy.save({"rows": np.ascontiguousarray(values)})
-        record = ShardRecord(site, shard, len(values), len(content), digest([content]))
+        record = ShardRecord(
+            self.identity.key, site, shard, len(values), len(content), digest([content])
+        )
         write_atomic(self._path(site, shard), content)
         write_atomic(self._path(site, shard).with_suffix(".json"), canonical_json(asdict(record)))
 
@@ -184,9 +197,10 @@ class ActivationStore:
     def sweep(self) -> None:
         """Delete the shards that killed writers left half-written; for the lock's holder only."""
         for path in self.folder.glob("*/.*"):
-            path.unlink(missing_ok=True)
+            if path.is_file():
+                path.unlink(missing_ok=True)
 
-    def read(self, site: str, rows: IntArray | None = None) -> FloatArray:
+    def read(self, site: str, rows: IntArray | Sequence[int] | None = None) -> FloatArray:
         """Return the rows of a site in the order of the data set, shape (n_rows, ...).
 
         Args:
@@ -195,13 +209,14 @@ class ActivationStore:
 
         Raises:
             UnknownNameError: the store does not hold that site.
+            ConfigError: `rows` are no numbers of rows.
             StoreError: a file is damaged or lost.
         """
         if self.missing(site):
             raise UnknownNameError(
                 f"The store {self.folder} does not hold all of {site}. {nearest(site, self.sites)}"
             )
-        wanted = np.arange(self.n_rows) if rows is None else np.asarray(rows)
+        wanted = self._numbers(rows)
         place = np.empty(self.n_rows, dtype=np.int64)
         place[np.concatenate(self.shards)] = np.arange(self.n_rows)
         place = place[wanted]  # where each wanted row stands in the order of the store
@@ -215,6 +230,20 @@ class ActivationStore:
             out[here] = values[place[here] - first[shard]]
         assert out is not None
         return out
+
+    def _numbers(self, rows: IntArray | Sequence[int] | None) -> IntArray:
+        if rows is None:
+            return np.arange(self.n_rows)
+        wanted = np.asarray(rows)
+        if not wanted.size:
+            return np.empty(0, dtype=np.int64)
+        in_range = wanted.dtype.kind in "iu" and 0 <= wanted.min() <= wanted.max() < self.n_rows
+        if wanted.ndim != 1 or not in_range:
+            raise ConfigError(
+                f"rows must be numbers from 0 to {self.n_rows - 1}, shape (n,), not "
+                f"{wanted.dtype} of shape {wanted.shape}."
+            )
+        return wanted.astype(np.int64)
 
     def _map(self, site: str, shard: int) -> FloatArray:
         """Return one shard as a memory-mapped array."""
@@ -239,8 +268,10 @@ class ActivationStore:
     @property
     def is_sealed(self) -> bool:
         """Whether the manifest tells of all finished sites."""
-        path = self.folder / "manifest.json"
-        return path.exists() and _read_json(path) == self._manifest()
+        try:
+            return _read_json(self.folder / "manifest.json") == self._manifest()
+        except (MissingError, StoreError):  # it is made anew from the records
+            return False
 
     def verify(self, sites: Sequence[str] | None = None) -> None:
         """Digest every committed shard of the given sites, or of all.
@@ -252,7 +283,7 @@ class ActivationStore:
             str(self._path(site, shard))
             for site in (self.sites if sites is None else sites)
             for shard in set(range(len(self.shards))).difference(self.missing(site))
-            if digest([self._path(site, shard).read_bytes()]) != self._record(site, shard).digest
+            if digest([_read_bytes(self._path(site, shard))]) != self._record(site, shard).digest
         ]
         if bad:
             raise StoreError(
@@ -317,7 +348,21 @@ def _damaged(folder: Path, why: str) -> StoreError:
 def default_root() -> Path:
     """Return where caches lie unless told otherwise: PROBEKIT_CACHE, or the user's cache folder."""
     chosen = os.environ.get("PROBEKIT_CACHE")
-    return Path(chosen) if chosen else user_cache_path("probekit") / "activations"
+    if chosen:
+        return Path(chosen)
+    try:
+        return user_cache_path("probekit") / "activations"
+    except RuntimeError as error:
+        raise StoreError(
+            "There is no home folder for the caches. Set PROBEKIT_CACHE, or give --cache."
+        ) from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -325,7 +370,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingError(f"There is no {path}.") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{path} cannot be read: {error}.") from error
     if not isinstance(content, dict):
         raise StoreError(f"{path} must hold a JSON object.")

@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    _prepare_streams()
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
@@ -36,13 +38,21 @@ def main() -> None:
     except ProbekitError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_code)
-    except OSError as error:
-        if error.filename is not None:  # not of a stream: nothing that we foresaw
-            raise
-        click.echo(f"Error: the output cannot be written: {error.strerror}.", err=True)
-        # What is left in the buffer has no place to go.
+    except OSError as error:  # of the output, or of a file that the system does not give us
+        click.echo(f"Error: {error}.", err=True)
+        # What is left in the buffer of a full disk has no place to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _prepare_streams() -> None:
+    """Let closed streams be silent, and letters that a stream cannot show be escaped."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # as long as the process
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 class _Version:

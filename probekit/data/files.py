@@ -20,12 +20,14 @@ def read_text(path: Path) -> str:
     >>> read_text(path)
     'text,label\r\n'
     """
-    if path.is_dir():
-        raise MissingError(f"{path.absolute()} is a folder; give a data file in it.")
-    if not path.is_file():
-        raise MissingError(f"There is no data file at {path.absolute()}. Check the path.")
     try:
+        if path.is_dir():
+            raise MissingError(f"{path.absolute()} is a folder; give a data file in it.")
+        if not path.is_file():
+            raise MissingError(f"There is no data file at {path.absolute()}. Check the path.")
         text = path.read_bytes().decode("utf-8-sig")
+    except MissingError:
+        raise
     except OSError as error:
         raise MissingError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:

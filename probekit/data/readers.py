@@ -32,6 +32,8 @@ _WRITTEN_FOR_MISSING = frozenset(
     {"nan", "NaN", "NAN", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
 )
 
+_LONGEST_NUMBER = 10  # digits; Python refuses to read thousands of them
+
 _SEPARATORS = {"tab": "\t", "semicolon": ";", "comma": ","}
 
 
@@ -175,7 +177,7 @@ def _string(where: str, value: object) -> str:
 
 def _span(where: str, start: str, end: str) -> tuple[int, int]:
     for cell in (start, end):
-        if not (cell.isascii() and cell.isdecimal()):
+        if not (cell.isascii() and cell.isdecimal() and len(cell) < _LONGEST_NUMBER):
             raise DataError(
                 f"{where}: {cell!r} is not a position in the text. "
                 "A span counts characters from 0 and ends one past its last."
@@ -198,7 +200,8 @@ def _delimited_rows(path: Path, text: str, *, delimiter: str) -> Iterator[Row]:
     except csv.Error as error:
         raise DataError(
             f"{path}:{line}: the row that begins here cannot be read: {error}. "
-            'A cell with a quote in it is wrapped in quotes, and its own quotes are doubled: "".'
+            'A cell with a quote in it is wrapped in quotes, and its own quotes are doubled: "". '
+            f"A cell has at most {csv.field_size_limit():,} characters."
         ) from error
 
 
@@ -230,6 +233,8 @@ def _json_rows(path: Path, text: str) -> Iterator[Row]:
                 f"{where}: not JSON: {error.msg} at column {error.colno}. "
                 'Each line is one object, such as {"text": "...", "label": "..."}.'
             ) from error
+        except DataError:  # a ValueError as well, but one whose message is complete
+            raise
         except (ValueError, RecursionError) as error:  # a number or a nesting without measure
             raise DataError(f"{where}: not JSON that can be read: {error}.") from error
         if not isinstance(value, dict):

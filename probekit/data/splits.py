@@ -104,8 +104,9 @@ def given_split(dataset: Dataset) -> Split:
     split = _split(example.split == "test" for example in dataset.examples)
     train_groups, test_groups = set(dataset.groups[split.train]), set(dataset.groups[split.test])
     train_labels, test_labels = set(dataset.labels[split.train]), set(dataset.labels[split.test])
-    if not test_labels:
-        raise DataError(f"{dataset.name}: no example is on the test side.")
+    for side, labels in (("test", test_labels), ("train", train_labels)):
+        if not labels:
+            raise DataError(f"{dataset.name}: no example is on the {side} side.")
     _require_two(train_labels, f"{dataset.name}: the train side")
     _require_none(
         train_groups & test_groups,

@@ -84,7 +84,7 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
                 f"{path}:{sentence.line}: no `# newdoc` stands before this sentence, so that it "
                 "belongs to no document. Group by sentence."
             )
-        examples += _examples(sentence, columns.label, own_name, group, notes)
+        examples += _examples(path, sentence, columns.label, own_name, group, notes)
     if not examples:
         raise DataError(_nothing_found(path, columns.label))
     return Dataset(name, tuple(examples), tuple(f"{note}: {n}" for note, n in notes.items() if n))
@@ -111,8 +111,9 @@ def _named_sentences(path: Path) -> Iterator[tuple[Sentence, str, str | None]]:
 
 
 def _examples(
-    sentence: Sentence, label: str, name: str, group: str, notes: Counter[str]
+    path: Path, sentence: Sentence, label: str, name: str, group: str, notes: Counter[str]
 ) -> Iterator[Example]:
+    """Yield the words of a sentence, which stands at line `sentence.line` of `path`."""
     text = sentence.comments.get("text") or _text_of(sentence.surfaces)
     notes.update({_NO_TEXT: int(not sentence.comments.get("text")), _EMPTY: sentence.n_empty_nodes})
     for word, span in zip(sentence.words, _spans(text, sentence, notes), strict=True):
@@ -122,7 +123,11 @@ def _examples(
         elif span is None:
             notes[_NOT_THERE] += 1
         else:
-            yield Example(text, value, group, f"{name}:{word.id}", span)
+            try:
+                yield Example(text, value, group, f"{name}:{word.id}", span)
+            except DataError as error:
+                where = f"{path}:{sentence.line}: word {word.id} of the sentence that begins here"
+                raise DataError(f"{where}: {error}") from error
 
 
 def _label_of(word: Word, label: str) -> str | None:

@@ -28,6 +28,7 @@ from probekit.model.sources import KNOWN_MODELS
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
+MAX_FAULTS = 20  # told at once
 
 # No path can hold the first, no UTF-8 file the others.
 _UNFIT = re.compile("[\0\ud800-\udfff]")
@@ -102,7 +103,9 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     try:
         return Experiment.model_validate(values, context=Place(document.put))
     except ValidationError as error:
-        lines = [document.put(keys, text) for keys, text in explain(error)]
+        lines = [document.put(keys, text) for keys, text in explain(error, MAX_FAULTS)]
+        if error.error_count() > MAX_FAULTS:
+            lines.append(f"... and {error.error_count() - MAX_FAULTS:,} more.")
         raise ConfigError("\n".join(lines)) from error
 
 
@@ -121,6 +124,8 @@ def dump_experiment(experiment: Experiment) -> str:
 
 def _read(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path} is not a file.")
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(
                 f"{path} has {path.stat().st_size:,} bytes; an experiment file has at most "
@@ -162,6 +167,8 @@ def _in_words(problem: str) -> str:
 
 def _refuse_what_is_not_plain(text: str, name: str) -> None:
     """Refuse what makes a small file large (aliases, depth) or a value into an object (tags)."""
+    if text.lstrip().startswith("%"):
+        raise ConfigError(f"{name}, line 1: directives (%) are not allowed; YAML 1.2 is read.")
     depth = 0
     for event in YAML().parse(StringIO(text)):
         line = event.start_mark.line + 1
@@ -193,7 +200,10 @@ def _override(document: _Document, overrides: Sequence[str]) -> _Document:
             section = section[part]
             if not isinstance(section, CommentedMap):
                 raise ConfigError(f"--set {text}: {part!r} is a value, not a section.")
-        section[keys[-1]] = _parse(f"value: {value}", f"--set {key}")["value"]
+        parsed = _parse(f"value: {value}", f"--set {key}")
+        if len(parsed) > 1:
+            raise ConfigError(f"--set {key}: give one value on one line.")
+        section[keys[-1]] = parsed["value"]
         document = _Document(document.path, document.content, document.overridden | given)
     return document
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -41,8 +42,8 @@ _WORDS = {
 }
 
 
-def explain(error: ValidationError) -> list[tuple[KeyPath, str]]:
-    """Return each mistake as the keys it stands at and a sentence about it.
+def explain(error: ValidationError, most: int = 20) -> list[tuple[KeyPath, str]]:
+    """Return each mistake, `most` of them, as the keys it stands at and a sentence about it.
 
     >>> from probekit.experiment.schema import Position
     >>> try:
@@ -57,7 +58,8 @@ def explain(error: ValidationError) -> list[tuple[KeyPath, str]]:
     )
     places = [fault["loc"] for fault in faults]
     # A list whose items failed is also called too short, and so on: the inner fault is the cause.
-    return [_explain(fault) for fault in faults if not _is_above_another(fault["loc"], places)]
+    inner = (fault for fault in faults if not _is_above_another(fault["loc"], places))
+    return [_explain(fault) for fault in islice(inner, most)]
 
 
 def _is_above_another(keys: KeyPath, places: Sequence[KeyPath]) -> bool:

@@ -75,7 +75,7 @@ SITES = (
 )
 
 _BY_NAME = {site.name: site for site in SITES}
-_BLOCK = re.compile(r"^blocks\.(\d+)\.")
+_BLOCK = re.compile(r"^blocks\.(\d{1,9})\.")
 _GLOB = re.compile(r"[*?]")
 _SELECTOR = re.compile(r"^(?P<site>[^\[\]]+)\[(?P<axis>[a-z]+)=(?P<index>[^\]]*)\]$")
 _SELECTED_AXES = {"head": "n_heads", "neuron": "d_mlp"}
@@ -234,8 +234,10 @@ def _index(site: str, match: re.Match[str], axis_sizes: dict[str, int]) -> dict[
     name = _SELECTED_AXES[axis]
     if name not in axes:
         raise ConfigError(f"{match[0]!r}: {site} has the axes {' '.join(axes)}, no {axis}.")
-    if not match["index"].isdecimal() or int(match["index"]) >= axis_sizes[name]:
+    digits = match["index"]
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) < 10
+    if not is_number or int(digits) >= axis_sizes[name]:
         raise ConfigError(
             f"{match[0]!r}: {axis} must be a number from 0 to {axis_sizes[name] - 1}."
         )
-    return {axis: int(match["index"])}
+    return {axis: int(digits)}

@@ -69,11 +69,12 @@ def probe_sites(
     rows = _table_rows(experiment, None, prober.baselines())
     for done, selection in enumerate(selections):
         kept = run_dir / "sites" / f"{selection.text}.json"
-        measured = _read(kept)
+        origin = {"run": run_dir.name, "site": selection.text}
+        measured = _read(kept, origin)
         if measured is None:
             measured = _measure(prober, stores, selection, _Inner(watcher, done, len(selections)))
             entries = [_finite(asdict(measurement)) for measurement in measured]
-            content = {"digest": digest_json(entries), "measurements": entries}
+            content = {"digest": digest_json([origin, entries]), "measurements": entries}
             write_atomic(kept, pretty_json(content))
         rows += _table_rows(experiment, selection, measured)
     watcher.progress("probe", len(selections), len(selections))
@@ -125,14 +126,14 @@ def _features(store: ActivationStore, selection: SiteSelection) -> FloatArray:
     return values.reshape(len(values), -1).astype(np.float32, copy=False)
 
 
-def _read(path: Path) -> list[Measurement] | None:
-    """Return the kept measurements of a site; None, so that they are made anew, if not whole."""
+def _read(path: Path, origin: Mapping[str, str]) -> list[Measurement] | None:
+    """Return the kept measurements; None, so that they are made anew, if not whole or of others."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["digest"] != digest_json(content["measurements"]):
+        if content["digest"] != digest_json([origin, content["measurements"]]):
             return None
         return [Measurement(**entry) for entry in content["measurements"]]
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
         return None
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}.") from error

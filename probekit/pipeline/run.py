@@ -194,7 +194,7 @@ def _load_models(experiment: Experiment, device: str) -> Models:
 def _check_device(device: str) -> None:
     try:
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
+    except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
         raise ConfigError(f"--device {device}: {str(error).splitlines()[0]}") from error
 
 

@@ -63,10 +63,13 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         Without groups each row is its own.
 
         Raises:
-            ConfigError: A C is not positive.
+            ConfigError: A C is not positive, or there are too few folds or steps.
             DataError: There is one class only, or fewer groups than folds.
         """
         grid = positive_grid(self.C)
+        for name, least in (("folds", 2), ("max_iter", 1)):
+            if not getattr(self, name) >= least:
+                raise ConfigError(f"{name} is {getattr(self, name)}, but must be {least} or more.")
         rows, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)

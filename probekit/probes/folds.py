@@ -23,9 +23,10 @@ def group_folds(
     """
     names, group_of_row = np.unique(groups, return_inverse=True)
     if len(names) < folds:
+        fewer = f"Set `folds` to {len(names)} or less, or use" if len(names) > 1 else "Use"
         raise DataError(
             f"{folds} folds need at least {folds} groups of training rows, but there are "
-            f"{len(names)}. Set `folds` to {max(len(names), 2)} or less, or use finer groups."
+            f"{len(names)}. {fewer} finer groups or a smaller share for test."
         )
     classes, codes = np.unique(labels, return_inverse=True)
     counts = np.zeros((len(names), len(classes)), dtype=np.int64)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
 from probekit.errors import DataError, MissingError, ProbekitError
@@ -84,8 +84,8 @@ class Norms(Part):
 
     site: str
     layer: int | None
-    first_position_norm: float
-    other_norm: float
+    first_position_norm: float = Field(ge=0)
+    other_norm: float = Field(gt=0)
 
 
 class RunRecord(Part):

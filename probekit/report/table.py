@@ -29,6 +29,7 @@ ALLOWED = {
 # These sites are points of one tensor that every block adds to, so they form one line.
 RESIDUAL_STREAM = ("embed", "resid_pre", "resid_post", "ln_final.normalized")
 EMBED_DEPTH = -1
+MAX_LAYERS = 1000
 
 # A neuron stands in the site, as in blocks.5.mlp.hook_post[neuron=3]; a head has its own column.
 SITE = r"^(?:blocks\.(?P<layer>\d+)\.)?(?P<component>[^\[]*)(?:\[neuron=(?P<neuron>\d+)\])?"
@@ -58,6 +59,8 @@ def load_table(path: Path) -> pd.DataFrame:
         _refuse(wrong, table[column], path, f"Allowed: {', '.join(filter(None, allowed))}.")
     for column in NUMBERS:
         table[column] = _numbers(table[column], path)
+    layers = pd.to_numeric(table["site"].str.extract(SITE)["layer"], errors="coerce")
+    _refuse(layers > MAX_LAYERS, table["site"], path, f"Layers go to {MAX_LAYERS}.")
     table["converged"] = table["converged"].map({"True": True, "False": False}).astype("boolean")
     return table
 

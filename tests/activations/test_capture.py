@@ -312,6 +312,39 @@ def test_one_flipped_bit_is_found_and_named(tmp_path, model):
         run(tmp_path, model)
 
 
+def test_rows_of_another_site_or_store_are_made_again(tmp_path, model):
+    store = run(tmp_path, model).store
+    expected = files(store.folder)
+    first, second = (store.folder / site for site in (SITES[0], SITES[-1]))
+    first.rename(tmp_path / "aside")
+    second.rename(first)
+    (tmp_path / "aside").rename(second)
+    assert run(tmp_path, model).computed == 2 * len(store.shards)
+    other = run(tmp_path, GPT2(TINY, seed=8)).store
+    shutil.rmtree(first)
+    shutil.copytree(other.folder / SITES[0], first)
+    assert run(tmp_path, model).computed == len(store.shards)
+    assert files(store.folder) == expected
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "[" * 100_000, None])
+def test_a_manifest_that_is_not_whole_is_made_again(tmp_path, model, content):
+    store = run(tmp_path, model).store
+    path = store.folder / "manifest.json"
+    whole = path.read_bytes()
+    path.unlink() if content is None else path.write_text(content)
+    assert run(tmp_path, model).computed == 0
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("rows", [[True, False], [0.0], [-1], [10**6], [[0]]])
+def test_rows_are_read_by_number_only(tmp_path, model, rows):
+    store = ActivationStore.open(str(run(tmp_path, model).store.folder))
+    with pytest.raises(ConfigError, match="rows must be numbers from 0 to"):
+        store.read(SITES[0], np.array(rows))
+    assert len(store.read(SITES[0], [])) == 0
+
+
 def test_non_finite_rows_are_refused_by_site_and_row(tmp_path, model):
     model.wte.weight.data[7] = float("nan")
     tokens = [np.array([1, 2]), np.array([7])]

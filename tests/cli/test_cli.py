@@ -191,7 +191,7 @@ def test_a_full_disk_behind_stdout_is_told(folder, environment, arguments):
         cwd=folder, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr == "Error: the output cannot be written: No space left on device.\n"
+    assert done.stderr == "Error: [Errno 28] No space left on device.\n"
 
 
 def test_a_local_model_folder_is_used(probekit, folder):

@@ -59,6 +59,8 @@ def test_notes_of_the_reader_are_passed_on():
             "warning",
             "2 of 40 examples in test .2 of 40 texts",
         ),
+        ({3: {"label": "Y "}}, "similar-labels", "warning", "'Y ', 'y' differ by case"),
+        ({3: {"label": "z"}}, "rare-labels", "warning", "1 labels have fewer than 5 .* train: z"),
         ({51: {"text": "text 000"}}, "contradictions", "warning", "1 places .*'text 000': x, y"),
         (
             {i: {"label": "x"} for i in range(4, 40)},

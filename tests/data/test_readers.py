@@ -121,6 +121,21 @@ def test_wrong_spans_are_told_with_file_and_line(read, end):
         read(f"text,label,start,end\nYes.,y,0,{end}\n", columns=columns)
 
 
+def test_a_name_that_stands_twice_in_json_is_told_once(read):
+    with pytest.raises(DataError) as error:
+        read('{"text": "Yes.", "text": "No.", "label": "y"}', "jsonl")
+    assert re.search(
+        r"^[^:]+:1: the name 'text' stands twice\. Give each its own name\.$", str(error.value)
+    )
+
+
+def test_a_folder_and_an_endless_name_are_no_data_files(tmp_path):
+    with pytest.raises(MissingError, match="is a folder"):
+        read_dataset(tmp_path, format="csv")
+    with pytest.raises(MissingError, match="cannot be read"):
+        read_dataset(tmp_path / ("x" * 300), format="csv")
+
+
 def test_duplicate_ids_are_refused_with_both_lines(read):
     with pytest.raises(DataError, match=r":4: the id 'a' stands on line 2 already"):
         read("text,label,key\nx,y,a\nx,y,b\nx,y,a\n", columns=TableColumns(id="key"))

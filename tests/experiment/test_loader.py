@@ -149,6 +149,23 @@ def test_what_is_wrong_with_a_value_later_on_is_told_with_its_place(write):
             raise MissingError("it is not there")
 
 
+def test_an_override_is_one_value(write):
+    assert refusal(write(GOOD), ["probe.folds=3\nx: 4"]) == (
+        "--set probe.folds: give one value on one line."
+    )
+    assert refusal(write(GOOD), ["prob.folds=3"]).startswith("--set: unknown key 'prob'")
+
+
+def test_yaml_of_another_version_is_refused(write):
+    assert "directives" in refusal(write("%YAML 1.1\n---\n" + GOOD))
+
+
+def test_of_very_many_mistakes_the_first_are_told(write):
+    answer = refusal(write(GOOD + "".join(f"x{n}: 1\n" for n in range(5000))))
+    assert answer.count("\n") == 20
+    assert answer.endswith("... and 4,980 more.")
+
+
 def test_places_are_no_part_of_what_is_asked(write):
     path = write(GOOD)
     moved = path.with_name("moved.yaml")
@@ -259,7 +276,7 @@ def test_pieces_are_free_with_word(write):
 def test_a_missing_file_and_a_folder_are_told_apart(tmp_path):
     with pytest.raises(MissingError, match=str(tmp_path / "none.yaml")):
         load_experiment(tmp_path / "none.yaml")
-    assert "cannot be read" in refusal(tmp_path)
+    assert "is not a file" in refusal(tmp_path)
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path):

@@ -170,7 +170,8 @@ def test_the_best_site_is_chosen_without_a_look_at_the_test_rows():
 
 
 @pytest.mark.parametrize(
-    "damage", ["", "{", "[]", '{"digest": "0", "measurements": []}', "altered", "lost"]
+    "damage",
+    ["", "{", "[]", "[" * 100_000, '{"digest": "0", "measurements": []}', "altered", "lost"],
 )
 def test_kept_results_that_are_not_whole_are_made_anew(experiment, go, damage):
     first = go(experiment(), page=False)
@@ -184,6 +185,14 @@ def test_kept_results_that_are_not_whole_are_made_anew(experiment, go, damage):
         path.write_text(altered if damage == "altered" else damage)
     assert go(experiment(), page=False).results.read_bytes() == content
     assert path.read_text() == whole
+
+
+def test_kept_results_of_another_site_are_made_anew(experiment, go):
+    first = go(experiment(), page=False)
+    content = first.results.read_bytes()
+    one, other = (first.folder / "sites" / f"blocks.{n}.hook_resid_post.json" for n in (0, 3))
+    shutil.copy(one, other)
+    assert go(experiment(), page=False).results.read_bytes() == content
 
 
 def test_other_code_and_other_sizes_never_reuse_a_result(experiment, go, tmp_path, monkeypatch):

@@ -32,6 +32,7 @@ def test_a_missing_column_is_named(make_run, table):
     ("column", "cell"),
     [
         ("value", "high"),
+        ("site", "blocks.9999999.hook_resid_post"),
         ("n_test", "1,039"),
         ("target", "tusk"),
         ("metric", ""),
