@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,14 +91,20 @@ def capture(
         lacking = {n: [site for site in sites if n in missing[site]] for n in range(len(shards))}
         computed = sum(map(len, lacking.values()))
         done = sum(len(rows) for n, rows in enumerate(shards) if not lacking[n])
-        for number, rows in enumerate(shards):
-            if lacking[number]:
-                batches = list(_batches(rows, sequence_of_row, sequences))
-                values = _run_shard(model, batches, plan, lacking[number], dtype, len(rows))
-                for site in lacking[number]:
-                    store.commit(site, number, values[site].numpy())
-                done += len(rows)
+
+        def count(n_rows: int) -> None:
+            nonlocal done
+            done += n_rows
             watcher.progress(step, done, len(plan.example))
+
+        count(0)
+        for number, rows in enumerate(shards):
+            if not lacking[number]:
+                continue
+            batches = _batches(rows, sequence_of_row, sequences)
+            values = _run_shard(model, batches, plan, lacking[number], dtype, len(rows), count)
+            for site in lacking[number]:
+                store.commit(site, number, values[site].numpy())
         store.seal()
     reused = len(shards) * len(sites) - computed
     return Captured(store, computed, reused, store.digest_of(sites))
@@ -190,13 +196,14 @@ def _batches(
 @torch.inference_mode()
 def _run_shard(
     model: GPT2,
-    batches: Sequence[_Batch],
+    batches: Iterable[_Batch],
     plan: RowPlan,
     sites: Sequence[str],
     dtype: str,
     n_rows: int,
+    on_batch: Callable[[int], None] | None = None,
 ) -> dict[str, Tensor]:
-    """Return the rows of one shard at each site, shape [row ...]."""
+    """Return the rows of one shard at each site, shape [row ...]; `on_batch` hears how many."""
     out: dict[str, Tensor] = {}
     device = model.wte.weight.device
     for batch in batches:
@@ -213,6 +220,8 @@ def _run_shard(
             return value
 
         model(ids.to(device), mask.to(device), keep, sites, logits=False)
+        if on_batch is not None:
+            on_batch(len(batch.rows))
     return out
 
 

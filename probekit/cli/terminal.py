@@ -50,11 +50,14 @@ class _Lines:
 
     def __init__(self) -> None:
         self._last = time.monotonic()
+        self._line = ""
 
     def progress(self, step: str, done: float, total: int) -> None:
-        if done == total or time.monotonic() - self._last > _SECONDS_BETWEEN_LINES:
-            self._last = time.monotonic()
-            self.tell(f"{step}: {done:g} of {total}")
+        line = f"{step}: {done:,.12g} of {total:,}"
+        is_due = done == total or time.monotonic() - self._last > _SECONDS_BETWEEN_LINES
+        if is_due and line != self._line:
+            self._last, self._line = time.monotonic(), line
+            self.tell(line)
 
     def tell(self, message: str) -> None:
         click.echo(message, err=True)

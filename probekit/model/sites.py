@@ -157,15 +157,31 @@ def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
         raise UnknownNameError(
             f"Site {pattern!r}: the model has {n_layers} blocks, 0 to {n_layers - 1}."
         )
+    if _short_for(pattern):
+        every = _short_for(pattern)[0].name.format(l="*")
+        raise UnknownNameError(
+            f"{pattern!r} is a site of every block: give its layer too, as in ({pattern!r}, 0), or "
+            f"take all of them with {every!r}."
+        )
     raise UnknownNameError(f"No site is called {pattern!r}. {nearest(pattern, names)}")
+
+
+def _short_for(text: str) -> list[Site]:
+    """Return the sites of a block that a short name like "pattern" or "attn.pattern" is for."""
+    return [
+        site
+        for site in SITES
+        if site.in_block and text in (site.component, site.component.rpartition(".")[2])
+    ]
 
 
 def _full_name(short: str, layer: int) -> str:
     """Return the name that a shorthand like ("pattern", 3) stands for."""
-    block_sites = [site for site in SITES if site.in_block]
-    fits = [s for s in block_sites if short in (s.component, s.component.rpartition(".")[2])]
+    if layer < 0:
+        raise UnknownNameError(f"Layers are counted from 0, so there is no ({short!r}, {layer}).")
+    fits = _short_for(short)
     if not fits:
-        components = [site.component for site in block_sites]
+        components = [site.component for site in SITES if site.in_block]
         raise UnknownNameError(
             f"No site of a block is called {short!r}. {nearest(short, components)}"
         )

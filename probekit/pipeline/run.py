@@ -154,6 +154,7 @@ def run(
             "probe": experiment.probe.seed,
             "random_weights": experiment.model.random_seed,
         },
+        "caches": {target: str(part.store.folder) for target, part in captured.items()},
         "seconds": clock.seconds,
         "files": {
             path.name: digest([path.read_bytes()])

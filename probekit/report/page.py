@@ -14,7 +14,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from safetensors.numpy import load_file
 
-from probekit.errors import DataError
+from probekit.errors import DataError, MissingError
 from probekit.provenance import write_atomic
 from probekit.report import words
 from probekit.report.attention import AttentionPrompt, attention_data
@@ -48,6 +48,9 @@ def write_report(run_dir: Path) -> Path:
         DataError: A file of the run cannot be read.
         StoreError: The page cannot be written.
     """
+    runs = sorted(path.parent.name for path in run_dir.glob("*/run.json"))
+    if runs and not (run_dir / "run.json").exists():
+        raise MissingError(f"{run_dir} holds runs; give one of them: {', '.join(runs)}.")
     path = run_dir / "report.html"
     write_atomic(path, _page(run_dir))
     return path

@@ -83,3 +83,12 @@ def test_heads_and_neurons_are_selected_in_the_order_of_the_forward_pass():
 def test_impossible_selections_are_refused(pattern, message):
     with pytest.raises(ConfigError, match=message):
         select([pattern], 2, TINY.axis_sizes)
+
+
+def test_a_short_name_alone_is_answered_with_both_ways_to_write_it():
+    with pytest.raises(
+        UnknownNameError, match=r"\('pattern', 0\).*'blocks\.\*\.attn\.hook_pattern'"
+    ):
+        expand(["pattern"], 2)
+    with pytest.raises(UnknownNameError, match="counted from 0"):
+        expand([("pattern", -1)], 2)

@@ -86,3 +86,9 @@ def test_one_class_and_too_few_groups_are_refused():
         LinearProbe().fit(np.eye(4), list("aaaa"))
     with pytest.raises(DataError, match="Set `folds` to 2"):
         LinearProbe().fit(np.eye(4), list("abab"), groups=list("wwxx"))
+
+
+@pytest.mark.parametrize("change", [{"folds": 1}, {"max_iter": 0}])
+def test_too_few_folds_or_steps_are_refused(change):
+    with pytest.raises(ConfigError, match="or more"):
+        LinearProbe(**change).fit([[0.0], [1.0]], [0, 1])

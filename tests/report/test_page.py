@@ -155,3 +155,9 @@ def test_a_file_changed_after_the_run_is_told(make_run, record):
     run = make_run(record=record)
     path.write_text(path.read_text().replace("0.712", "0.999"))
     assert "results.csv was changed after the run" in report(run)
+
+
+def test_the_folder_above_the_runs_is_answered_with_their_names(make_run):
+    run = make_run()
+    with pytest.raises(MissingError, match=f"holds runs; give one of them: {run.name}"):
+        write_report(run.parent)
