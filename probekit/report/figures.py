@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import product
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -64,18 +65,22 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 def norm_curve(norms: pd.DataFrame) -> go.Figure:
     """Return the figure of the mean norm at position 0 and at the others against depth.
 
+    The residual stream, and each other part of the blocks, has two lines of its own.
+
     Columns: site, first_position_norm, other_norm.
     """
     rows = placed(norms.assign(head=math.nan))
     figure = go.Figure(layout={"template": TEMPLATE})
-    for number, (column, style) in enumerate(NORMS.items()):
+    lines = rows.groupby("line", sort=False)
+    parts = product(lines, NORMS.items())
+    for number, ((name, points), (column, style)) in enumerate(parts):
+        label = style.label if len(lines) == 1 else f"{style.label} · {name}"
         hover = [
             f"<b>{plotly_text(row['site'])}</b><br>{style.label}: {row[column]:,.1f}"
             f"<br>position 0 / others: {row['first_position_norm'] / row['other_norm']:,.1f}"
-            for _, row in rows.iterrows()
+            for _, row in points.iterrows()
         ]
-        line = _scatter(rows["depth"], rows[column], style, number, style.label, hover)
-        figure.add_trace(line)
+        figure.add_trace(_scatter(points["depth"], points[column], style, number, label, hover))
     _layer_axis(figure, ticks(rows))
     _name_lines(figure)
     figure.update_yaxes(title_text="mean norm", type="log", dtick=1)

@@ -181,3 +181,12 @@ def test_norms_are_drawn_by_depth():
     assert (list(first.x), list(first.y)) == ([-1, 0], [60, 3000])
     assert list(others.y) == [50, 100]
     assert first.hovertext[1].endswith("position 0 / others: 30.0")
+
+
+def test_norms_of_other_parts_are_not_joined_to_the_residual_stream():
+    sites = [f"blocks.{n}.hook_{part}" for n in range(2) for part in ("attn_out", "resid_post")]
+    norms = pd.DataFrame({"site": sites, "first_position_norm": 9.0, "other_norm": [1, 2, 3, 4]})
+    lines = {trace.name: list(trace.y) for trace in norm_curve(norms).data}
+    assert lines["all other positions · attn_out"] == [1, 3]
+    assert lines["all other positions · residual stream"] == [2, 4]
+    assert len(lines) == 4
