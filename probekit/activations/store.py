@@ -240,8 +240,8 @@ class ActivationStore:
         in_range = wanted.dtype.kind in "iu" and 0 <= wanted.min() <= wanted.max() < self.n_rows
         if wanted.ndim != 1 or not in_range:
             raise ConfigError(
-                f"rows must be numbers from 0 to {self.n_rows - 1}, shape (n,), not "
-                f"{wanted.dtype} of shape {wanted.shape}."
+                f"rows must be numbers from 0 to {self.n_rows - 1}, shape (n,), not {wanted.dtype} "
+                f"of shape {wanted.shape} from {wanted.min()} to {wanted.max()}."
             )
         return wanted.astype(np.int64)
 

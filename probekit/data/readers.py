@@ -110,11 +110,11 @@ def read_dataset(
 def _read_table(path: Path, format: str, columns: TableColumns, name: str) -> Dataset:
     examples: list[Example] = []
     line_of_id: dict[str, int] = {}
-    for line, cells in _ROWS[format](path, read_text(path)):
+    text = read_text(path)
+    header = f"{path}:{_first_line(text)}"
+    for line, cells in _ROWS[format](path, text):
         where = f"{path}:{line}"
-        first = not examples
-        header = f"{path}:1" if first and format != "jsonl" else where
-        _require_columns(header, columns, cells, first=first)
+        _require_columns(where if examples else header, columns, cells, first=not examples)
         example = _example(where, cells, columns, row=f"row {len(examples) + 1}")
         if example.id in line_of_id:
             raise DataError(
@@ -126,6 +126,11 @@ def _read_table(path: Path, format: str, columns: TableColumns, name: str) -> Da
     if not examples:
         raise DataError(f"{path}:1: the file holds no rows of data.")
     return Dataset(name, tuple(examples))
+
+
+def _first_line(text: str) -> int:
+    """Return the number of the first line that holds something: of the header or the first row."""
+    return text[: len(text) - len(text.lstrip())].count("\n") + 1
 
 
 def _require_columns(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import shorten
 from typing import TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ Strings: TypeAlias = Sequence[str] | StringArray
 
 _SIDES = ("train", "test")
 _ROUNDING = 1e-9
+_SHOWN = 60  # characters of a name in a message
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
     chosen = _choose_groups(counts, targets, np.random.default_rng(seed))
     split = _split(group in chosen for group in groups)
     if len({groups[index] for index in split.test}) < _LEAST_GROUPS <= len(counts) // 2:
+        least = math.ceil(100 * _LEAST_GROUPS / len(counts)) / 100
         raise DataError(
             f"A test share of {test} of {len(counts)} groups leaves {len(chosen)} in test, and an "
-            f"interval needs {_LEAST_GROUPS}. Set split.test to {_LEAST_GROUPS / len(counts):.2f} "
-            "or more."
+            f"interval needs {_LEAST_GROUPS}. Set split.test to {least} or more."
         )
     for side, indices in zip(_SIDES, (split.train, split.test), strict=True):
         _require_none(
@@ -197,5 +198,6 @@ def _require_none(names: Collection[str], message: str) -> None:
 
 
 def _listed(names: Collection[str]) -> str:
-    shown = ", ".join(repr(shorten(name, 60)) for name in sorted(names)[:5])
+    cut = (name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..." for name in sorted(names)[:5])
+    shown = ", ".join(map(repr, cut))
     return shown + (f", ... ({len(names)} in all)" if len(names) > 5 else "")

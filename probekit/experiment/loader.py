@@ -22,7 +22,7 @@ from ruamel.yaml.events import (
 )
 
 from probekit.errors import ConfigError, MissingError
-from probekit.experiment.messages import explain
+from probekit.experiment.messages import explain, find_faults
 from probekit.experiment.schema import Experiment, KeyPath, Place
 from probekit.model.sources import KNOWN_MODELS
 
@@ -55,7 +55,9 @@ class _Document:
         """Return the text behind where the value, or else its section, was written."""
         override = ".".join(map(str, self._override_of(keys)))
         if not override:
-            return f"{self.path}, line {self._line(keys)}: {text}"
+            below = sorted(".".join(map(str, o)) for o in self.overridden if o[: len(keys)] == keys)
+            or_there = f" or --set {', '.join(below)}" if below else ""
+            return f"{self.path}, line {self._line(keys)}{or_there}: {text}"
         # What the text names is not named again.
         return f"--set: {text}" if override in text else f"--set {override}: {text}"
 
@@ -103,9 +105,10 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     try:
         return Experiment.model_validate(values, context=Place(document.put))
     except ValidationError as error:
-        lines = [document.put(keys, text) for keys, text in explain(error, MAX_FAULTS)]
-        if error.error_count() > MAX_FAULTS:
-            lines.append(f"... and {error.error_count() - MAX_FAULTS:,} more.")
+        faults = find_faults(error)
+        lines = [document.put(*explain(fault)) for fault in faults[:MAX_FAULTS]]
+        if len(faults) > MAX_FAULTS:
+            lines.append(f"... and {len(faults) - MAX_FAULTS:,} more.")
         raise ConfigError("\n".join(lines)) from error
 
 
@@ -167,11 +170,13 @@ def _in_words(problem: str) -> str:
 
 def _refuse_what_is_not_plain(text: str, name: str) -> None:
     """Refuse what makes a small file large (aliases, depth) or a value into an object (tags)."""
-    if text.lstrip().startswith("%"):
-        raise ConfigError(f"{name}, line 1: directives (%) are not allowed; YAML 1.2 is read.")
     depth = 0
     for event in YAML().parse(StringIO(text)):
         line = event.start_mark.line + 1
+        if getattr(event, "version", None):
+            raise ConfigError(
+                f"{name}, line {line}: a %YAML line is not allowed; YAML 1.2 is read."
+            )
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ConfigError(f"{name}, line {line}: nested deeper than {MAX_DEPTH} levels.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -42,31 +41,28 @@ _WORDS = {
 }
 
 
-def explain(error: ValidationError, most: int = 20) -> list[tuple[KeyPath, str]]:
-    """Return each mistake, `most` of them, as the keys it stands at and a sentence about it.
-
-    >>> from probekit.experiment.schema import Position
-    >>> try:
-    ...     Experiment(name="a", model={}, data={}, tokens={"bos": "no"})
-    ... except ValidationError as error:
-    ...     print(explain(error)[-2][1])
-    tokens.bos is 'no'. It must be true or false (YAML 1.2 reads yes and no as text).
-    """
+def find_faults(error: ValidationError) -> list[ErrorDetails]:
+    """Return the mistakes that are causes and not consequences, unknown keys first."""
     # A key that is not known may be one that is missing, misspelt: it comes first.
     faults = sorted(
         error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden"
     )
-    places = [fault["loc"] for fault in faults]
     # A list whose items failed is also called too short, and so on: the inner fault is the cause.
-    inner = (fault for fault in faults if not _is_above_another(fault["loc"], places))
-    return [_explain(fault) for fault in islice(inner, most)]
+    consequences = {
+        fault["loc"][:length] for fault in faults for length in range(len(fault["loc"]))
+    }
+    return [fault for fault in faults if fault["loc"] not in consequences]
 
 
-def _is_above_another(keys: KeyPath, places: Sequence[KeyPath]) -> bool:
-    return any(len(keys) < len(other) and other[: len(keys)] == keys for other in places)
+def explain(fault: ErrorDetails) -> tuple[KeyPath, str]:
+    """Return the keys that a mistake stands at and a sentence about it.
 
-
-def _explain(fault: ErrorDetails) -> tuple[KeyPath, str]:
+    >>> try:
+    ...     Experiment(name="a", model={}, data={}, tokens={"bos": "no"})
+    ... except ValidationError as error:
+    ...     print(explain(find_faults(error)[-2])[1])
+    tokens.bos is 'no'. It must be true or false (YAML 1.2 reads yes and no as text).
+    """
     context = fault.get("ctx", {})
     keys = (*fault["loc"], *context.get("keys", ()))
     given = _Given(keys, fault["input"])

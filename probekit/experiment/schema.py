@@ -68,7 +68,7 @@ class Model(Section):
         examples=["mini"],
         description="`mini`, a name on the hub (`gpt2`, `org/name@revision`), or a folder: a "
         "folder if there is one of that path, found from the folder of the experiment file (with "
-        "--set: from the current directory); else a name",
+        "--set: from the current directory) or else from the current directory; else a name",
     )
     dtype: Literal["float32", "float16", "bfloat16", "float64"] = Field(
         "float32", description="numbers that the forward pass computes with"

@@ -43,12 +43,12 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return x normalized over its last axis, shape [batch pos d_model]."""
-        x = x - x.mean(-1, keepdim=True)
-        # Squares of more than 256 are infinite in float16, so they are never taken in it.
-        squares = x.to(torch.promote_types(x.dtype, torch.float32)).pow(2)
-        scale = (squares.mean(-1, keepdim=True) + self.eps).sqrt()
-        scale = tap("hook_scale", scale.to(x.dtype))
-        return tap("hook_normalized", x / scale) * self.weight + self.bias
+        # At least float32: in float16 squares of more than 256 are infinite.
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        wide = wide - wide.mean(-1, keepdim=True)
+        scale = tap("hook_scale", (wide.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+        normalized = tap("hook_normalized", (wide / scale).to(x.dtype))
+        return (normalized.to(wide.dtype) * self.weight + self.bias).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -77,9 +77,10 @@ class Attention(nn.Module):
                 n_heads=self.n_heads,
             )  # fmt: skip
             result = einsum(z, w_o, "b pos n_heads d_head, n_heads d_head d -> b pos n_heads d")
-            change = tap("hook_result", result.clone()) - result
-            # A mere look changes no bit: attn_out is computed as if nobody had asked.
-            return attn_out + change.sum(2)
+            changed = tap("hook_result", result.clone())
+            # A mere look changes no bit: attn_out is then computed as if nobody had asked.
+            if not torch.equal(changed, result):
+                return changed.sum(2) + self.c_proj.bias
         return attn_out
 
 
@@ -292,6 +293,8 @@ class GPT2(nn.Module):
                 raise DataError(
                     f"mask has shape {tuple(mask.shape)}, tokens have {tuple(tokens.shape)}."
                 )
+            if bool(((mask != 0) & (mask != 1)).any()):
+                raise DataError("A mask holds True at tokens and False at padding, nothing else.")
             lengths = mask.to(torch.bool).sum(-1)
         if tokens.shape[0] and int(lengths.min()) == 0:
             raise DataError(f"Row {int(lengths.argmin())} of the mask has no token at all.")
@@ -336,7 +339,7 @@ class GPT2(nn.Module):
         return out, ActivationCache(values, self.config.n_layer)
 
     def loss(
-        self, tokens: Tensor, mask: Tensor | None = None, targets: Tensor | None = None
+        self, tokens: Tensor, mask: Tensor | None = None, *, targets: Tensor | None = None
     ) -> Tensor:
         """Return the mean cross-entropy in nats per target.
 
@@ -356,12 +359,19 @@ class GPT2(nn.Module):
         logits = self(tokens, mask)
         if targets is None:
             targets = _following(tokens, mask)
-        if targets.shape != tokens.shape:
+        if targets.shape != tokens.shape or targets.dtype != torch.int64:
             raise DataError(
-                f"targets have shape {tuple(targets.shape)}, tokens have {tuple(tokens.shape)}."
+                f"targets must be ids of int64 and shape {tuple(tokens.shape)}, as the tokens, not "
+                f"{targets.dtype} of shape {tuple(targets.shape)}."
             )
-        if not bool((targets != -100).any()):
+        counted = targets[targets != -100]
+        if not len(counted):
             raise DataError("No target is counted: there is nothing to predict.")
+        if not 0 <= int(counted.min()) <= int(counted.max()) < self.config.vocab_size:
+            raise DataError(
+                f"Targets run from {int(counted.min())} to {int(counted.max())}; the vocabulary "
+                f"has ids 0 to {self.config.vocab_size - 1}."
+            )
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
 
     def _initialise(self, seed: int) -> None:

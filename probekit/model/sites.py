@@ -6,11 +6,12 @@ people write (names, globs, shorthands) into names, `SiteSelection` adds a head 
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import cast
+from typing import SupportsIndex, cast
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
 
@@ -133,19 +134,29 @@ def _listed(patterns: SitePattern | Iterable[SitePattern]) -> list[SitePattern]:
     if isinstance(patterns, str):
         return [patterns]
     listed = list(patterns)
-    if len(listed) == 2 and isinstance(listed[0], str) and isinstance(listed[1], int):
-        return [(listed[0], listed[1])]
+    if _is_shorthand(listed):
+        return [cast(tuple[str, int], tuple(listed))]
     return cast(list[SitePattern], listed)
+
+
+def _is_shorthand(value: Sequence[object]) -> bool:
+    """Return whether it is a short name and a layer, which may be a number of numpy or torch."""
+    return (
+        len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], SupportsIndex)
+        and not isinstance(value[1], bool)
+    )
 
 
 def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
     if isinstance(pattern, tuple):
-        if [type(part) for part in pattern] != [str, int]:
+        if not _is_shorthand(pattern):
             raise UnknownNameError(
                 f"No site is called {pattern!r}; a shorthand is a short name and a layer, such as "
                 "('pattern', 3)."
             )
-        pattern = _full_name(*pattern)
+        pattern = _full_name(pattern[0], operator.index(pattern[1]))
     # A glob does not reach the sites that are computed only when asked for by name.
     is_glob = _GLOB.search(pattern) is not None
     names = site_names(n_layers, on_request=not is_glob or "result" in pattern)

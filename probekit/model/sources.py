@@ -68,11 +68,11 @@ _ALIASES = {"gpt-2": "gpt2", "gpt2-small": "gpt2", "gpt2-base": "gpt2", "gpt2-sm
 def _local_folder(source: str | Path) -> Path | None:
     """Return the folder of a model on this machine, None for what must be a hub name."""
     text = str(source)
-    if text in PUBLISHED:
+    if isinstance(source, str) and text in PUBLISHED:
         return None
     if not text.strip():
         raise ConfigError("The model's name is empty; give `mini`, a hub name or a folder.")
-    if text == "mini":
+    if isinstance(source, str) and text == "mini":
         return MINI
     try:
         folder = Path(text).expanduser()

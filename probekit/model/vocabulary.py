@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,8 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     for files in VOCABULARY_FILES:
         paths = [folder / name for name in files]
         if all(path.is_file() for path in paths):
-            ids, merges = _read_pair(*paths) if len(paths) == 2 else _read_tokenizer_json(*paths)
-            return _build(paths[0], ids, merges)
+            read = _read_pair(*paths) if len(paths) == 2 else _read_tokenizer_json(*paths)
+            return _build(paths[0], *read)
     choices = ", or ".join(" + ".join(files) for files in VOCABULARY_FILES)
     raise MissingError(
         f"{folder} has no vocabulary. Put one of these there: {choices}; for GPT-2 they are "
@@ -55,7 +55,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
 
 Merge = tuple[str, str]
 
-# A token that no text makes, such as <|endoftext|> or <pad>.
+# How a token that no text makes is written, such as <|endoftext|> or [PAD].
 _SPECIAL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 
 # Settings of a BPE under which the same vocabulary cuts a text otherwise.
@@ -64,7 +64,7 @@ _OTHER_SETTINGS = (
 )  # fmt: skip
 
 
-def _read_pair(vocabulary: Path, merges: Path) -> tuple[dict[str, int], list[Merge]]:
+def _read_pair(vocabulary: Path, merges: Path) -> tuple[dict[str, int], list[Merge], set[str]]:
     """Read vocab.json + merges.txt, or encoder.json + vocab.bpe, which have the same form."""
     pairs = []
     for number, line in enumerate(_read_text(merges).split("\n"), start=1):
@@ -74,10 +74,10 @@ def _read_pair(vocabulary: Path, merges: Path) -> tuple[dict[str, int], list[Mer
         if len(parts) != 2 or not all(parts):
             raise CheckpointError(f"{merges}, line {number}: a merge is two tokens, not {line!r}.")
         pairs.append((parts[0], parts[1]))
-    return _token_ids(vocabulary, _read_json(vocabulary)), pairs
+    return _token_ids(vocabulary, _read_json(vocabulary)), pairs, set()
 
 
-def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], list[Merge]]:
+def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], list[Merge], set[str]]:
     content = _read_json(path)
     if not isinstance(content, dict) or not _is_byte_level_bpe(content):
         raise CheckpointError(f"{path} does not describe a byte-level BPE as GPT-2 uses it.")
@@ -87,7 +87,7 @@ def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], list[Merge]]:
         raise CheckpointError(f"{path} is not laid out as a tokenizer.json: {error!r}.") from error
 
 
-def _parts_of(path: Path, content: dict[str, Any]) -> tuple[dict[str, int], list[Merge]]:
+def _parts_of(path: Path, content: dict[str, Any]) -> tuple[dict[str, int], list[Merge], set[str]]:
     merges: list[Merge] = []
     for merge in content["model"]["merges"]:
         parts = merge.split(" ") if isinstance(merge, str) else merge
@@ -95,11 +95,17 @@ def _parts_of(path: Path, content: dict[str, Any]) -> tuple[dict[str, int], list
             raise CheckpointError(f"{path}: a merge is two tokens, not {merge!r}.")
         merges.append((parts[0], parts[1]))
     ids = _token_ids(path, content["model"].get("vocab"))
-    for token in content.get("added_tokens") or []:
+    added = content.get("added_tokens") or []
+    for token in added:
         text, number = token["content"], token["id"]
+        if not token.get("special"):
+            raise CheckpointError(
+                f"{path}: the added token {text!r} is not special, so it is looked for in every "
+                "text before the merges; such a vocabulary is not read."
+            )
         if ids.setdefault(text, number) != number:
             raise CheckpointError(f"{path} gives the token {text!r} two ids.")
-    return _token_ids(path, ids), merges
+    return _token_ids(path, ids), merges, {token["content"] for token in added}
 
 
 def _is_byte_level_bpe(content: dict[str, Any]) -> bool:
@@ -128,7 +134,9 @@ def _check_order(path: Path, merges: Iterable[Merge]) -> None:
         made.add(left + right)
 
 
-def _build(path: Path, ids: Mapping[str, int], merges: Iterable[Merge]) -> Vocabulary:
+def _build(
+    path: Path, ids: Mapping[str, int], merges: Sequence[Merge], special: Set[str]
+) -> Vocabulary:
     missing = [byte for byte, shown in enumerate(_BYTE_SHOWN) if shown not in ids]
     if missing:
         # tiktoken would end the process at the first text that holds one of them.
@@ -136,7 +144,6 @@ def _build(path: Path, ids: Mapping[str, int], merges: Iterable[Merge]) -> Vocab
             f"{path} lacks {len(missing)} of the 256 single bytes, first 0x{missing[0]:02X}: "
             "a byte-level BPE has them all."
         )
-    merges = list(merges)
     if not merges:
         raise CheckpointError(f"{path}: there are no merges; every text would fall into its bytes.")
     ranked = dict.fromkeys([*_BYTE_SHOWN, *(left + right for left, right in merges)])
@@ -146,7 +153,8 @@ def _build(path: Path, ids: Mapping[str, int], merges: Iterable[Merge]) -> Vocab
             f"{path} lacks {len(unknown)} tokens that the merges make, first {unknown[0]!r}."
         )
     _check_order(path, merges)
-    unmade = [token for token in ids if token not in ranked and not _SPECIAL.fullmatch(token)]
+    others = [token for token in ids if token not in ranked]
+    unmade = [token for token in others if token not in special and not _SPECIAL.fullmatch(token)]
     if unmade:
         raise CheckpointError(
             f"{path} has {len(unmade)} tokens that no merge makes, first {unmade[0]!r}: the merges "

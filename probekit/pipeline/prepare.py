@@ -45,7 +45,7 @@ class Prepared:
         selections: the sites to be probed, in the order of the forward pass.
         labels: of each row, shape (n_rows,).
         groups: of each row, shape (n_rows,).
-        typical: whether a row leaves position 0 out, shape (n_rows,); None: it makes no difference.
+        typical: whether a row leaves position 0 out, shape (n_rows,); None: it counts like others.
         types: the word at, or last before, the probed position of each row, shape (n_rows,).
         train: numbers of the training rows.
         test: numbers of the test rows.
@@ -132,8 +132,9 @@ def _find_model(experiment: Experiment) -> tuple[GPT2Config, Tokenizer]:
 def _read(experiment: Experiment) -> Dataset:
     try:
         return read_examples(experiment.data)
-    except (ConfigError, MissingError):  # a wrong line of the data is placed already
-        with experiment.at("data"):
+    except (ConfigError, MissingError) as error:  # a wrong line of the data is placed already
+        key = "columns" if isinstance(error, ConfigError) else "file"
+        with experiment.at("data", key):
             raise
 
 

@@ -69,11 +69,11 @@ def findings(prepared: Prepared, prober: Prober) -> tuple[Finding, ...]:
     if n_lost > MOST_LOST * prepared.n_read:
         told = f"{n_lost:,} of {prepared.n_read:,} examples give no row; the notes say why."
         found.append(Finding("warning", "lost", told))
-    if prober.seen_types < LEAST_SEEN:
+    if prober.settings.control_draws and prober.seen_types < LEAST_SEEN:
         told = (
             f"Of the words of the test rows (at the probed position, or the last before it) "
             f"{prober.seen_types:.0%} stand in the rows that are fitted. The control task cannot "
-            "look up new ones: go by the network with random weights, not by selectivity."
+            "look up new ones, so that selectivity flatters the probe."
         )
         found.append(Finding("warning", "new-words", told))
     return tuple(found)

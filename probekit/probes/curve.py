@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,11 @@ from probekit.probes.measurement import (
 from probekit.probes.metrics import Answers, Resamples
 from probekit.probes.parallel import OnFit, Progress
 from probekit.probes.solver import Codes, Floats
+
+# Draws beyond those wanted, in search of some that hold two labels.
+SPARE_DRAWS = 100
+# With a smaller share of typical rows, their spread would say little of that of all.
+LEAST_TYPICAL = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,10 +143,19 @@ class Prober:
                 "Set `control_draws` to 0."
             )
         labels = self.data.y[self.data.train]
-        drawn = (self._codes(control_labels(types, labels, seed, draw)) for draw in count())
+        drawn = (
+            self._codes(control_labels(types, labels, seed, draw))
+            for draw in range(draws + SPARE_DRAWS)
+        )
         # Few types may all draw one label by chance: there is nothing to learn in such a draw.
         usable = (codes for codes in drawn if len(np.unique(codes[fitted])) > 1)
-        return list(islice(usable, draws))
+        controls = list(islice(usable, draws))
+        if len(controls) < draws:
+            raise ConfigError(
+                f"control_draws is {draws}, but {len(np.unique(types[fitted]))} word types draw "
+                "labels that differ too seldom. Set `control_draws` to 0."
+            )
+        return controls
 
     def _sample_training_rows(self) -> NDArray[np.int64]:
         train, limit = self.data.train, self.settings.fit_rows
@@ -177,7 +191,7 @@ class Prober:
         self, X: NDArray[np.floating], labels: Sequence[Codes], on_fit: OnFit | None
     ) -> list[_Probe]:
         numbers, settings = self._train.numbers, self.settings
-        typical = self.data.typical
+        typical = self._typical()
         design, columns = fit_columns(
             X[numbers],
             [codes[numbers] for codes in labels],
@@ -185,13 +199,20 @@ class Prober:
             settings.C,
             settings.max_iter,
             Progress(count_fits(len(labels), settings.folds, settings.C), on_fit),
-            None if typical is None else typical[numbers],
+            typical,
         )
         test_rows = design.turn(X[self._test.numbers])
         return [
             self._probe(codes, column, test_rows)
             for codes, column in zip(labels, columns, strict=True)
         ]
+
+    def _typical(self) -> NDArray[np.bool_] | None:
+        """Return which fitted rows features are scaled by; all, where the typical ones are few."""
+        if self.data.typical is None:
+            return None
+        typical = self.data.typical[self._train.numbers]
+        return typical if typical.mean() >= LEAST_TYPICAL else None
 
     def _probe(self, codes: Codes, column: Column, test_rows: NDArray[np.floating]) -> _Probe:
         scores = column.fit.log_probabilities(test_rows, len(self.data.classes))

@@ -58,7 +58,8 @@ class ProbeSettings:
 class ProbeData:
     """Labels `y`, `groups` and word `types` of all rows (n_rows,), and the split into row numbers.
 
-    `typical` (n_rows,) says which rows features are scaled by; None means all.
+    `typical` (n_rows,) says which rows features are scaled by, if they are half of the training
+    rows or more; None means all.
 
     Raises:
         DataError: The parts do not fit together, a group stands on both sides of the split, or a

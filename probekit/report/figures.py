@@ -70,6 +70,7 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
     Columns: site, first_position_norm, other_norm.
     """
     rows = placed(norms.assign(head=math.nan))
+    rows["ratio"] = rows["first_position_norm"] / rows["other_norm"]
     figure = go.Figure(layout={"template": TEMPLATE})
     lines = rows.groupby("line", sort=False)
     parts = product(lines, NORMS.items())
@@ -77,7 +78,7 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
         label = style.label if len(lines) == 1 else f"{style.label} · {name}"
         hover = [
             f"<b>{plotly_text(row['site'])}</b><br>{style.label}: {row[column]:,.1f}"
-            f"<br>position 0 / others: {row['first_position_norm'] / row['other_norm']:,.1f}"
+            f"<br>position 0 / others: {row['ratio']:,.1f}"
             for _, row in points.iterrows()
         ]
         figure.add_trace(_scatter(points["depth"], points[column], style, number, label, hover))

@@ -85,7 +85,7 @@ class Norms(Part):
     site: str
     layer: int | None
     first_position_norm: float = Field(ge=0)
-    other_norm: float = Field(gt=0)
+    other_norm: float = Field(ge=0)
 
 
 class RunRecord(Part):

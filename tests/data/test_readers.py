@@ -167,3 +167,8 @@ def test_the_format_is_never_guessed(read):
         read("text,label\nYes.,y\n", "csv", ConlluColumns())
     with pytest.raises(ConfigError, match="TableColumns does not describe a conllu file"):
         read("text,label\nYes.,y\n", "conllu", TableColumns())
+
+
+def test_the_header_is_named_where_it_stands(read):
+    with pytest.raises(ConfigError, match=r":3: no column 'label'"):
+        read("\n\ntext,lable\nYes.,y\n")

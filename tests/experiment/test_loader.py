@@ -157,7 +157,15 @@ def test_an_override_is_one_value(write):
 
 
 def test_yaml_of_another_version_is_refused(write):
-    assert "directives" in refusal(write("%YAML 1.1\n---\n" + GOOD))
+    assert "a %YAML line is not allowed" in refusal(write("%YAML 1.1\n---\n" + GOOD))
+
+
+def test_an_override_within_a_section_is_named_with_the_section(write):
+    columns = GOOD.replace("rows.csv", "rows.csv\n  columns: {text: body}")
+    experiment = load_experiment(write(columns), ["data.columns.label=lab"])
+    said = r"line 8 or --set data\.columns\.label: no column"
+    with pytest.raises(ConfigError, match=said), experiment.at("data", "columns"):
+        raise ConfigError("no column")
 
 
 def test_of_very_many_mistakes_the_first_are_told(write):

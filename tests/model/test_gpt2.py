@@ -131,6 +131,7 @@ def test_a_tap_sees_every_site_in_forward_order(model):
         (torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 4), r"\(2, 4\).*\(2, 3\)"),
         (torch.zeros(2, 2, dtype=torch.int64), torch.tensor([[1, 0], [0, 0]]), "Row 1 of the mask"),
         (torch.zeros(1, 3), None, "integer ids"),
+        (torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[1, 2]]), "A mask holds True"),
         ([[1, 2]], None, "a tensor of ids, not list"),
         (torch.ones(1, 3, dtype=torch.bool), None, "integer ids"),
         (torch.ones(1, 1, dtype=torch.int64), [[True]], "mask must be a tensor, not list"),
@@ -146,6 +147,22 @@ def test_padding_may_be_wider_than_the_context(model):
     tokens, mask = torch.zeros(1, 30, dtype=torch.int64), torch.zeros(1, 30, dtype=torch.bool)
     mask[0, -4:] = True
     assert model(tokens, mask).shape == (1, 30, 97)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_without_the_results_of_the_heads_the_bias_is_left_exactly(dtype):
+    model = GPT2(TINY, seed=1).to(dtype)
+    with torch.no_grad():
+        model.h[1].attn.c_proj.bias.normal_()
+    seen = {}
+
+    def ablate(site, value):
+        seen[site] = value
+        return value * 0 if "result" in site else value
+
+    model(TOKENS, tap=ablate, sites=["blocks.1.attn.hook_result", "blocks.1.hook_attn_out"])
+    bias = model.h[1].attn.c_proj.bias
+    assert torch.equal(seen["blocks.1.hook_attn_out"], bias.expand(2, 5, -1))
 
 
 def test_asking_for_nothing_is_an_error(model):
@@ -167,8 +184,10 @@ def test_loss_is_the_mean_cross_entropy(model):
 
 
 def test_targets_that_cannot_be_counted_are_refused(model):
-    with pytest.raises(DataError, match=r"targets have shape \(5, 2\), tokens have \(2, 5\)"):
+    with pytest.raises(DataError, match=r"shape \(2, 5\), as the tokens, not .*\(5, 2\)"):
         model.loss(TOKENS, targets=TOKENS.T)
+    with pytest.raises(DataError, match="Targets run from 97 to 97"):
+        model.loss(TOKENS, targets=torch.full_like(TOKENS, 97))
     for nothing in (TOKENS[:, :1], TOKENS[:0]):
         with pytest.raises(DataError, match="No target is counted"):
             model.loss(nothing)

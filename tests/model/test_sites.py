@@ -1,5 +1,6 @@
 """The table of sites: counts, order, shapes, and what people write for a site."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,3 +93,8 @@ def test_a_short_name_alone_is_answered_with_both_ways_to_write_it():
         expand(["pattern"], 2)
     with pytest.raises(UnknownNameError, match="counted from 0"):
         expand([("pattern", -1)], 2)
+
+
+def test_layers_may_be_numbers_of_numpy():
+    assert expand([("pattern", np.int64(1))], 2) == ("blocks.1.attn.hook_pattern",)
+    assert expand(("pattern", np.int64(1)), 2) == ("blocks.1.attn.hook_pattern",)

@@ -222,6 +222,21 @@ def test_damaged_vocabularies_are_refused(tmp_path, change, message):
         read_vocabulary(tmp_path)
 
 
+@pytest.mark.parametrize("special", [True, False])
+def test_added_tokens_are_read_if_no_text_makes_them(tmp_path, mini_reference, special):
+    path = tmp_path / "tokenizer.json"
+    mini_reference.save(str(path))
+    content = json.loads(path.read_text())
+    number = len(content["model"]["vocab"])
+    content["added_tokens"].append({"id": number, "content": "PAD", "special": special})
+    path.write_text(json.dumps(content))
+    if special:
+        assert read_vocabulary(tmp_path).special["PAD"] == number
+    else:
+        with pytest.raises(CheckpointError, match="looked for in every text before the merges"):
+            read_vocabulary(tmp_path)
+
+
 def test_a_malformed_merge_is_named_by_line(tmp_path):
     shutil.copy(MINI / "vocab.json", tmp_path)
     (tmp_path / "merges.txt").write_text("#version: 0.2\nt h\nbroken\n")

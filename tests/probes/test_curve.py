@@ -270,6 +270,24 @@ def test_a_control_over_a_single_word_is_refused():
     assert Prober(data, replace(SETTINGS, control_draws=0)).site(signal(data, 5))
 
 
+def test_a_control_whose_labels_never_differ_is_refused_soon():
+    y = np.full(450, "no")
+    y[[7, 400]] = "yes"
+    data = make_data(y=y, types=np.array(["a", "b"])[np.arange(450) % 2])
+    with pytest.raises(ConfigError, match=r"2 word types draw labels that differ too seldom"):
+        Prober(data, SETTINGS)
+
+
+def test_a_few_typical_rows_do_not_scale_all_others():
+    data = make_data()
+    X = signal(data, 1)
+    few = make_data(typical=np.arange(450) % 50 == 0)
+    most = make_data(typical=np.arange(450) % 50 != 0)
+    X[::50] += 3000
+    assert Prober(few, SETTINGS).site(X) == Prober(data, SETTINGS).site(X)
+    assert pick(Prober(most, SETTINGS).site(X)).value > pick(Prober(data, SETTINGS).site(X)).value
+
+
 def test_on_fit_counts_to_the_end():
     data = make_data()
     seen = []

@@ -183,6 +183,13 @@ def test_norms_are_drawn_by_depth():
     assert first.hovertext[1].endswith("position 0 / others: 30.0")
 
 
+def test_a_part_that_adds_nothing_still_has_its_norms():
+    norms = pd.DataFrame(
+        {"site": ["blocks.0.hook_attn_out"], "first_position_norm": 0.0, "other_norm": 0.0}
+    )
+    assert len(norm_curve(norms).data) == 2
+
+
 def test_norms_of_other_parts_are_not_joined_to_the_residual_stream():
     sites = [f"blocks.{n}.hook_{part}" for n in range(2) for part in ("attn_out", "resid_post")]
     norms = pd.DataFrame({"site": sites, "first_position_norm": 9.0, "other_norm": [1, 2, 3, 4]})
