@@ -194,6 +194,17 @@ def test_a_full_disk_behind_stdout_is_told(folder, environment, arguments):
     assert done.stderr == "Error: [Errno 28] No space left on device.\n"
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_is_silent(folder, environment, closed):
+    done = subprocess.run(
+        ["bash", "-c", f"{PROBEKIT} models {closed}"],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert not done.stderr
+    assert ("mini" in done.stdout) == (closed == "2>&-")
+
+
 def test_a_local_model_folder_is_used(probekit, folder):
     from probekit.model.sources import MINI
 
