@@ -1,0 +1,49 @@
+"""Small captures, for the tests of this folder."""
+
+import numpy as np
+
+from probekit.activations.capture import capture
+from probekit.data.positions import RowPlan
+
+# Asking for the norms or for the result of single heads must change no bit elsewhere.
+SITES = (
+    "blocks.0.hook_resid_pre",
+    "blocks.0.ln1.hook_normalized",
+    "blocks.1.attn.hook_result",
+    "blocks.2.attn.hook_z",
+    "blocks.3.hook_resid_post",
+)
+
+
+def make_tokens(n=60, seed=0):
+    """Ragged sequences, some of them repeated."""
+    generator = np.random.default_rng(seed)
+    tokens = [generator.integers(0, 97, size=generator.integers(1, 20)) for _ in range(n)]
+    return [*tokens, tokens[3], tokens[0]]
+
+
+def last_and_mean(tokens):
+    """Two rows for every example: its last token, and the mean of all."""
+    positions, sizes = [], []
+    for ids in tokens:
+        positions += [len(ids) - 1, *range(len(ids))]
+        sizes += [1, len(ids)]
+    return RowPlan(
+        example=np.repeat(np.arange(len(tokens)), 2),
+        positions=np.array(positions),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+    )
+
+
+def run(root, model, tokens=None, sites=SITES, dtype="float32", tokenizer="t"):
+    tokens = make_tokens() if tokens is None else tokens
+    return capture(model, tokenizer, tokens, last_and_mean(tokens), sites, root=root, dtype=dtype)
+
+
+def files(folder):
+    """All bytes that a reader can come to see."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".")
+    }

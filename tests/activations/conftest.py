@@ -1,0 +1,19 @@
+"""A small model, and shards so small that small data have many."""
+
+import pytest
+
+from probekit.activations import capture as capturing
+from probekit.model.gpt2 import GPT2
+from tests.model.reference import TINY
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    """Shards of 16 rows and batches of 60 tokens, so that small data have many of both."""
+    monkeypatch.setattr(capturing, "SHARD_ROWS", 16)
+    monkeypatch.setattr(capturing, "BATCH_TOKENS", 60)
+
+
+@pytest.fixture
+def model():
+    return GPT2(TINY, seed=1).requires_grad_(False)
