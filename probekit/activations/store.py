@@ -105,17 +105,15 @@ class ActivationStore:
         folder = Path(folder)
         try:
             found = _read_json(folder / "identity.json")
-        except MissingError:
-            raise
         except StoreError as error:
             raise _damaged(folder, str(error)) from error
         if expect is not None and found != expect.to_json():
             raise StoreMismatchError(_differences(folder, found, expect.to_json()))
         try:
-            rows = safetensors.numpy.load_file(folder / "rows.safetensors")
+            rows = safetensors.numpy.load(_read_bytes(folder / "rows.safetensors"))
             shards = np.split(rows["order"], np.cumsum(rows["shard_sizes"])[:-1])
             return cls(folder, Identity(**found), shards)
-        except (OSError, safetensors.SafetensorError, KeyError, TypeError) as error:
+        except (StoreError, safetensors.SafetensorError, KeyError, TypeError) as error:
             raise _damaged(folder, str(error)) from error
 
     @property
@@ -132,6 +130,10 @@ class ActivationStore:
     def missing(self, site: str) -> tuple[int, ...]:
         """Return the shards of a site that are not committed, or whose file is not whole."""
         return tuple(n for n in range(len(self.shards)) if not self._is_committed(site, n))
+
+    def _committed(self, site: str) -> list[int]:
+        missing = set(self.missing(site))
+        return [shard for shard in range(len(self.shards)) if shard not in missing]
 
     def _is_committed(self, site: str, shard: int) -> bool:
         path = self._path(site, shard)
@@ -282,7 +284,7 @@ class ActivationStore:
         bad = [
             str(self._path(site, shard))
             for site in (self.sites if sites is None else sites)
-            for shard in set(range(len(self.shards))).difference(self.missing(site))
+            for shard in self._committed(site)
             if digest([_read_bytes(self._path(site, shard))]) != self._record(site, shard).digest
         ]
         if bad:
@@ -340,8 +342,8 @@ def _layout(plan: RowPlan, shards: Sequence[IntArray]) -> bytes:
 
 def _damaged(folder: Path, why: str) -> StoreError:
     return StoreError(
-        f"The activation store {folder} is damaged ({why}); delete the folder to have it computed "
-        "anew."
+        f"The activation store {folder} cannot be used: {why.rstrip('.')}. Where that is no matter "
+        "of permissions, delete the folder to have it computed anew."
     )
 
 

@@ -22,7 +22,7 @@ from probekit.model.sources import KNOWN_MODELS, find_config
 from probekit.pipeline.run import RunResult
 from probekit.pipeline.validate import Validation
 from probekit.report.record import load_record
-from probekit.report.table import load_table
+from probekit.report.table import load_table, selection
 from probekit.report.words import warnings
 from probekit.watcher import Watcher
 
@@ -85,10 +85,9 @@ def show_results(result: RunResult) -> None:
     for row in scores[scores["target"] == "task"].to_dict("records"):
         place = {name: None if pd.isna(row[name]) else row[name] for name in ("site", "head")}
         beside = scores[(scores["site"] == row["site"]) & _equal(scores["head"], place["head"])]
-        head = "" if place["head"] is None else f"[head={int(place['head'])}]"
         chosen = best is not None and all(best[name] == place[name] for name in place)
         shown.add_row(
-            Text(f"{row['site']}{head}{' *' if chosen else ''}"),
+            Text(f"{selection(row['site'], place['head'])}{' *' if chosen else ''}"),
             _number(row["value"]),
             f"{_number(row['ci_low'])} to {_number(row['ci_high'])}",
             *(_value(beside, target) for target in ("control", "random_weights")),

@@ -70,6 +70,11 @@ def check_dataset(dataset: Dataset, split: Split) -> tuple[Finding, ...]:
     sides = _Sides(dataset.select(split.train).examples, dataset.select(split.test).examples)
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
     findings += [finding for check in _CHECKS for finding in check(sides)]
+    return by_level(findings)
+
+
+def by_level(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings, errors first, else in their order."""
     return tuple(sorted(findings, key=lambda finding: _LEVELS.index(finding.level)))
 
 

@@ -123,9 +123,9 @@ class Data(Section):
     @model_validator(mode="after")
     def _treebanks_have_columns_of_their_own(self) -> Data:
         if self.format == "conllu":
-            kept = {"label", "group"}
-            for key, field in type(self.columns).model_fields.items():
-                if key not in kept and getattr(self.columns, key) != field.default:
+            for key, info in type(self.columns).model_fields.items():
+                is_given = getattr(self.columns, key) != info.default
+                if is_given and key not in ("label", "group"):
                     raise _broken(
                         f"`columns.{key}` is for tables; CoNLL-U has its own columns, and only "
                         "`label` and `group` are chosen",

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.activations.capture import Captured
-from probekit.data.checks import Finding, check_dataset
+from probekit.data.checks import Finding, by_level, check_dataset
 from probekit.data.examples import Dataset
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
@@ -63,7 +63,7 @@ def data_facts(prepared: Prepared, prober: Prober, card: str | None) -> dict[str
 
 
 def findings(prepared: Prepared, prober: Prober) -> tuple[Finding, ...]:
-    """Return what was found in the data, in what they lost, and in their words."""
+    """Return what was found in the data, in what they lost, and in their words; errors first."""
     found = list(check_dataset(prepared.dataset, prepared.split))
     n_lost = prepared.n_read - len(prepared.dataset)
     if n_lost > MOST_LOST * prepared.n_read:
@@ -76,7 +76,7 @@ def findings(prepared: Prepared, prober: Prober) -> tuple[Finding, ...]:
             "look up new ones, so that selectivity flatters the probe."
         )
         found.append(Finding("warning", "new-words", told))
-    return tuple(found)
+    return by_level(found)
 
 
 def best_site(table: pd.DataFrame) -> dict[str, Any] | None:

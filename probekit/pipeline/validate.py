@@ -59,11 +59,9 @@ def validate(experiment: Experiment) -> Validation:
         prober = make_prober(experiment, prepared)
     except DataError as error:
         return Validation((Finding("error", "data", str(error)),))
-    order = ("error", "warning", "info")
-    found = findings(prepared, prober)
     n_models = 1 + experiment.model.random_weights
     return Validation(
-        findings=tuple(sorted(found, key=lambda finding: order.index(finding.level))),
+        findings=findings(prepared, prober),
         n_examples=len(prepared.dataset),
         n_rows=len(prepared.labels),
         n_sites=len(prepared.sites),

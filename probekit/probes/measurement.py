@@ -23,11 +23,11 @@ class Measurement:
     `split` is "test", or "validation" for the cross-validated accuracy on training rows, by which
     a layer may be chosen without a look at the test rows. `ci_low` and `ci_high` end the 95 %
     interval. `chance` is what always guessing the most frequent training label scores on the same
-    rows; for selectivity it is 0. `n_train` counts the rows fitted (for
-    "validation" those of the smallest fit), `n_test` the rows scored, `n_groups` their groups.
-    Baselines have no fit: their C, n_iter, converged and gradient_norm are None. The control is
-    the mean over its draws: C is None where they differ, n_iter and
-    gradient_norm are the largest, and converged holds when every draw converged.
+    rows; for selectivity it is 0. `n_train` counts the rows fitted (for "validation"
+    those of the smallest fit), `n_test` the rows scored, `n_groups` their groups. Baselines have
+    no fit: their C, n_iter, converged and gradient_norm are None. The control is the mean over its
+    draws: C is None where they differ, n_iter and gradient_norm are the largest, and converged
+    holds when every draw converged.
     """
 
     target: Target

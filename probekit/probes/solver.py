@@ -101,8 +101,8 @@ def prepare(
     >>> design.mean.tolist(), design.scale.tolist()
     ([2.0, 5.0], [1.0, 1.0])
     """
-    chosen = np.ones(len(X), dtype=bool) if typical is None else typical
-    measured = X if chosen.all() or chosen.sum() < 2 else X[chosen]
+    take_all = typical is None or typical.all() or typical.sum() < 2
+    measured = X if take_all else X[typical]
     mean = measured.mean(axis=0, dtype=np.float64)
     spread = measured.std(axis=0, dtype=np.float64)
     scale = np.where(spread <= _rounding(measured) * np.abs(mean), 1.0, spread)

@@ -20,7 +20,7 @@ from probekit.report import words
 from probekit.report.attention import AttentionPrompt, attention_data
 from probekit.report.figures import layer_curve, norm_curve
 from probekit.report.record import Example, Norms, RunRecord, changed_files, load_record, reading
-from probekit.report.sites import site_table
+from probekit.report.sites import UNCONVERGED, site_table
 from probekit.report.style import METRICS
 from probekit.report.table import load_table, measured_metrics
 from probekit.report.template import render
@@ -75,6 +75,7 @@ def _page(run_dir: Path) -> str:
         curves=[(CURVES[metric], curves.pop(metric)) for metric in CURVES if metric in curves],
         folded_curves=[(METRICS[metric], curve) for metric, curve in curves.items()],
         sites=site_table(table),
+        unconverged=UNCONVERGED,
         norms=_norms(record.norms) if record.norms else None,
         attention=attention_data(_prompts(run_dir, record)) if record.attention else None,
         examples=[_around_span(example) for example in record.data.examples],

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.errors import DataError
+from probekit.model.config import MAX_LAYERS
 from probekit.report.record import reading
 
 TEXT = (
@@ -29,7 +30,6 @@ ALLOWED = {
 # These sites are points of one tensor that every block adds to, so they form one line.
 RESIDUAL_STREAM = ("embed", "resid_pre", "resid_post", "ln_final.normalized")
 EMBED_DEPTH = -1
-MAX_LAYERS = 1000
 
 # A neuron stands in the site, as in blocks.5.mlp.hook_post[neuron=3]; a head has its own column.
 SITE = r"^(?:blocks\.(?P<layer>\d+)\.)?(?P<component>[^\[]*)(?:\[neuron=(?P<neuron>\d+)\])?"

@@ -35,8 +35,8 @@ RIVALS = {
         "can learn words by heart at this position."
     ),
     "majority": (
-        "Always guessing the most frequent label gives {rival}, which the interval of the task, "
-        "{task}, does not exclude."
+        "Always guessing the most frequent label gives {rival}, and the interval of the task is "
+        "{task}: the probe may have found nothing."
     ),
     "random_weights": (
         "A network with random weights reaches {rival} there, and the interval of the trained one "

@@ -172,6 +172,8 @@ def test_of_very_many_mistakes_the_first_are_told(write):
     answer = refusal(write(GOOD + "".join(f"x{n}: 1\n" for n in range(5000))))
     assert answer.count("\n") == 20
     assert answer.endswith("... and 4,980 more.")
+    items = ", ".join(map(str, range(20)))
+    assert " more." not in refusal(write(GOOD), [f"capture.sites=[{items}]"])
 
 
 def test_places_are_no_part_of_what_is_asked(write):

@@ -3,6 +3,7 @@
 import json
 import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -180,3 +181,10 @@ def test_mini_gives_the_reference_logits():
 
 def test_mini_fits_the_package():
     assert sum(path.stat().st_size for path in MINI.iterdir()) < 16e6
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mini"])
+def test_a_path_is_a_folder_even_if_it_has_the_name_of_a_model(tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_model(Path(name)) == Path(name)

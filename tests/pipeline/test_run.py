@@ -157,6 +157,22 @@ def test_among_equals_the_run_and_the_report_choose_the_same(experiment, go):
     assert "run.json names" not in found.report.read_text()
 
 
+def test_many_examples_without_a_row_are_told_as_a_warning(experiment, go, tmp_path):
+    whole = experiment()
+    rows = tmp_path / "rows.csv"
+    rows.write_text(rows.read_text().replace(" was,", " was there,"))
+    assert {len(tokens.ids) for tokens in prepare(whole).tokens} == {4, 5}
+
+    def codes(index):
+        position = f"tokens.position={{at: index, index: {index}}}"
+        planted = experiment(position, "probe.control_draws=0")
+        found = go(planted, page=False).record["data"]["findings"]
+        return {finding["code"]: finding["level"] for finding in found}
+
+    assert "lost" not in codes(3)
+    assert codes(4)["lost"] == "warning"
+
+
 def test_half_precision_runs_to_the_end(experiment, go):
     for dtype in ("bfloat16", "float16"):
         result = go(experiment(f"model.dtype={dtype}", "model.random_weights=false"))
