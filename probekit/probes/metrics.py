@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from probekit.errors import DataError
 from probekit.probes.solver import Codes, Floats
 
 CONFIDENCE = 0.95
@@ -28,12 +29,15 @@ class Answers:
     """What a probe said on some rows: `truth` and `guess` (n_samples,) are label codes.
 
     `scores` (n_samples, n_classes) rank the rows for each class; a guess without scores has None.
+    `scores_are_log_probabilities` says that they are natural logarithms of probabilities as well,
+    which calibration needs and ranking does not.
     """
 
     truth: Codes
     guess: Codes
     n_classes: int
     scores: Floats | None = None
+    scores_are_log_probabilities: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +84,7 @@ def accuracy(answers: Answers, resamples: Resamples) -> Floats:
     >>> accuracy(answers, Resamples.draw(np.array([0, 1]), draws=0, seed=0)).tolist()
     [0.5]
     """
-    groups, right = resamples.group_of_row, answers.truth == answers.guess
-    n_right = np.bincount(groups, weights=right, minlength=resamples.n_groups)
-    n_rows = np.bincount(groups, minlength=resamples.n_groups)
-    share: Floats = (n_right @ resamples.counts) / (n_rows @ resamples.counts)
-    return share
+    return mean_of_rows(answers.truth == answers.guess, resamples)
 
 
 def balanced_accuracy(answers: Answers, resamples: Resamples) -> Floats:
@@ -116,7 +116,7 @@ def auroc(answers: Answers, resamples: Resamples) -> Floats:
     where that leaves no class.
 
     Raises:
-        ValueError: The answers have no scores.
+        DataError: The answers have no scores.
 
     >>> scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]])
     >>> answers = Answers(np.array([0, 0, 1, 1]), scores.argmax(axis=1), 2, scores)
@@ -126,7 +126,7 @@ def auroc(answers: Answers, resamples: Resamples) -> Floats:
     Source: Hanley and McNeil (1982): the probability that a positive row outranks a negative one.
     """
     if answers.scores is None:
-        raise ValueError("auroc needs scores, and these answers have none.")
+        raise DataError("auroc needs scores, and these answers have none. Give `scores`.")
     if answers.n_classes == 2:
         # Both classes have the same area. Of log probabilities the larger rounds to 0; their
         # difference still ranks.
@@ -138,6 +138,7 @@ def auroc(answers: Answers, resamples: Resamples) -> Floats:
     return _mean_of_defined(wins, pairs)
 
 
+# These need no probabilities; those that do are the CALIBRATION_METRICS.
 METRICS: Mapping[str, Callable[[Answers, Resamples], Floats]] = MappingProxyType(
     {
         "accuracy": accuracy,
@@ -160,13 +161,41 @@ class Interval:
 def percentile_interval(values: Floats) -> Interval:
     """Return column 0 as the value, and the central 95 % of the draws (those that are not NaN).
 
+    Without a draw that is defined, both ends are NaN.
+
     >>> percentile_interval(np.array([5.0, 3.0, 3.0, np.nan]))
     Interval(value=5.0, low=3.0, high=3.0)
     """
-    draws = values[1:]
+    defined = values[1:][~np.isnan(values[1:])]
+    if not len(defined):
+        return Interval(float(values[0]), np.nan, np.nan)
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(draws[~np.isnan(draws)], [tail, 1 - tail])
+    low, high = np.quantile(defined, [tail, 1 - tail])
     return Interval(float(values[0]), float(low), float(high))
+
+
+def mean_of_rows(values: NDArray[np.generic], resamples: Resamples) -> Floats:
+    """Return the mean of a number per row (n_samples,), (1 + n_draws,).
+
+    >>> mean_of_rows(np.array([1.0, 4.0]), Resamples.draw(np.array([0, 1]), 0, 0)).tolist()
+    [2.5]
+    """
+    groups = resamples.group_of_row
+    total = np.bincount(groups, weights=values, minlength=resamples.n_groups)
+    n_rows = np.bincount(groups, minlength=resamples.n_groups)
+    mean: Floats = (total @ resamples.counts) / (n_rows @ resamples.counts)
+    return mean
+
+
+def tally(
+    rows: NDArray[np.int64], columns: Codes, shape: tuple[int, int], weight: float | Floats = 1.0
+) -> csr_array:
+    """Return a sparse matrix with `weight` at each (row, column), repeats added up.
+
+    >>> tally(np.array([0, 0, 1]), np.array([1, 1, 0]), shape=(2, 2)).toarray().tolist()
+    [[0.0, 2.0], [1.0, 0.0]]
+    """
+    return csr_array((np.broadcast_to(weight, len(rows)), (rows, columns)), shape=shape)
 
 
 def _by_class(answers: Answers, resamples: Resamples) -> tuple[Floats, Floats, Floats]:
@@ -176,8 +205,8 @@ def _by_class(answers: Answers, resamples: Resamples) -> tuple[Floats, Floats, F
     """
 
     def counted(codes: Codes, groups: Codes) -> Floats:
-        tally = _tally(codes, groups, (answers.n_classes, resamples.n_groups))
-        counts: Floats = tally @ resamples.counts
+        table = tally(codes, groups, (answers.n_classes, resamples.n_groups))
+        counts: Floats = table @ resamples.counts
         return counts
 
     groups, right = resamples.group_of_row, answers.truth == answers.guess
@@ -186,13 +215,6 @@ def _by_class(answers: Answers, resamples: Resamples) -> tuple[Floats, Floats, F
         counted(answers.truth, groups),
         counted(answers.guess, groups),
     )
-
-
-def _tally(
-    rows: NDArray[np.int64], columns: Codes, shape: tuple[int, int], weight: float = 1.0
-) -> csr_array:
-    """Return a sparse matrix with `weight` at each (row, column), repeats added up."""
-    return csr_array((np.full(len(rows), weight), (rows, columns)), shape=shape)
 
 
 def _mean_of_defined(parts: Floats, wholes: Floats) -> Floats:
@@ -215,9 +237,9 @@ def _area(scores: Floats, positive: NDArray[np.bool_], resamples: Resamples) -> 
     groups = resamples.group_of_row
     levels, level_of_positive = np.unique(scores[positive], return_inverse=True)
     shape = (len(levels) + 1, resamples.n_groups)
-    positives = _tally(level_of_positive, groups[positive], shape)
+    positives = tally(level_of_positive, groups[positive], shape)
     negatives = sum(
-        _tally(np.searchsorted(levels, scores[~positive], side=side), groups[~positive], shape, 0.5)
+        tally(np.searchsorted(levels, scores[~positive], side=side), groups[~positive], shape, 0.5)
         for side in ("left", "right")
     )
     blocks = range(0, resamples.counts.shape[1], BLOCK)
