@@ -1,4 +1,4 @@
-"""Train and test sides that share no group."""
+"""Train and test sides that share no group, and on demand no example and no word."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from probekit.data.examples import Dataset, StringArray
 from probekit.errors import ConfigError, DataError, nearest
 
 IntArray = npt.NDArray[np.int64]
 
-Strings: TypeAlias = Sequence[str] | StringArray
+Strings: TypeAlias = Sequence[str] | StringArray | npt.NDArray[np.str_]
 
 _SIDES = ("train", "test")
 _ROUNDING = 1e-9
@@ -139,18 +141,102 @@ def without_repeated(split: Split, dataset: Dataset) -> Split:
     return Split(split.train, np.array(new))
 
 
+def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArray:
+    """Return the groups (n_rows,), those that share a word made one, if these can be split.
+
+    In lists of items few groups share words, and a split of the joined ones loses no row. In
+    running text nearly all of them share some: where the largest would hold more than half the
+    rows, or a label stand in one alone, the groups are returned as they are.
+
+    >>> joined_groups("xyyx", ["a", "b", "c", "d"], ["Oslo", "Rome", "oslo", "Bonn"]).tolist()
+    ['0', '1', '0', '2']
+    >>> joined_groups("xyyx", ["a", "b", "c", "d"], ["the", "The", "the", "Bonn"]).tolist()
+    ['a', 'b', 'c', 'd']
+    """
+    names, group_of_row = np.unique(np.asarray(groups, dtype=object), return_inverse=True)
+    _, word_of_row = np.unique(_folded(words), return_inverse=True)
+    size = len(names) + word_of_row.max() + 1
+    links = (np.ones(len(group_of_row)), (group_of_row, len(names) + word_of_row))
+    _, number = connected_components(csr_array(links, shape=(size, size)), directed=False)
+    joined = number[group_of_row].astype(str).astype(object)
+    pairs = Counter(label for label, _ in set(zip(labels, joined, strict=True)))
+    largest = max(Counter(joined).values())
+    can_be_split = largest <= len(joined) / 2 and min(pairs.values()) > 1
+    return joined if can_be_split else np.asarray(groups, dtype=object)
+
+
+def without_shared_words(
+    split: Split, labels: Strings, words: Strings, *, test: float, seed: int
+) -> Split:
+    """Return the split of rows less those that keep a word, whatever its case, on both sides.
+
+    A word that stands on both sides is given to one of them, and the other loses its rows: to test
+    a share `test` of the rows of each label, as nearly as the words allow, else to train. A word of
+    one side only stays. So rare words, which stand on one side mostly, weigh more in the test rows
+    than before, and both sides shrink: tell how much.
+
+    Args:
+        split: indices of rows, no group of which crosses.
+        labels: the class of each row.
+        words: the word (type) of each row.
+        test: the share of the shared words' rows that goes to test, between 0 and 1.
+        seed: decides the order in which words are visited.
+
+    Raises:
+        DataError: a side would be empty, or test would have a label that train lacks.
+
+    >>> split = Split(train=np.arange(4), test=np.arange(4, 8))
+    >>> words = ["a", "b", "c", "d", "A", "B", "C", "f"]
+    >>> new = without_shared_words(split, "xxyyxxyy", words, test=0.5, seed=0)
+    >>> new.train.tolist(), new.test.tolist()
+    ([1, 2, 3], [4, 7])
+    """
+    folded = _folded(words)
+    shared = set(folded[split.train]) & set(folded[split.test])
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for index in (*split.train, *split.test):
+        if folded[index] in shared:
+            counts[folded[index]][labels[index]] += 1
+    for_test = _choose_groups(counts, _wanted(counts, test), np.random.default_rng(seed))
+    for_train = shared - for_test
+    new = Split(
+        np.array([index for index in split.train if folded[index] not in for_test], dtype=int),
+        np.array([index for index in split.test if folded[index] not in for_train], dtype=int),
+    )
+    _require_learnable(new, labels)
+    return new
+
+
+def _require_learnable(split: Split, labels: Strings) -> None:
+    train, test = ({labels[index] for index in side} for side in (split.train, split.test))
+    for side, found in zip(_SIDES, (train, test), strict=True):
+        if not found:
+            raise DataError(
+                f"Without the words of the other side no row is left in {side}: every word stands "
+                "on both. Use another share or seed for the split, or set split.word_disjoint to "
+                "false."
+            )
+    _require_none(
+        test - train,
+        "Without the words of test no training row has these labels: {}. Their words are too few. "
+        "Merge or remove the labels, use another seed or share, or set split.word_disjoint to "
+        "false.",
+    )
+
+
+def _folded(words: Strings) -> StringArray:
+    """Return the words without regard to case and to spaces around them."""
+    return np.array([str(word).strip().casefold() for word in words], dtype=object)
+
+
 def _split(in_test: Iterable[bool]) -> Split:
     mask = np.fromiter(in_test, dtype=bool)
     return Split(np.flatnonzero(~mask), np.flatnonzero(mask))
 
 
 def _targets(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float]:
-    """Return how many rows of each label the test side should have."""
-    n_rows: Counter[str] = Counter()
-    n_groups: Counter[str] = Counter()
-    for labels in counts.values():
-        n_rows.update(labels)
-        n_groups.update(labels.keys())
+    """Return how many rows of each label the test side should have, if each label can be split."""
+    n_rows, n_groups = _totals(counts)
     _require_two(n_rows, "The data set")
     _require_none(
         [label for label, n in n_groups.items() if n < 2],
@@ -158,10 +244,27 @@ def _targets(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float
         "{}. Are they slips for another label? Else remove the rows, merge labels, or group more "
         "finely.",
     )
+    return _wanted(counts, test)
+
+
+def _wanted(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float]:
+    """Return how many rows of each label the test side should have."""
+    n_rows, n_groups = _totals(counts)
     # A rare label still wants one of its groups on either side, whatever the share.
     return {
-        label: n_rows[label] * min(max(test, 1 / n), 1 - 1 / n) for label, n in n_groups.items()
+        label: n_rows[label] * (min(max(test, 1 / n), 1 - 1 / n) if n > 1 else test)
+        for label, n in n_groups.items()
     }
+
+
+def _totals(counts: Mapping[str, Counter[str]]) -> tuple[Counter[str], Counter[str]]:
+    """Return how many rows, and how many groups, have each label."""
+    n_rows: Counter[str] = Counter()
+    n_groups: Counter[str] = Counter()
+    for labels in counts.values():
+        n_rows.update(labels)
+        n_groups.update(labels.keys())
+    return n_rows, n_groups
 
 
 def _choose_groups(

@@ -209,6 +209,10 @@ class Split(Section):
     drop_repeated: bool = Field(
         False, description="leave out test rows whose text and span stand in the training rows too"
     )
+    word_disjoint: bool = Field(
+        False,
+        description="leave out rows until no probed word stands on both sides, whatever its case",
+    )
 
 
 class Capture(Section):

@@ -16,7 +16,7 @@ from probekit.activations.capture import check_storable
 from probekit.data.examples import Dataset, Example
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.data.readers import TableColumns, read_dataset
-from probekit.data.splits import Split, given_split, grouped_split, without_repeated
+from probekit.data.splits import Split
 from probekit.data.treebank import ConlluColumns
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
 from probekit.experiment.schema import Columns, Data, Experiment
@@ -24,6 +24,7 @@ from probekit.model.config import GPT2Config
 from probekit.model.sites import SiteSelection, select
 from probekit.model.sources import find_config
 from probekit.model.tokenizer import Tokenizer, Tokens
+from probekit.pipeline.holdout import hold_out
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
@@ -94,10 +95,8 @@ def prepare(experiment: Experiment) -> Prepared:
     dataset, tokens = _tokenize(dataset, tokenizer, experiment, config.n_positions)
     _check_attention_texts(experiment, tokenizer, config.n_positions)
     dataset, tokens, plan = _plan(dataset, tokens, experiment)
-    split = split_examples(dataset, experiment)
-    if experiment.split.drop_repeated:
-        dataset, split = _drop_repeated(dataset, split)
     types = _types(dataset, tokenizer, tokens, plan, experiment)
+    dataset, split, rows = hold_out(dataset, plan, types, experiment)
     return Prepared(
         dataset=dataset,
         n_read=n_read,
@@ -111,8 +110,8 @@ def prepare(experiment: Experiment) -> Prepared:
         groups=dataset.groups[plan.example].astype(str),
         types=types,
         typical=_typical(plan) if experiment.tokens.position.skip_first else None,
-        train=np.flatnonzero(np.isin(plan.example, split.train)),
-        test=np.flatnonzero(np.isin(plan.example, split.test)),
+        train=rows.train,
+        test=rows.test,
     )
 
 
@@ -174,24 +173,6 @@ def read_examples(data: Data) -> Dataset:
         ]
         notes += [f"{side}: {note}" for note in part.notes]
     return Dataset(data.name, tuple(examples), tuple(notes))
-
-
-def split_examples(dataset: Dataset, experiment: Experiment) -> Split:
-    """Return the split that the data give, else one drawn by groups."""
-    if experiment.data.test is not None or experiment.data.columns.split is not None:
-        return given_split(dataset)
-    settings = experiment.split
-    return grouped_split(dataset.labels, dataset.groups, test=settings.test, seed=settings.seed)
-
-
-def _drop_repeated(dataset: Dataset, split: Split) -> tuple[Dataset, Split]:
-    """Return the split less what stands on both sides, and the data with a note of it."""
-    new = without_repeated(split, dataset)
-    n_dropped = len(split.test) - len(new.test)
-    if not n_dropped:
-        return dataset, split
-    note = f"{n_dropped} examples of test that stand in train as well were left out"
-    return replace(dataset, notes=(*dataset.notes, note)), new
 
 
 def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context: int) -> None:

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.data.examples import Dataset, Example
-from probekit.data.splits import Split, given_split, grouped_split, without_repeated
+from probekit.data.splits import (
+    Split,
+    given_split,
+    grouped_split,
+    joined_groups,
+    without_repeated,
+    without_shared_words,
+)
 from probekit.errors import ConfigError, DataError
 
 
@@ -151,3 +158,85 @@ def test_what_stands_in_train_too_is_left_out_of_test_span_by_span():
     assert without_repeated(split, dataset).test.tolist() == [1, 4]
     with pytest.raises(DataError, match="every example of the test side"):
         without_repeated(Split(train=np.array([0]), test=np.array([3])), dataset)
+
+
+def folded(words):
+    return {word.strip().casefold() for word in words}
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6), test=st.floats(0.1, 0.6), n_words=st.integers(20, 400))
+def test_no_word_is_left_on_both_sides_and_none_of_one_side_is_lost(seed, test, n_words):
+    generator = np.random.default_rng(seed)
+    numbers = generator.integers(n_words, size=300)
+    spellings = np.array([str.upper, str.lower, " {}".format])
+    words = np.array([spell(f"word{n}") for spell, n in
+                      zip(generator.choice(spellings, 300), numbers, strict=True)])  # fmt: skip
+    labels = np.array(["a", "b"], dtype=object)[numbers % 2]
+    split = Split(np.arange(200), np.arange(200, 300))
+    new = without_shared_words(split, labels, words, test=test, seed=seed)
+    assert not folded(words[new.train]) & folded(words[new.test])
+    assert set(new.train) <= set(split.train)
+    assert set(new.test) <= set(split.test)
+    # Each word that stood anywhere stands on one side with all the rows that it had there.
+    alone = [set(numbers[side]) for side in (split.train, split.test)]
+    kept = [set(numbers[side]) for side in (new.train, new.test)]
+    assert kept[0] | kept[1] == alone[0] | alone[1]
+    for side, words_there in zip((new.train, new.test), kept, strict=True):
+        before = split.train if side is new.train else split.test
+        assert len(side) == np.isin(numbers[before], list(words_there)).sum()
+
+
+def test_shared_words_go_to_test_by_the_share_and_the_seed():
+    words = np.array([f"w{n}" for n in range(400)] * 2)
+    labels = np.array(["x", "y"] * 400, dtype=object)
+    split = Split(np.arange(400), np.arange(400, 800))
+    first, again, other = (
+        without_shared_words(split, labels, words, test=0.25, seed=seed) for seed in (0, 0, 1)
+    )
+    assert (len(first.train), len(first.test)) == (300, 100)
+    assert Counter(labels[first.test]) == {"x": 50, "y": 50}
+    assert np.array_equal(first.test, again.test)
+    assert not np.array_equal(first.test, other.test)
+
+
+def test_a_side_without_words_of_its_own_is_refused():
+    split = Split(np.arange(2), np.arange(2, 4))
+    with pytest.raises(DataError, match="no row is left in test"):
+        without_shared_words(split, "xyxy", ["a", "b", "A", "B"], test=0.1, seed=0)
+
+
+def test_a_label_whose_words_are_all_tested_is_refused_by_name():
+    # "x" has one word of train, and that stands in test as well.
+    split = Split(np.arange(3), np.arange(3, 6))
+    words = ["a", "b", "c", "a", "d", "b"]
+    with pytest.raises(DataError, match="no training row has these labels: 'x'"):
+        without_shared_words(split, "xyyxyx", words, test=0.9, seed=0)
+
+
+def test_groups_that_share_words_by_a_chain_are_one():
+    groups = ["a", "b", "b", "c", "d", "e", "f", "f"]
+    words = ["Oslo", "oslo", "Rome", "rome ", "Bonn", "Bern", "Bern", "Wien"]
+    joined = joined_groups("xyxyxyxy", groups, words)
+    assert len(set(joined[:4])) == 1
+    assert len(set(joined)) == 3
+    assert joined[4] not in (joined[0], joined[5])
+    assert joined[5] == joined[6] == joined[7]
+
+
+def test_groups_stay_apart_where_joined_ones_could_not_be_split():
+    groups = ["a", "b", "c", "d"]
+    assert joined_groups("xyyx", groups, ["the", "the", "the", "a"]).tolist() == groups
+    assert joined_groups("xxyy", groups, ["p", "p", "q", "q"]).tolist() == groups
+
+
+def test_words_of_the_english_treebank_are_held_out_with_every_tag(ewt):
+    examples = [*ewt["train"].examples[:30_000], *ewt["test"].examples]
+    labels = np.array([example.label for example in examples], dtype=object)
+    words = [example.text[slice(*example.span)] for example in examples]
+    split = Split(np.arange(30_000), np.arange(30_000, len(examples)))
+    new = without_shared_words(split, labels, words, test=0.25, seed=0)
+    assert not folded(words[row] for row in new.train) & folded(words[row] for row in new.test)
+    assert len(new.train) > 0.5 * len(split.train)
+    assert len(new.test) > 0.25 * len(split.test)
+    assert set(labels[new.train]) == set(labels)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from probekit.errors import DataError
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.pipeline.prepare import last_word, prepare
 
@@ -107,6 +108,57 @@ def test_repeated_rows_leave_test_if_asked_and_are_counted(tmp_path):
     assert new.train.tolist() == kept.train.tolist()
     assert new.test.tolist() == [3, 4]
     assert any(note.startswith("1 examples of test") for note in new.dataset.notes)
+
+
+def words_of(prepared):
+    return [
+        {w.strip().casefold() for w in prepared.types[rows]}
+        for rows in (prepared.train, prepared.test)
+    ]
+
+
+def test_words_are_on_one_side_if_asked_and_what_that_costs_is_told(trees, tmp_path):
+    train, test = words_of(prepare(trees))
+    assert train & test == {"the", "key", "perambulated"}
+    overrides = ["split.word_disjoint=true", "split.test=0.5"]
+    prepared = prepare(load_experiment(tmp_path / "trees.yaml", overrides))
+    train, test = words_of(prepared)
+    assert train | test == {"the", "key", "perambulated", "cabinet", "dog", "house"}
+    assert not train & test
+    n_train, n_test = 9 - len(prepared.train), 6 - len(prepared.test)
+    assert n_train + n_test > 0
+    note = f"{n_train} of 9 training rows and {n_test} of 6 test rows were left out"
+    assert prepared.dataset.notes[-1].startswith(note)
+    assert set(prepared.split.train) == set(prepared.plan.example[prepared.train])
+    assert set(prepared.split.test) == set(prepared.plan.example[prepared.test])
+
+
+def test_groups_that_share_a_word_are_drawn_together_and_lose_nothing(tmp_path):
+    nouns = ["key", "Key", "dog", "cat", "Cat", "ship", "road", "hat"]
+    rows = [f"The {noun},{label}" for noun in nouns for label in "ab"]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]))
+    (tmp_path / "rows.yaml").write_text(TABLE.replace(", columns: {split: side}", ""))
+    for seed in range(5):
+        overrides = ["split.word_disjoint=true", f"split.seed={seed}", "split.test=0.4"]
+        prepared = prepare(load_experiment(tmp_path / "rows.yaml", overrides))
+        train, test = words_of(prepared)
+        assert not train & test
+        assert len(prepared.train) + len(prepared.test) == 16
+        assert prepared.dataset.notes[-1].startswith("0 of")
+
+
+def test_words_that_cannot_be_kept_apart_are_told_with_their_key(tmp_path):
+    rows = [
+        "text,label,side",
+        "The key,a,train",
+        "A key,b,train",
+        "Our key,a,test",
+        "My key,b,test",
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "rows.yaml").write_text(TABLE + "split: {word_disjoint: true}\n")
+    with pytest.raises(DataError, match=r"rows\.yaml, line 5: .*no row is left in test"):
+        prepare(load_experiment(tmp_path / "rows.yaml"))
 
 
 @pytest.mark.parametrize("bos", ["true", "false"])

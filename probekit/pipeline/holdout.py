@@ -1,0 +1,79 @@
+"""Which examples and rows are trained on, and which are tested on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from probekit.data.examples import Dataset
+from probekit.data.positions import RowPlan
+from probekit.data.splits import (
+    Split,
+    given_split,
+    grouped_split,
+    joined_groups,
+    without_repeated,
+    without_shared_words,
+)
+from probekit.experiment.schema import Experiment
+
+Words = npt.NDArray[np.str_]
+
+
+def hold_out(
+    dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment
+) -> tuple[Dataset, Split, Split]:
+    """Return the data with notes of what is left out, the split of examples and that of rows.
+
+    `words` (n_rows,) are those of the rows; examples of which no row is left are on neither side.
+
+    Raises:
+        DataError: the data cannot be split, or nothing would be left of a side.
+    """
+    split = _split_examples(dataset, plan, words, experiment)
+    if experiment.split.drop_repeated:
+        dataset, split = _drop_repeated(dataset, split)
+    rows = Split(*(np.flatnonzero(np.isin(plan.example, s)) for s in (split.train, split.test)))
+    if experiment.split.word_disjoint:
+        dataset, rows = _drop_shared_words(dataset, plan, words, rows, experiment)
+        split = Split(*(np.unique(plan.example[side]) for side in (rows.train, rows.test)))
+    return dataset, split, rows
+
+
+def _split_examples(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> Split:
+    """Return the split that the data give, else one drawn by groups."""
+    if experiment.data.test is not None or experiment.data.columns.split is not None:
+        return given_split(dataset)
+    settings, groups = experiment.split, dataset.groups
+    if settings.word_disjoint:
+        labels_of_row, groups_of_row = dataset.labels[plan.example], groups[plan.example]
+        groups = groups.copy()
+        groups[plan.example] = joined_groups(labels_of_row, groups_of_row, words)
+    return grouped_split(dataset.labels, groups, test=settings.test, seed=settings.seed)
+
+
+def _drop_repeated(dataset: Dataset, split: Split) -> tuple[Dataset, Split]:
+    """Return the split less what stands on both sides, and the data with a note of it."""
+    new = without_repeated(split, dataset)
+    n_dropped = len(split.test) - len(new.test)
+    if not n_dropped:
+        return dataset, split
+    note = f"{n_dropped} examples of test that stand in train as well were left out"
+    return replace(dataset, notes=(*dataset.notes, note)), new
+
+
+def _drop_shared_words(
+    dataset: Dataset, plan: RowPlan, words: Words, rows: Split, experiment: Experiment
+) -> tuple[Dataset, Split]:
+    """Return the rows less those of words of the other side, and the data with a note of it."""
+    settings, labels = experiment.split, dataset.labels[plan.example]
+    with experiment.at("split", "word_disjoint"):
+        new = without_shared_words(rows, labels, words, test=settings.test, seed=settings.seed)
+    note = (
+        f"{len(rows.train) - len(new.train)} of {len(rows.train)} training rows and "
+        f"{len(rows.test) - len(new.test)} of {len(rows.test)} test rows were left out, so that no "
+        "word stands on both sides"
+    )
+    return replace(dataset, notes=(*dataset.notes, note)), new
