@@ -24,7 +24,8 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from probekit.errors import DataError
-from probekit.probes.solver import Codes, Floats
+from probekit.probes.design import Floats
+from probekit.probes.solver import Codes
 
 Texts = Sequence[str] | NDArray[np.str_] | NDArray[np.object_]
 # Fitted on training inputs, it turns any inputs into a feature matrix, sparse or dense.

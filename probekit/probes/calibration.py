@@ -13,6 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from probekit.errors import DataError
+from probekit.probes.design import Floats
 from probekit.probes.metrics import (
     Answers,
     Resamples,
@@ -20,7 +21,7 @@ from probekit.probes.metrics import (
     percentile_interval,
     tally,
 )
-from probekit.probes.solver import Codes, Floats
+from probekit.probes.solver import Codes
 
 BINS = 15
 

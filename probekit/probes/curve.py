@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from probekit.errors import ConfigError, DataError
 from probekit.probes.controls import control_labels, majority_guess, word_identity_guess
 from probekit.probes.data import ProbeData, ProbeSettings
-from probekit.probes.fits import Column, count_fits, fit_columns
+from probekit.probes.design import Floats
+from probekit.probes.fits import Column, fit_columns
 from probekit.probes.folds import group_folds, sample_groups
 from probekit.probes.measurement import (
     Measurement,
@@ -28,8 +29,7 @@ from probekit.probes.measurement import (
     measure_validation,
 )
 from probekit.probes.metrics import Answers, Resamples
-from probekit.probes.parallel import OnFit, Progress
-from probekit.probes.solver import Codes, Floats
+from probekit.probes.solver import Codes, Effort, OnFit
 
 # Draws beyond those wanted, in search of some that hold two labels.
 SPARE_DRAWS = 100
@@ -192,16 +192,16 @@ class Prober:
     ) -> list[_Probe]:
         numbers, settings = self._train.numbers, self.settings
         typical = self._typical()
-        design, columns = fit_columns(
+        columns = fit_columns(
             X[numbers],
             [codes[numbers] for codes in labels],
             self._folds,
             settings.C,
-            settings.max_iter,
-            Progress(count_fits(len(labels), settings.folds, settings.C), on_fit),
-            typical,
+            effort=Effort(max_iter=settings.max_iter),
+            typical=typical,
+            on_fit=on_fit,
         )
-        test_rows = design.turn(X[self._test.numbers])
+        test_rows = X[self._test.numbers].astype(np.float64)
         return [
             self._probe(codes, column, test_rows)
             for codes, column in zip(labels, columns, strict=True)

@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import ConfigError, DataError
+from probekit.probes.design import Floats
 from probekit.probes.learning import subsets
 from probekit.probes.metrics import Resamples, mean_of_rows
-from probekit.probes.solver import Codes, Floats
+from probekit.probes.solver import Codes
 
 # Shares of the rows at which a probe is fitted anew.
 PREFIXES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)

@@ -13,9 +13,9 @@ from typing import TypeVar
 import numpy as np
 
 from probekit.errors import DataError, UnknownNameError, nearest
+from probekit.probes.design import Floats
 from probekit.probes.metrics import Resamples, percentile_interval
 from probekit.probes.permutation import holm
-from probekit.probes.solver import Floats
 
 A = TypeVar("A")
 Metric = Callable[[A, Resamples], Floats]

@@ -1,19 +1,22 @@
 """Many label columns fitted on one feature matrix, with C chosen by cross-validation.
 
-A fold is standardised and turned once and serves every label column and every C.
+All columns, folds and values of C of the search are one batch; the last fits, one a column, on all
+rows and at the C that was best, are another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.parallel import Progress, run_all
-from probekit.probes.solver import FINAL, SEARCH, Codes, Design, Fit, prepare, solve
+from probekit.probes.design import Features
+from probekit.probes.solver import FULL_EFFORT, Codes, Effort, Fit, OnFit, Problem, Solver
+
+# Choosing C compares accuracies, so its fits may stop earlier than the one that is reported.
+SEARCH_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -40,67 +43,75 @@ def count_fits(n_columns: int, folds: int, grid: Sequence[float]) -> int:
 
 
 def fit_columns(
-    X: NDArray[np.floating],
+    X: Features,
     columns: Sequence[Codes],
     fold_of_row: NDArray[np.int64],
     grid: Sequence[float],
-    max_iter: int,
-    progress: Progress,
+    *,
+    effort: Effort = FULL_EFFORT,
+    weights: Features | None = None,
     typical: NDArray[np.bool_] | None = None,
-) -> tuple[Design, list[Column]]:
-    """Return the design of all rows X (n_samples, n_features) and each label column, tuned.
+    device: str = "cpu",
+    on_fit: OnFit | None = None,
+) -> list[Column]:
+    """Return each label column (n_samples,), tuned and fitted on X (n_samples, n_features).
 
-    `typical` (n_samples,) says which rows features are scaled by; None means all. The C with the
-    best held-out accuracy wins; of equals the smallest, which shrinks most.
+    `weights` (n_samples,) says what each row counts in every fit, `typical` (n_samples,) which
+    rows features are scaled by; None means equally, and all. The C with the best held-out accuracy
+    wins; of equals the smallest, which shrinks most.
 
     >>> X = np.array([[-2.0], [2.0], [-1.0], [1.0]])
     >>> folds, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
-    >>> design, (column,) = fit_columns(X, [labels], folds, (0.1, 1.0), 100, Progress(total=5))
+    >>> (column,) = fit_columns(X, [labels], folds, (0.1, 1.0))
     >>> column.C, column.held_out.tolist()
     (0.1, [0, 1, 0, 1])
     """
     grid = sorted(grid)
-    typical = np.ones(len(X), dtype=bool) if typical is None else typical
-    held_out = np.zeros((len(columns), len(grid), len(X)), dtype=np.int64)
-    searched: dict[int, list[list[Fit]]] = {}  # by fold: [column][place of C]
-    designs: list[Design] = []
+    n_folds = int(fold_of_row.max()) + 1
+    total = count_fits(len(columns), n_folds, grid)
 
-    def prepare_all() -> None:
-        designs.append(prepare(X, FINAL, typical))
+    def tell(done: int) -> None:
+        if on_fit is not None:
+            on_fit(done, total)
 
-    def search(fold: int) -> None:
-        outside = fold_of_row == fold
-        inside = [codes[~outside] for codes in columns]
-        design = prepare(X[~outside], SEARCH, typical[~outside])
-        rows = design.turn(X[outside])
-        searched[fold] = [_path(design, codes, grid, max_iter, progress) for codes in inside]
-        held_out[:, :, outside] = [[fit.predict(rows) for fit in path] for path in searched[fold]]
-
-    def finish(column: int) -> Column:
-        place = int(best[column])
-        fit = solve(designs[0], columns[column], grid[place], max_iter=max_iter)
-        progress.step()
-        of_folds = tuple(paths[column][place] for paths in searched.values())
-        return Column(grid[place], fit, held_out[column, place], of_folds)
-
-    searches: list[Callable[[], None]] = [
-        partial(search, fold) for fold in range(int(fold_of_row.max()) + 1)
+    counts = np.ones(len(X), dtype=np.float32) if weights is None else weights
+    inside = [np.where(fold_of_row != fold, counts, 0) for fold in range(n_folds)]
+    solver = Solver(X, [*inside, counts], typical=typical, device=device)
+    problems = [
+        Problem(codes, C, fold) for codes in columns for C in grid for fold in range(n_folds)
     ]
-    run_all([prepare_all, *searches], progress)
+    quick = replace(effort, tolerance=max(effort.tolerance, SEARCH_TOLERANCE))
+    searched = solver.solve(problems, quick, on_fit=lambda done, _: tell(done))
+    paths = np.array(searched, dtype=object).reshape(len(columns), len(grid), n_folds)
+    held_out = _held_out(X, paths, fold_of_row)
     right = held_out == np.stack(columns)[:, None, :]
     best = right.mean(axis=2).argmax(axis=1)
-    finishes = [partial(finish, column) for column in range(len(columns))]
-    return designs[0], run_all(finishes, progress)
+    chosen = [tuple(path[place]) for path, place in zip(paths, best, strict=True)]
+    finals = [
+        Problem(codes, grid[place], share=n_folds, start=_alike(codes, fits))
+        for codes, place, fits in zip(columns, best, chosen, strict=True)
+    ]
+    fits = solver.solve(finals, effort, on_fit=lambda done, _: tell(len(problems) + done))
+    return [
+        Column(grid[place], fit, held_out[column, place], search)
+        for column, (place, fit, search) in enumerate(zip(best, fits, chosen, strict=True))
+    ]
 
 
-def _path(
-    design: Design, codes: Codes, grid: Sequence[float], max_iter: int, progress: Progress
-) -> list[Fit]:
-    """Return the fit at each C of a rising grid, each set out from the one before."""
-    fits: list[Fit] = []
-    for C in grid:
-        start = fits[-1] if fits else None
-        tolerance = SEARCH.tolerance
-        fits.append(solve(design, codes, C, tolerance=tolerance, max_iter=max_iter, start=start))
-        progress.step()
-    return fits
+def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: NDArray[np.int64]) -> Codes:
+    """Return for each path of fits (n_columns, n_grid, n_folds) the guesses for the rows left out.
+
+    The answer has shape (n_columns, n_grid, n_samples).
+    """
+    guesses = np.zeros((*paths.shape[:2], len(X)), dtype=np.int64)
+    for fold in range(paths.shape[2]):
+        outside = fold_of_row == fold
+        rows = X[outside].astype(np.float64)
+        guesses[:, :, outside] = [[fit.predict(rows) for fit in path] for path in paths[..., fold]]
+    return guesses
+
+
+def _alike(codes: Codes, fits: Sequence[Fit]) -> tuple[Fit, ...]:
+    """Return the fits that know all the classes of the labels."""
+    n_classes = len(np.unique(codes))
+    return tuple(fit for fit in fits if len(fit.classes) == n_classes)

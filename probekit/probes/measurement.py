@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from probekit.probes.design import Floats
 from probekit.probes.fits import Column
 from probekit.probes.metrics import METRICS, Answers, Resamples, percentile_interval
-from probekit.probes.solver import Floats
 
 Target = Literal["task", "control", "random_weights", "majority", "word_identity"]
 Split = Literal["test", "validation"]

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from probekit.errors import DataError
-from probekit.probes.solver import Codes, Floats
+from probekit.probes.design import Floats
+from probekit.probes.solver import Codes
 
 CONFIDENCE = 0.95
 # Draws that AUROC treats at a time; 128 columns of 25,000 rows are 26 MB.

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import DataError
-from probekit.probes.solver import Codes, Floats
+from probekit.probes.design import Floats
+from probekit.probes.solver import Codes
 
 Permuted = NDArray[np.int32]
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from probekit.errors import DataError
+from probekit.probes.design import Floats
 from probekit.probes.metrics import BLOCK, Resamples, tally
-from probekit.probes.solver import Codes, Floats
+from probekit.probes.solver import Codes
 
 # A spread below this share of the square around it is rounding: the numbers are all one.
 SMALLEST_SPREAD = 1e-12

@@ -1,250 +1,258 @@
-"""L2 logistic regression on shared rows: prepare the rows once, then solve for any labels and C.
+"""L2 logistic regression, many fits at once: all share the products with one matrix of rows.
 
-The rows are standardised and turned to their principal axes, where the Hessian is nearly diagonal.
-L-BFGS in coordinates scaled by that diagonal needs a fraction of the steps, and the preparation is
-shared by every C and every label column fitted on the same rows.
+A fit has its own labels, its own share of the rows and its own C. Fits of as many classes are
+columns of one descent; a fit that has converged leaves.
 
-    prepare   rows -> Design
-    solve     Design, labels, C -> Fit
-    fold      Design, Fit -> coefficients for the raw rows
+    Problem   labels, share and C of a fit
+    Solver    rows and shares -> a Fit for each problem
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
-from scipy.optimize import minimize
+import torch
+from numpy.typing import NDArray
 from scipy.special import log_softmax
+from torch import Tensor
+
+from probekit.probes.descent import Objectives, Solution, descend
+from probekit.probes.design import Design, Features, Floats, dual, shared
 
 Codes = NDArray[np.int64]
-Floats = NDArray[np.float64]
+OnFit = Callable[[int, int], None]
 
-# Bounds the step of a class that is nearly always certain, as its curvature goes to zero.
-SMALLEST_CURVATURE = 1e-3
-
-
-@dataclass(frozen=True)
-class Precision:
-    """How exactly to solve: the type of the rows, and the largest scaled gradient left over."""
-
-    dtype: DTypeLike
-    tolerance: float
+# The largest tensors are the scores, rows x fits x classes, of which there are some six at a time.
+SCORE_BYTES = 1 << 30
+SCORE_TENSORS = 6
 
 
-# Choosing C compares accuracies, so its fits may stop earlier than the one that is reported.
-SEARCH = Precision(np.float32, 1e-4)
-FINAL = Precision(np.float64, 1e-6)
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One fit to be made: label codes (n_samples,), C, the number of its share, where to set out.
 
-
-@dataclass(frozen=True)
-class Design:
-    """Training rows in standardised principal axes, and the way there.
-
-    `rows` has shape (n_samples, n_features); `mean` and `scale` (n_features,); the columns of
-    `axes` (n_features, n_features) are orthonormal; `variances` (n_features,) are those of `rows`.
+    `start` holds fits of the same labels and classes; their mean is where the solver sets out.
     """
 
-    rows: NDArray[np.floating]
-    mean: Floats
-    scale: Floats
-    axes: Floats
-    variances: Floats
-
-    def turn(self, X: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Return other rows (n_samples, n_features), brought to the coordinates of `rows`."""
-        dtype = self.rows.dtype
-        return _standardise(X, self.mean, self.scale, dtype) @ self.axes.astype(dtype)
+    codes: Codes
+    C: float
+    share: int = 0
+    start: Sequence[Fit] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fit:
-    """A solution in the coordinates of its design, and how the solver came to it.
+    """A solution for raw, unscaled rows, and how the solver came to it.
 
-    `classes` are the label codes that occurred; with two of them `coef` has one row, that of the
-    second, else one row a class. `gradient_norm` is that of the mean objective at the solution.
+    `classes` are the label codes that occurred in the share; with two of them `coef` has one row,
+    that of the second, else one row a class. `objective` is the mean objective. `gradient_norm` is
+    that of its gradient in coordinates in which the Hessian is about the identity: half its square
+    is about how far the objective is above its minimum.
     """
 
     classes: Codes
     coef: Floats
     intercept: Floats
+    C: float
     n_iter: int
     converged: bool
     gradient_norm: float
+    objective: float
 
-    def log_probabilities(self, rows: NDArray[np.floating], n_classes: int) -> Floats:
+    def scores(self, X: Features) -> Floats:
+        """Return the scores (n_classes_fitted, n_samples) of raw rows (n_samples, n_features)."""
+        return with_reference(self.coef @ X.T + self.intercept[:, None], len(self.classes))
+
+    def log_probabilities(self, X: Features, n_classes: int) -> Floats:
         """Return log probabilities (n_samples, n_classes); -inf for a class that was not fitted."""
-        scores = self.coef.astype(rows.dtype) @ rows.T + self.intercept[:, None]
-        answer = np.full((len(rows), n_classes), -np.inf)
-        answer[:, self.classes] = log_softmax(with_reference(scores, len(self.classes)), axis=0).T
+        answer = np.full((len(X), n_classes), -np.inf)
+        answer[:, self.classes] = log_softmax(self.scores(X), axis=0).T
         return answer
 
-    def predict(self, rows: NDArray[np.floating]) -> Codes:
-        """Return the likeliest label code for each of the turned rows (n_samples, n_features)."""
-        scores = self.coef.astype(rows.dtype) @ rows.T + self.intercept[:, None]
-        codes: Codes = self.classes[with_reference(scores, len(self.classes)).argmax(axis=0)]
+    def predict(self, X: Features) -> Codes:
+        """Return the likeliest label code (n_samples,) of raw rows (n_samples, n_features)."""
+        codes: Codes = self.classes[self.scores(X).argmax(axis=0)]
         return codes
 
 
-def prepare(
-    X: NDArray[np.floating],
-    precision: Precision = FINAL,
-    typical: NDArray[np.bool_] | None = None,
-) -> Design:
-    """Return the rows (n_samples, n_features) standardised and turned to their principal axes.
+@dataclass(frozen=True)
+class Effort:
+    """How far above its minimum an objective may end, as a share of its value; and most steps."""
 
-    `typical` (n_samples,) says which rows mean and scale are taken of; None, or fewer than two,
-    takes them of all. A constant feature has no spread to divide by and keeps scale 1.
-
-    >>> design = prepare(np.array([[1.0, 5.0], [3.0, 5.0]]))
-    >>> design.mean.tolist(), design.scale.tolist()
-    ([2.0, 5.0], [1.0, 1.0])
-    """
-    take_all = typical is None or typical.all() or typical.sum() < 2
-    measured = X if take_all else X[typical]
-    mean = measured.mean(axis=0, dtype=np.float64)
-    spread = measured.std(axis=0, dtype=np.float64)
-    scale = np.where(spread <= _rounding(measured) * np.abs(mean), 1.0, spread)
-    standardised = _standardise(X, mean, scale, precision.dtype)
-    variances, axes = np.linalg.eigh((standardised.T @ standardised).astype(np.float64) / len(X))
-    rows = standardised @ axes.astype(precision.dtype)
-    return Design(rows, mean, scale, axes, np.maximum(variances, 0.0))
+    tolerance: float = 1e-8
+    max_iter: int = 2000
 
 
-def _rounding(X: NDArray[np.floating]) -> float:
-    """Return the share of its mean below which the spread of a feature is rounding, not data.
-
-    A sum of n numbers rounds to n epsilons of float64; and one token at one place comes out of
-    batches of different sizes with a few other last bits.
-    """
-    return max(10 * float(np.finfo(X.dtype).eps), len(X) * float(np.finfo(np.float64).eps))
+FULL_EFFORT = Effort()
 
 
-def _standardise(
-    X: NDArray[np.floating], mean: Floats, scale: Floats, dtype: DTypeLike
-) -> NDArray[np.floating]:
-    """Return (X - mean) / scale in `dtype`, with no temporary in a wider one."""
-    standardised = X.astype(dtype)
-    standardised -= mean.astype(dtype)
-    standardised /= scale.astype(dtype)
-    return standardised
+class Solver:
+    """Minimises sum(weight * cross-entropy) + |coef|^2 / (2 C) for any problems on the same rows.
 
+    The objective is scikit-learn's, on features standardised within the share: one coefficient
+    vector for two classes, one each for more; the intercept is free. Rows are solved in their own
+    precision, float32 or float64, with sums over rows in float64. A share of fewer rows than
+    features is solved in its dual form. Memory: the rows once more, if that is below 4 GB, and 1 GB
+    for the scores.
 
-def solve(
-    design: Design,
-    codes: Codes,
-    C: float,
-    *,
-    tolerance: float = FINAL.tolerance,
-    max_iter: int = 2000,
-    start: Fit | None = None,
-) -> Fit:
-    """Return the minimiser of sum(cross-entropy) + |coef|^2 / (2 C); the intercept is free.
+    Args:
+        X: the rows (n_samples, n_features); a memory-mapped array is read in blocks.
+        shares: for each share of the rows what each row (n_samples,) counts in it, 0 for nothing.
+        typical: (n_samples,), which rows features are scaled by; None means all.
+        device: where the products are computed.
 
-    The objective is scikit-learn's: one coefficient vector for two classes, one each for more.
-    `start` is a fit of the same labels at another C to set out from.
-
-    >>> design = prepare(np.array([[-2.0], [-1.0], [1.0], [2.0]]))
-    >>> fit = solve(design, np.array([0, 0, 1, 1]), C=1.0)
-    >>> fit.converged, fit.predict(design.rows).tolist()
+    >>> X = np.array([[-2.0], [-1.0], [1.0], [2.0]])
+    >>> (fit,) = Solver(X, [np.ones(4)]).solve([Problem(np.array([0, 0, 1, 1]), C=1.0)])
+    >>> fit.converged, fit.predict(X).tolist()
     (True, [0, 0, 1, 1])
-
-    Source: Nocedal and Wright (2006), Numerical Optimization, chapter 7 (L-BFGS). The scaling is
-    the diagonal of the Hessian where every row is given the label frequencies.
     """
-    objective = _Objective(design, codes, C)
-    result = minimize(
-        objective,
-        objective.point(start),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": max_iter, "maxfun": 4 * max_iter, "gtol": tolerance, "ftol": 0.0},
+
+    def __init__(
+        self,
+        X: Features,
+        shares: Sequence[Features],
+        *,
+        typical: NDArray[np.bool_] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.X = X
+        self.shares = shares
+        self.typical = np.ones(len(X), dtype=bool) if typical is None else typical
+        self.device = device
+
+    def solve(
+        self,
+        problems: Sequence[Problem],
+        effort: Effort = FULL_EFFORT,
+        on_fit: OnFit | None = None,
+    ) -> list[Fit]:
+        """Return the fit of each problem; `on_fit` hears `(done, total)` after each."""
+        fits: dict[int, Fit] = {}
+        for design, counted, numbers in self._designs(problems):
+            tasks = [_Task.of(number, problems[number], design, counted) for number in numbers]
+            for batch in _batches(design, tasks):
+                start = torch.stack([_start(design, task) for task in batch])
+                ends = descend(_objectives(design, batch), start, effort.tolerance, effort.max_iter)
+                for number, solution in ends:
+                    fits[batch[number].number] = _fit(design, batch[number], solution)
+                    if on_fit is not None:
+                        on_fit(len(fits), len(problems))
+        return [fits[number] for number in range(len(problems))]
+
+    def _designs(
+        self, problems: Sequence[Problem]
+    ) -> Iterator[tuple[Design, slice | Codes, list[int]]]:
+        """Yield each design with the rows of X it is made of and the numbers of its problems."""
+        by_share: dict[int, list[int]] = defaultdict(list)
+        for number, problem in enumerate(problems):
+            by_share[problem.share].append(number)
+        few = {n for n in by_share if np.count_nonzero(self.shares[n]) < self.X.shape[1]}
+        for share in sorted(few):
+            counted = np.flatnonzero(self.shares[share])
+            own = self.X[counted], self.shares[share][counted], self.typical[counted]
+            yield dual(*own, self.device), counted, by_share[share]
+        rest = [number for share in sorted(by_share.keys() - few) for number in by_share[share]]
+        if rest:
+            yield self._shared, slice(None), rest
+
+    @cached_property
+    def _shared(self) -> Design:
+        return shared(self.X, self.shares, self.typical, self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """A problem in terms of a design: its own codes count the `classes` of its share from 0."""
+
+    number: int
+    C: float
+    share: int
+    classes: Codes
+    codes: Codes
+    start: Sequence[Fit]
+
+    @classmethod
+    def of(cls, number: int, problem: Problem, design: Design, counted: slice | Codes) -> _Task:
+        """Return the task of a problem; `counted` are the rows that the design is made of."""
+        codes = problem.codes[counted]
+        share = problem.share if len(design.weights) > 1 else 0
+        classes = np.unique(codes[design.weights[share].cpu().numpy() > 0])
+        # A label that is not in the share counts nothing there, whichever class it is given.
+        own = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
+        return cls(number, problem.C, share, classes, own, problem.start)
+
+    @property
+    def n_scores(self) -> int:
+        """One for two classes, else one a class."""
+        return 1 if len(self.classes) == 2 else len(self.classes)
+
+
+def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
+    """Yield tasks of as many classes together, as many as the memory for their scores allows."""
+    by_size: dict[int, list[_Task]] = defaultdict(list)
+    for task in tasks:
+        by_size[task.n_scores].append(task)
+    for n_scores, alike in by_size.items():
+        n_bytes = SCORE_TENSORS * len(design.rows) * n_scores * design.weights.itemsize
+        size = max(1, SCORE_BYTES // n_bytes)
+        for first in range(0, len(alike), size):
+            yield alike[first : first + size]
+
+
+def _start(design: Design, task: _Task) -> Tensor:
+    """Return where a task (n_scores, n_coordinates + 1) sets out."""
+    if task.start and design.back.ndim == 1:
+        raw = np.mean([fit.coef for fit in task.start], axis=0)
+        coef, intercept = raw / design.back, raw @ design.mean
+        intercept += np.mean([fit.intercept for fit in task.start], axis=0)
+    else:
+        weights = design.weights[task.share].cpu().double().numpy()
+        counts = np.bincount(task.codes, weights=weights, minlength=len(task.classes))
+        logs = np.log(counts / counts.sum())
+        coef = np.zeros((task.n_scores, len(design.variances)))
+        intercept = logs[1:] - logs[0] if task.n_scores == 1 else logs - logs.mean()
+    point = np.column_stack([coef, intercept])
+    return torch.as_tensor(point).to(design.variances)
+
+
+def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
+    shares = [task.share for task in tasks]
+    weights = design.weights[shares]
+    total = weights.sum(dim=1, keepdim=True)
+    C = weights.new_tensor([[task.C] for task in tasks])
+    codes = torch.as_tensor(np.stack([task.codes for task in tasks]))
+    is_binary = tasks[0].n_scores == 1
+    return Objectives(
+        rows=design.rows,
+        axes=design.axes,
+        variances=design.variances,
+        codes=codes.to(weights) if is_binary else codes.to(weights.device),
+        weights=weights / total,
+        penalty=design.ridge[shares] / (C * total),
     )
-    coef, intercept = objective.parameters(result.x)
-    if len(intercept) > 1:
-        # Adding one number to all intercepts changes nothing; of these solutions take the centred.
-        intercept = intercept - intercept.mean()
+
+
+def _fit(design: Design, task: _Task, solution: Solution) -> Fit:
+    point = solution.point.cpu().double().numpy()
+    coef, intercept = design.fold(point[:, :-1], point[:, -1])
     return Fit(
-        classes=objective.classes,
+        classes=task.classes,
         coef=coef,
-        intercept=intercept,
-        n_iter=int(result.nit),
-        converged=bool(np.abs(result.jac).max() <= tolerance),
-        gradient_norm=float(np.linalg.norm(result.jac / objective.scaling.ravel())),
+        # Adding one number to all intercepts changes nothing; of these take the centred ones.
+        intercept=intercept - intercept.mean() if len(intercept) > 1 else intercept,
+        C=task.C,
+        n_iter=solution.n_iter,
+        converged=solution.converged,
+        gradient_norm=solution.gradient_norm,
+        objective=solution.value,
     )
 
 
-def fold(design: Design, fit: Fit) -> tuple[Floats, Floats]:
-    """Return the coefficients (n_rows, n_features) and intercepts (n_rows,) for raw, unscaled rows.
-
-    >>> design = prepare(np.array([[10.0], [20.0], [30.0], [40.0]]))
-    >>> fit = solve(design, np.array([0, 0, 1, 1]), C=1.0)
-    >>> coef, intercept = fold(design, fit)
-    >>> bool(np.allclose([[25.0]] @ coef.T + intercept, 0, atol=1e-6))  # half-way
-    True
-    """
-    coef = fit.coef @ design.axes.T / design.scale
-    return coef, fit.intercept - coef @ design.mean
-
-
-class _Objective:
-    """The mean cross-entropy and penalty, with its gradient, over scaled parameters.
-
-    Scores and labels are kept one row a class, (n_classes, n_samples), so that sums over the
-    classes run along contiguous memory.
-    """
-
-    def __init__(self, design: Design, codes: Codes, C: float) -> None:
-        self.rows = design.rows
-        self.classes, own = np.unique(codes, return_inverse=True)
-        indicator = np.arange(len(self.classes))[:, None] == own
-        # With two classes the first is the reference: its score is zero and has no parameters.
-        self.truth = (indicator[1:] if len(indicator) == 2 else indicator).astype(self.rows.dtype)
-        self.penalty = 1.0 / (C * len(own))
-        frequency = self.truth.mean(axis=1, dtype=np.float64)
-        curvature = np.maximum(frequency * (1 - frequency), SMALLEST_CURVATURE)
-        hessian = np.outer(curvature, np.append(design.variances, 1.0))
-        hessian[:, :-1] += self.penalty
-        self.scaling = 1.0 / np.sqrt(hessian)
-
-    def point(self, start: Fit | None) -> Floats:
-        """Return the scaled parameters of a fit; zeros for none."""
-        if start is None:
-            return np.zeros(self.scaling.size)
-        return (np.column_stack([start.coef, start.intercept]) / self.scaling).ravel()
-
-    def parameters(self, point: Floats) -> tuple[Floats, Floats]:
-        """Return coefficients and intercepts of a point."""
-        unscaled = point.reshape(self.scaling.shape) * self.scaling
-        return unscaled[:, :-1], unscaled[:, -1]
-
-    def __call__(self, point: Floats) -> tuple[float, Floats]:
-        coef, intercept = self.parameters(point)
-        dtype = self.rows.dtype
-        scores = coef.astype(dtype) @ self.rows.T + intercept.astype(dtype)[:, None]
-        loss, residual = self._cross_entropy(scores)
-        gradient = np.column_stack(
-            [
-                residual @ self.rows / len(self.rows) + self.penalty * coef,
-                residual.mean(axis=1, dtype=np.float64),
-            ]
-        )
-        penalty = 0.5 * self.penalty * np.sum(coef**2)
-        return loss + penalty, (gradient * self.scaling).ravel()
-
-    def _cross_entropy(self, scores: NDArray[np.floating]) -> tuple[float, NDArray[np.floating]]:
-        """Return the mean loss, and probability minus truth with the shape of `scores`."""
-        all_scores = with_reference(scores, len(self.classes))
-        peak = all_scores.max(axis=0)
-        odds = np.exp(all_scores - peak)
-        total = odds.sum(axis=0)
-        own_score = np.einsum("ij,ij->j", scores, self.truth)
-        loss = np.mean(np.log(total) + peak - own_score, dtype=np.float64)
-        return float(loss), (odds / total)[-len(scores) :] - self.truth
-
-
-def with_reference(scores: NDArray[np.floating], n_classes: int) -> NDArray[np.floating]:
+def with_reference(scores: Floats, n_classes: int) -> Floats:
     """Return scores (n_classes, n_samples), with zeros for the reference class if it is absent.
 
     >>> with_reference(np.array([[0.5, -2.0]]), n_classes=2).tolist()

@@ -1,0 +1,295 @@
+"""L-BFGS on many logistic objectives at once, in coordinates that make their Hessians alike.
+
+The Hessian of a fit is close to a product of two small ones: that of the classes, the covariance
+of the predicted labels, and that of the features, their correlations. In the eigenvectors of both
+it is nearly diagonal; scaled by that diagonal it is nearly the identity, and L-BFGS goes fast.
+
+Shapes: F fits, c scores a fit (one for two classes, else one a class), n rows, q coordinates and
+one more for the intercept.
+
+Source: Nocedal and Wright (2006), Numerical Optimization, chapters 3 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from probekit.probes.design import Rows
+
+MEMORY = 10  # pairs of steps and changes of the gradient that L-BFGS remembers
+TRIALS = 10  # step lengths tried along one direction
+CURVATURE = 0.9  # share of the slope that may be left at the end of a step
+REFRESH = (10, 30, 80, 200, 500)  # steps after which the coordinates are made anew
+RECOMPUTE = 25  # steps after which the scores are computed from scratch, against drift
+LEAST_CURVATURE = 1e-4  # of a class that is nearly always certain
+PATIENCE = 20  # steps in a row that lower nothing, after which rounding is all that is left
+
+
+@dataclass(frozen=True, eq=False)
+class Objectives:
+    """What F fits on the same rows minimise: mean cross-entropy and penalty.
+
+    `codes` (F, n) are numbers of classes; `weights` (F, n) sum to one in each fit; `penalty` (F, q)
+    is what half the square of each coefficient costs.
+    """
+
+    rows: Rows
+    axes: Tensor
+    variances: Tensor
+    codes: Tensor
+    weights: Tensor
+    penalty: Tensor
+
+    def keep(self, fits: Tensor) -> Objectives:
+        """Return the objectives of some of the fits."""
+        return Objectives(
+            self.rows, self.axes, self.variances,
+            self.codes[fits], self.weights[fits], self.penalty[fits],
+        )  # fmt: skip
+
+    def scores(self, point: Tensor) -> Tensor:
+        """Return the scores (F, c, n) at coefficients and intercepts (F, c, q + 1)."""
+        products = self.rows.times(point[..., :-1].flatten(0, 1))
+        return products.view(*point.shape[:2], -1) + point[..., -1:]
+
+    def losses(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean cross-entropy (F,) in float64, and its slopes (F, c, n) in the scores."""
+        if scores.shape[1] == 1:
+            score, is_second = scores[:, 0], self.codes
+            loss = softplus(score, threshold=40) - score * is_second
+            slopes = (torch.sigmoid(score) - is_second)[:, None]
+        else:
+            slopes = scores.softmax(dim=1)
+            own = slopes.gather(1, self.codes[:, None])
+            loss = -own[:, 0].clamp_min(torch.finfo(own.dtype).tiny).log()
+            slopes.scatter_add_(1, self.codes[:, None], torch.full_like(own, -1))
+        slopes.mul_(self.weights[:, None])
+        return (loss * self.weights).sum(dim=1, dtype=torch.float64), slopes
+
+    def gradient(self, slopes: Tensor, point: Tensor) -> Tensor:
+        """Return the gradient (F, c, q + 1) at a point with these slopes in the scores."""
+        product = self.rows.sum_of(slopes.flatten(0, 1)).view(*slopes.shape[:2], -1)
+        product += self.penalty[:, None] * point[..., :-1]
+        return torch.cat([product, slopes.sum(dim=2, keepdim=True)], dim=2)
+
+    def penalties(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return the penalty's bilinear form (F,) of two points."""
+        return (self.penalty[:, None] * first[..., :-1] * second[..., :-1]).sum(dim=(1, 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """Coordinates in which the Hessian of each fit is about the identity.
+
+    `classes` (F, c, c) are the eigenvectors of the label covariance; `scaling` (F, c, q + 1) is the
+    inverse square root of the curvature along each axis of classes and features.
+    """
+
+    axes: Tensor
+    classes: Tensor
+    scaling: Tensor
+
+    @classmethod
+    def at(cls, objectives: Objectives, scores: Tensor) -> Coordinates:
+        """Return the coordinates that fit where the fits have these scores (F, c, n)."""
+        curvature, classes = torch.linalg.eigh(_label_covariance(objectives.weights, scores))
+        curvature = curvature.clamp_min(0)[..., None]
+        penalty = objectives.penalty.mean(dim=1)[:, None, None]
+        along_axes = curvature * objectives.variances + penalty
+        # No intercepts change the scores along (1, ..., 1): no step is taken there.
+        intercept = curvature.clamp_min(LEAST_CURVATURE)
+        scaling = torch.cat([along_axes, intercept], dim=2).rsqrt()
+        return cls(objectives.axes, classes, scaling)
+
+    def keep(self, fits: Tensor) -> Coordinates:
+        """Return the coordinates of some of the fits."""
+        return Coordinates(self.axes, self.classes[fits], self.scaling[fits])
+
+    def to_point(self, step: Tensor) -> Tensor:
+        """Return coefficients and intercepts (F, c, q + 1) for a step in these coordinates."""
+        scaled = self.classes @ (step * self.scaling)
+        return torch.cat([scaled[..., :-1] @ self.axes.T, scaled[..., -1:]], dim=2)
+
+    def of_gradient(self, gradient: Tensor) -> Tensor:
+        """Return a gradient (F, c, q + 1) in these coordinates."""
+        turned = torch.cat([gradient[..., :-1] @ self.axes, gradient[..., -1:]], dim=2)
+        return (self.classes.mT @ turned) * self.scaling
+
+
+def _label_covariance(weights: Tensor, scores: Tensor) -> Tensor:
+    """Return the mean covariance (F, c, c) of the predicted labels, as indicators."""
+    is_binary = scores.shape[1] == 1
+    probabilities = torch.sigmoid(scores) if is_binary else scores.softmax(dim=1)
+    weighted = probabilities * weights[:, None]
+    return torch.diag_embed(weighted.sum(dim=2)) - weighted @ probabilities.mT
+
+
+@dataclass(eq=False)
+class _State:
+    """Where the fits that are still on their way stand."""
+
+    number: Tensor  # (F,), of each fit in the batch
+    idle: Tensor  # (F,), steps in a row that did not lower the value
+    point: Tensor  # (F, c, q + 1)
+    scores: Tensor  # (F, c, n)
+    value: Tensor  # (F,)
+    gradient: Tensor  # (F, c, q + 1), in the coordinates
+    pairs: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+
+    def keep(self, fits: Tensor) -> _State:
+        """Return the state of some of the fits."""
+        return _State(
+            self.number[fits], self.idle[fits], self.point[fits], self.scores[fits],
+            self.value[fits], self.gradient[fits],
+            [(step[fits], change[fits], inverse[fits]) for step, change, inverse in self.pairs],
+        )  # fmt: skip
+
+    @property
+    def excess(self) -> Tensor:
+        """About how far each objective is above its minimum, as a share of its value."""
+        return 0.5 * _dot(self.gradient, self.gradient) / self.value
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Where one fit ended, `point` (c, q + 1), and how it came there."""
+
+    point: Tensor
+    value: float
+    gradient_norm: float
+    n_iter: int
+    converged: bool
+
+
+def descend(
+    objectives: Objectives, start: Tensor, tolerance: float, max_iter: int
+) -> Iterator[tuple[int, Solution]]:
+    """Yield the number of each fit that ends, and where, setting out from `start` (F, c, q + 1).
+
+    A fit ends when its objective is about `tolerance` of its value above the minimum, after
+    `max_iter` steps, or where rounding lets it go no lower.
+    """
+    numbers = torch.arange(len(start), device=start.device)
+    scores = objectives.scores(start)
+    coordinates = Coordinates.at(objectives, scores)
+    state = _State(numbers, torch.zeros_like(numbers), start, scores, value=scores, gradient=start)
+    state = _evaluated(objectives, coordinates, state)
+    for n_iter in range(max_iter + 1):
+        converged = state.excess <= tolerance
+        ended = converged | (state.idle == PATIENCE) | (n_iter == max_iter)
+        for fit in torch.nonzero(ended).flatten().tolist():
+            yield int(state.number[fit]), _solution(state, fit, n_iter, bool(converged[fit]))
+        if ended.all():
+            break
+        if ended.any():
+            going = torch.nonzero(~ended).flatten()
+            objectives, coordinates = objectives.keep(going), coordinates.keep(going)
+            state = state.keep(going)
+        if n_iter in REFRESH:
+            coordinates = Coordinates.at(objectives, state.scores)
+            state = _evaluated(objectives, coordinates, state)
+        state = _step(objectives, coordinates, state, recompute=n_iter % RECOMPUTE == 0)
+
+
+def _evaluated(
+    objectives: Objectives,
+    coordinates: Coordinates,
+    state: _State,
+    known: tuple[Tensor, Tensor] | None = None,
+) -> _State:
+    """Return the state with value and gradient of its point, and without a memory.
+
+    `known` are the losses and slopes there, if they are.
+    """
+    losses, slopes = known or objectives.losses(state.scores)
+    value = losses + 0.5 * objectives.penalties(state.point, state.point)
+    gradient = coordinates.of_gradient(objectives.gradient(slopes, state.point))
+    return replace(state, value=value, gradient=gradient, pairs=[])
+
+
+def _solution(state: _State, fit: int, n_iter: int, converged: bool) -> Solution:
+    return Solution(
+        point=state.point[fit].clone(),
+        value=float(state.value[fit]),
+        gradient_norm=float(state.gradient[fit].norm()),
+        n_iter=n_iter,
+        converged=converged,
+    )
+
+
+def _step(
+    objectives: Objectives, coordinates: Coordinates, state: _State, recompute: bool
+) -> _State:
+    """Return the state after one step."""
+    direction = -_inverse_hessian_times(state.gradient, state.pairs)
+    way = coordinates.to_point(direction)
+    slope = _dot(state.gradient, direction)
+    length, scores, known = _line_search(objectives, state, way, slope)
+    point = state.point + length[:, None, None] * way
+    if recompute:
+        scores = objectives.scores(point)
+        known = objectives.losses(scores)
+    after = replace(state, point=point, scores=scores)
+    after = _evaluated(objectives, coordinates, after, known)
+    step, change = length[:, None, None] * direction, after.gradient - state.gradient
+    product = _dot(step, change)
+    inverse = torch.where(product > 0, 1 / product, 0.0)
+    return replace(
+        after,
+        idle=torch.where(after.value < state.value, 0, state.idle + 1),
+        pairs=[*state.pairs, (step, change, inverse)][-MEMORY:],
+    )
+
+
+def _inverse_hessian_times(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """Return L-BFGS's estimate of the inverse Hessian times the gradient."""
+    answer, shares = gradient.clone(), []
+    for step, change, inverse in reversed(pairs):
+        share = (inverse * _dot(step, answer))[:, None, None]
+        answer -= share * change
+        shares.append(share)
+    if pairs:
+        _, change, inverse = pairs[-1]
+        scale = 1 / (inverse * _dot(change, change))
+        answer *= torch.where(inverse > 0, scale, 1.0)[:, None, None]
+    for (step, change, inverse), share in zip(pairs, reversed(shares), strict=True):
+        answer += (share - (inverse * _dot(change, answer))[:, None, None]) * step
+    return answer
+
+
+def _line_search(
+    objectives: Objectives, state: _State, way: Tensor, slope: Tensor
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Return how far (F,) each fit goes along its way, and scores, losses and slopes there.
+
+    The objective is convex along a line, so the root of its slope is bracketed and approached by
+    secants. Scores change linearly on the way, so a trial costs no product with the rows.
+    """
+    along = objectives.scores(way)
+    linear, square = objectives.penalties(state.point, way), objectives.penalties(way, way)
+    length, low = torch.ones_like(slope), torch.zeros_like(slope)
+    high, low_slope, high_slope = torch.full_like(slope, torch.inf), slope, slope
+    for trial in range(TRIALS):
+        scores = torch.addcmul(state.scores, along, length[:, None, None])
+        losses, slopes = objectives.losses(scores)
+        found = _dot(slopes, along) + linear + length * square
+        good = found.abs() <= CURVATURE * slope.abs()
+        if good.all() or trial == TRIALS - 1:
+            break
+        below = found < 0
+        low, low_slope = torch.where(below, length, low), torch.where(below, found, low_slope)
+        high = torch.where(below, high, length)
+        high_slope = torch.where(below, high_slope, found)
+        secant = low - low_slope * (high - low) / (high_slope - low_slope)
+        length = torch.where(good, length, torch.where(high.isinf(), 4 * low, secant))
+    return length, scores, (losses, slopes)
+
+
+def _dot(first: Tensor, second: Tensor) -> Tensor:
+    """Return the inner product (F,) of each fit."""
+    return (first * second).sum(dim=(1, 2))

@@ -1,0 +1,210 @@
+"""The rows of one site made ready for fitting: standardised once, with their principal axes.
+
+`shared` makes one matrix for many fits, each on its own share of the rows; `dual` one for a share
+of few rows, in no more coordinates than it has rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Floats = NDArray[np.float64]
+Features = NDArray[np.floating]
+
+BLOCK_ROWS = 4096
+# Rows that take more than this are standardised anew, block by block, at each pass.
+RESIDENT_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Standardised rows (n_samples, n_coordinates): kept, or made from raw ones at each pass.
+
+    Products are taken over blocks of rows, and sums over blocks in float64.
+    """
+
+    raw: Features
+    mean: Floats
+    scale: Floats
+    dtype: torch.dtype
+    device: str = "cpu"
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield each block with the slice of its rows."""
+        size = BLOCK_ROWS
+        for start in range(0, len(self), size):
+            place = slice(start, start + size)
+            kept = self._resident
+            yield place, self._standardised(place) if kept is None else kept[place]
+
+    def times(self, coef: Tensor) -> Tensor:
+        """Return coef @ rows.T (k, n_samples), for coef (k, n_coordinates)."""
+        product = coef.new_empty(len(coef), len(self))
+        for place, block in self.blocks():
+            product[:, place] = coef @ block.T
+        return product
+
+    def sum_of(self, values: Tensor) -> Tensor:
+        """Return values @ rows (k, n_coordinates), for values (k, n_samples)."""
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for place, block in self.blocks():
+            total = total + values[:, place] @ block
+        return total.to(self.dtype)
+
+    @cached_property
+    def _resident(self) -> Tensor | None:
+        n_bytes = self.raw.size * torch.finfo(self.dtype).bits // 8
+        return self._standardised(slice(None)) if n_bytes <= RESIDENT_BYTES else None
+
+    def _standardised(self, place: slice) -> Tensor:
+        block = torch.from_numpy(np.array(self.raw[place])).to(self.device, self.dtype)
+        block -= torch.as_tensor(self.mean, dtype=self.dtype, device=self.device)
+        block /= torch.as_tensor(self.scale, dtype=self.dtype, device=self.device)
+        return block
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Standardised rows, and the way from coefficients on them back to the raw features.
+
+    Attributes:
+        rows: the standardised features or, in the dual form, their coordinates.
+        axes: (n_coordinates, n_coordinates), orthonormal columns along which the rows vary
+            independently.
+        variances: (n_coordinates,), of the rows along the axes.
+        weights: (n_shares, n_samples), what each row counts in the fits of each share.
+        ridge: (n_shares, n_coordinates), how much a unit of each coefficient is penalised in the
+            fits of each share: the square of the spread of its feature there.
+        mean: (n_features,), of the raw features.
+        back: (n_features, n_coordinates), or (n_features,) for a diagonal: turns coefficients on
+            `rows` to coefficients on raw features.
+    """
+
+    rows: Rows
+    axes: Tensor
+    variances: Tensor
+    weights: Tensor
+    ridge: Tensor
+    mean: Floats
+    back: Floats
+
+    def fold(self, coef: Floats, intercept: Floats) -> tuple[Floats, Floats]:
+        """Return coefficients (n_out, n_features) and intercepts (n_out,) for raw features.
+
+        The intercept takes up the mean: b' = b - sum(w * mean / scale).
+        """
+        raw = coef * self.back if self.back.ndim == 1 else coef @ self.back.T
+        return raw, intercept - raw @ self.mean
+
+
+def shared(
+    X: Features, weights: Sequence[Features], typical: NDArray[np.bool_], device: str = "cpu"
+) -> Design:
+    """Return the design of rows X (n_samples, n_features) for fits on several shares of them.
+
+    `weights` gives for each share what each row counts; `typical` (n_samples,) says which rows
+    features are scaled by. Features are standardised once, over all rows; that a share has another
+    spread goes into its penalty, so that its fits are those on features standardised within it.
+
+    >>> X = np.array([[1.0, 5.0], [3.0, 5.0], [8.0, 5.0]])
+    >>> design = shared(X, [np.array([1.0, 1.0, 0.0])], typical=np.ones(3, dtype=bool))
+    >>> design.mean.tolist(), design.ridge[0].round(decimals=3).tolist()
+    ([4.0, 5.0], [0.115, 1.0])
+    """
+    dtype = torch.float64 if X.dtype == np.float64 else torch.float32
+    mean, scale = moments(X, np.ones(len(X)), typical)
+    rows = Rows(X, mean, scale, dtype, device)
+    correlations = sum(block.T @ block for _, block in rows.blocks()) / len(X)
+    variances, axes = torch.linalg.eigh(correlations)
+    stacked = torch.as_tensor(np.stack(weights), dtype=dtype, device=device)
+    return Design(
+        rows=rows,
+        axes=axes,
+        variances=variances.clamp_min(0),
+        weights=stacked,
+        ridge=_spread(rows, stacked, typical) ** 2,
+        mean=mean,
+        back=1 / scale,
+    )
+
+
+def dual(X: Features, weights: Features, typical: NDArray[np.bool_], device: str = "cpu") -> Design:
+    """Return the design of the rows that count in one share, in at most as many coordinates.
+
+    The solution of a penalised fit is a sum of its rows, so that the directions which the
+    standardised rows span are all it needs.
+
+    >>> X = np.array([[1.0, 2.0, 3.0], [4.0, 0.0, 9.0], [9.0, 9.0, 9.0]])
+    >>> design = dual(X, np.array([1.0, 1.0, 0.0]), typical=np.ones(3, dtype=bool))
+    >>> len(design.rows), design.variances.shape, design.back.shape
+    (2, torch.Size([1]), (3, 1))
+    """
+    counted = weights > 0
+    mean, scale = moments(X[counted], weights[counted], typical[counted])
+    Z = (X[counted] - mean) / scale
+    squares, vectors = np.linalg.eigh(Z @ Z.T)
+    spanned = squares > squares.max(initial=0) * len(Z) * np.finfo(np.float64).eps
+    lengths = np.sqrt(squares[spanned])
+    coordinates = vectors[:, spanned] * lengths
+    n = coordinates.shape[1]
+    return Design(
+        rows=Rows(coordinates, np.zeros(n), np.ones(n), torch.float64, device),
+        axes=torch.eye(n, dtype=torch.float64, device=device),
+        variances=torch.as_tensor(squares[spanned] / len(Z), device=device),
+        weights=torch.as_tensor(weights[None, counted], dtype=torch.float64, device=device),
+        ridge=torch.ones(1, n, dtype=torch.float64, device=device),
+        mean=mean,
+        back=(Z.T @ vectors[:, spanned]) / lengths / scale[:, None],
+    )
+
+
+def moments(X: Features, weights: Features, typical: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Return weighted mean and spread (n_features,) of the typical rows of X.
+
+    Fewer than two typical rows cannot tell a spread: then all rows are taken. A constant feature
+    has no spread to divide by and keeps 1.
+
+    >>> mean, spread = moments(np.array([[1.0, 5.0], [3.0, 5.0]]), np.ones(2), np.ones(2, bool))
+    >>> mean.tolist(), spread.tolist()
+    ([2.0, 5.0], [1.0, 1.0])
+    """
+    share = weights * typical if np.count_nonzero(weights * typical) > 1 else weights
+    share = share / share.sum()
+    places = [slice(start, start + BLOCK_ROWS) for start in range(0, len(X), BLOCK_ROWS)]
+    mean = sum(share[place] @ X[place].astype(np.float64) for place in places)
+    squares = sum(share[place] @ (X[place] - mean) ** 2 for place in places)
+    spread = np.sqrt(squares)
+    return mean, np.where(spread <= _rounding(X) * np.abs(mean), 1.0, spread)
+
+
+def _rounding(X: Features) -> float:
+    """Return the share of its mean below which the spread of a feature is rounding, not data.
+
+    A sum of n numbers rounds to n epsilons of float64; and one token at one place comes out of
+    batches of different sizes with a few other last bits.
+    """
+    return max(10 * float(np.finfo(X.dtype).eps), len(X) * float(np.finfo(np.float64).eps))
+
+
+def _spread(rows: Rows, weights: Tensor, typical: NDArray[np.bool_]) -> Tensor:
+    """Return the spread (n_shares, n_features) of each standardised feature within each share."""
+    chosen = weights * torch.as_tensor(typical, device=weights.device)
+    few = (chosen > 0).sum(dim=1, keepdim=True) < 2
+    chosen = torch.where(few, weights, chosen)
+    chosen = chosen / chosen.sum(dim=1, keepdim=True)
+    mean = rows.sum_of(chosen)
+    squares = sum(chosen[:, place] @ block**2 for place, block in rows.blocks())
+    spread = (squares - mean**2).clamp_min(0).sqrt()
+    scale, centre = (torch.as_tensor(v).to(mean) for v in (rows.scale, rows.mean))
+    constant = spread * scale <= _rounding(rows.raw) * (mean * scale + centre).abs()
+    return torch.where(constant, 1.0, spread)
