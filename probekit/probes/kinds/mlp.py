@@ -16,7 +16,7 @@ from probekit.probes.kinds.scaling import Scaling
 from probekit.probes.solver import Floats
 
 # With scikit-learn's 0.001 a few hundred rows, two batches a pass, stand far from their optimum
-# when the last of 200 passes is over.
+# after 200 passes.
 LEARNING_RATE = 0.01
 
 
@@ -42,9 +42,9 @@ class MlpProbe(TunedProbe):
     def __init__(
         self,
         hidden: int = 64,
-        alpha: float | Sequence[float] = (0.01, 0.1, 1.0),
+        alpha: float | Sequence[float] = (0.1, 1.0, 10.0),
         folds: int = 5,
-        max_iter: int = 200,
+        max_iter: int = 1000,
         random_state: int = 0,
     ) -> None:
         self.hidden = hidden

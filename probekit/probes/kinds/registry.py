@@ -181,7 +181,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 "classification",
                 MlpProbe,
                 options={"hidden": 64},
-                grid=("alpha", (0.01, 0.1, 1.0)),
+                grid=("alpha", (0.1, 1.0, 10.0)),
             ),
             Kind(
                 "ridge_regression",

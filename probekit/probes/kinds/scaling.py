@@ -30,17 +30,17 @@ class Scaling:
 
     @classmethod
     def standard(cls, X: NDArray[np.floating]) -> Scaling:
-        """Return the scaling to mean 0 and deviation 1; a constant feature keeps scale 1.
+        """Return the scaling to mean 0 and deviation 1; a constant feature becomes 0 everywhere.
 
         >>> Scaling.standard(np.array([[1.0, 5.0], [3.0, 5.0]])).scale.tolist()
-        [1.0, 1.0]
+        [1.0, inf]
         """
         mean = X.mean(axis=0, dtype=np.float64)
         spread = X.std(axis=0, dtype=np.float64)
         # One token at one place comes out of batches of different sizes with a few other last bits,
         # and a sum of n numbers rounds to n epsilons: a spread below that is no data.
         rounding = max(10 * np.finfo(X.dtype).eps, len(X) * np.finfo(np.float64).eps)
-        return cls(mean, np.where(spread <= rounding * np.abs(mean), 1.0, spread))
+        return cls(mean, np.where(spread <= rounding * np.abs(mean), np.inf, spread))
 
     def apply(self, X: NDArray[np.floating]) -> Floats:
         """Return X (n_samples, n_features) scaled, in float64.
