@@ -12,7 +12,9 @@ from tests.probes.kinds import planted
 def test_scores_on_raw_rows_equal_those_of_scikit_learns_pipeline(classes):
     X, y = planted.three_classes()
     X, y = X[np.isin(y, list(classes))], y[np.isin(y, list(classes))]
-    reference = make_pipeline(StandardScaler(), LinearSVC(C=0.1)).fit(X, y)
+    reference = make_pipeline(
+        StandardScaler(), LinearSVC(C=0.1, intercept_scaling=100, tol=1e-8, max_iter=100_000)
+    ).fit(X, y)
     probe = SvmProbe(C=0.1).fit(X, y)
     np.testing.assert_allclose(
         probe.decision_function(X), reference.decision_function(X), atol=1e-3
