@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
@@ -60,10 +61,12 @@ class MlpProbe(TunedProbe):
 
     def _path(self, values: Floats, data: Training) -> list[Solution]:
         scaling = Scaling.standard(data.X)
-        rows = scaling.apply(data.X)
+        rows = scaling.apply(data.X).astype(np.float32)  # half the time of float64
         return [self._at(alpha, rows, data, scaling) for alpha in values]
 
-    def _at(self, alpha: float, rows: Floats, data: Training, scaling: Scaling) -> Solution:
+    def _at(
+        self, alpha: float, rows: NDArray[np.float32], data: Training, scaling: Scaling
+    ) -> Solution:
         network = MLPClassifier(
             (self.hidden,), alpha=alpha, max_iter=self.max_iter, random_state=self.random_state,
             learning_rate_init=LEARNING_RATE,
@@ -72,6 +75,9 @@ class MlpProbe(TunedProbe):
             warnings.simplefilter("ignore", ConvergenceWarning)  # told by `converged_`
             network.fit(rows, data.codes)
         (first, last), (first_bias, last_bias) = network.coefs_, network.intercepts_
-        layers = (scaling.fold(first.T, first_bias), Layer(last.T, last_bias))
+        layers = (
+            scaling.fold(first.T, first_bias),
+            Layer(last.T.astype(np.float64), last_bias.astype(np.float64)),
+        )
         classes = np.asarray(network.classes_)
         return Solution(classes, layers, network.n_iter_, network.n_iter_ < self.max_iter)
