@@ -60,6 +60,13 @@ def test_all_tokens_of_a_text_get_one_answer_whatever_their_order():
     np.testing.assert_allclose(again.query_, probe.query_, atol=1e-3)
 
 
+def test_the_scale_of_features_changes_nothing():
+    X, y, texts, _ = planted.marked_texts(100)
+    scaled = X * np.logspace(-2, 2, X.shape[1]) + 7
+    one, other = (AttentionPooledProbe(C=1.0).fit(rows, y, texts) for rows in (X, scaled))
+    np.testing.assert_allclose(one.attention(X, texts), other.attention(scaled, texts), atol=1e-3)
+
+
 def test_a_text_with_two_labels_is_refused():
     with pytest.raises(DataError, match="tokens of one text are labelled b and a"):
         AttentionPooledProbe(C=1.0).fit(np.eye(4), list("abba"), [0, 1, 1, 1])

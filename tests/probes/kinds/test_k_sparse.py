@@ -42,8 +42,9 @@ def test_ties_go_to_the_lower_number_and_constants_come_last():
     generator = np.random.default_rng(0)
     y = np.arange(1000) % 2
     one = generator.normal(size=1000) + y
-    X = np.column_stack([np.full(1000, 3.1), one, one, -7 * one, np.zeros(1000), y])
-    assert best_features(X, y, k=6).tolist() == [5, 1, 2, 3, 0, 4]
+    copies = np.outer(one, [1, 1, -7, 0.3, 1e5, 1 / 3, -1e-4]) + 0.1
+    X = np.column_stack([np.full(1000, 3.1), copies, np.zeros(1000), y])
+    assert best_features(X, y, k=10).tolist() == [9, *range(1, 8), 0, 8]
 
 
 def test_the_features_of_a_fold_are_ranked_without_its_held_out_rows():
