@@ -17,13 +17,17 @@ from probekit.errors import ConfigError, DataError, nearest
 Span: TypeAlias = tuple[int, int]
 
 _FEATS = "FEATS:"
-_LABELS = {name: attrgetter(name.lower()) for name in ("FORM", "LEMMA", "UPOS", "XPOS", "DEPREL")}
+_HEAD = "HEAD"
+_LABELS = {
+    name: attrgetter(name.lower()) for name in ("FORM", "LEMMA", "UPOS", "XPOS", "DEPREL", _HEAD)
+}
 _GROUPS = ("sentence", "document")
 
 _NO_TEXT = "sentences without a text, which was put together from their words"
 _EMPTY = "empty nodes left out, as they are no part of the text"
 _NO_LABEL = "words without the label left out"
 _NOT_THERE = "words left out, as the text has something else in their place"
+_NOT_WHOLE = "sentences left out, as a word of their tree has no head or no place in the text"
 _NOT_SPELLED = "words with the span of their multiword token, as its words do not spell it"
 
 
@@ -32,7 +36,9 @@ class ConlluColumns:
     """What of a treebank becomes the label and the group.
 
     Attributes:
-        label: FORM, LEMMA, UPOS, XPOS, DEPREL, or a feature such as FEATS:Number.
+        label: FORM, LEMMA, UPOS, XPOS, DEPREL, or a feature such as FEATS:Number. HEAD is the place
+            of the word's head in its sentence, from 0, and -1 for the root; where one word of a
+            sentence would be left out, the whole sentence is.
         group: what a split keeps together, "sentence" or "document".
 
     Raises:
@@ -116,8 +122,15 @@ def _examples(
     """Yield the words of a sentence, which stands at line `sentence.line` of `path`."""
     text = sentence.comments.get("text") or _text_of(sentence.surfaces)
     notes.update({_NO_TEXT: int(not sentence.comments.get("text")), _EMPTY: sentence.n_empty_nodes})
-    for word, span in zip(sentence.words, _spans(text, sentence, notes), strict=True):
-        value = _label_of(word, label)
+    spans = _spans(text, sentence, notes)
+    try:
+        values = [_label_of(word, label, len(spans)) for word in sentence.words]
+    except DataError as error:
+        raise DataError(f"{path}:{sentence.line}: {error}") from error
+    if label == _HEAD and (None in spans or None in values):
+        notes[_NOT_WHOLE] += 1
+        return
+    for word, span, value in zip(sentence.words, spans, values, strict=True):
         if value is None:
             notes[_NO_LABEL] += 1
         elif span is None:
@@ -130,13 +143,27 @@ def _examples(
                 raise DataError(f"{where}: {error}") from error
 
 
-def _label_of(word: Word, label: str) -> str | None:
+def _label_of(word: Word, label: str, n_words: int) -> str | None:
+    if label == _HEAD:
+        return _place_of_head(word, n_words)
     if label not in _LABELS:
         return word.features.get(label.removeprefix(_FEATS))
     value: str = _LABELS[label](word)
     # `_` stands for no value, but an underscore is a word and its own lemma.
     is_the_word = word.form == "_" and label in ("FORM", "LEMMA")
     return value if value != "_" or is_the_word else None
+
+
+def _place_of_head(word: Word, n_words: int) -> str | None:
+    """Return where the head stands, from 0; "-1" for the root, None without a head."""
+    if word.head == "_":
+        return None
+    if not word.head.isdecimal() or not 0 <= int(word.head) <= n_words:
+        raise DataError(
+            f"word {word.id} of the sentence that begins here has the head {word.head!r}. Allowed: "
+            f"0 (the root) to {n_words}, the number of its words."
+        )
+    return str(int(word.head) - 1)
 
 
 def _nothing_found(path: Path, label: str) -> str:

@@ -86,7 +86,7 @@ class Columns(Section):
     label: str = Field(
         "label",
         description="what is to be read from the activations; for CoNLL-U one of UPOS, XPOS, "
-        "DEPREL, LEMMA, FORM or `FEATS:Name`",
+        "DEPREL, HEAD, LEMMA, FORM or `FEATS:Name`",
     )
     group: str | None = Field(
         None,

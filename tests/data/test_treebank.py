@@ -9,9 +9,9 @@ from probekit.data.treebank import ConlluColumns
 from probekit.errors import ConfigError, DataError
 
 
-def word(id, form, *, upos="X", lemma="_", feats="_", misc="_"):
+def word(id, form, *, upos="X", lemma="_", feats="_", head="0", misc="_"):
     """The line of a word."""
-    return "\t".join([str(id), form, lemma, upos, f"x{upos}", feats, "0", "dep", "_", misc])
+    return "\t".join([str(id), form, lemma, upos, f"x{upos}", feats, str(head), "dep", "_", misc])
 
 
 @pytest.fixture
@@ -147,6 +147,48 @@ def test_what_is_not_conllu_is_told_with_file_and_line(read, lines, line, messag
         read(*lines)
 
 
+TREE = [
+    "# sent_id = s1",
+    "# text = Don't go there",
+    word("1-2", "Don't", head="_"),
+    word(1, "Do", head=3),
+    word(2, "n't", head=3),
+    word(3, "go", head=0),
+    word("3.1", "and", head="_"),
+    word(4, "there", head=3),
+    "",
+]
+
+
+def test_heads_are_places_of_words_past_multiword_tokens_and_empty_nodes(read):
+    dataset = read(*TREE, label="HEAD")
+    assert list(dataset.labels) == ["2", "2", "-1", "2"]
+    assert forms(dataset) == ["Do", "n't", "go", "there"]
+    assert dataset.notes == ("empty nodes left out, as they are no part of the text: 1",)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [word(1, "a", head=2), word(2, "b", head="_")],
+        ["# text = a c", word(1, "a", head=2), word(2, "b", head=0)],
+    ],
+)
+def test_a_tree_that_would_lose_a_word_is_left_out_whole(read, other):
+    dataset = read(*TREE, *other, label="HEAD")
+    assert set(dataset.groups) == {"s1"}
+    assert "sentences left out, as a word of their tree has no head or no place in the text: 1" in (
+        dataset.notes
+    )
+
+
+@pytest.mark.parametrize("head", ["5", "-1", "3.1", "x"])
+def test_a_head_that_is_no_word_is_refused_with_its_line(read, head):
+    lines = [line.replace("there\t_\tX\txX\t_\t3", f"there\t_\tX\txX\t_\t{head}") for line in TREE]
+    with pytest.raises(DataError, match=rf"conllu:10: word 4 .* the head '{head}'\. Allowed: 0"):
+        read(*TREE, *lines[1:], label="HEAD")
+
+
 def test_unknown_labels_offer_those_there_are(read):
     with pytest.raises(ConfigError, match=r"Unknown CoNLL-U label 'UPSO'\. Nearest: UPOS"):
         ConlluColumns(label="UPSO")
@@ -161,6 +203,16 @@ def test_the_english_treebank_is_read_to_the_last_word(ewt):
     assert (len(train), len(test)) == (204_577, 25_094)
     assert train.notes == ("empty nodes left out, as they are no part of the text: 37",)
     assert forms(test)[:3] == ["What", "if", "Google"]
+
+
+def test_the_heads_of_the_english_treebank_are_trees(ewt_heads):
+    by_sentence = defaultdict(list)
+    for example in ewt_heads.examples:
+        by_sentence[example.group].append(int(example.label))
+    assert len(by_sentence) == 2_077
+    for heads in by_sentence.values():
+        assert heads.count(-1) == 1
+        assert all(head < len(heads) for head in heads)
 
 
 def test_baselines_of_the_english_treebank_are_the_known_ones(ewt):

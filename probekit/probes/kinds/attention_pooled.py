@@ -1,0 +1,146 @@
+"""The attention-pooled probe: all tokens of a text, weighted by a query that is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from probekit.errors import DataError
+from probekit.probes.kinds.attention import Reader, Texts, learn, text_scores
+from probekit.probes.kinds.choice import choose, inner_folds
+from probekit.probes.kinds.inputs import at_least, labelled_rows, positive, units_of
+from probekit.probes.solver import Codes, Floats, with_reference
+
+
+class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no types
+    """Logistic regression on the mean of a text's tokens, weighted by softmax(query . token).
+
+    Without groups each row is a text of its own, and the probe is plain logistic regression.
+
+    Args:
+        C: Inverse strength of the penalty on query and weights, for standardised tokens; of several
+            values the one with the best accuracy on held-out texts is taken.
+        folds: How many folds choose C.
+        max_iter: Upper bound on the solver's steps.
+        random_state: Seed of the folds and of the query that the solver sets out from.
+
+    Attributes:
+        classes_: The labels, sorted.
+        query_: For raw, unscaled tokens, shape (n_features,).
+        coef_: For the weighted mean of raw tokens, shape (1, n_features) for two classes, else
+            (n_classes, n_features).
+        intercept_: Shape (1,) or (n_classes,).
+        C_: The C of the fit.
+        n_iter_: Steps the solver took.
+        converged_: Whether it reached its tolerance.
+
+    >>> X = [[9.0, 1.0], [0.0, -1.0], [0.0, 1.0], [9.0, -1.0], [9.0, 1.0], [0.0, 1.0]]
+    >>> y, texts = ["up", "up", "down", "down", "up", "up"], [0, 0, 1, 1, 2, 2]
+    >>> probe = AttentionPooledProbe(C=10.0).fit(X, y, texts)
+    >>> probe.predict(X, texts).tolist(), probe.attention(X, texts).round().tolist()
+    (['up', 'up', 'down', 'down', 'up', 'up'], [1.0, 0.0, 0.0, 1.0, 1.0, 0.0])
+    """
+
+    def __init__(
+        self,
+        C: float | Sequence[float] = (1e-2, 1e-1, 1.0, 10.0),
+        folds: int = 5,
+        max_iter: int = 1000,
+        random_state: int = 0,
+    ) -> None:
+        self.C = C
+        self.folds = folds
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
+        """Return self, fitted on tokens X (n_tokens, n_features), y and groups (n_tokens,).
+
+        `groups` names the text of each token, and `y` repeats the label of the text.
+
+        Raises:
+            ConfigError: A C is not positive, or there are too few folds or steps.
+            DataError: A text has two labels, or there is one class only, or labels mix types.
+        """
+        at_least(self, folds=2, max_iter=1)
+        grid = positive("C", self.C)
+        rows, self.classes_, codes = labelled_rows(self, X, y)
+        texts, order = _texts(rows, units_of(rows, groups))
+        text_codes = _codes_of_texts(texts, codes[order], self.classes_)
+        self.C_ = self._choose(grid, texts, text_codes)
+        reader = self._learn(self.C_, texts, text_codes)
+        self.query_, self.coef_, self.intercept_ = reader.query, reader.coef, reader.intercept
+        self.n_iter_, self.converged_ = reader.n_iter, reader.converged
+        return self
+
+    def _choose(self, grid: Floats, texts: Texts, codes: Codes) -> float:
+        if len(grid) == 1:
+            return float(grid[0])
+
+        def wrong(inside: NDArray[np.bool_]) -> list[int]:
+            known, held = texts.take(inside), texts.take(~inside)
+            readers = [self._learn(C, known, codes[inside]) for C in grid]
+            return [int(np.sum(reader.guess(held) != codes[~inside])) for reader in readers]
+
+        folds = inner_folds(codes, np.arange(len(codes)), self.folds, self.random_state)
+        return choose(grid, folds, wrong)
+
+    def _learn(self, C: float, texts: Texts, codes: Codes) -> Reader:
+        return learn(texts, codes, C, self.max_iter, self.random_state)
+
+    def decision_function(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
+        """Return for each token the scores of its text.
+
+        They are (n_tokens,), of the second of two classes, else (n_tokens, n_classes).
+        """
+        scores = self._scores(X, groups)
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> NDArray[Any]:
+        """Return for each token (n_tokens,) the label with the highest score for its text."""
+        scores = with_reference(self._scores(X, groups).T, len(self.classes_))
+        labels: NDArray[Any] = self.classes_[scores.argmax(axis=0)]
+        return labels
+
+    def attention(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
+        """Return the weight (n_tokens,) of each token; those of a text sum to one."""
+        texts, order = self._validated(X, groups)
+        weights = np.empty(len(order))
+        weights[order] = texts.pool(texts.tokens @ self.query_)
+        return weights
+
+    def _scores(self, X: ArrayLike, groups: ArrayLike | None) -> Floats:
+        texts, order = self._validated(X, groups)
+        scores = np.empty((len(order), len(self.intercept_)))
+        scores[order] = text_scores(texts, self.query_, self.coef_, self.intercept_)[texts.text]
+        return scores
+
+    def _validated(self, X: ArrayLike, groups: ArrayLike | None) -> tuple[Texts, Codes]:
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return _texts(rows, units_of(rows, groups))
+
+
+def _texts(X: NDArray[np.floating], groups: NDArray[np.generic]) -> tuple[Texts, Codes]:
+    """Return the texts, and the row (n_tokens,) that each of their tokens comes from."""
+    _, text_of_row = np.unique(groups, return_inverse=True)
+    order = np.argsort(text_of_row, kind="stable")
+    return Texts(X[order], text_of_row[order]), order
+
+
+def _codes_of_texts(texts: Texts, codes: Codes, classes: NDArray[Any]) -> Codes:
+    """Return the label code (n_texts,) that all tokens of each text share."""
+    first = codes[texts.starts]
+    differs = np.flatnonzero(codes != first[texts.text])
+    if len(differs):
+        one, other = classes[first[texts.text[differs[0]]]], classes[codes[differs[0]]]
+        raise DataError(
+            f"the tokens of one text are labelled {one} and {other}. Give all tokens of a text "
+            "its one label, or take a kind of probe that reads each token by itself."
+        )
+    return first

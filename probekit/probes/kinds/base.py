@@ -1,0 +1,118 @@
+"""The shape that all classifying kinds share: raw rows in, a stack of layers out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from probekit.probes.kinds.choice import choose, inner_folds
+from probekit.probes.kinds.inputs import at_least, labelled_rows, positive, units_of
+from probekit.probes.kinds.layers import Layer, Solution, apply_layers
+from probekit.probes.solver import Codes, Floats, with_reference
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What a fit is made of: rows X (n_samples, n_features), label codes and groups (n_samples,).
+
+    The codes are 0, 1, 2, ... in the order of `classes_`; inside a fold one may be missing.
+    """
+
+    X: NDArray[np.floating]
+    codes: Codes
+    groups: NDArray[np.generic]
+
+    def take(self, rows: NDArray[np.bool_]) -> Training:
+        """Return the part of these rows."""
+        return Training(self.X[rows], self.codes[rows], self.groups[rows])
+
+
+class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+    """A classifier whose fit is a `Solution`; a kind says how it comes by one.
+
+    Attributes:
+        classes_: The labels, sorted.
+        layers_: For raw, unscaled rows; see `Solution`.
+        coef_: The weight of a single layer, shape (1, n_features) for two classes, else
+            (n_classes, n_features).
+        intercept_: Its bias, shape (1,) or (n_classes,).
+        n_iter_: Steps the solver took; 1 for a closed form.
+        converged_: Whether it reached its tolerance.
+    """
+
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
+        """Return self, fitted on X (n_samples, n_features), y and groups (n_samples,).
+
+        Groups are what cross-validation keeps whole; without them each row is its own.
+
+        Raises:
+            ConfigError: A parameter is out of its range.
+            DataError: There is one class only, or the labels mix types.
+        """
+        rows, self.classes_, codes = labelled_rows(self, X, y)
+        solution = self._solve(Training(rows, codes, units_of(rows, groups)))
+        self.layers_: tuple[Layer, ...] = solution.layers
+        if len(solution.layers) == 1:
+            self.coef_, self.intercept_ = solution.layers[0]
+        self.n_iter_ = solution.n_iter
+        self.converged_ = solution.converged
+        return self
+
+    @abstractmethod
+    def _solve(self, data: Training) -> Solution:
+        """Return what is learned from the training rows."""
+
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Return scores (n_samples,) of the second of two classes, else (n_samples, n_classes)."""
+        scores = self._scores(X)
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the label with the highest score (n_samples,) of each row."""
+        scores = with_reference(self._scores(X).T, len(self.classes_))
+        labels: NDArray[Any] = self.classes_[scores.argmax(axis=0)]
+        return labels
+
+    def _scores(self, X: ArrayLike) -> Floats:
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return apply_layers(self.layers_, rows)
+
+
+class TunedProbe(LayeredProbe):
+    """A kind with a penalty that is chosen by grouped cross-validation if several are given.
+
+    The value with the best held-out accuracy is taken, of equals the one that shrinks most.
+    """
+
+    folds: int
+    random_state: int
+
+    def _solve_tuned(
+        self, name: str, data: Training, *, rising_shrinks: bool = False
+    ) -> tuple[float, Solution]:
+        """Return the value chosen for the named penalty, and the solution at it on all rows."""
+        at_least(self, folds=2)
+        grid = positive(name, getattr(self, name))[:: -1 if rising_shrinks else 1]
+
+        def wrong(inside: NDArray[np.bool_]) -> list[int]:
+            held = data.take(~inside)
+            path = self._path(grid, data.take(inside))
+            return [int(np.sum(fit.guess(held.X) != held.codes)) for fit in path]
+
+        value = float(grid[0])
+        if len(grid) > 1:
+            folds = inner_folds(data.codes, data.groups, self.folds, self.random_state)
+            value = choose(grid, folds, wrong)
+        (solution,) = self._path(np.array([value]), data)
+        return value, solution
+
+    @abstractmethod
+    def _path(self, values: Floats, data: Training) -> list[Solution]:
+        """Return the solution at each of the values."""

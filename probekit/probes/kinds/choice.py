@@ -1,0 +1,51 @@
+"""Choosing a penalty on held-out rows of the training data, with folds that keep groups whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import DataError
+from probekit.probes.folds import group_folds
+from probekit.probes.solver import Floats
+
+Losses = Callable[[NDArray[np.bool_]], Sequence[float] | Floats]
+
+
+def inner_folds(
+    labels: NDArray[np.generic], groups: NDArray[np.generic], folds: int, seed: int
+) -> list[NDArray[np.bool_]]:
+    """Return for each fold which rows (n_samples,) are inside, that is, not held out.
+
+    A fold whose inside has one label only could not be fitted and is left out; this happens where
+    one of two labels stands in a single group.
+
+    Raises:
+        DataError: There are fewer groups than folds, or no fold can be fitted.
+
+    >>> inner_folds(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1]), folds=2, seed=0)[0].tolist()
+    [False, False, True, True]
+    """
+    fold_of_row = group_folds(labels, groups, folds, seed)
+    insides = [fold_of_row != fold for fold in range(folds)]
+    usable = [inside for inside in insides if np.any(labels[inside] != labels[inside][0])]
+    if not usable:
+        raise DataError(
+            "no fold has two classes to fit on, as each class stands in groups of its own. Use "
+            "finer groups, or give one value of the penalty, which needs no folds."
+        )
+    return usable
+
+
+def choose(values: Floats, insides: Sequence[NDArray[np.bool_]], losses: Losses) -> float:
+    """Return the value whose losses, summed over the folds, are least; of equals the first.
+
+    `losses` says for the rows inside a fold what each value loses on the rows outside.
+
+    >>> choose(np.array([1.0, 2.0]), [np.array([True, False])], lambda inside: [5.0, 3.0])
+    2.0
+    """
+    total = np.sum(np.array([losses(inside) for inside in insides]), axis=0)
+    return float(values[np.argmin(total)])

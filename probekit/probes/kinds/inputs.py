@@ -1,0 +1,118 @@
+"""What all kinds ask of labels, groups and parameters, and what they say when it is not so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, validate_data
+
+from probekit.errors import ConfigError, DataError
+from probekit.probes.solver import Codes, Floats
+
+
+def labelled_rows(
+    estimator: Any, X: ArrayLike, y: ArrayLike
+) -> tuple[NDArray[np.floating], NDArray[Any], Codes]:
+    """Return rows (n_samples, n_features), classes (n_classes,) and codes (n_samples,) for a fit.
+
+    Raises:
+        DataError: The labels are of several types, or all the same.
+        ValueError: scikit-learn refuses X or y, for instance for a NaN or an infinite feature.
+
+    >>> from sklearn.base import BaseEstimator
+    >>> _, classes, codes = labelled_rows(BaseEstimator(), [[1.0], [2.0], [3.0]], ["b", "a", "b"])
+    >>> classes.tolist(), codes.tolist()
+    (['a', 'b'], [1, 0, 1])
+    """
+    refuse_mixed_types(y)
+    rows, labels = validate_data(
+        estimator, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2
+    )
+    check_classification_targets(labels)
+    classes, codes = np.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        raise DataError(
+            f"a classifier needs two classes, but y holds one class, {classes[0]}. Add rows of "
+            "another label."
+        )
+    return rows, classes, codes
+
+
+def refuse_mixed_types(y: ArrayLike) -> None:
+    """Return nothing if all labels are text, or all numbers, or all of one other type.
+
+    NumPy would make text of the numbers without a word, and 1 and "1" one class.
+
+    Raises:
+        DataError: The labels are of several types.
+
+    >>> refuse_mixed_types([1, "1"])
+    Traceback (most recent call last):
+    probekit.errors.DataError: the labels mix types: number, str. Make all of them text, or all ...
+    """
+    values = y if isinstance(y, list | tuple) else np.asarray(y)
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return
+    flat = values.ravel() if isinstance(values, np.ndarray) else values
+    types = {"number" if isinstance(v, Number) else type(v).__name__ for v in flat}
+    if len(types) > 1:
+        raise DataError(
+            f"the labels mix types: {', '.join(sorted(types))}. Make all of them text, or all "
+            "numbers, and drop rows without a label."
+        )
+
+
+def units_of(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
+    """Return the groups (n_samples,) as an array; without groups each row is its own.
+
+    Raises:
+        ValueError: There are more or fewer groups than rows.
+
+    >>> units_of(np.zeros((3, 1)), None).tolist()
+    [0, 1, 2]
+    """
+    units = np.arange(len(X)) if groups is None else np.asarray(groups)
+    check_consistent_length(X, units)
+    return units
+
+
+def positive(name: str, values: float | Sequence[float]) -> Floats:
+    """Return the values of a penalty (n_values,), in rising order.
+
+    Raises:
+        ConfigError: There is none, one is not a positive finite number, or one stands there twice.
+
+    >>> positive("alpha", [10.0, 1.0]).tolist()
+    [1.0, 10.0]
+    """
+    grid = np.sort(np.atleast_1d(np.asarray(values, dtype=np.float64)))
+    wrong = [float(value) for value in grid if not 0 < value < np.inf]
+    if wrong or not len(grid):
+        raise ConfigError(
+            f"{name} must be positive and finite, but holds {wrong or 'nothing'}. Give one or more "
+            "values, such as 0.01 or [0.01, 0.1, 1.0]."
+        )
+    if len(np.unique(grid)) < len(grid):
+        raise ConfigError(f"{name} holds a value twice: {', '.join(map(str, grid))}.")
+    return grid
+
+
+def at_least(estimator: Any, **least: int) -> None:
+    """Return nothing if each named parameter of the estimator is at least as large as given.
+
+    Raises:
+        ConfigError: One is smaller, or no number.
+
+    >>> from types import SimpleNamespace
+    >>> at_least(SimpleNamespace(k=0), k=1)
+    Traceback (most recent call last):
+    probekit.errors.ConfigError: k is 0, but must be 1 or more.
+    """
+    for name, bound in least.items():
+        if not getattr(estimator, name) >= bound:
+            raise ConfigError(f"{name} is {getattr(estimator, name)}, but must be {bound} or more.")

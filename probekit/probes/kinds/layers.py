@@ -1,0 +1,56 @@
+"""A fitted probe as a short stack of layers over raw rows: one if it is linear, two for the MLP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.probes.solver import Codes, Floats, with_reference
+
+
+class Layer(NamedTuple):
+    """An affine map: `weight` (n_out, n_in) and `bias` (n_out,)."""
+
+    weight: Floats
+    bias: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What one fit learned, for raw rows, and how its solver came to it.
+
+    `classes` are the label codes that occurred; for two of them the last layer has one row, the
+    score of the second, else one row a class. Between layers negative values become 0 (ReLU).
+    """
+
+    classes: Codes
+    layers: tuple[Layer, ...]
+    n_iter: int = 1
+    converged: bool = True
+
+    def scores(self, X: NDArray[np.floating]) -> Floats:
+        """Return the scores (n_samples, n_out) of raw rows (n_samples, n_features)."""
+        return apply_layers(self.layers, X)
+
+    def guess(self, X: NDArray[np.floating]) -> Codes:
+        """Return the code with the highest score for each row (n_samples, n_features)."""
+        scores = with_reference(self.scores(X).T, len(self.classes))
+        codes: Codes = self.classes[scores.argmax(axis=0)]
+        return codes
+
+
+def apply_layers(layers: tuple[Layer, ...], X: NDArray[np.floating]) -> Floats:
+    """Return the last layer's values (n_samples, n_out), with a ReLU after each one before it.
+
+    >>> twice = Layer(np.array([[2.0]]), np.array([0.0]))
+    >>> apply_layers((twice, twice), np.array([[-1.0], [1.0]])).tolist()
+    [[0.0], [4.0]]
+    """
+    first, *later = layers
+    values: Floats = X @ first.weight.T + first.bias
+    for weight, bias in later:
+        values = np.maximum(values, 0.0) @ weight.T + bias
+    return values

@@ -1,0 +1,54 @@
+"""Linear discriminant analysis with a shrunk covariance."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from probekit.errors import ConfigError
+from probekit.probes.kinds.base import LayeredProbe, Training
+from probekit.probes.kinds.class_means import class_means, nearest_rule, tilted, within_covariance
+from probekit.probes.kinds.layers import Solution
+from probekit.probes.kinds.scaling import Scaling
+
+
+class LdaProbe(LayeredProbe):
+    """Classifier with one Gaussian a class, all of the same covariance; scores are log posteriors.
+
+    They are so up to a number that all classes share. Rows are standardised before shrinking.
+
+    Args:
+        shrinkage: Share of the identity in the covariance, from 0 to 1; "auto" is that of Ledoit
+            and Wolf.
+
+    >>> X = [[-3.0], [-2.0], [-1.0], [1.0], [2.0], [3.0]]
+    >>> probe = LdaProbe().fit(X, ["down", "down", "down", "up", "up", "up"])
+    >>> probe.predict([[-5.0], [5.0]]).tolist()
+    ['down', 'up']
+
+    Source: Hastie, Tibshirani and Friedman (2009), The Elements of Statistical Learning, section
+    4.3. With a given shrinkage it equals scikit-learn's LinearDiscriminantAnalysis on standardised
+    rows; "auto" shrinks the pooled covariance, scikit-learn that of each class.
+    """
+
+    def __init__(self, shrinkage: float | Literal["auto"] = "auto") -> None:
+        self.shrinkage = shrinkage
+
+    def _solve(self, data: Training) -> Solution:
+        shrinkage = _shrinkage(self.shrinkage)
+        scaling = Scaling.standard(data.X)
+        rows = scaling.apply(data.X)
+        means = class_means(rows, data.codes)
+        covariance = within_covariance(rows, means, data.codes, shrinkage)
+        log_priors = np.log(np.bincount(data.codes) / len(rows))
+        layer = scaling.fold(*nearest_rule(means, tilted(means, covariance), log_priors))
+        return Solution(np.unique(data.codes), (layer,))
+
+
+def _shrinkage(shrinkage: float | str) -> float | None:
+    if shrinkage == "auto":
+        return None
+    if isinstance(shrinkage, str) or not 0 <= shrinkage <= 1:
+        raise ConfigError(f'shrinkage is {shrinkage!r}, but must be "auto" or from 0 to 1.')
+    return shrinkage

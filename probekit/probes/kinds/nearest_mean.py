@@ -1,0 +1,28 @@
+"""The nearest-mean probe: the class whose mean is nearest, with all features on one scale."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from probekit.probes.kinds.base import LayeredProbe, Training
+from probekit.probes.kinds.class_means import class_means, nearest_rule
+from probekit.probes.kinds.layers import Solution
+from probekit.probes.kinds.scaling import Scaling
+
+
+class NearestMeanProbe(LayeredProbe):
+    """Classifier that takes the class with the nearest mean, by distance in standardised features.
+
+    It differs from `MassMeanProbe` by the scaling, without which the few huge coordinates of a
+    residual stream decide every distance.
+
+    >>> X = [[0.0, 0.0], [0.0, 100.0], [1.0, 0.0], [1.0, 100.0]]
+    >>> probe = NearestMeanProbe().fit(X, ["past", "past", "present", "present"])
+    >>> probe.predict([[0.9, 500.0]]).tolist()
+    ['present']
+    """
+
+    def _solve(self, data: Training) -> Solution:
+        scaling = Scaling.standard(data.X)
+        means = class_means(scaling.apply(data.X), data.codes)
+        return Solution(np.unique(data.codes), (scaling.fold(*nearest_rule(means, means)),))

@@ -1,0 +1,255 @@
+"""The kinds of probe by name: what each is, what it takes, how it is built, what it folds into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from probekit.errors import ConfigError, UnknownNameError, nearest
+from probekit.probes.estimator import LinearProbe
+from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
+from probekit.probes.kinds.base import LayeredProbe
+from probekit.probes.kinds.k_sparse import KSparseProbe
+from probekit.probes.kinds.layers import Layer
+from probekit.probes.kinds.lda import LdaProbe
+from probekit.probes.kinds.mass_mean import MassMeanProbe
+from probekit.probes.kinds.mlp import MlpProbe
+from probekit.probes.kinds.nearest_mean import NearestMeanProbe
+from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
+from probekit.probes.kinds.structural import DepthProbe, DistanceProbe
+from probekit.probes.kinds.svm import SvmProbe
+
+Option: TypeAlias = bool | int
+Task = Literal["classification", "regression", "tree", "text"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of probe.
+
+    Attributes:
+        name: What it is called in YAML and tables.
+        summary: What it is, in one sentence.
+        task: What it answers: "classification" and "regression" read each row by itself, "tree"
+            and "text" need the group of a row as the sentence or text that it is a token of.
+        estimator: Its class.
+        options: What may be chosen of it, with the defaults.
+        grid: The penalty that inner cross-validation chooses, and its values; None for none.
+    """
+
+    name: str
+    summary: str
+    task: Task
+    estimator: type[BaseEstimator]
+    options: Mapping[str, Option] = field(default_factory=dict)
+    grid: tuple[str, tuple[float, ...]] | None = None
+
+    def build(
+        self,
+        *,
+        seed: int = 0,
+        max_iter: int = 2000,
+        folds: int = 5,
+        penalties: Sequence[float] | None = None,
+        **options: Option,
+    ) -> Any:
+        """Return an estimator that is not fitted yet.
+
+        Closed forms make no use of `max_iter`, kinds without a grid none of `folds`.
+
+        Args:
+            seed: Its `random_state`.
+            max_iter: Upper bound on its solver's steps.
+            folds: How many folds choose the penalty.
+            penalties: Values of the penalty in place of those of the grid.
+            **options: What is chosen of it.
+
+        Raises:
+            UnknownNameError: It has no such option.
+            ConfigError: There are penalties for a kind that has none.
+
+        >>> KINDS["k_sparse"].build(k=16, penalties=[0.1])
+        KSparseProbe(C=[0.1], k=16)
+        """
+        shared = {"random_state": seed, "max_iter": max_iter, "folds": folds}
+        taken = self.estimator().get_params()
+        parameters = {name: value for name, value in shared.items() if name in taken}
+        return self.estimator(**parameters, **self._penalties(penalties), **self.complete(options))
+
+    def complete(self, options: Mapping[str, Option]) -> dict[str, Option]:
+        """Return the options with the defaults of those not given.
+
+        Raises:
+            UnknownNameError: It has no such option.
+
+        >>> KINDS["mlp"].complete({})
+        {'hidden': 64}
+        """
+        for name in options:
+            if name not in self.options:
+                offered = nearest(name, self.options) if self.options else "It has none."
+                raise UnknownNameError(f"{self.name} has no option {name!r}. {offered}")
+        return {**self.options, **options}
+
+    def text(self, options: Mapping[str, Option] | None = None) -> str:
+        """Return name and options as one word for tables.
+
+        >>> KINDS["k_sparse"].text({"k": 16}), KINDS["mass_mean"].text({"covariance": True})
+        ('k_sparse:16', 'mass_mean:covariance')
+        """
+        parts = [self.name]
+        for name, value in self.complete(options or {}).items():
+            if isinstance(value, bool):
+                parts += [name] if value else []
+            else:
+                parts.append(str(value))
+        return ":".join(parts)
+
+    def _penalties(self, values: Sequence[float] | None) -> dict[str, Sequence[float]]:
+        if self.grid is None:
+            if values is not None:
+                raise ConfigError(f"{self.name} has no penalty to choose. Leave `penalties` out.")
+            return {}
+        name, defaults = self.grid
+        return {name: defaults if values is None else values}
+
+
+_C = ("C", (1e-4, 1e-3, 1e-2, 1e-1, 1.0))
+_ALPHA = ("alpha", (1.0, 10.0, 100.0, 1e3, 1e4))
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        kind.name: kind
+        for kind in (
+            Kind(
+                "logistic",
+                "Logistic regression, multinomial for more than two classes.",
+                "classification",
+                LinearProbe,
+                grid=_C,
+            ),
+            Kind(
+                "ridge",
+                "Ridge regression on +1 for a class and -1 for the rest.",
+                "classification",
+                RidgeProbe,
+                grid=_ALPHA,
+            ),
+            Kind(
+                "lda",
+                "Linear discriminant analysis with a Ledoit-Wolf covariance.",
+                "classification",
+                LdaProbe,
+            ),
+            Kind(
+                "mass_mean",
+                "The difference of the class means in raw space, tilted by the inverse covariance "
+                "if asked.",
+                "classification",
+                MassMeanProbe,
+                options={"covariance": False},
+            ),
+            Kind(
+                "nearest_mean",
+                "The class with the nearest mean, with features on one scale.",
+                "classification",
+                NearestMeanProbe,
+            ),
+            Kind(
+                "svm",
+                "Linear support vector machine, one class against the rest.",
+                "classification",
+                SvmProbe,
+                grid=_C,
+            ),
+            Kind(
+                "k_sparse",
+                "Logistic regression on the k features that tell the classes apart best.",
+                "classification",
+                KSparseProbe,
+                options={"k": 16},
+                grid=_C,
+            ),
+            Kind(
+                "mlp",
+                "Perceptron with one hidden layer: what is there, but not linearly.",
+                "classification",
+                MlpProbe,
+                options={"hidden": 64},
+                grid=("alpha", (0.1, 1.0, 10.0)),
+            ),
+            Kind(
+                "ridge_regression",
+                "Ridge regression on a number.",
+                "regression",
+                RidgeRegressionProbe,
+                grid=_ALPHA,
+            ),
+            Kind(
+                "structural_distance",
+                "Squared distances between tokens as distances in the dependency tree.",
+                "tree",
+                DistanceProbe,
+                options={"rank": 64},
+            ),
+            Kind(
+                "structural_depth",
+                "Squared norms of tokens as depths in the dependency tree.",
+                "tree",
+                DepthProbe,
+                options={"rank": 64},
+            ),
+            Kind(
+                "attention_pooled",
+                "Logistic regression on a text's tokens, weighted by a query that is learned.",
+                "text",
+                AttentionPooledProbe,
+                grid=("C", (1e-2, 1e-1, 1.0, 10.0)),
+            ),
+        )
+    }
+)
+
+
+def find_kind(name: str) -> Kind:
+    """Return the kind of that name.
+
+    Raises:
+        UnknownNameError: There is none; the text offers the nearest.
+
+    >>> find_kind("ksparse")
+    Traceback (most recent call last):
+    probekit.errors.UnknownNameError: Unknown kind of probe 'ksparse'. Nearest: k_sparse.
+    """
+    if name not in KINDS:
+        raise UnknownNameError(f"Unknown kind of probe {name!r}. {nearest(name, KINDS)}")
+    return KINDS[name]
+
+
+def raw_layers(estimator: BaseEstimator) -> tuple[Layer, ...]:
+    """Return a fitted probe as layers over raw rows, with a ReLU between two.
+
+    One layer, (n_out, n_features), for linear kinds; two for the MLP. Two classes have one output,
+    the score of the second.
+
+    Raises:
+        ConfigError: The probe reads trees or texts, not rows.
+
+    >>> probe = MassMeanProbe().fit([[0.0], [2.0]], [0, 1])
+    >>> raw_layers(probe)
+    (Layer(weight=array([[2.]]), bias=array([-2.])),)
+    """
+    check_is_fitted(estimator)
+    if isinstance(estimator, LayeredProbe | RidgeRegressionProbe):
+        return estimator.layers_
+    if isinstance(estimator, LinearProbe):
+        return (Layer(estimator.coef_, estimator.intercept_),)
+    raise ConfigError(
+        f"{type(estimator).__name__} is no stack of layers over single rows. Allowed are the kinds "
+        "for classification and regression."
+    )

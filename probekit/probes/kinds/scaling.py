@@ -1,0 +1,64 @@
+"""Standardising rows, and writing what was learned on them for the raw rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.probes.kinds.layers import Layer
+from probekit.probes.solver import Floats
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What to subtract from each feature and divide it by: `mean` and `scale` (n_features,)."""
+
+    mean: Floats
+    scale: Floats
+
+    @classmethod
+    def centred(cls, X: NDArray[np.floating]) -> Scaling:
+        """Return the scaling that takes the mean of X (n_samples, n_features) off, and no more.
+
+        >>> Scaling.centred(np.array([[1.0, 5.0], [3.0, 5.0]])).mean.tolist()
+        [2.0, 5.0]
+        """
+        mean: Floats = X.mean(axis=0, dtype=np.float64)
+        return cls(mean, np.ones_like(mean))
+
+    @classmethod
+    def standard(cls, X: NDArray[np.floating]) -> Scaling:
+        """Return the scaling to mean 0 and deviation 1; a constant feature becomes 0 everywhere.
+
+        >>> Scaling.standard(np.array([[1.0, 5.0], [3.0, 5.0]])).scale.tolist()
+        [1.0, inf]
+        """
+        mean = X.mean(axis=0, dtype=np.float64)
+        spread = X.std(axis=0, dtype=np.float64)
+        # One token at one place comes out of batches of different sizes with a few other last bits,
+        # and a sum of n numbers rounds to n epsilons: a spread below that is no data.
+        rounding = max(10 * np.finfo(X.dtype).eps, len(X) * np.finfo(np.float64).eps)
+        return cls(mean, np.where(spread <= rounding * np.abs(mean), np.inf, spread))
+
+    def apply(self, X: NDArray[np.floating]) -> Floats:
+        """Return X (n_samples, n_features) scaled, in float64.
+
+        >>> Scaling(np.array([1.0]), np.array([2.0])).apply(np.array([[5.0]])).tolist()
+        [[2.0]]
+        """
+        scaled = X.astype(np.float64)
+        scaled -= self.mean
+        scaled /= self.scale
+        return scaled
+
+    def fold(self, weight: Floats, bias: Floats) -> Layer:
+        """Return the layer on raw rows that equals this one, (n_out, n_features), on scaled rows.
+
+        >>> layer = Scaling(np.array([1.0]), np.array([2.0])).fold(np.array([[4.0]]), np.zeros(1))
+        >>> layer.weight.tolist(), layer.bias.tolist()
+        ([[2.0]], [-2.0])
+        """
+        raw = weight / self.scale
+        return Layer(raw, bias - raw @ self.mean)

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from probekit.errors import DataError
+from probekit.probes.estimator import LinearProbe
+from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
+from tests.probes.kinds import planted
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_token_at_a_random_place_is_found_where_the_mean_does_badly(seed):
+    X, y, texts, marks = planted.marked_texts(600, seed=seed)
+    known = texts < 400
+    probe = AttentionPooledProbe().fit(X[known], y[known], texts[known])
+    right = probe.predict(X[~known], texts[~known]) == y[~known]
+    means = X.reshape(600, 12, -1).mean(axis=1)
+    of_means = LinearProbe().fit(means[:400], y[::12][:400]).score(means[400:], y[::12][400:])
+    assert right.mean() > 0.97
+    assert of_means < 0.7
+    attention = probe.attention(X, texts)
+    np.testing.assert_allclose(np.bincount(texts, attention), 1)
+    assert attention[marks].mean() > 0.85
+
+
+def test_three_classes_are_told_apart_too():
+    X, y, texts, marks = planted.marked_texts(600)
+    y = np.repeat(np.random.default_rng(1).integers(3, size=600), 12)
+    X[:, 1:4] = np.random.default_rng(2).normal(size=(len(X), 3))
+    X[marks, 1 + y[marks]] += 5
+    known = texts < 400
+    probe = AttentionPooledProbe(C=1.0).fit(X[known], y[known], texts[known])
+    assert np.mean(probe.predict(X[~known], texts[~known]) == y[~known]) > 0.9
+    assert probe.decision_function(X, texts).shape == (len(X), 3)
+
+
+def test_single_tokens_are_plain_logistic_regression():
+    X, y = planted.three_classes()
+    reference = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, tol=1e-9, max_iter=9999))
+    reference.fit(X, y)
+    scores = AttentionPooledProbe(C=0.1).fit(X, y).decision_function(X)
+    expected = reference.decision_function(X)
+    centred = (part - part.mean(axis=1, keepdims=True) for part in (scores, expected))
+    np.testing.assert_allclose(*centred, atol=0.01)
+
+
+def test_all_tokens_of_a_text_get_one_answer_whatever_their_order():
+    X, y, texts, _ = planted.marked_texts(50)
+    probe = AttentionPooledProbe(C=1.0).fit(X, y, texts)
+    scores = probe.decision_function(X, texts)
+    assert np.array_equal(scores, np.repeat(scores[::12], 12))
+    mixed = np.random.default_rng(0).permutation(len(X))
+    np.testing.assert_allclose(probe.decision_function(X[mixed], texts[mixed]), scores[mixed])
+    np.testing.assert_allclose(
+        probe.attention(X[mixed], texts[mixed]), probe.attention(X, texts)[mixed]
+    )
+    again = AttentionPooledProbe(C=1.0).fit(X[mixed], y[mixed], texts[mixed])
+    np.testing.assert_allclose(again.query_, probe.query_, atol=1e-3)
+
+
+def test_the_scale_of_features_changes_nothing():
+    X, y, texts, _ = planted.marked_texts(100)
+    scaled = X * np.logspace(-2, 2, X.shape[1]) + 7
+    one, other = (AttentionPooledProbe(C=1.0).fit(rows, y, texts) for rows in (X, scaled))
+    np.testing.assert_allclose(one.attention(X, texts), other.attention(scaled, texts), atol=1e-3)
+
+
+def test_a_text_with_two_labels_is_refused():
+    with pytest.raises(DataError, match="tokens of one text are labelled b and a"):
+        AttentionPooledProbe(C=1.0).fit(np.eye(4), list("abba"), [0, 1, 1, 1])

@@ -1,0 +1,196 @@
+"""Every kind is a scikit-learn estimator, and answers bad input alike."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone, is_classifier
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from probekit.errors import ConfigError, DataError
+from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
+from probekit.probes.kinds.k_sparse import KSparseProbe
+from probekit.probes.kinds.lda import LdaProbe
+from probekit.probes.kinds.mass_mean import MassMeanProbe
+from probekit.probes.kinds.mlp import MlpProbe
+from probekit.probes.kinds.nearest_mean import NearestMeanProbe
+from probekit.probes.kinds.registry import KINDS
+from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
+from probekit.probes.kinds.structural import DepthProbe, DistanceProbe
+from probekit.probes.kinds.svm import SvmProbe
+from tests.probes.kinds import planted
+
+
+def as_chain(y):
+    """The checks hand in labels, not heads: each token gets the one before it for a head."""
+    return None if y is None else np.arange(len(np.asarray(y))) - 1
+
+
+class ChainDistanceProbe(DistanceProbe):
+    def fit(self, X, y, groups=None):
+        return super().fit(X, as_chain(y), groups)
+
+
+class ChainDepthProbe(DepthProbe):
+    def fit(self, X, y, groups=None):
+        return super().fit(X, as_chain(y), groups)
+
+
+CLASSIFIERS = [
+    MassMeanProbe(),
+    MassMeanProbe(covariance=True),
+    NearestMeanProbe(),
+    LdaProbe(),
+    RidgeProbe(alpha=1.0),
+    RidgeProbe(folds=2),
+    SvmProbe(C=0.1),
+    SvmProbe(folds=2),
+    KSparseProbe(k=2, C=0.1),
+    KSparseProbe(k=2, folds=2),
+    MlpProbe(hidden=16, alpha=1.0),
+    MlpProbe(hidden=16, alpha=(0.1, 1.0), folds=2),
+    AttentionPooledProbe(C=0.1),
+    AttentionPooledProbe(folds=2),
+]
+REGRESSORS = [RidgeRegressionProbe(alpha=1.0), RidgeRegressionProbe(folds=2)]
+STRUCTURAL = [ChainDistanceProbe(rank=2, max_iter=2), ChainDepthProbe(rank=2, max_iter=2)]
+ROWWISE = [*CLASSIFIERS, *REGRESSORS]
+
+
+@parametrize_with_checks([*ROWWISE, *STRUCTURAL])
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def test_every_kind_of_the_registry_but_the_logistic_is_checked():
+    checked = {type(estimator).__mro__[i] for estimator in [*ROWWISE, *STRUCTURAL] for i in (0, 1)}
+    assert {kind.estimator for kind in KINDS.values()} - checked == {KINDS["logistic"].estimator}
+
+
+@pytest.mark.parametrize("estimator", CLASSIFIERS, ids=str)
+class TestClassifiers:
+    def test_a_planted_direction_is_found(self, estimator):
+        X, y, _ = planted.direction(gap=5.0)
+        k = {"k": 20} if isinstance(estimator, KSparseProbe) else {}
+        probe = clone(estimator).set_params(**k).fit(X[:1500], y[:1500])
+        assert probe.score(X[1500:], y[1500:]) > 0.97
+
+    def test_one_class_is_refused(self, estimator):
+        with pytest.raises(DataError, match="one class, a"):
+            clone(estimator).fit(np.eye(4), list("aaaa"))
+
+    @pytest.mark.parametrize("y", [[1, "1", 2, 2], ["a", None, "a", "b"], [["a"], 1, 2, 3]])
+    def test_labels_of_mixed_types_are_refused(self, estimator, y):
+        for labels in (y, np.array(y, dtype=object)):
+            with pytest.raises(DataError, match=r"the labels mix types: \w+, \w+"):
+                clone(estimator).fit(np.eye(4), labels)
+
+    def test_a_class_with_one_member_is_fitted(self, estimator):
+        X, y, _ = planted.direction(n_samples=40, n_features=4)
+        y[:] = np.arange(40) % 2
+        y[0] = 2
+        assert np.isfinite(clone(estimator).fit(X, y).decision_function(X)).all()
+        two = np.append(np.zeros(39, int), 1)
+        assert np.isfinite(clone(estimator).fit(X, two).decision_function(X)).all()
+
+    def test_more_features_than_rows_are_fitted(self, estimator):
+        generator = np.random.default_rng(0)
+        y = np.arange(20) % 2
+        X = generator.normal(size=(20, 100)) + 3 * y[:, None]
+        assert clone(estimator).fit(X, y).score(X, y) > 0.9
+
+    def test_duplicate_rows_with_contradicting_labels_are_fitted(self, estimator):
+        X = np.repeat(np.random.default_rng(0).normal(size=(10, 3)), 2, axis=0)
+        probe = clone(estimator).fit(X, np.arange(20) % 2)
+        assert np.isfinite(probe.decision_function(X)).all()
+
+    def test_rows_that_are_all_the_same_are_fitted(self, estimator):
+        probe = clone(estimator).fit(np.full((20, 3), 7.3), np.arange(20) % 3)
+        assert np.isfinite(probe.decision_function(np.full((2, 3), 7.3))).all()
+
+
+@pytest.mark.parametrize("estimator", ROWWISE, ids=str)
+class TestAllOnRows:
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    def test_features_that_are_not_finite_are_refused(self, estimator, value):
+        X, y, _ = planted.direction(n_samples=20)
+        X[3, 2] = value
+        with pytest.raises(ValueError, match=r"Input X contains (NaN|infinity)"):
+            clone(estimator).fit(X, y)
+
+    def test_constant_columns_change_nothing(self, estimator):
+        X, y, _ = planted.direction(n_samples=200, n_features=4)
+        wide = np.column_stack([X, np.full(200, 1e4), np.zeros(200)]).astype(np.float32)
+        # The spread that batches of different sizes leave in a constant is rounding too.
+        wide[::2, 4] = np.nextafter(np.float32(1e4), np.float32(2e4))
+        narrow, broad = clone(estimator), clone(estimator)
+        guesses = narrow.fit(wide[:, :4], y).predict(wide[:, :4]), broad.fit(wide, y).predict(wide)
+        if is_classifier(estimator):
+            # The MLP draws its first weights anew for another width.
+            same = 0.9 if isinstance(estimator, MlpProbe) else 0.97
+            assert np.mean(guesses[0] == guesses[1]) > same
+        else:
+            np.testing.assert_allclose(*guesses, atol=1e-6)
+
+    def test_how_the_fit_went_is_told_without_a_warning(self, estimator):
+        X, y, _ = planted.direction(n_samples=400, n_features=8)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            probe = clone(estimator).fit(X, y)
+        assert probe.converged_ is True
+        assert isinstance(probe.n_iter_, int)
+        assert probe.n_iter_ >= 1
+        if "max_iter" in probe.get_params():
+            assert not probe.set_params(max_iter=1).fit(X, y).converged_
+
+    def test_groups_that_do_not_fit_the_rows_are_refused(self, estimator):
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            clone(estimator).fit(np.eye(4), [0, 1, 0, 1], groups=[0, 1])
+
+
+PENALISED = [RidgeProbe, RidgeRegressionProbe, SvmProbe, KSparseProbe, MlpProbe]
+
+
+@pytest.mark.parametrize("estimator", [*PENALISED, AttentionPooledProbe])
+@pytest.mark.parametrize("value", [0, -1.0, [0.1, 0.0], [], np.inf, np.nan, [0.1, 0.1]])
+def test_penalties_that_are_not_positive_or_stand_twice_are_refused(estimator, value):
+    (name,) = {"alpha", "C"} & set(estimator().get_params())
+    with pytest.raises(ConfigError, match=rf"{name} (must be positive|holds a value twice)"):
+        estimator(**{name: value}).fit(np.eye(4), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("estimator", "parameter"),
+    [
+        *((kind, "folds") for kind in [*PENALISED, AttentionPooledProbe]),
+        *((kind, "max_iter") for kind in [SvmProbe, KSparseProbe, MlpProbe, AttentionPooledProbe]),
+        *((kind, name) for kind in (DistanceProbe, DepthProbe) for name in ("rank", "max_iter")),
+        (MlpProbe, "hidden"),
+        (KSparseProbe, "k"),
+    ],
+)
+def test_counts_that_are_too_small_are_refused(estimator, parameter):
+    with pytest.raises(ConfigError, match=f"{parameter} is 0, but must be [12] or more"):
+        estimator(**{parameter: 0}).fit(np.eye(4), [-1, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("estimator", "name", "weak", "strong"),
+    [
+        (RidgeProbe(), "alpha", 1e-3, 1e3),
+        (RidgeRegressionProbe(), "alpha", 1e-3, 1e3),
+        (MlpProbe(hidden=4), "alpha", 1e-3, 30),
+        (SvmProbe(), "C", 1e3, 1e-4),
+        (KSparseProbe(k=100), "C", 1e3, 1e-3),
+    ],
+    ids=str,
+)
+def test_groups_stay_whole_when_a_penalty_is_chosen(estimator, name, weak, strong):
+    # Each row stands ten times: without groups the fit that learns rows by heart looks best.
+    generator = np.random.default_rng(1)
+    X = generator.normal(size=(120, 100))
+    y = (X[:, 0] + generator.normal(size=120) > 0).astype(int)
+    copies = np.repeat(np.arange(120), 10)
+    probe = estimator.set_params(**{name: (weak, strong)})
+    assert getattr(probe.fit(X[copies], y[copies]), f"{name}_") == weak
+    assert getattr(probe.fit(X[copies], y[copies], groups=copies), f"{name}_") == strong

@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+
+from probekit.errors import ConfigError, UnknownNameError
+from probekit.probes.kinds.layers import apply_layers
+from probekit.probes.kinds.registry import KINDS, find_kind, raw_layers
+from tests.probes.kinds import planted
+
+ON_ROWS = [kind for kind in KINDS.values() if kind.task in ("classification", "regression")]
+
+
+def test_names_and_tasks_are_told_alike_everywhere():
+    assert {name: kind.name for name, kind in KINDS.items()} == {name: name for name in KINDS}
+    assert {kind.task for kind in KINDS.values()} == {
+        "classification",
+        "regression",
+        "tree",
+        "text",
+    }
+    for kind in KINDS.values():
+        assert kind.summary.endswith(".")
+        assert kind.summary.count(". ") == 0
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=str)
+def test_what_is_chosen_reaches_the_estimator(kind):
+    other = {name: value + 3 for name, value in kind.options.items()}
+    values = kind.build(seed=7, max_iter=11, folds=3, **other).get_params()
+    expected = {"random_state": 7, "max_iter": 11, "folds": 3, **other}
+    if kind.grid:
+        expected[kind.grid[0]] = kind.grid[1]
+    assert values == {name: expected.get(name, value) for name, value in values.items()}
+    assert set(other) <= set(values)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=str)
+def test_defaults_of_the_registry_are_those_of_the_estimators(kind):
+    own = kind.estimator().get_params()
+    if kind.grid:
+        assert own[kind.grid[0]] == kind.grid[1]
+    assert {name: own[name] for name in kind.options if name != "k"} == {
+        name: value for name, value in kind.options.items() if name != "k"
+    }
+
+
+def test_penalties_take_the_place_of_the_grid():
+    assert KINDS["svm"].build(penalties=[0.5]).C == [0.5]
+    assert KINDS["ridge"].build(penalties=[0.5]).alpha == [0.5]
+    with pytest.raises(ConfigError, match="lda has no penalty"):
+        KINDS["lda"].build(penalties=[0.5])
+
+
+def test_unknown_names_offer_the_nearest():
+    with pytest.raises(UnknownNameError, match=r"'mas_mean'\. Nearest: mass_mean"):
+        find_kind("mas_mean")
+    with pytest.raises(UnknownNameError, match=r"mlp has no option 'hiden'\. Nearest: hidden"):
+        KINDS["mlp"].build(hiden=3)
+    with pytest.raises(UnknownNameError, match=r"svm has no option 'k'\. It has none"):
+        KINDS["svm"].text({"k": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("logistic", {}, "logistic"),
+        ("mass_mean", {}, "mass_mean"),
+        ("mass_mean", {"covariance": True}, "mass_mean:covariance"),
+        ("k_sparse", {"k": 4}, "k_sparse:4"),
+        ("k_sparse", None, "k_sparse:16"),
+        ("structural_depth", {"rank": 8}, "structural_depth:8"),
+    ],
+)
+def test_options_stand_in_the_text(name, options, text):
+    assert KINDS[name].text(options) == text
+
+
+@pytest.mark.parametrize("classes", ["ab", "abc"])
+@pytest.mark.parametrize("kind", ON_ROWS, ids=str)
+def test_raw_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
+    X, y = planted.three_classes()
+    X, y = X[np.isin(y, list(classes))], y[np.isin(y, list(classes))]
+    small = {"k_sparse": {"k": 2}, "mlp": {"hidden": 5}}.get(kind.name, {})
+    penalties = {"penalties": [0.1]} if kind.grid else {}
+    probe = kind.build(max_iter=100, **penalties, **small)
+    probe.fit(X, X[:, 0] if kind.task == "regression" else y)
+    layers = raw_layers(probe)
+    answer = probe.predict if kind.task == "regression" else probe.decision_function
+    values = apply_layers(layers, X)
+    np.testing.assert_allclose(np.squeeze(values), answer(X), atol=1e-8)
+    n_out = 1 if kind.task == "regression" or classes == "ab" else 3
+    shapes = [layer.weight.shape for layer in layers]
+    assert shapes == ([(5, 6), (n_out, 5)] if kind.name == "mlp" else [(n_out, 6)])
+    assert [len(layer.bias) for layer in layers] == [shape[0] for shape in shapes]
+    # Not the same on scaled rows: the scaler is folded in.
+    assert not np.allclose(apply_layers(layers, (X - X.mean(axis=0)) / X.std(axis=0)), values)
+
+
+@pytest.mark.parametrize("name", ["structural_distance", "attention_pooled"])
+def test_what_reads_no_single_rows_has_no_layers(name):
+    penalties = {"penalties": [1.0]} if KINDS[name].grid else {}
+    probe = KINDS[name].build(max_iter=1, **penalties).fit(np.eye(4), [-1, 0, 0, 0])
+    with pytest.raises(ConfigError, match="no stack of layers over single rows"):
+        raw_layers(probe)
