@@ -186,6 +186,70 @@ def attention(
     click.echo(str(write_attention_page(model, texts, out, layer=layer, head=head, bos=bos)))
 
 
+_probe_argument = click.argument("probe", type=click.Path(path_type=Path))
+
+
+@cli.command()
+@_probe_argument
+@click.option("--text", "texts", multiple=True, help="What is read; repeatable.")
+@click.option("--file", type=click.Path(path_type=Path), help="A file of texts.")
+@click.option("--format", help="Of the file: txt, one text a line (the default), csv, tsv, jsonl.")
+@click.option("--column", help="Column of a table that holds the texts.  [default: text]")
+@click.option("--per", type=click.Choice(["text", "token"]), help="What gets an answer.")
+@click.option("--out", type=click.Path(path_type=Path), help="A .html, .csv or .jsonl to write.")
+@click.option("--model", help="Where the probe's model is now.")
+@click.option(
+    "--allow-other-model", is_flag=True, help="Go on with a model that is not the probe's."
+)
+@click.option(
+    "--too-long", type=click.Choice(["error", "truncate", "skip"]), default="error",
+    show_default=True, help="For texts that exceed the context.",
+)  # fmt: skip
+@click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
+def apply(
+    probe: Path, texts: tuple[str, ...], file: Path | None, format: str | None,
+    column: str | None, per: Any, out: Path | None, **options: Any,
+) -> None:  # fmt: skip
+    """Read new texts with a kept probe: a label and a score per text or per token."""
+    from probekit.cli.answers import show_answers
+    from probekit.cli.terminal import watching
+    from probekit.data.texts import read_texts
+    from probekit.pipeline.apply import apply_probe, choose_per
+    from probekit.pipeline.exports import check_answer_file, write_answers
+    from probekit.probes.saved import SavedProbe
+
+    if not texts and file is None:
+        raise click.UsageError("Give what is to be read: --text or --file.")
+    if out is not None:
+        check_answer_file(out)
+    saved = SavedProbe.load(probe)
+    per = choose_per(saved, per)
+    if file is not None:
+        texts += read_texts(file, format, column)
+    with watching() as watcher:
+        readings = apply_probe(saved, texts, watcher=watcher, **options)
+    if per == "token" and saved.facts.at != "all":
+        told = f"note: trained at: {saved.facts.at}; at other tokens the probe was never tested"
+        click.echo(told, err=True)
+    if out is None:
+        show_answers(readings, saved, per)
+    else:
+        click.echo(str(write_answers(out, readings, saved, per)))
+
+
+@cli.command()
+@_probe_argument
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The .npy to write.")
+@click.option("--unit", is_flag=True, help="Bring each direction to length 1.")
+def directions(probe: Path, out: Path, unit: bool) -> None:
+    """Write the directions that a kept probe reads along, for numpy, with a JSON of their names."""
+    from probekit.pipeline.exports import write_directions
+    from probekit.probes.saved import SavedProbe
+
+    for path in write_directions(SavedProbe.load(probe), out, unit=unit):
+        click.echo(str(path))
+
+
 @cli.command()
 @_file_options
 def validate(file: Path, overrides: tuple[str, ...]) -> None:
