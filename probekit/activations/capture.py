@@ -121,8 +121,8 @@ def stream_rows(
 ) -> Iterator[tuple[IntArray, dict[str, FloatArray]]]:
     """Yield the numbers of some rows and their values at each site, until all rows were there.
 
-    The numbers are those that `capture` would put on disk, of which nothing is written; `on_batch`
-    hears of how many rows were computed.
+    The numbers are those that `capture` would put on disk, of which nothing is written; rows of one
+    example need not stand together in the plan. `on_batch` hears how many rows were computed.
 
     Raises:
         ConfigError: a site has no pos axis.

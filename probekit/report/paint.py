@@ -21,6 +21,8 @@ HUES = (
 )  # fmt: skip
 # How much of a hue the strongest paint is; the rest is the ground.
 DENSEST = 0.55
+# The share of tokens within the scale; the paint of those beyond goes no deeper.
+TYPICAL = 0.95
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Palette:
 
     @classmethod
     def of(cls, readings: Iterable[TextReading], classes: Sequence[str]) -> Palette:
-        """Return the palette in which the scores of these texts fill the scale.
+        """Return the palette for these texts, in which all but the extreme scores can be told.
 
         The first token of a text has no say where there are others: GPT-2 rests its attention on
         position 0, whose norm, and with it the score, would leave all others pale.
@@ -73,8 +75,8 @@ class Palette:
         """
         scores = [a.score for reading in readings for a in reading.answers[1:] or reading.answers]
         if classes:
-            return cls(tuple(classes), 0.0, max(map(abs, scores), default=0.0) or 1.0)
-        return cls((), min(scores, default=0.0), max(scores, default=1.0))
+            return cls(tuple(classes), 0.0, _quantile([abs(s) for s in scores], TYPICAL) or 1.0)
+        return cls((), _quantile(scores, 1 - TYPICAL), _quantile(scores, TYPICAL))
 
     def paint(self, answer: Answer) -> Paint:
         """Return the paint of an answer.
@@ -94,6 +96,12 @@ class Palette:
         if len(self.classes) == 2:
             return (LOW, HIGH)[self.classes.index(label)]
         return HUES[self.classes.index(label) % len(HUES)]
+
+
+def _quantile(scores: Sequence[float], share: float) -> float:
+    """Return the score that this share of all reaches at most; one of them, 0 without any."""
+    ordered = sorted(scores)
+    return ordered[round(share * (len(ordered) - 1))] if ordered else 0.0
 
 
 def _share(value: float) -> float:

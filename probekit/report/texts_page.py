@@ -49,7 +49,7 @@ class Key:
 
     names: tuple[tuple[str, str], ...]
     ends: tuple[str, ...] = ()
-    low: str = "transparent"
+    low: str = NUMBER
     high: str = NUMBER
 
 
@@ -59,7 +59,8 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
     return render(
         "texts.html",
         facts=facts,
-        title=f"What a {facts.kind} probe reads: {', '.join(classes) or 'a number'}",
+        title=f"What a {facts.kind} probe reads: {_answers(classes)}",
+        position=_position(facts),
         tested=_tested(facts),
         key=_key(palette),
         densest=DENSEST,
@@ -97,10 +98,22 @@ def _key(palette: Palette) -> Key:
     limit = format_number(palette.high)
     if len(palette.classes) == 2:
         low, high = palette.classes
-        return Key(((low, LOW), (high, HIGH)), (f"−{limit}", "0", f"+{limit}"), LOW, HIGH)
+        return Key(((low, LOW), (high, HIGH)), (f"≤ −{limit}", "0", f"≥ +{limit}"), LOW, HIGH)
     if palette.classes:
         return Key(tuple((name, palette.hue(name)) for name in palette.classes))
-    return Key((("value", NUMBER),), (format_number(palette.low), limit))
+    return Key((("value", NUMBER),), (f"≤ {format_number(palette.low)}", f"≥ {limit}"))
+
+
+def _answers(classes: Sequence[str]) -> str:
+    if len(classes) > 3:
+        return f"{len(classes)} classes"
+    return " or ".join(classes) or "a number"
+
+
+def _position(facts: ProbeFacts) -> str:
+    """Return where the probe was trained: `last`, `word:first`, `index:3`."""
+    detail = facts.position.get({"index": "index", "word": "pieces"}.get(facts.at, ""))
+    return facts.at if detail is None else f"{facts.at}:{detail}"
 
 
 def _tested(facts: ProbeFacts) -> str:
