@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
@@ -189,12 +190,37 @@ def attention(
 _probe_argument = click.argument("probe", type=click.Path(path_type=Path))
 
 
+def _texts_options(function: Function) -> Function:
+    """Add the options that say which texts are read, and give the function the texts."""
+
+    @_options(
+        click.option("--text", "texts", multiple=True, help="What is read; repeatable."),
+        click.option("--file", type=click.Path(path_type=Path), help="A file of texts."),
+        click.option(
+            "--format", help="Of the file: txt (a text a line; default), csv, tsv, jsonl."
+        ),
+        click.option("--column", help="Column of a table with the texts.  [default: text]"),
+    )
+    @wraps(function)
+    def with_texts(
+        texts: tuple[str, ...], file: Path | None, format: str | None, column: str | None,
+        **others: Any,
+    ) -> Any:  # fmt: skip
+        from probekit.data.texts import read_texts
+
+        if file is None and (format or column):
+            raise click.UsageError("--format and --column say how --file is read; give it too.")
+        if not texts and file is None:
+            raise click.UsageError("Give what is to be read: --text or --file.")
+        read = () if file is None else read_texts(file, format, column)
+        return function(texts=(*texts, *read), **others)
+
+    return with_texts  # type: ignore[return-value]  # click calls it by the names of its options
+
+
 @cli.command()
 @_probe_argument
-@click.option("--text", "texts", multiple=True, help="What is read; repeatable.")
-@click.option("--file", type=click.Path(path_type=Path), help="A file of texts.")
-@click.option("--format", help="Of the file: txt, one text a line (the default), csv, tsv, jsonl.")
-@click.option("--column", help="Column of a table that holds the texts.  [default: text]")
+@_texts_options
 @click.option("--per", type=click.Choice(["text", "token"]), help="What gets an answer.")
 @click.option("--out", type=click.Path(path_type=Path), help="A .html, .csv or .jsonl to write.")
 @click.option("--model", help="Where the probe's model is now.")
@@ -207,34 +233,31 @@ _probe_argument = click.argument("probe", type=click.Path(path_type=Path))
 )  # fmt: skip
 @click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
 def apply(
-    probe: Path, texts: tuple[str, ...], file: Path | None, format: str | None,
-    column: str | None, per: Any, out: Path | None, **options: Any,
+    probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, model: str | None,
+    allow_other_model: bool, too_long: Any, device: str,
 ) -> None:  # fmt: skip
     """Read new texts with a kept probe: a label and a score per text or per token."""
     from probekit.cli.answers import show_answers
     from probekit.cli.terminal import watching
-    from probekit.data.texts import read_texts
-    from probekit.pipeline.apply import apply_probe, choose_per
+    from probekit.pipeline.apply import apply_probe, caution, choose_per
     from probekit.pipeline.exports import check_answer_file, write_answers
     from probekit.probes.saved import SavedProbe
 
-    if not texts and file is None:
-        raise click.UsageError("Give what is to be read: --text or --file.")
     if out is not None:
         check_answer_file(out)
     saved = SavedProbe.load(probe)
     per = choose_per(saved, per)
-    if file is not None:
-        texts += read_texts(file, format, column)
     with watching() as watcher:
-        readings = apply_probe(saved, texts, watcher=watcher, **options)
-    if per == "token" and saved.facts.at != "all":
-        told = f"note: trained at: {saved.facts.at}; at other tokens the probe was never tested"
-        click.echo(told, err=True)
-    if out is None:
-        show_answers(readings, saved, per)
-    else:
+        readings = apply_probe(
+            saved, texts, model=model, device=device, allow_other_model=allow_other_model,
+            too_long=too_long, watcher=watcher,
+        )  # fmt: skip
+    if out is not None:
         click.echo(str(write_answers(out, readings, saved, per)))
+        return
+    for sentence in caution(saved, per):
+        click.echo(f"note: {sentence}", err=True)
+    show_answers(readings, saved, per)
 
 
 @cli.command()

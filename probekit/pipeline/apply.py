@@ -46,6 +46,16 @@ def choose_per(probe: SavedProbe, per: Per | None) -> Per:
     return per or ("text" if has_place else "token")
 
 
+def caution(probe: SavedProbe, per: Per) -> list[str]:
+    """Return what should be known before such answers are quoted, in sentences."""
+    if per == "text" or probe.facts.at == "all":
+        return []
+    return [
+        f"The probe was trained at: {probe.facts.at}. At other tokens it was never tested; and "
+        "what can be decoded need not be used."
+    ]
+
+
 @dataclass(frozen=True)
 class _Network:
     """The model that a probe reads, and where it reads it."""

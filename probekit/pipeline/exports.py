@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,11 +42,11 @@ def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe
     if path.suffix == ".html":
         write_atomic(path, texts_page(readings, probe.classes, probe.facts))
         return path
-    table = pd.DataFrame(tidy_rows(readings, probe.classes, per))
+    rows = tidy_rows(readings, probe.classes, per)
     if path.suffix == ".csv":
-        write_atomic(path, table.to_csv(index=False, lineterminator="\n"))
+        write_atomic(path, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
     else:
-        write_atomic(path, table.to_json(orient="records", lines=True, force_ascii=False))
+        write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return path
 
 

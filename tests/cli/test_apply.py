@@ -130,6 +130,7 @@ def test_a_terminal_with_colours_shows_the_tokens_themselves(keep, tmp_path, cla
         (["apply", "nothing", "--text", "a"], 3, "no probe file"),
         (["apply", ".", "--text", "a"], 3, "folder"),
         (["apply", "probe"], 2, "--text or --file"),
+        (["apply", "probe", "--text", "a", "--column", "b"], 2, "give it too"),
         (["apply", "probe", "--text", ""], 2, "empty"),
         (["apply", "probe", "--file", "none.txt"], 3, "none.txt"),
         (["apply", "probe", "--file", "rows.csv"], 2, "--format csv"),

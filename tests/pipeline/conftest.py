@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from probekit.activations.capture import capture
 from probekit.activations.store import ActivationStore
@@ -67,7 +68,8 @@ def make_kept(tmp_path_factory, repository):
         )
         prepared = prepare(experiment)
         captured = capture(
-            GPT2.from_pretrained("mini"), prepared.tokenizer.digest, prepared.ids, prepared.plan,
+            GPT2.from_pretrained("mini", getattr(torch, experiment.model.dtype)),
+            prepared.tokenizer.digest, prepared.ids, prepared.plan,
             prepared.sites, root=folder / "cache", dtype=experiment.capture.dtype,
         )  # fmt: skip
         return Kept(folder, experiment, prepared, captured.store)

@@ -12,7 +12,7 @@ from probekit.errors import CheckpointError, ConfigError, DataError, MissingErro
 from probekit.model.gpt2 import GPT2, Block
 from probekit.model.sources import MINI
 from probekit.model.tokenizer import Tokenizer
-from probekit.pipeline.apply import apply_probe, choose_per
+from probekit.pipeline.apply import apply_probe, caution, choose_per
 from probekit.probes.saved import SavedProbe
 
 TEXTS = ("The keys to the old cabinet", "A dog", "The", "The key near the doors of the long house")
@@ -73,6 +73,7 @@ def test_training_texts_get_the_answers_of_the_rows_in_the_store(kept, sites, vi
         ["tokens.position={at: index, index: 1}"],
         ["tokens.position.at=first", "tokens.bos=true"],
         ["capture.dtype=float16"],
+        ["model.dtype=float64"],
     ],
     ids=str,
 )
@@ -143,6 +144,9 @@ def test_a_probe_of_marked_words_answers_for_tokens_only(number_probe, at):
     with pytest.raises(ConfigError, match=f"trained at: {at}"):
         choose_per(probe, "text")
     assert choose_per(number_probe, None) == "text"
+    assert bool(caution(probe, "token")) == (at != "all")
+    assert caution(number_probe, "token")
+    assert caution(number_probe, "text") == []
 
 
 def test_a_text_too_short_for_the_index_has_no_answer(number_probe):
