@@ -31,7 +31,7 @@ def show_answers(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -
         return
     palette = Palette.of(readings, probe.classes)
     for number, reading in enumerate(readings, start=1):
-        line = Text(f"{number} ", style="dim")
+        line = Text().append(f"{number} ", "dim")
         line.append_text(_tokens(reading, palette) if per == "token" else _whole(reading, palette))
         console.print(line, overflow="fold")
     console.print(_legend(palette))

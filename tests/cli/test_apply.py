@@ -119,6 +119,8 @@ def test_a_terminal_with_colours_shows_the_tokens_themselves(keep, tmp_path, cla
     plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
     assert "\x1b" not in plain
     assert "<U+001B>" in plain
+    assert "\x1b[2m1 \x1b[0m" in done.stdout  # only the number is dim
+    assert "\x1b[2;" not in done.stdout
     assert "48;2;" in done.stdout
     for name in classes:
         assert f" {name} " in done.stdout
