@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from probekit.model.generate import generate
     from probekit.model.gpt2 import GPT2
     from probekit.model.tokenizer import Tokenizer
+    from probekit.pipeline.apply import apply_probe
     from probekit.pipeline.run import run
     from probekit.probes.estimator import LinearProbe
+    from probekit.probes.saved import SavedProbe
 
 __all__ = [
     "GPT2",
@@ -27,8 +29,10 @@ __all__ = [
     "Experiment",
     "GPT2Config",
     "LinearProbe",
+    "SavedProbe",
     "Tokenizer",
     "__version__",
+    "apply_probe",
     "generate",
     "run",
 ]
@@ -40,7 +44,9 @@ _HOME = {
     "GPT2": "probekit.model.gpt2",
     "GPT2Config": "probekit.model.config",
     "LinearProbe": "probekit.probes.estimator",
+    "SavedProbe": "probekit.probes.saved",
     "Tokenizer": "probekit.model.tokenizer",
+    "apply_probe": "probekit.pipeline.apply",
     "generate": "probekit.model.generate",
     "run": "probekit.pipeline.run",
 }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.identity import BATCH_TOKENS, SHARD_ROWS, IntArray, identify
-from probekit.activations.store import ActivationStore
+from probekit.activations.store import ActivationStore, FloatArray
 from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError
 from probekit.model.gpt2 import GPT2
@@ -108,6 +108,31 @@ def capture(
         store.seal()
     reused = len(shards) * len(sites) - computed
     return Captured(store, computed, reused, store.digest_of(sites))
+
+
+def stream_rows(
+    model: GPT2,
+    tokens: Sequence[IntArray],
+    plan: RowPlan,
+    sites: Sequence[str],
+    *,
+    dtype: str = "float32",
+    on_batch: Callable[[int], None] | None = None,
+) -> Iterator[tuple[IntArray, dict[str, FloatArray]]]:
+    """Yield the numbers of some rows and their values at each site, until all rows were there.
+
+    The numbers are those that `capture` would put on disk, of which nothing is written; rows of one
+    example need not stand together in the plan. `on_batch` hears how many rows were computed.
+
+    Raises:
+        ConfigError: a site has no pos axis.
+    """
+    check_storable(sites)
+    sequences, sequence_of_row = _unique_sequences(tokens, plan)
+    for rows in _shards(sequence_of_row):
+        batches = _batches(rows, sequence_of_row, sequences)
+        values = _run_shard(model, batches, plan, sites, dtype, len(rows), on_batch)
+        yield rows, {site: value.numpy() for site, value in values.items()}
 
 
 def estimate_seconds(

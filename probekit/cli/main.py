@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
@@ -184,6 +185,92 @@ def attention(
     from probekit.pipeline.attention import write_attention_page
 
     click.echo(str(write_attention_page(model, texts, out, layer=layer, head=head, bos=bos)))
+
+
+_probe_argument = click.argument("probe", type=click.Path(path_type=Path))
+
+
+def _texts_options(function: Function) -> Function:
+    """Add the options that say which texts are read, and give the function the texts."""
+
+    @_options(
+        click.option("--text", "texts", multiple=True, help="What is read; repeatable."),
+        click.option("--file", type=click.Path(path_type=Path), help="A file of texts."),
+        click.option(
+            "--format", help="Of the file: txt (a text a line; default), csv, tsv, jsonl."
+        ),
+        click.option("--column", help="Column of a table with the texts.  [default: text]"),
+    )
+    @wraps(function)
+    def with_texts(
+        texts: tuple[str, ...], file: Path | None, format: str | None, column: str | None,
+        **others: Any,
+    ) -> Any:  # fmt: skip
+        from probekit.data.texts import read_texts
+
+        if file is None and (format or column):
+            raise click.UsageError("--format and --column say how --file is read; give it too.")
+        if not texts and file is None:
+            raise click.UsageError("Give what is to be read: --text or --file.")
+        read = () if file is None else read_texts(file, format, column)
+        return function(texts=(*texts, *read), **others)
+
+    return with_texts  # type: ignore[return-value]  # click calls it by the names of its options
+
+
+@cli.command()
+@_probe_argument
+@_texts_options
+@click.option("--per", type=click.Choice(["text", "token"]), help="What gets an answer.")
+@click.option("--out", type=click.Path(path_type=Path), help="A .html, .csv or .jsonl to write.")
+@click.option("--model", help="Where the probe's model is now.")
+@click.option(
+    "--allow-other-model", is_flag=True, help="Go on with a model that is not the probe's."
+)
+@click.option(
+    "--too-long", type=click.Choice(["error", "truncate", "skip"]), default="error",
+    show_default=True, help="For texts that exceed the context.",
+)  # fmt: skip
+@click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
+def apply(
+    probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, model: str | None,
+    allow_other_model: bool, too_long: Any, device: str,
+) -> None:  # fmt: skip
+    """Read new texts with a kept probe: a label and a score per text or per token."""
+    from probekit.cli.answers import show_answers
+    from probekit.cli.terminal import watching
+    from probekit.pipeline.apply import apply_probe, caution, choose_per
+    from probekit.pipeline.exports import check_answer_file, write_answers
+    from probekit.probes.saved import SavedProbe
+
+    if out is not None:
+        check_answer_file(out)
+    saved = SavedProbe.load(probe)
+    per = choose_per(saved, per)
+    with watching() as watcher:
+        readings = apply_probe(
+            saved, texts, model=model, device=device, allow_other_model=allow_other_model,
+            too_long=too_long, watcher=watcher,
+        )  # fmt: skip
+    if out is not None:
+        click.echo(str(write_answers(out, readings, saved, per)))
+        return
+    for sentence in caution(saved, per):
+        click.echo(f"note: {sentence}", err=True)
+    show_answers(readings, saved, per)
+
+
+@cli.command()
+@_probe_argument
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The .npy to write.")
+@click.option("--unit", is_flag=True, help="Bring each direction to length 1.")
+def directions(probe: Path, out: Path, unit: bool) -> None:
+    """Write the directions that a kept probe reads along, for numpy, with a JSON of their names."""
+    from probekit.pipeline.exports import write_directions
+    from probekit.probes.saved import SavedProbe
+
+    for path in write_directions(SavedProbe.load(probe), out, unit=unit):
+        click.echo(str(path))
 
 
 @cli.command()

@@ -12,7 +12,7 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -107,6 +107,35 @@ def read_dataset(
     )
 
 
+def read_column(path: Path, *, format: str, column: str) -> tuple[str, ...]:
+    r"""Return the cells of one column of a CSV, TSV or JSON Lines file, in its order.
+
+    Raises:
+        ConfigError: the column is not in the file.
+        MissingError: there is no such file.
+        DataError: the contents are wrong, or a cell is empty; the message gives file and line.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "answers.tsv"
+    >>> _ = path.write_text("text\tlabel\nYes, please.\tyes\n")
+    >>> read_column(path, format="tsv", column="text")
+    ('Yes, please.',)
+    """
+    text = read_text(path)
+    found: list[str] = []
+    header = f"{path}:{_first_line(text)}"
+    for line, cells in _ROWS[format](path, text):
+        where = f"{path}:{line}"
+        _require_columns(where if found else header, (column,), cells, first=not found)
+        cell = _string(f"{where}: column {column!r}", cells[column])
+        if not cell.strip():
+            raise DataError(f"{where}: column {column!r} is empty. Fill it in, or remove the row.")
+        found.append(cell)
+    if not found:
+        raise DataError(f"{path}:1: the file holds no rows of data.")
+    return tuple(found)
+
+
 def _read_table(path: Path, format: str, columns: TableColumns, name: str) -> Dataset:
     examples: list[Example] = []
     line_of_id: dict[str, int] = {}
@@ -114,7 +143,7 @@ def _read_table(path: Path, format: str, columns: TableColumns, name: str) -> Da
     header = f"{path}:{_first_line(text)}"
     for line, cells in _ROWS[format](path, text):
         where = f"{path}:{line}"
-        _require_columns(where if examples else header, columns, cells, first=not examples)
+        _require_columns(where if examples else header, columns.names, cells, first=not examples)
         example = _example(where, cells, columns, row=f"row {len(examples) + 1}")
         if example.id in line_of_id:
             raise DataError(
@@ -134,16 +163,16 @@ def _first_line(text: str) -> int:
 
 
 def _require_columns(
-    where: str, columns: TableColumns, cells: Mapping[str, Any], *, first: bool
+    where: str, columns: Sequence[str], cells: Mapping[str, Any], *, first: bool
 ) -> None:
-    missing = next((column for column in columns.names if column not in cells), None)
+    missing = next((column for column in columns if column not in cells), None)
     if missing is None:
         return
     message = f"{where}: no column {missing!r}. {nearest(missing, cells)}"
     alone = next(iter(cells)) if len(cells) == 1 else ""
     used = [name for name, separator in _SEPARATORS.items() if separator in alone]
     if used:
-        message += f" Its only column holds a {used[0]}: is `data.format` right?"
+        message += f" Its only column holds a {used[0]}: is the format right?"
     # The first row shows what the file has; one that lacks a key later is at fault itself.
     raise ConfigError(message) if first else DataError(message)
 

@@ -17,11 +17,11 @@ import torch
 from probekit.activations.capture import Captured, capture
 from probekit.activations.identity import identify
 from probekit.activations.store import default_root
-from probekit.errors import ConfigError
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.attention import attention_prompt
+from probekit.pipeline.devices import check_device
 from probekit.pipeline.norms import residual_norms
 from probekit.pipeline.prepare import Prepared, prepare, read_card
 from probekit.pipeline.probing import COLUMNS, make_prober, probe_sites
@@ -183,20 +183,13 @@ def capture_only(
 def _load_models(experiment: Experiment, device: str) -> Models:
     """Return the model of an experiment and, if wanted, the same architecture untrained."""
     dtype = getattr(torch, experiment.model.dtype)
-    _check_device(device)
+    check_device(device)
     with experiment.at("model", "source"):
         models = {"task": GPT2.from_pretrained(experiment.model.source, dtype, device)}
     if experiment.model.random_weights:
         untrained = GPT2(models["task"].config, seed=experiment.model.random_seed)
         models["random_weights"] = untrained.to(device=device, dtype=dtype)
     return models
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
-        raise ConfigError(f"--device {device}: {str(error).splitlines()[0]}") from error
 
 
 def _capture(

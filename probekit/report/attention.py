@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +12,11 @@ import plotly.colors
 from numpy.typing import NDArray
 
 from probekit.errors import DataError
+from probekit.report.glyphs import token_label
 from probekit.report.template import render
 
 LEVELS = np.iinfo(np.uint16).max
 ROW_SUM_TOLERANCE = 1e-3
-
-GLYPHS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
-# Joiners hold emoji and Indic letters together; without them a token would show as other text.
-JOINERS = "\u200c\u200d"
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,20 +92,6 @@ def _check_weights(prompt: AttentionPrompt) -> None:
                 f"{place[2]}, source {place[3]}: weight {patterns[place]} {problem}. "
                 "Give the pattern after the causal mask and the softmax."
             )
-
-
-def token_label(token: str) -> str:
-    r"""Return a token as it can be seen: whitespace as glyphs, invisible characters by number.
-
-    >>> token_label(" the"), token_label("\n\t"), token_label("\u202e")
-    ('␣the', '⏎⇥', '<U+202E>')
-    """
-    return "".join(GLYPHS.get(character, _visible(character)) for character in token)
-
-
-def _visible(character: str) -> str:
-    hidden = unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"}
-    return f"<U+{ord(character):04X}>" if hidden and character not in JOINERS else character
 
 
 def attention_data(prompts: Sequence[AttentionPrompt]) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from probekit.activations import capture as capturing
-from probekit.activations.capture import capture
+from probekit.activations.capture import capture, stream_rows
 from probekit.activations.store import ActivationStore
+from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError, StoreError
 from probekit.model.gpt2 import GPT2
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run
@@ -31,6 +32,44 @@ def test_every_row_is_what_one_forward_pass_gives(tmp_path, model):
             value = cache[site][0].numpy()
             np.testing.assert_allclose(rows[2 * n], value[-1], rtol=1e-4, atol=1e-6)
             np.testing.assert_allclose(rows[2 * n + 1], value.mean(0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_streamed_rows_are_those_that_a_store_holds(tmp_path, model, dtype):
+    tokens = make_tokens()
+    store = run(tmp_path, model, tokens, dtype=dtype).store
+    found = {site: np.full_like(store.read(site), np.nan) for site in SITES}
+    heard = []
+    parts = list(stream_rows(model, tokens, last_and_mean(tokens), SITES, dtype=dtype,
+                             on_batch=heard.append))  # fmt: skip
+    for rows, values in parts:
+        for site in SITES:
+            found[site][rows] = values[site]
+    for site in SITES:
+        np.testing.assert_array_equal(found[site], store.read(site))
+    assert len(parts) == len(store.shards)
+    assert sum(heard) == store.n_rows
+
+
+def test_rows_of_one_example_may_stand_apart(model):
+    tokens = make_tokens(20)
+    plan = last_and_mean(tokens)
+    turned = RowPlan(
+        example=plan.example[::-1],
+        positions=plan.positions[::-1],
+        offsets=np.concatenate([[0], np.cumsum(np.diff(plan.offsets)[::-1])]),
+    )
+    rows = [np.empty((len(plan.example), 21)) for _ in range(2)]
+    for out, order in zip(rows, (plan, turned), strict=True):
+        for numbers, values in stream_rows(model, tokens, order, SITES[:1]):
+            out[numbers] = values[SITES[0]]
+    np.testing.assert_allclose(rows[1][::-1], rows[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_site_without_positions_is_not_streamed(model):
+    with pytest.raises(ConfigError, match="pairs of positions"):
+        next(stream_rows(model, make_tokens(), last_and_mean(make_tokens()),
+                         ["blocks.0.attn.hook_pattern"]))  # fmt: skip
 
 
 def test_the_estimate_grows_with_the_tokens_that_will_be_run(model, monkeypatch):

@@ -150,7 +150,7 @@ def test_a_missing_column_offers_those_there_are(read, format):
 
 @pytest.mark.parametrize(("header", "name"), [("text\tlabel", "tab"), ("text;label", "semicolon")])
 def test_a_file_of_another_separator_is_noticed(read, header, name):
-    with pytest.raises(ConfigError, match=rf"a {name}: is `data\.format` right\?"):
+    with pytest.raises(ConfigError, match=rf"a {name}: is the format right\?"):
         read(f"{header}\nYes.\ty\n")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.attention import AttentionPrompt, attention_page, token_label
+from probekit.report.attention import AttentionPrompt, attention_page
 
 
 @pytest.fixture
@@ -75,22 +75,6 @@ def test_numbers_of_layers_that_do_not_fit_are_refused(patterns):
 def test_no_prompt_is_refused():
     with pytest.raises(DataError, match="No prompt"):
         attention_page([], model="gpt2")
-
-
-@pytest.mark.parametrize(
-    ("token", "label"),
-    [
-        ("  a", "␣␣a"),
-        ("\r\n", "␍⏎"),
-        ("\u00a0", "<U+00A0>"),
-        ("\u202e", "<U+202E>"),
-        ("\ud800", "<U+D800>"),
-        ("<0xE2>", "<0xE2>"),
-        ("👩\u200d👧", "👩\u200d👧"),
-    ],
-)
-def test_tokens_are_shown_as_they_can_be_seen(token, label):
-    assert token_label(token) == label
 
 
 def test_hostile_text_cannot_leave_its_element(patterns, hostile):

@@ -1,0 +1,12 @@
+// Says at the foot of the window what the probe reads at the token pointed at.
+
+const readout = document.querySelector(".readout");
+
+document.addEventListener("pointerover", (event) => {
+  const token = event.target.closest(".token");
+  readout.hidden = !token;
+  if (!token) return;
+  const shown = token.querySelector("bdi").textContent;
+  const space = token.querySelector("i")?.textContent ?? "";
+  readout.textContent = `[${token.dataset.at}] ${space}${shown}  ${token.dataset.answer}`;
+});

@@ -1,0 +1,37 @@
+"""A kept probe for the command line."""
+
+import numpy as np
+import pytest
+
+from probekit.activations.identity import digest_weights
+from probekit.model.gpt2 import GPT2
+from probekit.model.tokenizer import Tokenizer
+from probekit.probes.facts import ProbeFacts
+from probekit.probes.saved import SavedProbe
+
+
+@pytest.fixture(scope="session")
+def mini_digests():
+    """What a probe of mini must name."""
+    return {
+        "weights": digest_weights(GPT2.from_pretrained("mini")),
+        "tokenizer": Tokenizer.from_pretrained("mini").digest,
+    }
+
+
+@pytest.fixture
+def keep(tmp_path, mini_digests):
+    """A function that keeps a probe of random directions under a name in the test's folder."""
+
+    def keep(name="probe", classes=("no", "yes"), **facts):
+        n_scores = len(classes) if len(classes) > 2 else 1
+        layer = np.random.default_rng(1).normal(size=(n_scores, 256)) / 10, np.zeros(n_scores)
+        given = {
+            "kind": "logistic", "scores_are_logits": True, "sites": ("blocks.1.hook_resid_post",),
+            "position": {"at": "last"}, "bos": False, "model": "mini", "compute": "float32",
+            "dtype": "float32", "cache": "", "seed": 0, "created": "", "versions": {},
+        }  # fmt: skip
+        probe = SavedProbe((layer,), classes, ProbeFacts(**(given | mini_digests | facts)))
+        return probe.save(tmp_path / name)
+
+    return keep

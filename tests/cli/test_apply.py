@@ -1,0 +1,181 @@
+"""`probekit apply` and `probekit directions` as people meet them."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from probekit.cli.main import main
+from probekit.probes.saved import SavedProbe
+
+PROBEKIT = Path(sys.executable).with_name("probekit")
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """A function that runs the command line in the test's folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        streams = capsys.readouterr()
+        return end.value.code or 0, streams.out, streams.err
+
+    return call
+
+
+def columns(out):
+    header, *rows = [line.split("\t") for line in out.splitlines()]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_a_label_and_a_score_a_text(keep, call):
+    keep()
+    code, out, errors = call("apply", "probe", "--text", "The keys", "--text", "A dog\t\x1b[2J\n")
+    assert code == 0, errors
+    first, second = columns(out)
+    assert first.keys() == {"number", "label", "score", "text"}
+    assert first["text"] == "The keys"
+    assert first["label"] == ("yes" if float(first["score"]) > 0 else "no")
+    assert second["text"] == "A dog⇥<U+001B>[2J⏎"
+    assert "apply:" in errors
+
+
+def test_a_label_and_a_score_a_token(keep, call):
+    keep()
+    code, out, errors = call("apply", "probe.json", "--text", "The keys\n", "--per", "token")
+    assert code == 0, errors
+    assert [row["token"] for row in columns(out)] == ["The", "␣keys", "⏎"]
+    assert [row["position"] for row in columns(out)] == ["0", "1", "2"]
+    assert len({row["score"] for row in columns(out)}) == 3
+    assert "trained at: last" in errors
+
+
+def test_a_probe_of_words_answers_a_token_without_being_asked(keep, call):
+    keep(position={"at": "word", "pieces": "last"})
+    assert "token" in columns(call("apply", "probe", "--text", "The keys")[1])[0]
+    code, _, errors = call("apply", "probe", "--text", "The keys", "--per", "text")
+    assert (code, "--per token" in errors) == (2, True)
+
+
+def test_more_classes_and_numbers(keep, call):
+    keep("many", ("a", "b", "c"))
+    keep("number", ())
+    assert columns(call("apply", "many", "--text", "The keys")[1])[0]["label"] in "abc"
+    row = columns(call("apply", "number", "--text", "The keys")[1])[0]
+    assert row.keys() == {"number", "score", "text"}
+
+
+FILES = {
+    "a.txt": ("The keys\nA dog\n", []),
+    "a.csv": ("id,said\n1,The keys\n2,A dog\n", ["--format", "csv", "--column", "said"]),
+    "a.tsv": ("said\nThe keys\nA dog\n", ["--format", "tsv", "--column", "said"]),
+    "a.jsonl": ('{"text": "The keys"}\n{"text": "A dog"}\n', ["--format", "jsonl"]),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_texts(keep, call, tmp_path, name):
+    keep()
+    content, options = FILES[name]
+    (tmp_path / name).write_text(content)
+    code, out, errors = call("apply", "probe", "--file", name, *options)
+    assert code == 0, errors
+    assert [row["text"] for row in columns(out)] == ["The keys", "A dog"]
+
+
+def test_what_is_written_is_told(keep, call, tmp_path):
+    keep()
+    ask = ("apply", "probe", "--text", "The keys", "--text", "A dog", "--out")
+    assert call(*ask, "page.html")[1] == "page.html\n"
+    assert "␣" in (tmp_path / "page.html").read_text("utf-8")
+    call(*ask, "scores.csv")
+    with (tmp_path / "scores.csv").open() as file:
+        assert [row["text"] for row in csv.DictReader(file)] == ["The keys", "A dog"]
+    call(*ask, "scores.jsonl", "--per", "token")
+    lines = (tmp_path / "scores.jsonl").read_text().splitlines()
+    assert [json.loads(line)["token"] for line in lines] == ["The", " keys", "A", " dog"]
+
+
+@pytest.mark.parametrize("per", ["text", "token"])
+@pytest.mark.parametrize("classes", [("no", "yes"), ("a", "b", "c"), ()], ids=len)
+def test_a_terminal_with_colours_shows_the_tokens_themselves(keep, tmp_path, classes, per):
+    keep(classes=classes)
+    environment = {**os.environ, "FORCE_COLOR": "1", "COLORTERM": "truecolor", "TERM": "xterm"}
+    environment.pop("NO_COLOR", None)
+    done = subprocess.run(
+        [PROBEKIT, "apply", "probe", "--text", "The keys to\nit \x1b[2J", "--per", per],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    assert "\x1b" not in plain
+    assert "<U+001B>" in plain
+    assert "\x1b[2m1 \x1b[0m" in done.stdout  # only the number is dim
+    assert "\x1b[2;" not in done.stdout
+    assert "48;2;" in done.stdout
+    for name in classes:
+        assert f" {name} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["apply", "nothing", "--text", "a"], 3, "no probe file"),
+        (["apply", ".", "--text", "a"], 3, "folder"),
+        (["apply", "probe"], 2, "--text or --file"),
+        (["apply", "probe", "--text", "a", "--column", "b"], 2, "give it too"),
+        (["apply", "probe", "--text", ""], 2, "empty"),
+        (["apply", "probe", "--file", "none.txt"], 3, "none.txt"),
+        (["apply", "probe", "--file", "rows.csv"], 2, "--format csv"),
+        (["apply", "probe", "--text", "a", "--out", "a.pdf"], 2, "Allowed: .html, .csv, .jsonl"),
+        (["apply", "probe", "--text", "a", "--per", "word"], 2, "--per"),
+        (["apply", "probe", "--text", "a", "--device", "warp"], 2, "--device warp"),
+        (["apply", "probe", "--text", "a", "--model", "./none"], 3, "say with --model"),
+        (["apply", "probe", "--text", "a " * 600], 2, "--too-long truncate or skip"),
+        (["apply", "damaged", "--text", "a"], 2, "cannot be used"),
+        (["apply", "elsewhere", "--text", "a"], 2, "--allow-other-model"),
+        (["directions", "probe"], 2, "--out"),
+        (["directions", "probe", "--out", "d.txt"], 2, ".npy"),
+        (["directions", "nothing", "--out", "d.npy"], 3, "no probe file"),
+    ],
+)
+def test_a_mistake_gets_one_message_and_its_exit_code(
+    keep, call, tmp_path, arguments, code, message
+):
+    keep()
+    keep("elsewhere", weights="other")
+    damaged = keep("damaged").with_name("damaged.safetensors")
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    (tmp_path / "rows.csv").write_text("text\nx\n")
+    before = sorted(tmp_path.iterdir())
+    found, out, errors = call(*arguments)
+    assert (found, out) == (code, ""), errors
+    assert message in errors
+    assert "Traceback" not in errors
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_another_model_is_used_if_wished_and_told(keep, call):
+    keep(weights="other")
+    code, out, errors = call("apply", "probe", "--text", "The keys", "--allow-other-model")
+    assert code == 0
+    assert columns(out)
+    assert "is not the model that the probe was fitted on" in errors
+
+
+def test_directions_for_numpy(keep, call, tmp_path):
+    probe = SavedProbe.load(keep(classes=("a", "b", "c")))
+    code, out, _ = call("directions", "probe", "--out", "d.npy", "--unit")
+    assert code == 0
+    assert out.split() == ["d.npy", "d.json"]
+    np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), probe.unit_directions)
+    assert json.loads((tmp_path / "d.json").read_text())["names"] == ["a", "b", "c"]

@@ -1,0 +1,89 @@
+"""A probe of the bundled data, fitted on captured rows and kept."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from probekit.activations.capture import capture
+from probekit.activations.store import ActivationStore
+from probekit.experiment.loader import load_experiment
+from probekit.experiment.schema import Experiment
+from probekit.model.gpt2 import GPT2
+from probekit.pipeline.keeping import FittedProbe, save_probe
+from probekit.pipeline.prepare import Prepared, prepare
+from probekit.probes.estimator import LinearProbe
+from probekit.probes.saved import SavedProbe
+
+SITES = ("blocks.1.attn.hook_z[head=5]", "blocks.2.hook_resid_post", "blocks.2.mlp.hook_post")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A capture of several sites, and what probes of them were fitted on."""
+
+    folder: Path
+    experiment: Experiment
+    prepared: Prepared
+    store: ActivationStore
+
+    def rows(self, *sites):
+        """The rows of sites side by side, as the store has them."""
+        parts = []
+        for site in sites:
+            name, _, head = site.partition("[head=")
+            values = self.store.read(name)
+            values = values[:, int(head[:-1])] if head else values
+            parts.append(values.reshape(len(values), -1))
+        return np.concatenate(parts, axis=1)
+
+    def keep(self, *sites, view="raw", change=lambda rows: rows):
+        """Fit a probe, keep it, and return it with the estimator and its rows."""
+        X = change(self.rows(*sites))
+        train = self.prepared.train
+        probe = LinearProbe(C=0.01).fit(X[train], self.prepared.labels[train])
+        layers = ((probe.coef_, probe.intercept_),)
+        fitted = FittedProbe("logistic", layers, tuple(probe.classes_), True, {"C": probe.C_})
+        path = save_probe(
+            self.folder / f"{'+'.join(sites)}.{view}", fitted, self.experiment,
+            self.store.identity, sites=sites, measured=[], view=view,
+        )  # fmt: skip
+        return SavedProbe.load(path), probe, X
+
+
+@pytest.fixture(scope="session")
+def make_kept(tmp_path_factory, repository):
+    """A function that captures 240 bundled examples under an experiment with other settings."""
+
+    def make(*overrides):
+        folder = tmp_path_factory.mktemp("kept")
+        lines = (repository / "data" / "subject_number.csv").read_text().splitlines()
+        rows = lines[:1] + lines[1::18]
+        (folder / "subject_number.csv").write_text("\n".join(rows) + "\n")
+        experiment = load_experiment(
+            repository / "experiments" / "quickstart.yaml",
+            (f"data.root={folder}", "data.card=null", f"capture.sites={list(SITES)}", *overrides),
+        )
+        prepared = prepare(experiment)
+        captured = capture(
+            GPT2.from_pretrained("mini", getattr(torch, experiment.model.dtype)),
+            prepared.tokenizer.digest, prepared.ids, prepared.plan,
+            prepared.sites, root=folder / "cache", dtype=experiment.capture.dtype,
+        )  # fmt: skip
+        return Kept(folder, experiment, prepared, captured.store)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def kept(make_kept):
+    """The capture of the bundled data at the last token."""
+    return make_kept()
+
+
+@pytest.fixture(scope="session")
+def number_probe(kept):
+    """The probe of subject number at the residual stream."""
+    return kept.keep("blocks.2.hook_resid_post")[0]
