@@ -25,6 +25,7 @@ from probekit.report.style import (
 from probekit.report.table import (
     SERIES,
     chosen_row,
+    concatenated,
     measured_metrics,
     only,
     placed,
@@ -39,8 +40,8 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     Selectivity is accuracy on the task minus that on the control task (Hewitt & Liang 2019).
 
     Task lines carry their interval as a band; control and random weights are dashed and dotted;
-    majority and word identity are horizontal lines. The site that was chosen by cross-validation
-    is marked, in the figure of every metric.
+    majority, word identity and concatenated sites are horizontal lines. The site that was chosen
+    by cross-validation is marked, in the figure of every metric.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -121,7 +122,10 @@ def series_names(rows: pd.DataFrame) -> pd.Series[str]:
 
 
 def levels(measured: pd.DataFrame) -> list[tuple[str, pd.Series]]:
-    """Return target and row of each distinct horizontal line; chance where majority has no row."""
+    """Return name and row of each distinct horizontal line; chance where majority has no row.
+
+    Concatenated sites have no depth, so that they are lines of this kind too.
+    """
     rows = [
         (target, row)
         for target in ("majority", "word_identity")
@@ -133,7 +137,8 @@ def levels(measured: pd.DataFrame) -> list[tuple[str, pd.Series]]:
         bare = measured.assign(value=chance, ci_low=math.nan, ci_high=math.nan)
         bare = bare.dropna(subset="value").drop_duplicates("value")
         rows += [("chance", row) for _, row in bare.iterrows()]
-    return rows
+    joined = only(concatenated(measured), target="task")
+    return rows + [("concatenated", row) for _, row in joined.iterrows()]
 
 
 def _line(
@@ -237,7 +242,7 @@ def _level_line(name: str, style: LineStyle, row: pd.Series, depths: list[int]) 
         mode="lines",
         line={"color": style.colour, "dash": style.dash, "width": style.width},
         showlegend=False,
-        hovertext=f"<b>{style.label}</b>: {interval}",
+        hovertext=f"<b>{plotly_text(row['site'] or style.label)}</b>: {interval}",
         hoverinfo="text",
     )
 

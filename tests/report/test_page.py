@@ -57,7 +57,7 @@ def test_what_a_run_lacks_has_no_section(make_run, table, record):
     record |= {"attention": [], "norms": [], "best": None, "versions": {}}
     table = table[table["metric"] == "accuracy"]
     page = without_plotly(report(make_run(table, record)))
-    for title in ("Attention", "Norm of position 0", "Selectivity", "By other metrics", "Versions"):
+    for title in ("Attention", "Norm of position 0", "Selectivity", "More figures", "Versions"):
         assert title not in page
     assert 'id="attention"' not in page
 
