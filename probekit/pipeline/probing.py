@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.errors import StoreError
+from probekit.errors import ProbekitError, StoreError
 from probekit.experiment.schema import Experiment
 from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
 from probekit.pipeline.features import FeatureReader, Probed
@@ -39,7 +39,15 @@ def make_probers(experiment: Experiment, prepared: Prepared) -> tuple[Prober, ..
     Raises:
         DataError: the labels, groups or split cannot be probed; known before the model runs.
     """
-    return tuple(_make_prober(experiment, prepared, at) for at in prepared.positions)
+    is_sweep = len(prepared.positions) > 1
+    probers = []
+    for at in prepared.positions:
+        try:
+            probers.append(_make_prober(experiment, prepared, at))
+        except ProbekitError as error:
+            error.args = (f"At {at.position.text}: {error}" if is_sweep else str(error),)
+            raise
+    return tuple(probers)
 
 
 def _make_prober(experiment: Experiment, prepared: Prepared, at: PositionRows) -> Prober:

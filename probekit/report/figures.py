@@ -33,6 +33,10 @@ from probekit.report.table import (
     ticks,
 )
 
+# About what the style sheet leaves to the plot, and what a small line of text takes, in pixels.
+PLOT_HEIGHT = 300
+LINE_HEIGHT = 15
+
 
 def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """Return the figure of a metric on the test rows against depth, with all its company.
@@ -212,24 +216,41 @@ def _hover(name: str, row: pd.Series) -> str:
 def _draw_levels(figure: go.Figure, levels: list[tuple[str, pd.Series]], depths: list[int]) -> None:
     """Draw each level as a line over the whole width, with its name and value at the right."""
     levels = sorted(levels, key=lambda level: level[1]["value"])
-    # The lowest name hangs below its line and the highest stands above, so that two close levels
-    # keep apart.
-    anchors = ["top", *["middle"] * (len(levels) - 2), "bottom"][: len(levels)]
-    for (target, row), anchor in zip(levels, anchors, strict=True):
-        name = f"{LEVELS[target].label} {row['value']:.2f}"
+    names = [f"{LEVELS[target].label} {row['value']:.2f}" for target, row in levels]
+    values = [row["value"] for _, row in levels]
+    for name, (target, row) in zip(names, levels, strict=True):
         figure.add_trace(_level_line(name, LEVELS[target], row, depths))
+    shifts = _shifts(values, [name.count(" ") + 1 for name in names], _value_range(figure))
+    for name, value, shift in zip(names, values, shifts, strict=True):
         figure.add_annotation(
             text=name.replace(" ", "<br>"),
             x=1,
             xref="paper",
             xanchor="left",
             xshift=4,
-            y=row["value"],
-            yanchor=anchor,
+            y=value,
+            yshift=shift,
+            yanchor="middle",
             align="left",
             showarrow=False,
             font={"size": 11},
         )
+
+
+def _shifts(values: list[float], n_lines: list[int], ends: list[float]) -> list[float]:
+    """Return by how many pixels the names of ascending levels go up to keep apart.
+
+    >>> _shifts([0.0, 0.5, 0.51], [2, 2, 2], [0.0, 1.0])
+    [0.0, 0.0, 27.0]
+    """
+    shifts: list[float] = []
+    lowest = -math.inf
+    for value, lines in zip(values, n_lines, strict=True):
+        at = PLOT_HEIGHT * (value - ends[0]) / (ends[1] - ends[0])
+        half = lines * LINE_HEIGHT / 2
+        shifts.append(round(max(0.0, lowest + half - at), 1))
+        lowest = max(at, lowest + half) + half
+    return shifts
 
 
 def _level_line(name: str, style: LineStyle, row: pd.Series, depths: list[int]) -> go.Scatter:

@@ -241,7 +241,7 @@ def _frame(figure: go.Figure, column: int, row: int) -> None:
     for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
         figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
     figure.add_annotation(
-        text="framed: chosen by cross-validation",
+        text="framed: best by cross-validation",
         x=0,
         xref="paper",
         xanchor="left",

@@ -16,7 +16,7 @@ from probekit.report.maps import head_map, position_map
 from probekit.report.record import Norms
 from probekit.report.style import METRICS
 from probekit.report.table import measured_metrics
-from probekit.report.views import curve_rows, head_tables, position_tables
+from probekit.report.views import curve_rows, head_tables, position_tables, shown_position
 
 # Figures of these metrics stand open on the page, those of others folded below them.
 OPEN_METRICS = ("accuracy", "selectivity")
@@ -50,19 +50,19 @@ def result_parts(table: pd.DataFrame) -> list[FigurePart]:
 def _metric_parts(table: pd.DataFrame, metric: str) -> Iterator[FigurePart]:
     is_open = metric in OPEN_METRICS
     name = METRICS[metric][0].upper() + METRICS[metric][1:]
-    curve = curve_rows(table)
+    curve, position = curve_rows(table), shown_position(table)
     if metric in measured_metrics(curve):
         yield FigurePart(
-            f"{name} by layer",
+            f"{name} by layer{f' · {position}' if position else ''}",
             _json(layer_curve(curve, metric)),
             words.caption(curve, metric),
             words.description(curve, metric),
             is_open,
         )
-    for part, is_chosen, rows in head_tables(table):
+    for part, is_shown, rows in head_tables(table):
         if metric in measured_metrics(rows):
             title = f"{name} by layer and head · {part}"
-            yield _map(title, rows, metric, head_map(rows, metric), is_open and is_chosen)
+            yield _map(title, rows, metric, head_map(rows, metric), is_open and is_shown)
     for part, rows in position_tables(table):
         if metric in measured_metrics(rows):
             title = f"{name} by layer and position · {part}"

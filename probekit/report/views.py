@@ -27,9 +27,10 @@ def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
 def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return what a layer curve can show: no part of several heads, no crowd, one position.
 
-    The position is the one at which a site was chosen. Baselines stay.
+    Of a sweep that is the span itself, or else the position of the chosen site. Baselines stay.
     """
-    rows = _at_one_position(table)
+    position = shown_position(table)
+    rows = table if position is None else only(table, position=position)
     places = placed(rows)
     crowds = places[places["part"].isin(_parts_of_heads(places))].index
     neurons = places[places["site"].str.contains("[neuron=", regex=False)]
@@ -39,13 +40,14 @@ def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_tables(table: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]:
-    """Yield the rows of each map of heads with its name, and whether it has the chosen position."""
+    """Yield the rows of each map of heads with its name, and whether it is of a shown position."""
     places = placed(table)
     heads = places[places["part"].isin(_parts_of_heads(places)) & places["head"].notna()]
     keys = ["part", *(column for column in SERIES if column != "line")]
-    position = _chosen_position(table)
+    position = shown_position(table)
     for name, rows in _named_groups(heads, keys):
-        yield name, rows["position"].iloc[0] == position, table.loc[rows.index]
+        is_shown = position in (None, rows["position"].iloc[0])
+        yield name, is_shown, table.loc[rows.index]
 
 
 def position_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -73,13 +75,13 @@ def _named_groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, pd
         yield " · ".join(str(first[key]) for key in differing), group
 
 
-def _chosen_position(table: pd.DataFrame) -> str:
-    chosen = chosen_row(table)
-    return str(placed(table)["position"].iloc[0] if chosen is None else chosen["position"])
-
-
-def _at_one_position(table: pd.DataFrame) -> pd.DataFrame:
+def shown_position(table: pd.DataFrame) -> str | None:
+    """Return the one position to show where a map cannot stand for a sweep; None without one."""
     places = pd.concat([placed(table), concatenated(table)])
-    if not differs(places["position"]) or position_offset(places["position"]).isna().any():
-        return table
-    return only(table, position=_chosen_position(table))
+    offsets = position_offset(places["position"])
+    if not differs(places["position"]) or offsets.isna().any():
+        return None
+    if offsets.eq(0).any():
+        return str(places["position"][offsets.eq(0)].iloc[0])
+    chosen = chosen_row(table)
+    return str(places["position"].iloc[0] if chosen is None else chosen["position"])

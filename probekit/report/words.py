@@ -211,6 +211,11 @@ def caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
     measured = measured_rows(table, metric)
     task = only(measured, target="task")
     sentences = {
+        "Accuracy on the task minus that on the control task. "
+        "The control task gives each word, at the probed position or the last before it, a random "
+        "label (Hewitt and Liang 2019): a probe that scores well on it can learn words by heart. "
+        "Where the task's test words or groups are new and the control's words are not, "
+        "selectivity can be negative.": metric == "selectivity",
         _measured_on(task, metric): True,
         "Bands: 95 % percentile intervals from resampling the test groups.": (
             task["ci_low"].notna().any()
@@ -227,13 +232,8 @@ def caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
 
 
 def _measured_on(task: pd.DataFrame, metric: str) -> str:
-    """Return what the metric means, on which rows it was measured, and in which view of them."""
+    """Return on which rows the metric was measured, and in which view of them."""
     sentences = {
-        "Accuracy on the task minus that on the control task. "
-        "The control task gives each word, at the probed position or the last before it, a random "
-        "label (Hewitt and Liang 2019): a probe that scores well on it can learn words by heart. "
-        "Where the task's test words or groups are new and the control's words are not, "
-        "selectivity can be negative.": metric == "selectivity",
         f"{METRICS[metric].capitalize()} on {_spread(task, 'n_test')} held-out rows of "
         f"{_spread(task, 'n_groups')} groups, by probes fitted on {_spread(task, 'n_train')} rows "
         f"(seed {_spread(task, 'seed')}).": True,
@@ -250,6 +250,8 @@ def map_caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
     low, high = format_number(shown.low), format_number(shown.high)
     least = "no selectivity" if metric == "selectivity" else "chance"
     sentences = {
+        "Accuracy on the task minus that on the control task, which gives each word a random label "
+        "(Hewitt and Liang 2019).": metric == "selectivity",
         _measured_on(cells, metric): True,
         "Each cell is a probe of its own.": True,
         f"Colours go from {low} to {high}, with 0 in the middle.": shown.is_diverging,
