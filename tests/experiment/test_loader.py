@@ -61,7 +61,7 @@ def refusal(path, overrides=()):
         ("{at: last}", "{at: word}\n  sweep: [1, 1]", r"line 11: `sweep` lists an offset twice"),
         ("{at: last}", "{at: word}\n  sweep: [a]", r"line 11: tokens\.sweep\.0 is 'a'\."),
         ("source: mini", "source: mini\ncapture: {view: norm}", r"line 4: capture\.view is 'norm'"),
-        ("source: mini", "source: mini\ncapture:\n  concatenate: [a]", r"line 5: capture\.con.*list"),
+        ("source: mini", "source: mini\ncapture:\n  concatenate: [a]", r"line 5: capture\.c.*list"),
         ("{at: last}", "\n    at: span", r"line 11: tokens\.position\.at is 'span'"),
         ("file: rows.csv", "file: rows.csv\n  columns:\n    end: e", r"line 9: `start` and `end`"),
         ("file: rows.csv", "train: a\n  test: b\n  columns:\n    split: s", r"line 10: `columns"),
