@@ -83,10 +83,11 @@ def probe_sites(
         run_dir: finished sites are kept in its folder `sites` and not computed again.
         watcher: hears of each finished site.
     """
-    position = experiment.tokens.position.text
+    offset, position = experiment.tokens.position.offset, experiment.tokens.position.text
+    folder = run_dir / "sites" / (f"{offset:+d}" if offset else "")
     rows = _table_rows(experiment, None, prober.baselines())
     for done, selection in enumerate(selections):
-        kept = run_dir / "sites" / position / f"{_file_name(selection)}.json"
+        kept = folder / f"{_file_name(selection)}.json"
         origin = {"run": run_dir.name, "position": position, "site": selection.text}
         measured = _read(kept, origin)
         if measured is None:
