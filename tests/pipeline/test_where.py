@@ -35,7 +35,8 @@ def experiment(tmp_path):
         for start, verb, end in (("The", "was", "old"), ("My", "is", "new"))
         for colour in ("red", "black")
     ]
-    rows.append({"text": "house", "label": "red", "group": "house", "start": 0, "end": 5})
+    bare = {"text": "house", "label": "red", "group": "house", "start": 0, "end": 5}
+    rows.insert(1, bare)  # no token stands beside it
     pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
     (tmp_path / "where.yaml").write_text(YAML)
 
@@ -77,7 +78,9 @@ def test_the_span_of_a_sweep_has_the_numbers_of_no_sweep(experiment, go, tmp_pat
     assert swept.table["position"].unique().tolist() == ["word:last-1", "word:last", "word:last+2"]
     assert len(list((tmp_path / "cache").iterdir())) == 1
     rows = (tmp_path / "rows.csv").read_text().splitlines()
-    (tmp_path / "rows.csv").write_text("\n".join(rows[:-1]))  # less the one that has no neighbours
+    (tmp_path / "rows.csv").write_text(
+        "\n".join(row for row in rows if not row.startswith("house"))
+    )
     for offset, text in {0: "word:last", -1: "word:last-1", 2: "word:last+2"}.items():
         alone = go(experiment(f"tokens.position={{at: word, offset: {offset}}}")).table
         pd.testing.assert_frame_equal(numbers(swept.table, position=text), numbers(alone))
