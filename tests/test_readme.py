@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from probekit.cli.main import main
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.prepare import prepare
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +34,7 @@ def test_the_python_runs_with_the_output_shown(repository):
 @pytest.fixture
 def workplace(tmp_path, repository, readme, monkeypatch):
     """A folder with the README's own YAML, a CSV that fits it, and the shipped experiments."""
-    (yaml,) = blocks(readme, "yaml")
+    yaml, _ = blocks(readme, "yaml")
     (tmp_path / "my_question.yaml").write_text(yaml)
     rows = [
         {"text": f"The {size} {noun} was {end}", "label": size, "topic": noun}
@@ -58,6 +60,30 @@ def test_every_command_runs(readme, workplace, monkeypatch, capsys):
         assert end.value.code in (0, None), f"{command}: {capsys.readouterr().err}"
     assert len(list(workplace.glob("runs/my_question/*/report.html"))) == 2
     assert (workplace / "attention.html").is_file()
+
+
+def test_the_keys_that_say_where_to_probe_are_right(readme, tmp_path):
+    _, where = blocks(readme, "yaml")
+    begin = "name: where\nmodel: {source: mini}\n"
+    columns = "columns: {start: start, end: end}"
+    data = f"data: {{name: where, format: csv, file: where.csv, {columns}}}\n"
+    (tmp_path / "where.yaml").write_text(begin + data + where)
+    frames = ("Oh the {} is over there", "Now my {} was found here")
+    nouns = ("house", "door", "river", "garden")
+    rows = [
+        {
+            "text": f.format(noun),
+            "label": label,
+            "start": f.index("{"),
+            "end": f.index("{") + len(noun),
+        }
+        for noun in nouns
+        for f, label in zip(frames, "ab", strict=True)
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "where.csv", index=False)
+    prepared = prepare(load_experiment(tmp_path / "where.yaml"))
+    assert len(prepared.positions) == 4
+    assert len(prepared.selections) == 6 + 6 * 8 + 2 + 1
 
 
 def test_files_that_are_named_are_there(readme, repository):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,11 +23,12 @@ from probekit.model.sources import KNOWN_MODELS, find_config
 from probekit.pipeline.run import RunResult
 from probekit.pipeline.validate import Validation
 from probekit.report.record import load_record
-from probekit.report.table import load_table, selection
+from probekit.report.table import differs, load_table, selection
 from probekit.report.words import warnings
 from probekit.watcher import Watcher
 
 _SECONDS_BETWEEN_LINES = 10
+_PLACE = ("site", "head", "position")  # the columns that tell what a row was measured on
 
 
 class _Bars:
@@ -79,15 +81,20 @@ def show_results(result: RunResult) -> None:
     table = result.table
     scores = table[(table["metric"] == "accuracy") & (table["split"] == "test")]
     best = result.record["best"]
+    is_sweep = differs(scores["position"])
     shown = Table(box=None, pad_edge=False)
     for column in ("site", "accuracy", "95 % interval", "control", "random weights"):
-        shown.add_column(column, justify="left" if column == "site" else "right", no_wrap=True)
+        shown.add_column(
+            column, justify="left" if column == "site" else "right", no_wrap=column != "site"
+        )
     for row in scores[scores["target"] == "task"].to_dict("records"):
-        place = {name: None if pd.isna(row[name]) else row[name] for name in ("site", "head")}
-        beside = scores[(scores["site"] == row["site"]) & _equal(scores["head"], place["head"])]
+        place = {name: None if pd.isna(row[name]) else row[name] for name in _PLACE}
+        at_place = [_equal(scores[name], value) for name, value in place.items()]
+        beside = scores[np.logical_and.reduce(at_place)]
         chosen = best is not None and all(best[name] == place[name] for name in place)
+        at = f" at {row['position']}" if is_sweep else ""
         shown.add_row(
-            Text(f"{selection(row['site'], place['head'])}{' *' if chosen else ''}"),
+            Text(f"{selection(row['site'], place['head'])}{at}{' *' if chosen else ''}"),
             _number(row["value"]),
             f"{_number(row['ci_low'])} to {_number(row['ci_high'])}",
             *(_value(beside, target) for target in ("control", "random_weights")),
@@ -95,6 +102,7 @@ def show_results(result: RunResult) -> None:
     _print(shown)
     words = ", ".join(
         f"{str(row['target']).replace('_', ' ')} {_number(row['value'])}"
+        f"{' at ' + row['position'] if is_sweep else ''}"
         for row in scores[scores["site"].isna()].to_dict("records")
     )
     click.echo(f"* chosen by cross-validation. Without the network: {words}.")

@@ -40,15 +40,19 @@ class PositionRule:
         index: for `at="index"`: counted from 0 after BOS, or from the end if negative.
         skip_first: leave position 0 of the model's input out of a mean that has other tokens. GPT-2
             rests its attention there, and the norm of that position swamps all others.
+        offset: for a span or word: 0 reads it, -1 the token just before its first one, 1 the token
+            just after its last one, and so on.
 
     Raises:
-        ConfigError: `at` or `pieces` is unknown, or `index` is missing or has no use.
+        ConfigError: `at` or `pieces` is unknown, `index` is missing or has no use, or there is
+            nothing that `offset` could be counted from.
     """
 
     at: At
     pieces: Pick = "last"
     index: int | None = None
     skip_first: bool = True
+    offset: int = 0
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -60,6 +64,12 @@ class PositionRule:
         if (self.at == "index") != (self.index is not None):
             raise ConfigError(
                 f"at: {self.at} with index: {self.index}. Give an index with at: index, only there."
+            )
+        if self.offset and (self.at not in _OF_SPAN or self.pieces == "all"):
+            raise ConfigError(
+                f"offset: {self.offset} with at: {self.at}, pieces: {self.pieces}. An offset is "
+                "counted from a span or word that gives one row: at: span, or at: word with "
+                "pieces: first, last or mean."
             )
 
 
@@ -155,12 +165,17 @@ def plan_rows(
         raise DataError("There are no examples, so there are no rows to plan.")
     tokens = _join(list(offsets), texts, bos)
     found = _find_span(tokens, spans) if rule.at in _OF_SPAN else _find_in_text(tokens, rule.index)
+    if rule.offset:
+        found = _step_off(tokens, found, rule.offset)
     aligned = found.fault == ""
     unaligned = tuple(
         Unaligned(int(example), str(found.fault[example])) for example in np.flatnonzero(~aligned)
     )
     if not aligned.any():
-        raise DataError(f"No example has a token at: {rule.at}. The first: {unaligned[0].reason}.")
+        beside = f", offset: {rule.offset}" if rule.offset else ""
+        raise DataError(
+            f"No example has a token at: {rule.at}{beside}. The first: {unaligned[0].reason}."
+        )
     pick = _PICK.get(rule.at, rule.pieces)
     return _rows(found, np.flatnonzero(aligned), pick, rule.skip_first), unaligned
 
@@ -227,6 +242,25 @@ def _find_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _Fou
         default="",
     )
     return _Found(tokens.position[visible], first, stop, fault)
+
+
+def _step_off(tokens: _Tokens, span: _Found, offset: int) -> _Found:
+    """Find the token that stands `offset` before the first, or after the last, of each span."""
+    aligned = np.flatnonzero(span.fault == "")
+    edge = span.first[aligned] if offset < 0 else span.stop[aligned] - 1
+    text = tokens.text_of_example[aligned]
+    first, stop = tokens.bounds[text], tokens.bounds[text + 1]
+    # Tokens of spaces alone belong to no span, but they are tokens to be counted.
+    target = first + span.position[edge] - tokens.position[first] + offset
+    inside = (first <= target) & (target < stop)
+
+    at = np.zeros_like(span.first)
+    at[aligned] = np.where(inside, target, 0)
+    side = "before" if offset < 0 else "after"
+    outside = np.zeros(len(at), dtype=bool)
+    outside[aligned] = ~inside
+    reason = f"its text has no token {abs(offset)} {side} the span"
+    return _Found(tokens.position, at, at + 1, np.where(outside, reason, span.fault))
 
 
 def _count_visible(text: str) -> IntArray:

@@ -23,7 +23,8 @@ from ruamel.yaml.events import (
 
 from probekit.errors import ConfigError, MissingError
 from probekit.experiment.messages import explain, find_faults
-from probekit.experiment.schema import Experiment, KeyPath, Place
+from probekit.experiment.schema import Experiment, Place
+from probekit.experiment.section import KeyPath
 from probekit.model.sources import KNOWN_MODELS
 
 MAX_BYTES = 1_000_000

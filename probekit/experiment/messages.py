@@ -12,7 +12,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from probekit.errors import nearest
-from probekit.experiment.schema import Experiment, KeyPath
+from probekit.experiment.schema import Experiment
+from probekit.experiment.section import KeyPath
 
 _LONGEST_VALUE = 80
 
@@ -138,7 +139,8 @@ def _example(field: FieldInfo) -> str:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return f"{{{', '.join(_example_keys(kind))}}}"
     if isinstance(field.default, tuple):
-        return f"[{', '.join(map(str, field.default[:2])) or '...'}]"
+        items = field.default[:2] or field.examples or ("...",)
+        return f"[{', '.join(map(str, items))}]"
     if kind is bool:
         return "true"
     choices = field.examples or get_args(kind) or ("...",)

@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, PrivateAttr, model_validator
 
 from probekit.errors import ProbekitError
+from probekit.experiment.section import KeyPath, Section, broken
+from probekit.experiment.tokens import Position, Tokens
 from probekit.provenance import write_atomic
-
-KeyPath = tuple[str | int, ...]
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+SiteLists = Annotated[
+    tuple[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], ...], Field(strict=False)
+]
 Positives = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 
@@ -31,12 +33,6 @@ RESIDUAL_STREAM = (
     "blocks.*.hook_resid_post",
     "ln_final.hook_normalized",
 )
-
-
-class Section(BaseModel):
-    """Base of all sections: immutable, no unknown keys, no silent conversion of types."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -53,11 +49,6 @@ class Place:
 def _put_behind_key(keys: KeyPath, text: str) -> str:
     dotted = ".".join(map(str, keys))
     return text if dotted in text else f"{dotted}: {text}"
-
-
-def _broken(problem: str, *keys: str) -> PydanticCustomError:
-    """Return the error of a rule among several keys; `keys` lead to the one to be looked at."""
-    return PydanticCustomError("rule", "{problem}", {"problem": problem, "keys": keys})
 
 
 class Model(Section):
@@ -102,7 +93,7 @@ class Columns(Section):
     def _span_is_whole(self) -> Columns:
         if (self.start is None) != (self.end is None):
             key = "end" if self.start is None else "start"
-            raise _broken("`start` and `end` must be given together, or neither", key)
+            raise broken("`start` and `end` must be given together, or neither", key)
         return self
 
 
@@ -126,7 +117,7 @@ class Data(Section):
             for key, info in type(self.columns).model_fields.items():
                 is_given = getattr(self.columns, key) != info.default
                 if is_given and key not in ("label", "group"):
-                    raise _broken(
+                    raise broken(
                         f"`columns.{key}` is for tables; CoNLL-U has its own columns, and only "
                         "`label` and `group` are chosen",
                         "columns",
@@ -139,66 +130,14 @@ class Data(Section):
         two = self.train is not None and self.test is not None
         none_of_two = self.train is None and self.test is None
         if not ((self.file is not None and none_of_two) or (self.file is None and two)):
-            raise _broken("give either `file`, or both `train` and `test`")
+            raise broken("give either `file`, or both `train` and `test`")
         if two and self.columns.split is not None:
-            raise _broken(
+            raise broken(
                 "`columns.split` goes with `file`; `train` and `test` split already",
                 "columns",
                 "split",
             )
         return self
-
-
-class Position(Section):
-    """Which tokens of an example are read."""
-
-    at: Literal["last", "first", "mean", "all", "index", "span", "word"] = Field(
-        description="last or first token; mean over all; all, one row each; one by index; "
-        "mean over the span; the word that the span marks"
-    )
-    pieces: Literal["first", "last", "mean", "all"] = Field(
-        "last", description="which tokens of the word, for `at: word`"
-    )
-    index: int | None = Field(
-        None,
-        ge=-1_000_000,
-        le=1_000_000,
-        description="which token, for `at: index`; negative from end",
-    )
-    skip_first: bool = Field(
-        True,
-        description="means, and the scaling of features, leave out position 0, whose norm is some "
-        "30 times that of the others",
-    )
-
-    @property
-    def text(self) -> str:
-        """The position in one word, as it stands in results: `last`, `word:last`, `index:3`."""
-        detail = {"index": self.index, "word": self.pieces}.get(self.at)
-        name = self.at if detail is None else f"{self.at}:{detail}"
-        return name if self.skip_first else f"{name}+first"
-
-    @model_validator(mode="after")
-    def _details_belong_to_at(self) -> Position:
-        if (self.at == "index") != (self.index is not None):
-            key = "at" if self.index is None else "index"
-            raise _broken("`index` must be given for `at: index`, and only then", key)
-        # The default may stand there without use: a file written back has every key.
-        if self.at != "word" and self.pieces != type(self).model_fields["pieces"].default:
-            raise _broken(
-                f"`pieces: {self.pieces}` goes with `at: word`, not with `at: {self.at}`", "pieces"
-            )
-        return self
-
-
-class Tokens(Section):
-    """How text becomes tokens."""
-
-    bos: bool = Field(description="whether <|endoftext|> is put before each text")
-    too_long: Literal["error", "truncate", "skip"] = Field(
-        "error", description="what to do with texts that exceed the context"
-    )
-    position: Position
 
 
 class Split(Section):
@@ -221,7 +160,19 @@ class Capture(Section):
     sites: Strings = Field(
         RESIDUAL_STREAM,
         min_length=1,
-        description="names or globs, with [head=3] or [neuron=17] behind them if wanted",
+        description="names or globs; behind them, if wanted, [head=3], [head=0,3], [head=*] or the "
+        "same of a [neuron=17], each of which is probed by itself",
+    )
+    concatenate: SiteLists = Field(
+        (),
+        description="lists of sites whose features are probed side by side, as one, beside `sites`",
+        examples=["[blocks.*.hook_resid_post]"],
+    )
+    view: Literal["raw", "normalized"] = Field(
+        "raw",
+        description="the rows as they are, or each one centred and divided by sqrt(var + eps) over "
+        "d_model, as the next layer norm does before its affine part (a row that is a mean: after "
+        "the mean); the same rows lie on disk for both",
     )
     dtype: Literal["float32", "float16"] = Field("float32", description="numbers on disk")
 
@@ -304,11 +255,16 @@ class Experiment(Section):
             error.args = (self._place.put(keys, str(error)),)
             raise
 
+    def with_position(self, position: Position) -> Experiment:
+        """Return the experiment that probes at one position, such as one of a sweep."""
+        tokens = self.tokens.model_copy(update={"position": position, "sweep": ()})
+        return self.model_copy(update={"tokens": tokens})
+
     @model_validator(mode="after")
     def _spans_are_there_where_needed(self) -> Experiment:
         has_spans = self.data.format == "conllu" or self.data.columns.start is not None
         if self.tokens.position.at in ("span", "word") and not has_spans:
-            raise _broken(
+            raise broken(
                 f"tokens.position.at is {self.tokens.position.at!r}, but data.columns has no "
                 "`start` and `end`",
                 "tokens",

@@ -1,7 +1,8 @@
 """The table of all sites: every tensor that GPT-2 names, its axes and its formula.
 
 The table is the one place that knows them; names are those of TransformerLens. `expand` turns what
-people write (names, globs, shorthands) into names, `SiteSelection` adds a head or a neuron.
+people write (names, globs, shorthands) into names, `SiteSelection` adds a head or a neuron, and
+`SiteConcatenation` takes several of those as one.
 """
 
 from __future__ import annotations
@@ -78,8 +79,10 @@ SITES = (
 _BY_NAME = {site.name: site for site in SITES}
 _BLOCK = re.compile(r"^blocks\.(\d{1,9})\.")
 _GLOB = re.compile(r"[*?]")
-_SELECTOR = re.compile(r"^(?P<site>[^\[\]]+)\[(?P<axis>[a-z]+)=(?P<index>[^\]]*)\]$")
+_SELECTOR = re.compile(r"^(?P<site>.+)\[(?P<axis>[a-z]+)=(?P<index>[^\]]*)\]$")
 _SELECTED_AXES = {"head": "n_heads", "neuron": "d_mlp"}
+
+JOINT = " + "  # between the parts of a concatenation
 
 
 def site_names(n_layers: int, *, on_request: bool = False) -> tuple[str, ...]:
@@ -217,6 +220,11 @@ class SiteSelection:
     neuron: int | None = None
 
     @property
+    def parts(self) -> tuple[SiteSelection, ...]:
+        """The selection alone, as a concatenation has several."""
+        return (self,)
+
+    @property
     def without_head(self) -> SiteSelection:
         """The same selection with all its heads."""
         return replace(self, head=None)
@@ -229,31 +237,57 @@ class SiteSelection:
         return self.site + "".join(parts)
 
 
+@dataclass(frozen=True)
+class SiteConcatenation:
+    """Several selections whose features stand side by side and are probed as one.
+
+    >>> SiteConcatenation((SiteSelection("hook_embed"), SiteSelection("hook_pos_embed"))).text
+    'hook_embed + hook_pos_embed'
+    """
+
+    parts: tuple[SiteSelection, ...]
+
+    @property
+    def text(self) -> str:
+        """The parts as people write them, joined."""
+        return JOINT.join(part.text for part in self.parts)
+
+
 def select(
     patterns: Iterable[str], n_layers: int, axis_sizes: dict[str, int]
 ) -> tuple[SiteSelection, ...]:
-    """Return what patterns like `blocks.*.attn.hook_z[head=3]` stand for, in forward order.
+    """Return what patterns like `blocks.*.attn.hook_z[head=*]` stand for, in forward order.
 
     `axis_sizes` gives the number of heads (`n_heads`) and neurons (`d_mlp`).
 
-    >>> select(["blocks.1.attn.hook_z[head=2]"], 2, {"n_heads": 3, "d_mlp": 11})
-    (SiteSelection(site='blocks.1.attn.hook_z', head=2, neuron=None),)
+    >>> for chosen in select(["blocks.*.attn.hook_z[head=0,2]"], 2, {"n_heads": 3, "d_mlp": 11}):
+    ...     print(chosen.text)
+    blocks.0.attn.hook_z[head=0]
+    blocks.0.attn.hook_z[head=2]
+    blocks.1.attn.hook_z[head=0]
+    blocks.1.attn.hook_z[head=2]
 
     Raises:
         UnknownNameError: a pattern stands for no site.
-        ConfigError: the site has no such axis, or the index is outside of it.
+        ConfigError: the site has no such axis, or an index is outside of it.
     """
-    chosen: dict[SiteSelection, None] = {}
+    chosen: set[SiteSelection] = set()
     for pattern in patterns:
         match = _SELECTOR.match(pattern)
         for site in expand([match["site"] if match else pattern], n_layers):
-            index = _index(site, match, axis_sizes) if match else {}
-            chosen[SiteSelection(site, **index)] = None
+            indices: list[dict[str, int]] = _indices(site, match, axis_sizes) if match else [{}]
+            chosen |= {SiteSelection(site, **index) for index in indices}
     order = {site: place for place, site in enumerate(site_names(n_layers, on_request=True))}
-    return tuple(sorted(chosen, key=lambda selection: order[selection.site]))
+
+    def place(selection: SiteSelection) -> tuple[int, ...]:
+        whole_first = (-1 if i is None else i for i in (selection.head, selection.neuron))
+        return order[selection.site], *whole_first
+
+    return tuple(sorted(chosen, key=place))
 
 
-def _index(site: str, match: re.Match[str], axis_sizes: dict[str, int]) -> dict[str, int]:
+def _indices(site: str, match: re.Match[str], axis_sizes: dict[str, int]) -> list[dict[str, int]]:
+    """Return each head or neuron that the brackets of a pattern choose at a site."""
     axis = match["axis"]
     if axis not in _SELECTED_AXES:
         raise ConfigError(f"{match[0]!r}: unknown axis {axis!r}. Allowed: head, neuron.")
@@ -261,10 +295,16 @@ def _index(site: str, match: re.Match[str], axis_sizes: dict[str, int]) -> dict[
     name = _SELECTED_AXES[axis]
     if name not in axes:
         raise ConfigError(f"{match[0]!r}: {site} has the axes {' '.join(axes)}, no {axis}.")
-    digits = match["index"]
-    is_number = digits.isascii() and digits.isdecimal() and len(digits) < 10
-    if not is_number or int(digits) >= axis_sizes[name]:
+    if match["index"] == "*":
+        return [{axis: index} for index in range(axis_sizes[name])]
+    numbers = [text.strip() for text in match["index"].split(",")]
+    if not all(_is_index(text, axis_sizes[name]) for text in numbers):
         raise ConfigError(
-            f"{match[0]!r}: {axis} must be a number from 0 to {axis_sizes[name] - 1}."
+            f"{match[0]!r}: {axis} must be a number from 0 to {axis_sizes[name] - 1}, several with "
+            "commas between them, or * for all."
         )
-    return {axis: int(digits)}
+    return [{axis: int(text)} for text in numbers]
+
+
+def _is_index(text: str, size: int) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < size

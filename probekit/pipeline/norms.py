@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.data.positions import IntArray
 from probekit.model.gpt2 import GPT2
 from probekit.model.sites import describe, layer_of
-from probekit.pipeline.prepare import IntArray, Prepared
+from probekit.pipeline.prepare import Prepared
 
 SAMPLE = 64  # sequences: the ratio is about 30 in GPT-2 small, so few suffice
 

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
-
-from probekit.activations.capture import check_storable
 from probekit.data.examples import Dataset, Example
-from probekit.data.positions import PositionRule, RowPlan, plan_rows
+from probekit.data.positions import IntArray, RowPlan
 from probekit.data.readers import TableColumns, read_dataset
 from probekit.data.splits import Split
 from probekit.data.treebank import ConlluColumns
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
 from probekit.experiment.schema import Columns, Data, Experiment
 from probekit.model.config import GPT2Config
-from probekit.model.sites import SiteSelection, select
 from probekit.model.sources import find_config
 from probekit.model.tokenizer import Tokenizer, Tokens
+from probekit.pipeline.features import Probed, find_features
 from probekit.pipeline.holdout import hold_out
-
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
-StringArray = npt.NDArray[np.str_]
+from probekit.pipeline.rows import (
+    PositionRows,
+    StringArray,
+    interleave,
+    plan_positions,
+    position_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -41,13 +38,13 @@ class Prepared:
         split: which examples are trained and tested on.
         tokenizer: of the model.
         tokens: of each example.
-        plan: which positions of which example make each row.
+        plan: which tokens of which example make each row that is captured, of all positions.
         config: the sizes of the model.
-        selections: the sites to be probed, in the order of the forward pass.
-        labels: of each row, shape (n_rows,).
+        selections: the sites to be probed, in the order of the forward pass; concatenations last.
+        positions: what is probed one after the other, each with as many rows: those of a sweep, or
+            the one.
+        labels: of each row at any of the positions, shape (n_rows,).
         groups: of each row, shape (n_rows,).
-        typical: whether a row leaves position 0 out, shape (n_rows,); None: it counts like others.
-        types: the word at, or last before, the probed position of each row, shape (n_rows,).
         train: numbers of the training rows.
         test: numbers of the test rows.
     """
@@ -59,11 +56,10 @@ class Prepared:
     tokens: tuple[Tokens, ...]
     plan: RowPlan
     config: GPT2Config
-    selections: tuple[SiteSelection, ...]
+    selections: tuple[Probed, ...]
+    positions: tuple[PositionRows, ...]
     labels: StringArray
     groups: StringArray
-    types: StringArray
-    typical: BoolArray | None
     train: IntArray
     test: IntArray
 
@@ -75,7 +71,8 @@ class Prepared:
     @property
     def sites(self) -> tuple[str, ...]:
         """The sites to be captured, each once."""
-        return tuple(dict.fromkeys(selection.site for selection in self.selections))
+        parts = (part for selection in self.selections for part in selection.parts)
+        return tuple(dict.fromkeys(part.site for part in parts))
 
 
 def prepare(experiment: Experiment) -> Prepared:
@@ -87,29 +84,27 @@ def prepare(experiment: Experiment) -> Prepared:
         DataError: the data cannot be read, tokenized, aligned or split.
     """
     config, tokenizer = _find_model(experiment)
-    with experiment.at("capture", "sites"):
-        selections = select(experiment.capture.sites, config.n_layer, config.axis_sizes)
-        check_storable(selection.site for selection in selections)
+    selections = find_features(experiment, config)
     dataset = _read(experiment)
     n_read = len(dataset)
     dataset, tokens = _tokenize(dataset, tokenizer, experiment, config.n_positions)
     _check_attention_texts(experiment, tokenizer, config.n_positions)
-    dataset, tokens, plan = _plan(dataset, tokens, experiment)
-    types = _types(dataset, tokenizer, tokens, plan, experiment)
-    dataset, split, rows = hold_out(dataset, plan, types, experiment)
+    dataset, tokens, plans = plan_positions(dataset, tokens, experiment)
+    positions = position_rows(experiment, dataset, tokenizer, tokens, plans)
+    plan, words = plans[0], positions[0].types  # a sweep has the same examples at every offset
+    dataset, split, rows = hold_out(dataset, plan, words, experiment)
     return Prepared(
         dataset=dataset,
         n_read=n_read,
         split=split,
         tokenizer=tokenizer,
         tokens=tokens,
-        plan=plan,
+        plan=interleave(plans),
         config=config,
         selections=selections,
+        positions=positions,
         labels=dataset.labels[plan.example].astype(str),
         groups=dataset.groups[plan.example].astype(str),
-        types=types,
-        typical=_typical(plan) if experiment.tokens.position.skip_first else None,
         train=rows.train,
         test=rows.test,
     )
@@ -135,11 +130,6 @@ def _read(experiment: Experiment) -> Dataset:
         key = "columns" if isinstance(error, ConfigError) else "file"
         with experiment.at("data", key):
             raise
-
-
-def _typical(plan: RowPlan) -> BoolArray:
-    """Return for each row whether it is none of position 0, whose norm would fill every scale."""
-    return plan.positions[plan.offsets[:-1]] > 0
 
 
 def read_examples(data: Data) -> Dataset:
@@ -241,73 +231,3 @@ def _apply_policy(
     note = f"{len(too_long)} examples longer than the context were {done}"
     keep = [n for n, e in enumerate(dataset.examples) if policy != "skip" or e.text not in long]
     return replace(dataset.select(keep), notes=(*dataset.notes, note))
-
-
-def _plan(
-    dataset: Dataset, tokens: tuple[Tokens, ...], experiment: Experiment
-) -> tuple[Dataset, tuple[Tokens, ...], RowPlan]:
-    """Return the examples that have the probed position, their tokens, and the rows they give."""
-    rule = PositionRule(**experiment.tokens.position.model_dump())
-    plan, unaligned = plan_rows(
-        [part.offsets for part in tokens],
-        [example.span for example in dataset.examples],
-        [example.text for example in dataset.examples],
-        rule,
-        bos=experiment.tokens.bos,
-    )
-    if not unaligned:
-        return dataset, tokens, plan
-    lost = {fault.example for fault in unaligned}
-    keep = [n for n in range(len(dataset)) if n not in lost]
-    first = unaligned[0]
-    note = (
-        f"{len(lost)} examples have no token at the probed position and give no row, first "
-        f"{dataset.examples[first.example].id}: {first.reason}"
-    )
-    number = np.full(len(dataset), -1, dtype=np.int64)
-    number[keep] = np.arange(len(keep))
-    kept = replace(dataset.select(keep), notes=(*dataset.notes, note))
-    plan = replace(plan, example=number[plan.example])
-    return kept, tuple(tokens[n] for n in keep), plan
-
-
-def _types(
-    dataset: Dataset,
-    tokenizer: Tokenizer,
-    tokens: tuple[Tokens, ...],
-    plan: RowPlan,
-    experiment: Experiment,
-) -> StringArray:
-    """Return what a lookup table could know of each row: its word, else the last word read."""
-    if experiment.tokens.position.at in ("span", "word"):
-        words = [e.text[slice(*e.span)] if e.span else "" for e in dataset.examples]
-        return np.array(words, dtype=str)[plan.example]
-    # A text read at its end is known by its last word; its last token is mostly a full stop.
-    look_back = experiment.tokens.position.at in ("last", "mean")
-
-    @cache
-    def word(text: str, end: int, token: int) -> str:
-        return (last_word(text[:end]) if look_back else None) or tokenizer.strings([token])[0]
-
-    last = plan.positions[plan.offsets[1:] - 1]
-    found = [
-        word(dataset.examples[n].text, int(tokens[n].offsets[at, 1]), int(tokens[n].ids[at]))
-        for n, at in zip(plan.example, last, strict=True)
-    ]
-    return np.array(found, dtype=str)
-
-
-def last_word(text: str) -> str | None:
-    """Return the last stretch without spaces, less the punctuation around it; None without any.
-
-    >>> last_word("The capital of Norway is 'Oslo'.")
-    'Oslo'
-    >>> last_word("They don't ...")
-    "don't"
-    """
-    for stretch in reversed(text.split()):
-        # Punctuation only: a combining mark or a joiner at an end belongs to its letter.
-        inner = [n for n, letter in enumerate(stretch) if unicodedata.category(letter)[0] != "P"]
-        if inner:
-            return stretch[inner[0] : inner[-1] + 1]
-    return None

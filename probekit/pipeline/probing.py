@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.store import ActivationStore, FloatArray
-from probekit.errors import StoreError
+from probekit.errors import ProbekitError, StoreError
 from probekit.experiment.schema import Experiment
-from probekit.model.sites import SiteSelection, describe, layer_of
+from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
+from probekit.pipeline.features import FeatureReader, Probed
 from probekit.pipeline.prepare import Prepared
+from probekit.pipeline.rows import PositionRows
 from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData, ProbeSettings
 from probekit.probes.measurement import Measurement
@@ -24,23 +25,39 @@ from probekit.watcher import Watcher
 COLUMNS = (
     "run", "model", "dataset", "site", "layer", "component", "head", "position", "probe",
     "target", "split", "metric", "value", "ci_low", "ci_high", "chance", "n_train", "n_test",
-    "n_groups", "C", "n_iter", "converged", "seed",
+    "n_groups", "C", "n_iter", "converged", "seed", "view",
 )  # fmt: skip
 
+LONGEST_NAME = 100  # characters of a file's name; file systems end at 255 bytes
 
-def make_prober(experiment: Experiment, prepared: Prepared) -> Prober:
-    """Return what probes all sites of an experiment under the same folds, controls and resamples.
+
+def make_probers(experiment: Experiment, prepared: Prepared) -> tuple[Prober, ...]:
+    """Return for each position what probes all sites under the same folds, controls and resamples.
+
+    Those of two positions differ in what hangs on the tokens there: control labels and scaling.
 
     Raises:
         DataError: the labels, groups or split cannot be probed; known before the model runs.
     """
+    is_sweep = len(prepared.positions) > 1
+    probers = []
+    for at in prepared.positions:
+        try:
+            probers.append(_make_prober(experiment, prepared, at))
+        except ProbekitError as error:
+            error.args = (f"At {at.position.text}: {error}" if is_sweep else str(error),)
+            raise
+    return tuple(probers)
+
+
+def _make_prober(experiment: Experiment, prepared: Prepared, at: PositionRows) -> Prober:
     data = ProbeData(
         y=prepared.labels,
         groups=prepared.groups,
-        types=prepared.types,
+        types=at.types,
         train=prepared.train,
         test=prepared.test,
-        typical=prepared.typical,
+        typical=at.typical,
     )
     with experiment.at("probe", "C"):
         settings = ProbeSettings(**experiment.probe.model_dump())
@@ -50,26 +67,28 @@ def make_prober(experiment: Experiment, prepared: Prepared) -> Prober:
 def probe_sites(
     experiment: Experiment,
     prober: Prober,
-    stores: Mapping[str, ActivationStore],
-    selections: Sequence[SiteSelection],
+    stores: Mapping[str, FeatureReader],
+    selections: Sequence[Probed],
     run_dir: Path,
     watcher: Watcher,
 ) -> list[dict[str, Any]]:
     """Return the rows of results.csv: baselines first, then every site in forward order.
 
     Args:
-        experiment: gives the names.
+        experiment: gives the names, and the position, which is one.
         prober: measures each site.
-        stores: the trained model's activations under `task`, those of untrained weights, if
+        stores: read the trained model's activations under `task`, those of untrained weights, if
             wanted, under `random_weights`.
         selections: the sites.
         run_dir: finished sites are kept in its folder `sites` and not computed again.
         watcher: hears of each finished site.
     """
+    offset, position = experiment.tokens.position.offset, experiment.tokens.position.text
+    folder = run_dir / "sites" / (f"{offset:+d}" if offset else "")
     rows = _table_rows(experiment, None, prober.baselines())
     for done, selection in enumerate(selections):
-        kept = run_dir / "sites" / f"{selection.text}.json"
-        origin = {"run": run_dir.name, "site": selection.text}
+        kept = folder / f"{_file_name(selection)}.json"
+        origin = {"run": run_dir.name, "position": position, "site": selection.text}
         measured = _read(kept, origin)
         if measured is None:
             measured = _measure(prober, stores, selection, _Inner(watcher, done, len(selections)))
@@ -101,29 +120,25 @@ class _Inner:
 
 def _measure(
     prober: Prober,
-    stores: Mapping[str, ActivationStore],
-    selection: SiteSelection,
+    stores: Mapping[str, FeatureReader],
+    selection: Probed,
     inner: _Inner,
 ) -> list[Measurement]:
     return [
         measurement
         for number, (target, store) in enumerate(stores.items())
         for measurement in prober.site(
-            _features(store, selection),
+            store.features(selection),
             random=target == "random_weights",
             on_fit=inner.part(number, len(stores)),
         )
     ]
 
 
-def _features(store: ActivationStore, selection: SiteSelection) -> FloatArray:
-    """Return the rows of a site, or of one head or neuron of it, shape (n_rows, n_features)."""
-    values = store.read(selection.site)
-    if selection.head is not None:
-        values = values[:, selection.head]
-    if selection.neuron is not None:
-        values = values[:, selection.neuron, None]
-    return values.reshape(len(values), -1).astype(np.float32, copy=False)
+def _file_name(selection: Probed) -> str:
+    """Return a name that no file system finds too long, as those of many sites are."""
+    text = selection.text
+    return text if len(text) <= LONGEST_NAME else digest_json(text)[:24]
 
 
 def _read(path: Path, origin: Mapping[str, str]) -> list[Measurement] | None:
@@ -148,7 +163,7 @@ def _finite(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table_rows(
-    experiment: Experiment, selection: SiteSelection | None, measured: Sequence[Measurement]
+    experiment: Experiment, selection: Probed | None, measured: Sequence[Measurement]
 ) -> list[dict[str, Any]]:
     names = {
         "run": experiment.name,
@@ -158,12 +173,19 @@ def _table_rows(
     }
     place: dict[str, Any] = {"probe": "none"}
     if selection is not None:
-        place = {
-            "site": selection.without_head.text,
-            "layer": layer_of(selection.site),
-            "component": describe(selection.site).component,
-            "head": selection.head,
-            "probe": "logistic",
-        }
+        place = _place(selection) | {"probe": "logistic", "view": experiment.capture.view}
     rows = [names | place | asdict(measurement) for measurement in measured]
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
+
+
+def _place(selection: Probed) -> dict[str, Any]:
+    """Return the columns that say where a probe read; a concatenation has no layer and no head."""
+    components = dict.fromkeys(describe(part.site).component for part in selection.parts)
+    place: dict[str, Any] = {"site": selection.text, "component": JOINT.join(components)}
+    if isinstance(selection, SiteSelection):
+        place |= {
+            "site": selection.without_head.text,
+            "layer": layer_of(selection.site),
+            "head": selection.head,
+        }
+    return place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,11 @@ import pandas as pd
 from probekit.activations.capture import Captured
 from probekit.data.checks import Finding, by_level, check_dataset
 from probekit.data.examples import Dataset
+from probekit.data.positions import IntArray
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.model.sites import layer_of
-from probekit.pipeline.prepare import IntArray, Prepared
+from probekit.pipeline.prepare import Prepared
 from probekit.probes.curve import Prober
 from probekit.report.table import chosen_row
 
@@ -37,7 +38,7 @@ def model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
     }
 
 
-def data_facts(prepared: Prepared, prober: Prober, card: str | None) -> dict[str, Any]:
+def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) -> dict[str, Any]:
     """Return counts by split and label, a few examples, and what was found in the data."""
     dataset, split = prepared.dataset, prepared.split
     rows = {"train": prepared.train, "test": prepared.test}
@@ -56,19 +57,20 @@ def data_facts(prepared: Prepared, prober: Prober, card: str | None) -> dict[str
         "notes": list(dataset.notes),
         "findings": [
             {"level": finding.level, "code": finding.code, "message": finding.message}
-            for finding in findings(prepared, prober)
+            for finding in findings(prepared, probers)
         ],
         "card": card,
     }
 
 
-def findings(prepared: Prepared, prober: Prober) -> tuple[Finding, ...]:
+def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     """Return what was found in the data, in what they lost, and in their words; errors first."""
     found = list(check_dataset(prepared.dataset, prepared.split))
     n_lost = prepared.n_read - len(prepared.dataset)
     if n_lost > MOST_LOST * prepared.n_read:
         told = f"{n_lost:,} of {prepared.n_read:,} examples give no row; the notes say why."
         found.append(Finding("warning", "lost", told))
+    prober = min(probers, key=lambda prober: prober.seen_types)
     if prober.settings.control_draws and prober.seen_types < LEAST_SEEN:
         told = (
             f"Of the words of the test rows (at the probed position, or the last before it) "
@@ -88,6 +90,7 @@ def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
         "site": row["site"],
         "layer": layer_of(row["site"]),
         "head": None if pd.isna(row["head"]) else int(row["head"]),
+        "position": row["position"],
         "chosen_by": "cross-validated accuracy on the training rows",
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,10 +22,12 @@ from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.attention import attention_prompt
 from probekit.pipeline.devices import check_device
+from probekit.pipeline.features import FeatureReader
 from probekit.pipeline.norms import residual_norms
 from probekit.pipeline.prepare import Prepared, prepare, read_card
-from probekit.pipeline.probing import COLUMNS, make_prober, probe_sites
+from probekit.pipeline.probing import COLUMNS, make_probers, probe_sites
 from probekit.pipeline.record import best_site, data_facts, digests, model_facts
+from probekit.probes.curve import Prober
 from probekit.provenance import (
     digest,
     digest_code,
@@ -45,8 +47,10 @@ _CODE = (
     "probekit.activations.store",
     "probekit.model.sites",
     "probekit.model.tokenizer",
+    "probekit.pipeline.features",
     "probekit.pipeline.prepare",
     "probekit.pipeline.probing",
+    "probekit.pipeline.rows",
 )
 _FILES = ("config.yaml", "results.csv", "attention.safetensors")
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
@@ -120,15 +124,14 @@ def run(
         prepared = prepare(experiment)
         card = read_card(experiment.data)
         models = _load_models(experiment, device)
-        prober = make_prober(experiment, prepared)  # before the long work: it checks the rows
+        probers = make_probers(experiment, prepared)  # before the long work: it checks the rows
         key = _key(experiment, prepared, models, card)
         folder = Path(out) / experiment.name / key
         write_atomic(folder / ".started", created)  # an unusable folder is told before the work
     with clock.step("capture"):
         captured = _capture(experiment, prepared, models, cache_root, watcher)
     with clock.step("probe"):
-        stores = {target: part.store for target, part in captured.items()}
-        rows = probe_sites(experiment, prober, stores, prepared.selections, folder, watcher)
+        rows = _probe(experiment, prepared, probers, captured, folder, watcher)
         table = pd.DataFrame(rows, columns=list(COLUMNS))
         write_atomic(folder / "config.yaml", dump_experiment(experiment))
         write_atomic(folder / "results.csv", table.to_csv(index=False, lineterminator="\n"))
@@ -142,7 +145,7 @@ def run(
         "question": experiment.question,
         "created": created,
         "model": model_facts(experiment, models["task"]),
-        "data": data_facts(prepared, prober, card),
+        "data": data_facts(prepared, probers, card),
         "best": best_site(table),
         "attention": [{"text": p.text, "tokens": list(p.tokens)} for p in prompts],
         "norms": norms,
@@ -213,6 +216,27 @@ def _capture(
         )
         for target, model in models.items()
     }
+
+
+def _probe(
+    experiment: Experiment,
+    prepared: Prepared,
+    probers: Sequence[Prober],
+    captured: Mapping[str, Captured],
+    folder: Path,
+    watcher: Watcher,
+) -> list[dict[str, Any]]:
+    """Return the rows of results.csv, position by position."""
+    wants_norm = experiment.capture.view == "normalized"
+    eps = prepared.config.layer_norm_epsilon if wants_norm else None
+    rows = []
+    for at, prober in zip(prepared.positions, probers, strict=True):
+        if len(probers) > 1:
+            watcher.tell(f"position {at.position.text}")
+        readers = {t: FeatureReader(part.store, at.rows, eps) for t, part in captured.items()}
+        here = experiment.with_position(at.position)
+        rows += probe_sites(here, prober, readers, prepared.selections, folder, watcher)
+    return rows
 
 
 def _key(experiment: Experiment, prepared: Prepared, models: Models, card: str | None) -> str:

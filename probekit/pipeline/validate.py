@@ -14,7 +14,7 @@ from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.model.sites import describe
 from probekit.pipeline.prepare import Prepared, prepare, read_card
-from probekit.pipeline.probing import make_prober
+from probekit.pipeline.probing import make_probers
 from probekit.pipeline.record import findings
 
 _BYTES = {"float32": 4, "float16": 2}
@@ -56,14 +56,14 @@ def validate(experiment: Experiment) -> Validation:
     read_card(experiment.data)
     try:
         prepared = prepare(experiment)
-        prober = make_prober(experiment, prepared)
+        probers = make_probers(experiment, prepared)
     except DataError as error:
         return Validation((Finding("error", "data", str(error)),))
     n_models = 1 + experiment.model.random_weights
     return Validation(
-        findings=findings(prepared, prober),
+        findings=findings(prepared, probers),
         n_examples=len(prepared.dataset),
-        n_rows=len(prepared.labels),
+        n_rows=len(prepared.plan.example),
         n_sites=len(prepared.sites),
         bytes=n_models * _bytes(prepared, experiment.capture.dtype),
         minutes=n_models * _seconds(prepared, experiment) / 60,
@@ -76,7 +76,7 @@ def _bytes(prepared: Prepared, dtype: str) -> int:
         math.prod(sizes[axis] for axis in describe(site).axes if axis not in ("batch", "pos"))
         for site in prepared.sites
     ]
-    return len(prepared.labels) * sum(features) * _BYTES[dtype]
+    return len(prepared.plan.example) * sum(features) * _BYTES[dtype]
 
 
 def _seconds(prepared: Prepared, experiment: Experiment) -> float:

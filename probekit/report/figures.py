@@ -25,12 +25,17 @@ from probekit.report.style import (
 from probekit.report.table import (
     SERIES,
     chosen_row,
+    concatenated,
     measured_metrics,
     only,
     placed,
     same_features,
     ticks,
 )
+
+# About what the style sheet leaves to the plot, and what a small line of text takes, in pixels.
+PLOT_HEIGHT = 300
+LINE_HEIGHT = 15
 
 
 def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
@@ -39,8 +44,8 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     Selectivity is accuracy on the task minus that on the control task (Hewitt & Liang 2019).
 
     Task lines carry their interval as a band; control and random weights are dashed and dotted;
-    majority and word identity are horizontal lines. The site that was chosen by cross-validation
-    is marked, in the figure of every metric.
+    majority, word identity and concatenated sites are horizontal lines. The site that was chosen
+    by cross-validation is marked, in the figure of every metric.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -121,7 +126,10 @@ def series_names(rows: pd.DataFrame) -> pd.Series[str]:
 
 
 def levels(measured: pd.DataFrame) -> list[tuple[str, pd.Series]]:
-    """Return target and row of each distinct horizontal line; chance where majority has no row."""
+    """Return name and row of each distinct horizontal line; chance where majority has no row.
+
+    Concatenated sites have no depth, so that they are lines of this kind too.
+    """
     rows = [
         (target, row)
         for target in ("majority", "word_identity")
@@ -133,7 +141,8 @@ def levels(measured: pd.DataFrame) -> list[tuple[str, pd.Series]]:
         bare = measured.assign(value=chance, ci_low=math.nan, ci_high=math.nan)
         bare = bare.dropna(subset="value").drop_duplicates("value")
         rows += [("chance", row) for _, row in bare.iterrows()]
-    return rows
+    joined = only(concatenated(measured), target="task")
+    return rows + [("concatenated", row) for _, row in joined.iterrows()]
 
 
 def _line(
@@ -207,24 +216,41 @@ def _hover(name: str, row: pd.Series) -> str:
 def _draw_levels(figure: go.Figure, levels: list[tuple[str, pd.Series]], depths: list[int]) -> None:
     """Draw each level as a line over the whole width, with its name and value at the right."""
     levels = sorted(levels, key=lambda level: level[1]["value"])
-    # The lowest name hangs below its line and the highest stands above, so that two close levels
-    # keep apart.
-    anchors = ["top", *["middle"] * (len(levels) - 2), "bottom"][: len(levels)]
-    for (target, row), anchor in zip(levels, anchors, strict=True):
-        name = f"{LEVELS[target].label} {row['value']:.2f}"
+    names = [f"{LEVELS[target].label} {row['value']:.2f}" for target, row in levels]
+    values = [row["value"] for _, row in levels]
+    for name, (target, row) in zip(names, levels, strict=True):
         figure.add_trace(_level_line(name, LEVELS[target], row, depths))
+    shifts = _shifts(values, [name.count(" ") + 1 for name in names], _value_range(figure))
+    for name, value, shift in zip(names, values, shifts, strict=True):
         figure.add_annotation(
             text=name.replace(" ", "<br>"),
             x=1,
             xref="paper",
             xanchor="left",
             xshift=4,
-            y=row["value"],
-            yanchor=anchor,
+            y=value,
+            yshift=shift,
+            yanchor="middle",
             align="left",
             showarrow=False,
             font={"size": 11},
         )
+
+
+def _shifts(values: list[float], n_lines: list[int], ends: list[float]) -> list[float]:
+    """Return by how many pixels the names of ascending levels go up to keep apart.
+
+    >>> _shifts([0.0, 0.5, 0.51], [2, 2, 2], [0.0, 1.0])
+    [0.0, 0.0, 27.0]
+    """
+    shifts: list[float] = []
+    lowest = -math.inf
+    for value, lines in zip(values, n_lines, strict=True):
+        at = PLOT_HEIGHT * (value - ends[0]) / (ends[1] - ends[0])
+        half = lines * LINE_HEIGHT / 2
+        shifts.append(round(max(0.0, lowest + half - at), 1))
+        lowest = max(at, lowest + half) + half
+    return shifts
 
 
 def _level_line(name: str, style: LineStyle, row: pd.Series, depths: list[int]) -> go.Scatter:
@@ -237,7 +263,7 @@ def _level_line(name: str, style: LineStyle, row: pd.Series, depths: list[int]) 
         mode="lines",
         line={"color": style.colour, "dash": style.dash, "width": style.width},
         showlegend=False,
-        hovertext=f"<b>{style.label}</b>: {interval}",
+        hovertext=f"<b>{plotly_text(row['site'] or style.label)}</b>: {interval}",
         hoverinfo="text",
     )
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from safetensors.numpy import load_file
@@ -18,24 +14,11 @@ from probekit.errors import DataError, MissingError
 from probekit.provenance import write_atomic
 from probekit.report import words
 from probekit.report.attention import AttentionPrompt, attention_data
-from probekit.report.figures import layer_curve, norm_curve
-from probekit.report.record import Example, Norms, RunRecord, changed_files, load_record, reading
+from probekit.report.parts import norms_part, result_parts
+from probekit.report.record import Example, RunRecord, changed_files, load_record, reading
 from probekit.report.sites import UNCONVERGED, site_table
-from probekit.report.style import METRICS
-from probekit.report.table import load_table, measured_metrics
+from probekit.report.table import load_table
 from probekit.report.template import render
-
-# These curves stand open on the page, the ones of other metrics folded below them.
-CURVES = {"accuracy": "Accuracy by layer", "selectivity": "Selectivity by layer"}
-
-
-@dataclass(frozen=True)
-class FigurePart:
-    """A figure as the page embeds it, with its caption and its numbers in words."""
-
-    figure: dict[str, Any]
-    caption: str
-    description: str
 
 
 def write_report(run_dir: Path) -> Path:
@@ -59,8 +42,7 @@ def write_report(run_dir: Path) -> Path:
 def _page(run_dir: Path) -> str:
     table = load_table(run_dir / "results.csv")
     record = load_record(run_dir / "run.json")
-    metrics = measured_metrics(table)
-    curves = {metric: _curve(table, metric) for metric in METRICS if metric in metrics}
+    figures = result_parts(table)
     return render(
         "report.html",
         record=record,
@@ -72,43 +54,17 @@ def _page(run_dir: Path) -> str:
                 for name in changed_files(run_dir, record)
             ),
         ],
-        curves=[(CURVES[metric], curves.pop(metric)) for metric in CURVES if metric in curves],
-        folded_curves=[(METRICS[metric], curve) for metric, curve in curves.items()],
+        figures=[part for part in figures if part.is_open],
+        folded_figures=[part for part in figures if not part.is_open],
         sites=site_table(table),
         unconverged=UNCONVERGED,
-        norms=_norms(record.norms) if record.norms else None,
+        norms=norms_part(record.norms) if record.norms else None,
         attention=attention_data(_prompts(run_dir, record)) if record.attention else None,
         examples=[_around_span(example) for example in record.data.examples],
         labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),
         config=_config(run_dir / "config.yaml"),
         facts=_facts(record),
         plotly_js=Markup(get_plotlyjs()),
-    )
-
-
-def _curve(table: pd.DataFrame, metric: str) -> FigurePart:
-    return FigurePart(
-        _json(layer_curve(table, metric)),
-        words.caption(table, metric),
-        words.description(table, metric),
-    )
-
-
-def _json(figure: go.Figure) -> dict[str, Any]:
-    """Return the figure as plain JSON values, NaN as null."""
-    return json.loads(figure.to_json())  # type: ignore[no-any-return]  # plotly is untyped
-
-
-def _norms(norms: list[Norms]) -> FigurePart:
-    rows = pd.DataFrame([norm.model_dump() for norm in norms])
-    ratios = rows["first_position_norm"] / rows["other_norm"]
-    return FigurePart(
-        _json(norm_curve(rows)),
-        "Mean norm of the activations at position 0 and at all others. A model may use its first "
-        "position as a resting place for attention: where its norm stands out, means and scalers "
-        "that include it say little about the rest.",
-        "Norm of position 0 against the others. "
-        + ", ".join(f"{site} {r:.1f} times" for site, r in zip(rows["site"], ratios, strict=True)),
     )
 
 

@@ -9,9 +9,23 @@ import pandas as pd
 
 from probekit.report.figures import series_of
 from probekit.report.style import format_number
-from probekit.report.table import chosen_row, n_blocks, only, placed, same_features, tick
+from probekit.report.table import (
+    chosen_row,
+    concatenated,
+    n_blocks,
+    only,
+    placed,
+    same_features,
+    selection,
+    tick,
+)
 
 UNCONVERGED = "not converged"
+NO_LAYER = "–"
+
+# More lines than the first are cut to the second, the rest folded.
+MOST_ROWS = 30
+BEST_ROWS = 20
 
 # Each column with the target, split and metric of the row that fills it.
 COLUMNS = {
@@ -37,22 +51,40 @@ class SiteRow:
 
 @dataclass(frozen=True)
 class SiteTable:
-    """The lines of the table and the names of the columns that any of them fills."""
+    """The lines of the table and the names of the columns that any of them fills.
+
+    Where there are too many lines, `rows` are the best by cross-validation, the best first, and
+    `folded` are the others.
+    """
 
     rows: tuple[SiteRow, ...]
     columns: tuple[str, ...]
+    folded: tuple[SiteRow, ...] = ()
 
 
 def site_table(table: pd.DataFrame) -> SiteTable:
-    """Return a line for each site with a test row of the task, by series, from shallow to deep."""
-    placed_rows = placed(table)
+    """Return a line for each site with a test row of the task, by series, from shallow to deep.
+
+    Concatenated sites, which have no depth, come last.
+    """
     chosen = chosen_row(table)
-    rows = tuple(
+    placed_rows = placed(table).astype({"depth": object})
+    sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
+    rows = [
         _site_row(name, task, series, n_blocks(placed_rows), chosen)
-        for name, series in series_of(placed_rows)
+        for name, series in (series_of(sited) if len(sited) else ())
         for _, task in only(series, target="task", split="test", metric="accuracy").iterrows()
-    )
-    return SiteTable(rows, tuple(name for name in COLUMNS if any(name in r.cells for r in rows)))
+    ]
+    columns = tuple(name for name in COLUMNS if any(name in row.cells for row in rows))
+    n_shown = len(rows) if len(rows) <= MOST_ROWS else BEST_ROWS
+    if n_shown < len(rows):
+        rows.sort(key=_cross_validated, reverse=True)
+    return SiteTable(tuple(rows[:n_shown]), columns, tuple(rows[n_shown:]))
+
+
+def _cross_validated(row: SiteRow) -> float:
+    value, _ = row.cells.get("cross-validated", ("-inf", ""))
+    return float(value)
 
 
 def _site_row(
@@ -60,8 +92,8 @@ def _site_row(
 ) -> SiteRow:
     beside = same_features(series, task).set_index(["target", "split", "metric"])
     return SiteRow(
-        layer=tick(task["depth"], blocks),
-        site=task["site"],
+        layer=NO_LAYER if task["depth"] is None else tick(task["depth"], blocks),
+        site=selection(task["site"], task["head"]),
         series=series_name,
         cells={
             column: _CELLS.get(column, _value_and_interval)(beside.loc[[key]].iloc[0])

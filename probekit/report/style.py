@@ -35,6 +35,7 @@ LEVELS = {
     "majority": LineStyle("majority", "longdash", "#7A7F87", width=1.5),
     "word_identity": LineStyle("word identity", "dashdot", "#7A7F87", width=1.5),
     "chance": LineStyle("chance", "longdash", "#7A7F87", width=1.5),
+    "concatenated": LineStyle("sites joined", "longdashdot", "#0072B2", width=1.5),
 }
 NORMS = {
     "first_position_norm": LineStyle("position 0", "solid"),

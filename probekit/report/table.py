@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from probekit.errors import DataError
 from probekit.model.config import MAX_LAYERS
+from probekit.model.sites import JOINT
 from probekit.report.record import reading
 
 TEXT = (
     "run", "model", "dataset", "site", "component", "position", "probe",
-    "target", "split", "metric",
+    "target", "split", "metric", "view",
 )  # fmt: skip
 NUMBERS = (
     "layer", "head", "value", "ci_low", "ci_high", "chance",
@@ -35,9 +37,9 @@ EMBED_DEPTH = -1
 SITE = r"^(?:blocks\.(?P<layer>\d+)\.)?(?P<component>[^\[]*)(?:\[neuron=(?P<neuron>\d+)\])?"
 
 # Rows that agree in these columns belong to one line of a figure.
-SERIES = ("run", "model", "dataset", "line", "position", "probe", "seed")
+SERIES = ("run", "model", "dataset", "line", "position", "probe", "seed", "view")
 # Rows that agree in these columns were measured on the same features, whatever the target.
-SAME_FEATURES = ("run", "dataset", "line", "site", "position", "probe")
+SAME_FEATURES = ("run", "dataset", "line", "site", "position", "probe", "view")
 
 
 def load_table(path: Path) -> pd.DataFrame:
@@ -92,11 +94,12 @@ def _refuse(wrong: pd.Series[bool], cells: pd.Series[str], path: Path, allowed: 
 
 
 def placed(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that stand at a site, from shallow to deep, with `line` and `depth` added.
+    """Return the rows at a single site, shallow to deep, with `part`, `line` and `depth` added.
 
     The depth of block l is l. The residual stream before block l is the one after block l - 1 and
     stands there; the embedding stands before block 0 and the final norm after the last block.
-    Every head and every neuron has a line of its own.
+    A part of the blocks is a line, but every head and every neuron of it has one of its own.
+    Concatenated sites have no depth: `concatenated` has them.
 
     >>> rows = pd.DataFrame({
     ...     "site": ["ln_final.hook_normalized", "blocks.1.hook_resid_pre", "blocks.1.attn.hook_z"],
@@ -105,19 +108,31 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     >>> placed(rows)[["line", "depth"]].values.tolist()
     [['residual stream', 0], ['attn.z head 2', 1], ['residual stream', 2]]
     """
-    rows = table[table["site"].fillna("") != ""].copy()
+    sites = table["site"].fillna("")
+    rows = table[(sites != "") & ~_is_concatenated(sites)].copy()
     names = rows["site"].str.extract(SITE)
     component = names["component"].str.replace("hook_", "")
     ends = np.where(component.str.startswith("ln_final"), n_blocks(rows), EMBED_DEPTH)
     before = component.eq("resid_pre").astype(float)
     rows["depth"] = names["layer"].astype(float).sub(before).fillna(pd.Series(ends, rows.index))
     rows["depth"] = rows["depth"].astype(int)
-    rows["line"] = component.mask(component.isin(RESIDUAL_STREAM), "residual stream")
+    rows["part"] = component.mask(component.isin(RESIDUAL_STREAM), "residual stream")
+    rows["line"] = rows["part"]
     for axis, numbers in {"head": rows["head"], "neuron": names["neuron"]}.items():
         rows["line"] += (
             numbers.astype(float).map(f" {axis} {{:.0f}}".format).mask(numbers.isna(), "")
         )
     return rows.sort_values("depth", kind="stable")
+
+
+def concatenated(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows about several sites side by side, with `part` and `line` added."""
+    rows = table[_is_concatenated(table["site"].fillna(""))]
+    return rows.assign(part="concatenated", line="concatenated")
+
+
+def _is_concatenated(sites: pd.Series[str]) -> pd.Series[bool]:
+    return sites.str.contains(JOINT, regex=False)
 
 
 def n_blocks(rows: pd.DataFrame) -> int:
@@ -147,7 +162,8 @@ def ticks(rows: pd.DataFrame) -> dict[int, str]:
 def ranked_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the placed task rows of accuracy in cross-validation, from the highest to the lowest.
 
-    Test rows are never looked at; among equals the shallowest comes first.
+    Test rows are never looked at; among equals the shallowest comes first. Concatenated sites do
+    not compete: what can be read from all of them says nothing of where.
     """
     rows = placed(only(table, target="task", split="validation", metric="accuracy"))
     return rows.sort_values("value", ascending=False, kind="stable")
@@ -183,3 +199,12 @@ def only(table: pd.DataFrame, **values: str) -> pd.DataFrame:
 def same_features(rows: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
     """Return the placed rows that were measured on the same features as `row`."""
     return only(rows, **{column: row[column] for column in SAME_FEATURES})
+
+
+def differs(column: pd.Series[Any]) -> bool:
+    """Return whether a column holds two different values or more.
+
+    >>> differs(pd.Series(["last", "first"])), differs(pd.Series(["last"])), differs(pd.Series())
+    (True, False, False)
+    """
+    return len(column.unique()) > 1

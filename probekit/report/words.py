@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pandas as pd
 
 from probekit.report.figures import levels, measured_rows, series_names, series_of
+from probekit.report.maps import chosen_cell, map_cells, map_colours
 from probekit.report.record import RunRecord
 from probekit.report.style import LEVELS, LINES, METRICS, format_number
 from probekit.report.table import (
     EMBED_DEPTH,
     chosen_row,
+    concatenated,
+    differs,
     n_blocks,
     only,
     placed,
@@ -26,6 +30,7 @@ NAMES = {
     "word_identity": "the words alone",
     "random_weights": "a random network",
     "majority": "the majority label",
+    "concatenated": "several sites side by side",
 }
 
 # A rival that reaches the interval of the task takes the point from the result.
@@ -51,6 +56,7 @@ RIVALS = {
         "layers may add nothing."
     ),
 }
+MOST_NAMES = 12  # in a list of sites or cells
 WORDS_DO_NOT_HELP = " Here that does not help: knowing the word alone gives {rival}."
 
 
@@ -92,7 +98,9 @@ def _next(table: pd.DataFrame) -> str:
 
 
 def _place(row: pd.Series, table: pd.DataFrame) -> str:
-    return f"{_depth(row, table)} ({selection(row['site'], row['head'])})"
+    several = differs(placed(table)["position"])
+    position = f" at {row['position']}" if several else ""
+    return f"{_depth(row, table)} ({selection(row['site'], row['head'])}{position})"
 
 
 def _depth(row: pd.Series, table: pd.DataFrame) -> str:
@@ -103,17 +111,20 @@ def _depth(row: pd.Series, table: pd.DataFrame) -> str:
 def company_of(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
     """Return the test accuracy rows that belong beside a placed row, by target.
 
-    "embedding" is the task's row at the embedding on the same line, unless `row` stands there.
+    "embedding" is the task's row at the embedding on the same line, unless `row` stands there;
+    "concatenated" is the best of several sites side by side.
     """
     measured = only(table, metric="accuracy", split="test", run=row["run"], dataset=row["dataset"])
     # The baselines know nothing of sites; they may know of positions, since those choose the words.
     measured = measured[measured["position"].isin(["", row["position"]])]
     rows = placed(measured)
+    joined = only(concatenated(measured), target="task", probe=row["probe"])
     start = rows[(rows["depth"] == EMBED_DEPTH) & (row["depth"] != EMBED_DEPTH)]
     company = [
         same_features(rows, row),
         measured[measured["site"] == ""],
         only(start, target="task", line=row["line"], probe=row["probe"]).assign(target="embedding"),
+        joined.nlargest(1, "value").assign(target="concatenated"),
     ]
     return {str(member["target"]): member for _, member in pd.concat(company).iterrows()}
 
@@ -162,17 +173,23 @@ def _edge_of_grid(table: pd.DataFrame, grid: list[float]) -> list[str]:
 
 
 def _unconverged(table: pd.DataFrame) -> list[str]:
-    fits = placed(only(table, metric="accuracy"))
+    fits = only(table, metric="accuracy")
     fits = fits[fits["converged"].notna()]
     stopped = fits[~fits["converged"].astype(bool)]
     if stopped.empty:
         return []
-    sites = ", ".join(stopped["site"].unique())
+    sites = _some(list(stopped["site"].unique()))
     return [
         f"{len(stopped)} of {len(fits)} accuracies rest on fits that stopped before they "
         f"converged, at {sites}: they may still move. Raise probe.max_iter or lower the largest "
         "probe.C."
     ]
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first of the names, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _other_choice(table: pd.DataFrame, record: RunRecord) -> list[str]:
@@ -190,28 +207,80 @@ def _other_choice(table: pd.DataFrame, record: RunRecord) -> list[str]:
 
 
 def caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
-    """Return what a figure of the metric shows: rows, groups, intervals, probes, seed."""
-    rows = measured_rows(table, metric)
-    task = only(rows, target="task")
+    """Return what a layer curve of the metric shows: rows, groups, intervals, probes, seed."""
+    measured = measured_rows(table, metric)
+    task = only(measured, target="task")
     sentences = {
         "Accuracy on the task minus that on the control task. "
         "The control task gives each word, at the probed position or the last before it, a random "
         "label (Hewitt and Liang 2019): a probe that scores well on it can learn words by heart. "
         "Where the task's test words or groups are new and the control's words are not, "
-        "selectivity can be negative.": (metric == "selectivity"),
-        f"{METRICS[metric].capitalize()} on {_spread(task, 'n_test')} held-out rows of "
-        f"{_spread(task, 'n_groups')} groups, by probes fitted on {_spread(task, 'n_train')} rows "
-        f"(seed {_spread(task, 'seed')}).": True,
+        "selectivity can be negative.": metric == "selectivity",
+        _measured_on(task, metric): True,
         "Bands: 95 % percentile intervals from resampling the test groups.": (
             task["ci_low"].notna().any()
         ),
-        "The ring marks the site of the highest cross-validated accuracy on training rows; "
-        "test rows had no say in it.": chosen_row(table) is not None,
+        "The ring marks, of the sites drawn, the one of the highest cross-validated accuracy on "
+        "training rows; test rows had no say in it.": chosen_row(table) is not None,
         "resid_pre of a block is resid_post of the block before it and is drawn there.": (
             task["site"].str.fullmatch(r"blocks\.[1-9]\d*\.hook_resid_pre").any()
         ),
+        "Sites joined: one probe on the features of several sites side by side; it stands at no "
+        "layer and is never the one chosen.": not concatenated(task).empty,
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds)
+
+
+def _measured_on(task: pd.DataFrame, metric: str) -> str:
+    """Return on which rows the metric was measured, and in which view of them."""
+    sentences = {
+        f"{METRICS[metric].capitalize()} on {_spread(task, 'n_test')} held-out rows of "
+        f"{_spread(task, 'n_groups')} groups, by probes fitted on {_spread(task, 'n_train')} rows "
+        f"(seed {_spread(task, 'seed')}).": True,
+        "Each row was centred and divided by its own standard deviation first, as by a layer norm "
+        "without its affine part.": (task["view"] == "normalized").any(),
+    }
+    return " ".join(sentence for sentence, holds in sentences.items() if holds)
+
+
+def map_caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
+    """Return what a map of the metric shows: rows, probes, colours, what is framed."""
+    cells = map_cells(table, metric)
+    shown = map_colours(cells, metric)
+    low, high = format_number(shown.low), format_number(shown.high)
+    least = "no selectivity" if metric == "selectivity" else "chance"
+    sentences = {
+        "Accuracy on the task minus that on the control task, which gives each word a random label "
+        "(Hewitt and Liang 2019).": metric == "selectivity",
+        _measured_on(cells, metric): True,
+        "Each cell is a probe of its own.": True,
+        f"Colours go from {low} to {high}, with 0 in the middle.": shown.is_diverging,
+        f"Colours go from {low}, {least}, to {high}; what lies below has the colour of {low}.": (
+            not shown.is_diverging
+        ),
+        "The frame marks, of the cells drawn, the one of the highest cross-validated accuracy on "
+        "training rows; test rows had no say in it.": chosen_cell(table, cells) is not None,
+        "All offsets have the same examples, folds and resamples. Word identity and control go by "
+        "the token at the offset.": differs(cells["position"]),
+    }
+    return " ".join(sentence for sentence, holds in sentences.items() if holds)
+
+
+def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
+    """Return a map of the metric in words: its range, and its highest cells."""
+    cells = map_cells(table, metric).sort_values("value", ascending=False, kind="stable")
+    several = differs(cells["position"])
+    named = [
+        f"{selection(cell['site'], cell['head'])}{f' at {cell.position}' * several} "
+        f"{format_number(cell['value'])}"
+        for _, cell in cells.head(MOST_NAMES).iterrows()
+    ]
+    across = "position" if several else "head"
+    low, high = (format_number(value) for value in (cells["value"].min(), cells["value"].max()))
+    return (
+        f"{METRICS[metric]} by layer and {across}, {len(cells)} cells from {low} to {high}. "
+        f"Highest: {', '.join(named)}."
+    )
 
 
 def _spread(rows: pd.DataFrame, column: str) -> str:

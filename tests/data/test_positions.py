@@ -50,6 +50,42 @@ def test_each_rule_reads_its_tokens(rule, expected):
     assert positions(rule, bos=True) == shifted
 
 
+@pytest.mark.parametrize("rule", ["span", "word"])
+@pytest.mark.parametrize(("offset", "expected"), [(-1, 0), (1, 3), (2, 4)])
+@pytest.mark.parametrize("bos", [False, True])
+def test_an_offset_is_counted_from_the_ends_of_the_span(rule, offset, expected, bos):
+    # The| key|s| fell|\n: the word has two tokens, and the line end is a token like others.
+    found = positions(PositionRule(rule, offset=offset), bos=bos)
+    assert found == [[expected + bos]]
+
+
+def test_tokens_of_spaces_alone_are_counted():
+    text, offsets = "The   keys", np.array([[0, 3], [3, 4], [4, 5], [5, 10]])  # The| | | keys
+    for offset, expected in {-1: 2, -2: 1, -3: 0}.items():
+        rule = PositionRule("word", offset=offset)
+        assert positions(rule, offsets=offsets, text=text, span=(6, 10)) == [[expected]]
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_an_offset_never_leaves_the_text_nor_reads_bos(bos):
+    offsets = [np.concatenate([BOS, OFFSETS])] * 3 if bos else [OFFSETS] * 3
+    spans = [(0, 3), (9, 13), None]
+    for offset, kept, said in ((-1, 1, "no token 1 before the span"), (2, 0, "2 after the span")):
+        rule = PositionRule("word", offset=offset)
+        plan, unaligned = plan_rows(offsets, spans, [TEXT] * 3, rule, bos=bos)
+        assert plan.example.tolist() == [kept]
+        reasons = {fault.example: fault.reason for fault in unaligned}
+        assert said in reasons.pop(1 - kept)
+        assert reasons == {2: "it has no span"}
+
+
+def test_no_example_with_the_offset_is_an_error_that_names_it():
+    with pytest.raises(
+        DataError, match=r"at: word, offset: 9\. The first: its text has no token 9"
+    ):
+        plan_rows([OFFSETS], [(4, 8)], [TEXT], PositionRule("word", offset=9), bos=False)
+
+
 def test_the_first_position_stays_in_a_mean_that_has_no_other():
     assert positions(PositionRule("span"), span=(0, 3)) == [[0]]
     assert positions(PositionRule("span"), span=(0, 8)) == [[1, 2]]
@@ -118,6 +154,8 @@ def test_an_empty_plan_is_an_error():
         ({"at": "word", "pieces": "frist"}, r"Unknown pieces 'frist'\. Nearest: first"),
         ({"at": "index"}, "at: index with index: None"),
         ({"at": "last", "index": 0}, "at: last with index: 0"),
+        ({"at": "last", "offset": 1}, "offset: 1 with at: last"),
+        ({"at": "word", "pieces": "all", "offset": 1}, "pieces: first, last or mean"),
     ],
 )
 def test_wrong_rules_are_refused(arguments, message):

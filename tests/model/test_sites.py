@@ -72,9 +72,29 @@ def test_heads_and_neurons_are_selected_in_the_order_of_the_forward_pass():
 
 
 @pytest.mark.parametrize(
+    ("pattern", "heads"),
+    [("[head=*]", [0, 1, 2]), ("[head=2,0]", [0, 2]), ("[head=2, 0]", [0, 2]), ("", [None])],
+)
+def test_several_heads_are_selected_at_once_each_by_itself(pattern, heads):
+    chosen = select([f"blocks.[02].attn.hook_z{pattern}"], 3, TINY.axis_sizes)
+    assert [(c.site, c.head) for c in chosen] == [
+        (f"blocks.{layer}.attn.hook_z", head) for layer in (0, 2) for head in heads
+    ]
+
+
+def test_all_neurons_are_as_many_as_the_model_has_and_none_comes_twice():
+    chosen = select(["blocks.0.mlp.hook_pre[neuron=*]"] * 2, 1, TINY.axis_sizes)
+    assert [c.neuron for c in chosen] == list(range(11))
+
+
+@pytest.mark.parametrize(
     ("pattern", "message"),
     [
         ("blocks.0.attn.hook_z[head=3]", "0 to 2"),
+        ("blocks.0.attn.hook_z[head=0,3]", "0 to 2, several with commas between them, or \\* for"),
+        ("blocks.0.attn.hook_z[head=]", "0 to 2"),
+        ("blocks.0.attn.hook_z[head=**]", "0 to 2"),
+        ("blocks.0.hook_resid_pre[head=*]", "no head"),
         ("blocks.0.attn.hook_z[head=-1]", "0 to 2"),
         ("blocks.0.attn.hook_z[heads=1]", "Allowed: head, neuron"),
         ("blocks.0.hook_resid_pre[head=1]", "no head"),

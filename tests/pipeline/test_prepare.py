@@ -5,7 +5,8 @@ import pytest
 
 from probekit.errors import DataError
 from probekit.experiment.loader import dump_experiment, load_experiment
-from probekit.pipeline.prepare import last_word, prepare
+from probekit.pipeline.prepare import prepare
+from probekit.pipeline.rows import last_word
 
 CONLLU = """\
 name: trees
@@ -49,7 +50,7 @@ def trees(tmp_path):
 
 def test_a_word_is_read_at_its_last_piece(trees):
     prepared = prepare(trees)
-    assert prepared.types.tolist()[:3] == ["the", "key", "perambulated"]
+    assert prepared.positions[0].types.tolist()[:3] == ["the", "key", "perambulated"]
     assert prepared.labels.tolist()[:3] == ["DET", "NOUN", "VERB"]
     assert len(prepared.train) == 9
     assert len(prepared.test) == 6
@@ -61,13 +62,13 @@ def test_a_word_is_read_at_its_last_piece(trees):
 
 
 def test_rows_of_position_0_do_not_scale_the_features_unless_asked(tmp_path, trees):
-    assert prepare(trees).typical.all()  # BOS stands at position 0
+    assert prepare(trees).positions[0].typical.all()  # BOS stands at position 0
     bare = load_experiment(tmp_path / "trees.yaml", ["tokens.bos=false"])
-    assert prepare(bare).typical.tolist() == 5 * [False, True, True]
+    assert prepare(bare).positions[0].typical.tolist() == 5 * [False, True, True]
     counted = load_experiment(
         tmp_path / "trees.yaml", ["tokens.bos=false", "tokens.position.skip_first=false"]
     )
-    assert prepare(counted).typical is None
+    assert prepare(counted).positions[0].typical is None
     assert counted.tokens.position.text == "word:last+first"
 
 
@@ -94,7 +95,7 @@ def test_the_column_of_the_file_says_the_side(tmp_path):
     (tmp_path / "rows.yaml").write_text(TABLE)
     prepared = prepare(load_experiment(tmp_path / "rows.yaml"))
     assert prepared.test.tolist() == [2]
-    assert prepared.types.tolist() == ["key", "dog", "key"]  # not the full stop
+    assert prepared.positions[0].types.tolist() == ["key", "dog", "key"]  # not the full stop
 
 
 def test_repeated_rows_leave_test_if_asked_and_are_counted(tmp_path):
@@ -168,7 +169,7 @@ def test_all_positions_give_a_row_each_and_leave_bos_out(tmp_path, bos):
     (tmp_path / "rows.yaml").write_text(TABLE)
     overrides = ["tokens.position.at=all", f"tokens.bos={bos}"]
     prepared = prepare(load_experiment(tmp_path / "rows.yaml", overrides))
-    assert prepared.types.tolist() == ["The", " key", "The", " dog", "A", " key"]
+    assert prepared.positions[0].types.tolist() == ["The", " key", "The", " dog", "A", " key"]
     assert prepared.labels.tolist() == ["a", "a", "b", "b", "a", "a"]
 
 

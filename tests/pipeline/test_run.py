@@ -140,7 +140,7 @@ def best(values):
     """What best_site says of two sites with these (validation, test) accuracies."""
     rows = [
         {"target": "task", "split": split, "metric": "accuracy", "site": site, "head": None,
-         "value": value}
+         "position": "last", "value": value}
         for site, pair in values.items()
         for split, value in zip(("validation", "test"), pair, strict=True)
     ]  # fmt: skip

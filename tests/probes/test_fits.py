@@ -1,9 +1,9 @@
 import numpy as np
+from probekit.probes.parallel import Progress
 
 from probekit.probes import fits
 from probekit.probes.fits import count_fits, fit_columns
 from probekit.probes.folds import group_folds
-from probekit.probes.parallel import Progress
 from probekit.probes.solver import prepare, solve
 
 GRID = (1e-3, 1e-1, 10.0)

@@ -37,6 +37,7 @@ def row(site: str, target: str, value: float, **others) -> dict:
         "ci_low": round(value - 0.02, 4), "ci_high": round(value + 0.02, 4), "chance": 0.5,
         "n_train": 3000, "n_test": 1039, "n_groups": 15, "C": 0.01 if site else None,
         "n_iter": 7 if site else None, "converged": True if site else None, "seed": 0,
+        "view": "raw" if site else "",
     }  # fmt: skip
     return common | others
 
@@ -58,6 +59,38 @@ def make_table() -> pd.DataFrame:
     rows += [row("", "majority", 0.5), row("", "word_identity", 0.71)]
     rows += [row("", "majority", 0.5, metric="balanced_accuracy")]
     return pd.DataFrame(rows)
+
+
+def make_heads() -> pd.DataFrame:
+    """The rows of a run over two heads of two layers, and of those side by side."""
+    rows = [row("", "majority", 0.5), row("", "word_identity", 0.71)]
+    for number, (layer, head) in enumerate([(1, 0), (1, 2), (3, 0), (3, 2)]):
+        site, value = f"blocks.{layer}.attn.hook_z", 0.6 + 0.1 * number
+        place = {"component": "attn.z", "head": head}
+        rows += [
+            row(site, "task", value - 0.01, split="validation", **place),
+            row(site, "task", value, **place),
+            row(site, "task", value - 0.55, metric="selectivity", chance=0.0, **place),
+            row(site, "control", 0.55, **place),
+            row(site, "random_weights", 0.52, **place),
+        ]
+    joined = {"layer": None, "component": "attn.z"}
+    both = "blocks.1.attn.hook_z + blocks.3.attn.hook_z"
+    rows += [row(both, "task", 0.98, **joined)]
+    rows += [row(both, "task", 0.99, split="validation", **joined)]
+    return pd.DataFrame(rows)
+
+
+def make_sweep() -> pd.DataFrame:
+    """The rows of a run over the residual stream at three offsets of a word."""
+    table = make_table()
+    moved = {"word:last-1": 0.3, "word:last": 0.0, "word:last+2": 0.1}
+    parts = []
+    for position, less in moved.items():
+        part = table.assign(position=position)
+        part.loc[part["target"] == "task", "value"] -= less
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)
 
 
 def causal_patterns(n: int, seed: int = 0) -> np.ndarray:
@@ -159,6 +192,18 @@ def write_run() -> Callable[..., Path]:
 def table() -> pd.DataFrame:
     """The table of the synthetic run, free to be changed."""
     return make_table()
+
+
+@pytest.fixture
+def heads() -> pd.DataFrame:
+    """The table of a run over single heads."""
+    return make_heads()
+
+
+@pytest.fixture
+def sweep() -> pd.DataFrame:
+    """The table of a run over several positions."""
+    return make_sweep()
 
 
 @pytest.fixture

@@ -38,6 +38,18 @@ def test_the_report_fits_every_window_in_silence(browser, page, dark):
     assert browser.trouble == []
 
 
+@pytest.mark.parametrize("kind", ["heads", "sweep"])
+def test_maps_fit_every_window_in_silence(browser, make_run, kind, request):
+    browser.open(write_report(make_run(request.getfixturevalue(kind))), width=1400)
+    cells = "document.querySelectorAll('.plot .hm image').length"
+    assert browser.evaluate(cells) == 2  # accuracy and selectivity
+    for width in (1400, 700, 360):
+        browser.resize(width)
+        browser.settle()
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.trouble == []
+
+
 @pytest.mark.parametrize(
     ("media", "scheme"), [("screen", "light"), ("print", "dark")], ids=["light", "paper"]
 )

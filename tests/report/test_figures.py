@@ -197,3 +197,19 @@ def test_norms_of_other_parts_are_not_joined_to_the_residual_stream():
     assert lines["all other positions · attn_out"] == [1, 3]
     assert lines["all other positions · residual stream"] == [2, 4]
     assert len(lines) == 4
+
+
+def test_concatenated_sites_are_a_horizontal_line_and_no_point(table, heads):
+    joined = heads[heads["site"].str.contains("+", regex=False)]
+    figure = layer_curve(pd.concat([table, joined], ignore_index=True))
+    (line,) = traces(figure, "sites joined 0.98")
+    assert list(line.y) == [0.98, 0.98]
+    assert "blocks.1.attn.hook_z + blocks.3.attn.hook_z" in line.hovertext
+    assert list(traces(figure, "task")[0].y) == values(table, "task")
+
+
+def test_names_of_levels_that_lie_close_keep_apart(table):
+    table.loc[table["target"] == "word_identity", "value"] = 0.501
+    notes = {n.text: n for n in layer_curve(table).layout.annotations if "<br>" in n.text}
+    assert notes["majority<br>0.50"].yshift == 0
+    assert notes["word<br>identity<br>0.50"].yshift > 30

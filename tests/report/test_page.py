@@ -1,6 +1,7 @@
 import json
 import re
 
+import pandas as pd
 import pytest
 from plotly.offline import get_plotlyjs
 
@@ -57,7 +58,7 @@ def test_what_a_run_lacks_has_no_section(make_run, table, record):
     record |= {"attention": [], "norms": [], "best": None, "versions": {}}
     table = table[table["metric"] == "accuracy"]
     page = without_plotly(report(make_run(table, record)))
-    for title in ("Attention", "Norm of position 0", "Selectivity", "By other metrics", "Versions"):
+    for title in ("Attention", "Norm of position 0", "Selectivity", "More figures", "Versions"):
         assert title not in page
     assert 'id="attention"' not in page
 
@@ -161,3 +162,33 @@ def test_the_folder_above_the_runs_is_answered_with_their_names(make_run):
     run = make_run()
     with pytest.raises(MissingError, match=f"holds runs; give one of them: {run.name}"):
         write_report(run.parent)
+
+
+def test_heads_have_maps_instead_of_lines(make_run, heads):
+    page = without_plotly(report(make_run(heads)))
+    assert re.findall(r"<h2>(\w+ by [^<]*)", page) == [
+        "Accuracy by layer and head · attn.z", "Selectivity by layer and head · attn.z",
+    ]  # fmt: skip
+    assert page.count('<figure class="plot">') == 3  # those and the norms
+
+
+def test_a_run_over_heads_and_the_residual_stream_has_both(make_run, heads, table):
+    both = pd.concat([heads, table[table["site"] != ""]], ignore_index=True)
+    page = without_plotly(report(make_run(both)))
+    assert "<h2>Accuracy by layer</h2>" in page
+    assert "<h2>Accuracy by layer and head · attn.z</h2>" in page
+
+
+def test_a_sweep_has_a_map_and_the_curve_at_the_span(make_run, sweep):
+    page = without_plotly(report(make_run(sweep)))
+    assert "<h2>Accuracy by layer · word:last</h2>" in page
+    assert "<h2>Accuracy by layer and position · residual stream</h2>" in page
+    assert "<summary>Macro F1 by layer and position · residual stream</summary>" in page
+
+
+def test_what_is_too_much_for_the_table_of_sites_is_folded(make_run, heads):
+    site = heads[heads["head"] == 2]
+    many = [site.assign(head=float(head)) for head in range(20)]
+    page = without_plotly(report(make_run(pd.concat(many, ignore_index=True))))
+    assert "The 20 sites of the highest cross-validated accuracy" in page
+    assert "<summary>The other 20 sites</summary>" in page

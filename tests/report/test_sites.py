@@ -1,4 +1,6 @@
-from probekit.report.sites import site_table
+import pandas as pd
+
+from probekit.report.sites import BEST_ROWS, MOST_ROWS, site_table
 from probekit.report.table import load_table
 
 
@@ -32,3 +34,26 @@ def test_columns_that_no_site_fills_are_left_out(make_run, table):
     run = make_run(table[bare & (table["split"] == "test")])
     sites = site_table(load_table(run / "results.csv"))
     assert sites.columns == ("accuracy", "C")
+
+
+def test_heads_are_named_and_concatenated_sites_come_last_without_a_layer(make_run, heads):
+    sites = site_table(load_table(make_run(heads) / "results.csv"))
+    assert [(row.layer, row.site) for row in sites.rows][3:] == [
+        ("3", "blocks.3.attn.hook_z[head=2]"),
+        ("–", "blocks.1.attn.hook_z + blocks.3.attn.hook_z"),
+    ]
+    assert [row.chosen for row in sites.rows] == [False, False, False, True, False]
+    assert sites.folded == ()
+
+
+def test_of_very_many_sites_the_best_by_cross_validation_stand_open(table):
+    site = table[table["site"] == "blocks.2.hook_resid_post"].assign(site="blocks.0.attn.hook_z")
+    many = [site.assign(head=float(head)) for head in range(MOST_ROWS + 1)]
+    for head, rows in enumerate(many):
+        rows.loc[rows["split"] == "validation", "value"] = (head * 7 % len(many)) / 100
+    sites = site_table(pd.concat(many, ignore_index=True))
+    assert len(sites.rows) == BEST_ROWS
+    assert len(sites.rows + sites.folded) == MOST_ROWS + 1
+    order = [float(row.cells["cross-validated"][0]) for row in sites.rows + sites.folded]
+    assert order == sorted(order, reverse=True)
+    assert [row.chosen for row in sites.rows].index(True) == 0

@@ -4,7 +4,14 @@ import pandas as pd
 import pytest
 
 from probekit.report.record import RunRecord
-from probekit.report.words import answer, caption, description, warnings
+from probekit.report.words import (
+    answer,
+    caption,
+    description,
+    map_caption,
+    map_description,
+    warnings,
+)
 
 
 @pytest.fixture
@@ -173,3 +180,49 @@ def test_the_description_holds_every_number_of_the_figure(table):
     text = description(table)
     assert "task: embed 0.712, 0 0.801, 1 0.884, 2 0.941, 3 0.922, final norm 0.915;" in text
     assert "majority: 0.500; word identity: 0.710." in text
+
+
+def test_the_answer_says_at_which_position_of_several(sweep, table):
+    assert "block 2 (blocks.2.hook_resid_post at word:last), by" in answer(sweep)
+    assert "residual stream" not in answer(table)
+
+
+def test_sites_side_by_side_are_company_and_never_the_answer(heads):
+    said = answer(heads)
+    assert said.startswith("Chosen: block 3 (blocks.3.attn.hook_z[head=2])")
+    assert "several sites side by side 0.980." in said
+
+
+def test_of_many_unconverged_sites_some_are_named(table, clean):
+    site = table[table["site"] == "blocks.1.hook_resid_post"]
+    many = [site.assign(site=f"blocks.{layer}.hook_resid_post") for layer in range(20)]
+    stopped = pd.concat(many, ignore_index=True).assign(converged=False)
+    told = [text for text in warnings(stopped, clean) if "stopped before" in text]
+    assert "blocks.11.hook_resid_post and 8 more: they may" in told[0]
+
+
+def test_the_caption_says_how_rows_were_seen_and_what_is_joined(heads, table):
+    assert "centred" not in caption(table)
+    assert "centred and divided" in caption(table.assign(view="normalized"))
+    assert "Sites joined" not in caption(table)
+    assert "never the one chosen" in caption(heads)
+
+
+def test_the_caption_of_a_map_says_what_its_colours_mean(heads):
+    said = map_caption(heads)
+    assert "Colours go from 0.500, chance, to 0.900; what lies below" in said
+    assert "The frame marks" in said
+    assert "All offsets" not in said
+    assert "from 0.000, no selectivity, to 0.350" in map_caption(heads, "selectivity")
+    heads.loc[heads["metric"] == "selectivity", "value"] -= 0.2
+    assert "from −0.150 to 0.150, with 0 in the middle" in map_caption(heads, "selectivity")
+
+
+def test_the_description_of_a_map_names_its_highest_cells(heads, sweep):
+    assert map_description(heads) == (
+        "accuracy by layer and head, 4 cells from 0.600 to 0.900. Highest: "
+        "blocks.3.attn.hook_z[head=2] 0.900, blocks.3.attn.hook_z[head=0] 0.800, "
+        "blocks.1.attn.hook_z[head=2] 0.700, blocks.1.attn.hook_z[head=0] 0.600."
+    )
+    assert "blocks.2.hook_resid_post at word:last 0.941" in map_description(sweep)
+    assert "All offsets have the same examples" in map_caption(sweep)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
+from probekit.probes.design import Floats
 from probekit.probes.kinds.scaling import Scaling
-from probekit.probes.solver import Codes, Floats, with_reference
+from probekit.probes.solver import Codes, with_reference
 
 # Largest gradient of the mean objective, and least share of it that a step must win.
 TOLERANCE = 1e-6

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import DataError
+from probekit.probes.design import Floats
 from probekit.probes.folds import group_folds
-from probekit.probes.solver import Floats
 
 Losses = Callable[[NDArray[np.bool_]], Sequence[float] | Floats]
 

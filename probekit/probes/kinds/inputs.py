@@ -12,7 +12,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, validate_data
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.solver import Codes, Floats
+from probekit.probes.design import Floats
+from probekit.probes.solver import Codes
 
 
 def labelled_rows(

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from probekit.probes.design import Floats
 from probekit.probes.kinds.inputs import at_least, units_of
 from probekit.probes.kinds.scaling import Scaling
 from probekit.probes.kinds.tree_descent import (
@@ -24,7 +25,7 @@ from probekit.probes.kinds.tree_descent import (
 )
 from probekit.probes.kinds.tree_scores import SentenceScores, score_depths, score_distances
 from probekit.probes.kinds.trees import Tree, read_trees
-from probekit.probes.solver import Codes, Floats
+from probekit.probes.solver import Codes
 
 
 class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types

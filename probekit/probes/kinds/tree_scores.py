@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from probekit.probes.design import Floats
 from probekit.probes.kinds.trees import Tree, spanning_edges
-from probekit.probes.solver import Codes, Floats
+from probekit.probes.solver import Codes
 
 # Sentence lengths that Spearman is averaged over. Source: Hewitt and Manning (2019), section 4.1.
 LENGTHS = range(5, 51)

@@ -1,0 +1,113 @@
+"""What a probe reads: a site, a head or neuron of it, or several of these side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from probekit.activations.capture import check_storable
+from probekit.activations.store import ActivationStore, FloatArray, IntArray
+from probekit.errors import ConfigError
+from probekit.experiment.schema import Experiment
+from probekit.model.config import GPT2Config
+from probekit.model.sites import SITES, SiteConcatenation, SiteSelection, describe, select
+
+Probed = SiteSelection | SiteConcatenation
+
+
+def find_features(experiment: Experiment, config: GPT2Config) -> tuple[Probed, ...]:
+    """Return what an experiment probes: single sites in forward order, then concatenations.
+
+    Raises:
+        UnknownNameError: a pattern stands for no site.
+        ConfigError: a site cannot be read row by row, or not in the wanted view.
+    """
+    settings = experiment.capture
+    with experiment.at("capture", "sites"):
+        single = select(settings.sites, config.n_layer, config.axis_sizes)
+        check_storable(selection.site for selection in single)
+    joined: list[Probed] = []
+    for number, patterns in enumerate(settings.concatenate):
+        with experiment.at("capture", "concatenate", number):
+            joined.append(_concatenation(patterns, config))
+    found: tuple[Probed, ...] = (*single, *dict.fromkeys(joined))
+    if settings.view == "normalized":
+        with experiment.at("capture", "view"):
+            _check_normalizable(found)
+    return found
+
+
+def _concatenation(patterns: tuple[str, ...], config: GPT2Config) -> SiteConcatenation:
+    parts = select(patterns, config.n_layer, config.axis_sizes)
+    check_storable(part.site for part in parts)
+    if len(parts) < 2:
+        raise ConfigError(
+            f"{parts[0].text} alone is no concatenation: list two sites or more, or a glob such as "
+            "blocks.*.hook_resid_post."
+        )
+    return SiteConcatenation(parts)
+
+
+def _check_normalizable(selections: tuple[Probed, ...]) -> None:
+    for part in (part for selection in selections for part in selection.parts):
+        axes = describe(part.site).axes
+        if axes[-1] != "d_model":
+            allowed = ", ".join(site.name for site in SITES if site.axes[-1] == "d_model")
+            raise ConfigError(
+                f"`view: normalized` is for sites along d_model, but {part.site} has the axes "
+                f"{' '.join(axes)}. Allowed: {allowed}. Set `view: raw` for the others."
+            )
+
+
+class FeatureReader:
+    """Reads the features of one position from a store.
+
+    The site read last is kept, so that all of its heads cost one reading.
+
+    Args:
+        store: the captured rows.
+        rows: numbers of those that stand at the position.
+        eps: what `normalized` adds to the variance; None for the raw view.
+    """
+
+    def __init__(self, store: ActivationStore, rows: IntArray, eps: float | None = None) -> None:
+        self._store = store
+        self._rows = rows
+        self._eps = eps
+        self._last: tuple[str, FloatArray] | None = None
+
+    def features(self, selection: Probed) -> FloatArray:
+        """Return the features of a selection, shape (n_rows, n_features)."""
+        parts = [self._part(part) for part in selection.parts]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    def _part(self, part: SiteSelection) -> FloatArray:
+        values = self._site(part.site)
+        if part.head is not None:
+            values = values[:, part.head]
+        if part.neuron is not None:
+            values = values[:, part.neuron, None]
+        return np.ascontiguousarray(values.reshape(len(values), -1), dtype=np.float32)
+
+    def _site(self, site: str) -> FloatArray:
+        if self._last is None or self._last[0] != site:
+            self._last = None  # so that two sites are never held at once
+            values = self._store.read(site, self._rows)
+            self._last = site, values if self._eps is None else normalized(values, self._eps)
+        return self._last[1]
+
+
+def normalized(values: FloatArray, eps: float) -> FloatArray:
+    """Return values centred and scaled by sqrt(var + eps) over the last axis, in float32.
+
+    That is a layer norm without its affine part.
+
+    Source: Ba, Kiros, Hinton 2016, "Layer Normalization".
+
+    >>> normalized(np.array([[1.0, 3.0]]), eps=0.0)
+    array([[-1.,  1.]], dtype=float32)
+    """
+    wide = values.astype(np.float32, copy=False)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    variance = np.square(centred).mean(axis=-1, keepdims=True)
+    scaled: FloatArray = centred / np.sqrt(variance + np.float32(eps))
+    return scaled

@@ -1,0 +1,253 @@
+"""Maps from table rows: layers by heads, and layers by positions."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import plotly.colors
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from probekit.errors import DataError
+from probekit.report.figures import measured_rows
+from probekit.report.style import LINES, METRICS, TEMPLATE, format_number, plotly_text
+from probekit.report.table import (
+    SAME_FEATURES,
+    n_blocks,
+    only,
+    placed,
+    ranked_rows,
+    selection,
+    tick,
+)
+from probekit.report.views import position_offset
+
+MOST_TEXTS = 200  # cells beyond which their numbers would be too small to read
+LEAST_RANGE = 0.05  # so that colours do not blow up what is nothing
+
+# What the hover of a cell says beside its own value.
+BESIDE = {
+    "accuracy": ("task", "accuracy"),
+    "selectivity": ("task", "selectivity"),
+    LINES["control"].label: ("control", "accuracy"),
+    LINES["random_weights"].label: ("random_weights", "accuracy"),
+}
+
+
+@dataclass(frozen=True)
+class Colours:
+    """What the colours of a map stand for: a scale from `low` to `high`.
+
+    It is diverging, with 0 in the middle, only for a difference that is negative somewhere.
+    """
+
+    low: float
+    high: float
+    scale: list[str]
+    is_diverging: bool
+
+
+def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """Return the figure of a metric on the test rows for each layer (down) and head (across).
+
+    Of the heads drawn, the one of the highest cross-validated accuracy is framed.
+
+    Raises:
+        UnknownNameError: The table has no test rows of this metric.
+        DataError: No row is of a head, or two are of the same.
+    """
+    cells = map_cells(table, metric)
+    cells = cells[cells["head"].notna()]
+    return _draw(table, cells, metric, "head", [f"{head:.0f}" for head in _steps(cells["head"])])
+
+
+def position_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """Return the figure of a metric on the test rows for each layer (down) and offset (across).
+
+    Of the cells drawn, the one of the highest cross-validated accuracy is framed.
+
+    Raises:
+        UnknownNameError: The table has no test rows of this metric.
+        DataError: No row is of a position counted from a span, or two are of the same.
+    """
+    cells = map_cells(table, metric)
+    cells = cells[cells["offset"].notna()]
+    labels = [offset_label(offset) for offset in _steps(cells["offset"])]
+    return _draw(table, cells, metric, "offset", labels)
+
+
+def offset_label(offset: float) -> str:
+    """Return an offset as the axis names it.
+
+    >>> offset_label(-1), offset_label(0), offset_label(2)
+    ('−1', 'span', '+2')
+    """
+    return f"{offset:+.0f}".replace("-", "−") if offset else "span"
+
+
+def map_cells(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the task's placed test rows of a metric, with the `offset` of their positions."""
+    rows = only(placed(measured_rows(table, metric)), target="task")
+    return rows.assign(offset=position_offset(rows["position"]))
+
+
+def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
+    """Return the colours for a metric's values: from chance, or for a difference from 0, upwards.
+
+    >>> shown = colours([-0.2, 0.1], "selectivity", chance=0.0)
+    >>> shown.low, shown.high, shown.is_diverging
+    (-0.2, 0.2, True)
+    """
+    least, most = float(np.min(values)), float(np.max(values))
+    if metric == "selectivity" and least < 0:
+        reach = max(-least, most, LEAST_RANGE)
+        return Colours(-reach, reach, plotly.colors.diverging.PuOr_r, is_diverging=True)
+    low = 0.0 if metric == "selectivity" or np.isnan(chance) else chance
+    return Colours(low, max(most, low + LEAST_RANGE), plotly.colors.sequential.Viridis, False)
+
+
+def map_colours(cells: pd.DataFrame, metric: str) -> Colours:
+    """Return the colours of a map of these cells."""
+    return colours(cells["value"].tolist(), metric, cells["chance"].min())
+
+
+def _steps(column: pd.Series[float]) -> list[float]:
+    return sorted(column.unique())
+
+
+def _draw(
+    table: pd.DataFrame, cells: pd.DataFrame, metric: str, across: str, labels: list[str]
+) -> go.Figure:
+    """Return the map of the cells, by depth and the column `across`."""
+    _check_cells(cells, across)
+    columns = {step: place for place, step in enumerate(_steps(cells[across]))}
+    rows = {depth: place for place, depth in enumerate(_steps(cells["depth"]))}
+    at = (cells["depth"].map(rows).to_numpy(), cells[across].map(columns).to_numpy())
+    values = np.full((len(rows), len(columns)), np.nan)
+    values[at] = cells["value"]
+    hover = np.full(values.shape, "", dtype=object)
+    hover[at] = _hover(table, cells, metric)
+
+    figure = go.Figure(layout={"template": TEMPLATE})
+    figure.add_trace(_heatmap(values, hover, map_colours(cells, metric)))
+    depths = [tick(int(depth), n_blocks(placed(table))) for depth in rows]
+    _name_cells(figure, labels, depths, "head" if across == "head" else "tokens from the span")
+    framed = chosen_cell(table, cells)
+    if framed is not None:
+        _frame(figure, columns[framed[across]], rows[framed["depth"]])
+    return figure
+
+
+def _check_cells(cells: pd.DataFrame, across: str) -> None:
+    if cells.empty:
+        raise DataError(
+            f"No row has a{'' if across == 'head' else 'n'} {across}, so there is no map to draw. "
+            "Draw layer_curve instead."
+        )
+    twice = cells[cells.duplicated(["depth", across])]
+    if not twice.empty:
+        first = selection(twice["site"].iloc[0], twice["head"].iloc[0])
+        raise DataError(
+            f"{len(twice)} cells of the map have two rows, first {first}. Give the rows of one "
+            "part of the blocks, in one run."
+        )
+
+
+def _heatmap(values: NDArray[np.float64], hover: NDArray[np.object_], shown: Colours) -> go.Heatmap:
+    return go.Heatmap(
+        z=values.tolist(),
+        text=[[_cell_text(value) for value in row] for row in values],
+        texttemplate="%{text}" if values.size <= MOST_TEXTS else None,
+        hovertext=hover.tolist(),
+        hoverinfo="text",
+        hoverongaps=False,
+        zmin=shown.low,
+        zmax=shown.high,
+        colorscale=shown.scale,
+        xgap=1,
+        ygap=1,
+        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f", "nticks": 6},
+    )
+
+
+def _cell_text(value: float) -> str:
+    """Return a value as short as it can be read.
+
+    >>> _cell_text(0.968), _cell_text(-0.25), _cell_text(1.0), _cell_text(-0.001)
+    ('.97', '−.25', '1', '0')
+    """
+    if np.isnan(value):
+        return ""
+    short = f"{value:.2f}".removesuffix(".00")
+    return short.replace("0.", ".", 1).replace("-", "−").replace("−0", "0")
+
+
+def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
+    """Return for each cell its site, its value with interval, and what was measured beside it."""
+    test = placed(only(table, split="test"))
+    values: dict[Hashable, dict[tuple[str, str], float]] = {}
+    for key, target, name, value in zip(
+        _features(test), test["target"], test["metric"], test["value"], strict=True
+    ):
+        values.setdefault(key, {})[target, name] = value
+    texts = []
+    for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True):
+        site = plotly_text(selection(cell["site"], cell["head"]))
+        value = format_number(cell["value"], cell["ci_low"], cell["ci_high"])
+        beside = [
+            f"{name}: {format_number(values[key][where])}"
+            for name, where in BESIDE.items()
+            if where in values[key] and where != ("task", metric)
+        ]
+        place = f"<b>{site}</b> at {plotly_text(cell['position'])}"
+        texts.append("<br>".join([place, f"{METRICS[metric]}: {value}", *beside]))
+    return texts
+
+
+def _features(rows: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Return for each placed row what it was measured on."""
+    return list(rows[list(SAME_FEATURES)].itertuples(index=False, name=None))
+
+
+def _name_cells(figure: go.Figure, across: list[str], down: list[str], title: str) -> None:
+    axis = {"tickmode": "array", "showgrid": False, "showline": False, "ticks": ""}
+    figure.update_xaxes(
+        **axis, title_text=title, tickvals=list(range(len(across))), ticktext=across
+    )
+    figure.update_yaxes(
+        **axis,
+        title_text="layer",
+        tickvals=list(range(len(down))),
+        ticktext=down,
+        autorange="reversed",
+    )
+
+
+def chosen_cell(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series | None:
+    """Return, of the cells drawn, the one of the highest cross-validated accuracy."""
+    by_features = {
+        key: cell for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True)
+    }
+    ranked = _features(ranked_rows(table))
+    return next((by_features[key] for key in ranked if key in by_features), None)
+
+
+def _frame(figure: go.Figure, column: int, row: int) -> None:
+    """Frame a cell, such that it shows on every colour, and say what the frame means."""
+    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+    for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
+        figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
+    figure.add_annotation(
+        text="framed: best by cross-validation",
+        x=0,
+        xref="paper",
+        xanchor="left",
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        showarrow=False,
+        font={"size": 11},
+    )

@@ -1,0 +1,160 @@
+"""Whole runs over heads, views, concatenations and positions: equal numbers by either way."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.activations.store import ActivationStore
+from probekit.errors import ConfigError, DataError
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.prepare import prepare
+from probekit.pipeline.probing import make_probers
+from probekit.pipeline.run import run
+
+YAML = """\
+name: where
+model: {source: mini, random_weights: false}
+data:
+  name: where
+  format: csv
+  file: rows.csv
+  columns: {group: group, start: start, end: end}
+tokens: {bos: false, position: {at: word}}
+capture: {sites: [blocks.2.hook_resid_post]}
+probe: {folds: 2, control_draws: 1, bootstrap: 100, C: [0.1]}
+"""
+NOUNS = ("house", "door", "river", "garden", "letter", "table", "ship", "window", "horse", "road")
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    rows = [
+        {"text": f"{start} {colour} {noun} {verb} {end}", "label": colour, "group": noun}
+        | {"start": len(f"{start} {colour} "), "end": len(f"{start} {colour} {noun}")}
+        for noun in NOUNS
+        for start, verb, end in (("The", "was", "old"), ("My", "is", "new"))
+        for colour in ("red", "black")
+    ]
+    bare = {"text": "house", "label": "red", "group": "house", "start": 0, "end": 5}
+    rows.insert(1, bare)  # no token stands beside it
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    (tmp_path / "where.yaml").write_text(YAML)
+
+    def load(*overrides):
+        return load_experiment(tmp_path / "where.yaml", overrides)
+
+    return load
+
+
+@pytest.fixture
+def go(tmp_path):
+    def go(experiment, page=False):
+        return run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache", page=page)
+
+    return go
+
+
+def numbers(table, **where):
+    """The measurements of some rows, whatever else was measured beside them."""
+    for column, value in where.items():
+        table = table[table[column] == value]
+    assert len(table)
+    measured = ["target", "split", "metric", "value", "ci_low", "ci_high", "C", "n_test"]
+    return table[measured].reset_index(drop=True)
+
+
+def test_a_head_has_the_same_numbers_alone_and_among_all(experiment, go):
+    every = go(experiment("capture.sites=['blocks.[12].attn.hook_z[head=*]']"), page=True)
+    assert every.table["head"].nunique() == 8
+    assert "Accuracy by layer and head" in every.report.read_text()
+    alone = go(experiment("capture.sites=['blocks.2.attn.hook_z[head=5]']")).table
+    among = numbers(every.table, site="blocks.2.attn.hook_z", head=5)
+    pd.testing.assert_frame_equal(among, numbers(alone, head=5))
+
+
+def test_the_span_of_a_sweep_has_the_numbers_of_no_sweep(experiment, go, tmp_path):
+    swept = go(experiment("tokens.sweep=[-1, 0, 2]"), page=True)
+    assert "Accuracy by layer and position" in swept.report.read_text()
+    assert swept.table["position"].unique().tolist() == ["word:last-1", "word:last", "word:last+2"]
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    rows = (tmp_path / "rows.csv").read_text().splitlines()
+    (tmp_path / "rows.csv").write_text(
+        "\n".join(row for row in rows if not row.startswith("house"))
+    )
+    for offset, text in {0: "word:last", -1: "word:last-1", 2: "word:last+2"}.items():
+        alone = go(experiment(f"tokens.position={{at: word, offset: {offset}}}")).table
+        pd.testing.assert_frame_equal(numbers(swept.table, position=text), numbers(alone))
+    # The word itself is the token before the span: nothing but looking it up is needed there.
+    found = numbers(swept.table, position="word:last-1", target="word_identity", metric="accuracy")
+    assert found["value"].item() == 1
+    found = numbers(swept.table, position="word:last", target="word_identity", metric="accuracy")
+    assert found["value"].item() == 0.5
+
+
+def test_a_sweep_leaves_out_what_lacks_an_offset_and_says_so(experiment):
+    prepared = prepare(experiment("tokens.sweep=[0, 2]"))
+    assert [len(at.rows) for at in prepared.positions] == [40, 40]
+    assert len(prepared.plan.example) == 80
+    (note,) = prepared.dataset.notes
+    assert note.startswith("1 examples lack a token at one of the offsets 0, 2 and give no row at")
+    assert note.endswith("no token 2 after the span")
+    assert len(prepare(experiment()).labels) == 41
+
+
+def test_rows_of_a_sweep_stand_where_their_offset_says(experiment):
+    prepared = prepare(experiment("tokens.sweep=[1, -1]", "tokens.bos=true"))
+    for at, (step, typical) in zip(prepared.positions, ((1, 1), (-1, 1)), strict=True):
+        for row, word in zip(at.rows, at.types, strict=True):
+            example = prepared.plan.example[row]
+            token = prepared.plan.positions[prepared.plan.offsets[row]]
+            text = prepared.dataset.examples[example].text.split()
+            assert token == 3 + step
+            assert word.strip() == text[2 + step]
+        assert at.typical.all() == typical
+
+
+def test_all_offsets_share_folds_and_resamples(experiment):
+    swept = experiment("tokens.sweep=[0, 1]", "probe.control_draws=0")
+    first, second = make_probers(swept, prepare(swept))
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    assert first.site(X) == second.site(X)
+
+
+def test_an_offset_that_cannot_be_probed_is_named(experiment, tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_text(rows.read_text().replace("was old", "was new"))
+    swept = experiment("tokens.sweep=[0, 2]")
+    with pytest.raises(ConfigError, match=r"^At word:last\+2: control_draws is 1, but all train"):
+        make_probers(swept, prepare(swept))
+
+
+def test_no_example_with_all_offsets_is_an_error(experiment, tmp_path):
+    rows = ["text,label,group,start,end", "The key,a,1,4,7", "key was,b,2,0,3"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    with pytest.raises(DataError, match=r"2 examples lack .* -1, 1 .*Give fewer offsets"):
+        prepare(experiment("tokens.sweep=[-1, 1]"))
+
+
+def test_the_view_is_told_in_the_results_and_shares_the_cache(
+    experiment, go, tmp_path, monkeypatch
+):
+    raw = go(experiment()).table
+    monkeypatch.setattr(ActivationStore, "commit", None)
+    seen = go(experiment("capture.view=normalized"), page=True)
+    assert set(raw["view"].dropna()) == {"raw"}
+    assert set(seen.table["view"].dropna()) == {"normalized"}
+    assert "divided by its own standard deviation" in seen.report.read_text()
+    assert not numbers(raw, target="task").equals(numbers(seen.table, target="task"))
+
+
+def test_concatenated_sites_are_one_more_place_that_is_never_chosen(experiment, go):
+    sites = "capture.sites=[blocks.0.hook_resid_pre]"  # knows nothing of the word before
+    result = go(experiment(sites, "capture.concatenate=[['blocks.*.hook_resid_post']]"), page=True)
+    joined = " + ".join(f"blocks.{layer}.hook_resid_post" for layer in range(6))
+    found = numbers(result.table, split="validation", target="task")["value"]
+    assert found[1] > found[0]
+    assert result.table["site"].dropna().unique().tolist() == ["blocks.0.hook_resid_pre", joined]
+    assert result.table.loc[result.table["site"] == joined, "layer"].isna().all()
+    assert result.record["best"]["site"] == "blocks.0.hook_resid_pre"
+    assert "several sites side by side" in result.report.read_text()
+    assert max(len(path.name) for path in (result.folder / "sites").rglob("*")) < 120
