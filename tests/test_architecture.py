@@ -22,7 +22,7 @@ LEVELS = (
     {"cli"},
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-TORCH_FREE = ("data", "probes", "report", "experiment")
+TORCH_FREE = ("data", "report", "experiment")
 
 
 def modules():

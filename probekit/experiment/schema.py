@@ -16,16 +16,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, model_validator
 
 from probekit.errors import ProbekitError
-from probekit.experiment.section import KeyPath, Section, broken
+from probekit.experiment.probe import Probe
+from probekit.experiment.section import KeyPath, Section, Seed, broken
 from probekit.experiment.tokens import Position, Tokens
 from probekit.provenance import write_atomic
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
 SiteLists = Annotated[
     tuple[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], ...], Field(strict=False)
 ]
-Positives = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 
 RESIDUAL_STREAM = (
@@ -175,36 +174,6 @@ class Capture(Section):
         "the mean); the same rows lie on disk for both",
     )
     dtype: Literal["float32", "float16"] = Field("float32", description="numbers on disk")
-
-
-class Probe(Section):
-    """The classifiers and the statistics."""
-
-    C: Positives = Field(
-        (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
-        min_length=1,
-        description="inverse regularisation strengths to choose from by inner cross-validation",
-    )
-    folds: int = Field(5, ge=2, le=100, description="of the inner cross-validation")
-    control_draws: int = Field(
-        3,
-        ge=0,
-        le=100,
-        description="independent draws of the control labels; 0 leaves the control out",
-    )
-    bootstrap: int = Field(
-        1000, ge=100, le=100_000, description="resamples of the test groups per interval"
-    )
-    max_iter: int = Field(
-        2000, ge=1, le=1_000_000, description="iterations after which a fit is given up"
-    )
-    fit_rows: int | None = Field(
-        None,
-        ge=2,
-        lt=2**63,
-        description="upper bound on training rows per fit, drawn by whole groups",
-    )
-    seed: Seed = Field(0, description="of folds, control labels and resamples")
 
 
 class Attention(Section):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from probekit.activations.capture import check_storable
+from probekit.activations.identity import Identity
 from probekit.activations.store import ActivationStore, FloatArray, IntArray
 from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
@@ -74,6 +75,11 @@ class FeatureReader:
         self._rows = rows
         self._eps = eps
         self._last: tuple[str, FloatArray] | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """What the rows were computed from."""
+        return self._store.identity
 
     def features(self, selection: Probed) -> FloatArray:
         """Return the features of a selection, shape (n_rows, n_features)."""

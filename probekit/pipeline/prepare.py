@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from probekit.data.examples import Dataset, Example
 from probekit.data.positions import IntArray, RowPlan
 from probekit.data.readers import TableColumns, read_dataset
@@ -58,10 +61,18 @@ class Prepared:
     config: GPT2Config
     selections: tuple[Probed, ...]
     positions: tuple[PositionRows, ...]
+    example: IntArray
     labels: StringArray
     groups: StringArray
     train: IntArray
     test: IntArray
+
+    @property
+    def texts(self) -> npt.NDArray[np.object_]:
+        """The text of each row, shape (n_rows,)."""
+        texts = np.array([example.text for example in self.dataset.examples], dtype=object)
+        chosen: npt.NDArray[np.object_] = texts[self.example]
+        return chosen
 
     @property
     def ids(self) -> list[IntArray]:
@@ -103,6 +114,7 @@ def prepare(experiment: Experiment) -> Prepared:
         config=config,
         selections=selections,
         positions=positions,
+        example=plan.example,
         labels=dataset.labels[plan.example].astype(str),
         groups=dataset.groups[plan.example].astype(str),
         train=rows.train,

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from probekit.errors import ProbekitError, StoreError
+from probekit.errors import ProbekitError
 from probekit.experiment.schema import Experiment
 from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
+from probekit.pipeline.answers import Speaker
 from probekit.pipeline.features import FeatureReader, Probed
+from probekit.pipeline.keeping import FittedProbe, save_probe
+from probekit.pipeline.kept import KeptSites, Site, file_name
 from probekit.pipeline.prepare import Prepared
 from probekit.pipeline.rows import PositionRows
-from probekit.probes.curve import Prober
-from probekit.probes.data import ProbeData, ProbeSettings
-from probekit.probes.measurement import Measurement
-from probekit.provenance import digest_json, pretty_json, write_atomic
+from probekit.probes.curve import Prober, ProbeResult
+from probekit.probes.data import ProbeData
+from probekit.probes.measurement import Measurement, Said
 from probekit.watcher import Watcher
 
 COLUMNS = (
@@ -28,10 +27,10 @@ COLUMNS = (
     "n_groups", "C", "n_iter", "converged", "seed", "view",
 )  # fmt: skip
 
-LONGEST_NAME = 100  # characters of a file's name; file systems end at 255 bytes
 
-
-def make_probers(experiment: Experiment, prepared: Prepared) -> tuple[Prober, ...]:
+def make_probers(
+    experiment: Experiment, prepared: Prepared, device: str = "cpu"
+) -> tuple[Prober, ...]:
     """Return for each position what probes all sites under the same folds, controls and resamples.
 
     Those of two positions differ in what hangs on the tokens there: control labels and scaling.
@@ -43,14 +42,16 @@ def make_probers(experiment: Experiment, prepared: Prepared) -> tuple[Prober, ..
     probers = []
     for at in prepared.positions:
         try:
-            probers.append(_make_prober(experiment, prepared, at))
+            probers.append(_make_prober(experiment, prepared, at, device))
         except ProbekitError as error:
             error.args = (f"At {at.position.text}: {error}" if is_sweep else str(error),)
             raise
     return tuple(probers)
 
 
-def _make_prober(experiment: Experiment, prepared: Prepared, at: PositionRows) -> Prober:
+def _make_prober(
+    experiment: Experiment, prepared: Prepared, at: PositionRows, device: str
+) -> Prober:
     data = ProbeData(
         y=prepared.labels,
         groups=prepared.groups,
@@ -58,10 +59,20 @@ def _make_prober(experiment: Experiment, prepared: Prepared, at: PositionRows) -
         train=prepared.train,
         test=prepared.test,
         typical=at.typical,
+        texts=prepared.texts,
+        examples=prepared.example,
     )
-    with experiment.at("probe", "C"):
-        settings = ProbeSettings(**experiment.probe.model_dump())
+    with experiment.at("probe"):
+        settings = experiment.probe.settings(device)
     return Prober(data, settings)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteRows:
+    """The rows of results.csv of one site, or of the baselines, and what was said there."""
+
+    rows: list[dict[str, Any]]
+    said: dict[Speaker, Said]
 
 
 def probe_sites(
@@ -71,8 +82,8 @@ def probe_sites(
     selections: Sequence[Probed],
     run_dir: Path,
     watcher: Watcher,
-) -> list[dict[str, Any]]:
-    """Return the rows of results.csv: baselines first, then every site in forward order.
+) -> list[SiteRows]:
+    """Return what was found by the baselines, then at every site in forward order.
 
     Args:
         experiment: gives the names, and the position, which is one.
@@ -84,20 +95,26 @@ def probe_sites(
         watcher: hears of each finished site.
     """
     offset, position = experiment.tokens.position.offset, experiment.tokens.position.text
-    folder = run_dir / "sites" / (f"{offset:+d}" if offset else "")
-    rows = _table_rows(experiment, None, prober.baselines())
-    for done, selection in enumerate(selections):
-        kept = folder / f"{_file_name(selection)}.json"
-        origin = {"run": run_dir.name, "position": position, "site": selection.text}
-        measured = _read(kept, origin)
-        if measured is None:
-            measured = _measure(prober, stores, selection, _Inner(watcher, done, len(selections)))
-            entries = [_finite(asdict(measurement)) for measurement in measured]
-            content = {"digest": digest_json([origin, entries]), "measurements": entries}
-            write_atomic(kept, pretty_json(content))
-        rows += _table_rows(experiment, selection, measured)
+    folder = Path("sites") / (f"{offset:+d}" if offset else "")
+    kept = KeptSites(run_dir, prober)
+    found = []
+    for done, selection in enumerate([None, *selections]):
+        name = "baselines" if selection is None else selection.text
+        origin = {"run": run_dir.name, "position": position, "site": name}
+        stem = folder / file_name(name)
+        site = kept.read(stem, origin)
+        if site is None:
+            inner = _Inner(watcher, done - 1, len(selections))
+            probes = run_dir / "probes" / stem.relative_to("sites")
+            site = (
+                _baselines(prober)
+                if selection is None
+                else _measure(experiment, prober, stores, selection, inner, probes)
+            )
+            kept.write(stem, origin, site)
+        found.append(SiteRows(_table_rows(experiment, selection, site.measurements), site.said))
     watcher.progress("probe", len(selections), len(selections))
-    return rows
+    return found
 
 
 @dataclass(frozen=True)
@@ -118,48 +135,65 @@ class _Inner:
         return on_fit
 
 
+def _baselines(prober: Prober) -> Site:
+    found = prober.baselines()
+    return Site(
+        [measurement for measured, _ in found.values() for measurement in measured],
+        {Speaker("none", target): said for target, (_, said) in found.items()},
+    )
+
+
 def _measure(
+    experiment: Experiment,
     prober: Prober,
     stores: Mapping[str, FeatureReader],
     selection: Probed,
     inner: _Inner,
-) -> list[Measurement]:
-    return [
-        measurement
-        for number, (target, store) in enumerate(stores.items())
-        for measurement in prober.site(
-            store.features(selection),
-            random=target == "random_weights",
-            on_fit=inner.part(number, len(stores)),
+    folder: Path,
+) -> Site:
+    """Return what is found at a site; fitted probes of the trained model are saved in `folder`."""
+    site = Site([], {})
+    for number, (target, store) in enumerate(stores.items()):
+        is_random = target == "random_weights"
+        results = prober.site(
+            store.features(selection), random=is_random, on_fit=inner.part(number, len(stores))
         )
-    ]
+        for result in results:
+            site.measurements.extend(result.measurements)
+            site.said[Speaker(result.spec.text, target)] = result.said
+            if not is_random and result.solution is not None:
+                path = folder / result.spec.text.replace(":", "-")
+                _save(path, result, experiment, prober, store, selection)
+    return site
 
 
-def _file_name(selection: Probed) -> str:
-    """Return a name that no file system finds too long, as those of many sites are."""
-    text = selection.text
-    return text if len(text) <= LONGEST_NAME else digest_json(text)[:24]
-
-
-def _read(path: Path, origin: Mapping[str, str]) -> list[Measurement] | None:
-    """Return the kept measurements; None, so that they are made anew, if not whole or of others."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["digest"] != digest_json([origin, content["measurements"]]):
-            return None
-        return [Measurement(**entry) for entry in content["measurements"]]
-    except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
-
-
-def _finite(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry with None for numbers that JSON cannot hold."""
-    return {
-        name: None if isinstance(value, float) and not np.isfinite(value) else value
-        for name, value in entry.items()
-    }
+def _save(
+    path: Path,
+    result: ProbeResult,
+    experiment: Experiment,
+    prober: Prober,
+    store: FeatureReader,
+    selection: Probed,
+) -> None:
+    """Keep a fitted probe; one that knows fewer than all classes has no scores for the rest."""
+    solution = result.solution
+    assert solution is not None
+    classes = () if prober.settings.reads_numbers else prober.data.classes[solution.classes]
+    first = result.measurements[0]
+    penalty = {} if first.C is None else {result.spec.grid_name or "C": first.C}
+    fitted = FittedProbe(
+        kind=result.spec.text,
+        layers=solution.layers,
+        classes=tuple(map(str, classes)),
+        scores_are_logits=result.spec.logits,
+        hyperparameters={**dict(result.spec.options), **penalty},
+    )
+    save_probe(
+        path, fitted, experiment, store.identity,
+        sites=[part.text for part in selection.parts],
+        measured=result.measurements,
+        view=experiment.capture.view,
+    )  # fmt: skip
 
 
 def _table_rows(
@@ -171,9 +205,9 @@ def _table_rows(
         "dataset": experiment.data.name,
         "position": experiment.tokens.position.text,
     }
-    place: dict[str, Any] = {"probe": "none"}
+    place: dict[str, Any] = {}
     if selection is not None:
-        place = _place(selection) | {"probe": "logistic", "view": experiment.capture.view}
+        place = _place(selection) | {"view": experiment.capture.view}
     rows = [names | place | asdict(measurement) for measurement in measured]
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
 

@@ -20,13 +20,15 @@ from probekit.activations.store import default_root
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
+from probekit.pipeline.answers import write_test_rows
 from probekit.pipeline.attention import attention_prompt
 from probekit.pipeline.devices import check_device
 from probekit.pipeline.features import FeatureReader
 from probekit.pipeline.norms import residual_norms
 from probekit.pipeline.prepare import Prepared, prepare, read_card
-from probekit.pipeline.probing import COLUMNS, make_probers, probe_sites
+from probekit.pipeline.probing import COLUMNS, SiteRows, make_probers, probe_sites
 from probekit.pipeline.record import best_site, data_facts, digests, model_facts
+from probekit.pipeline.significance import DIFFERENCES, difference_rows, p_value_rows, scored
 from probekit.probes.curve import Prober
 from probekit.provenance import (
     digest,
@@ -38,6 +40,7 @@ from probekit.provenance import (
 )
 from probekit.report.attention import AttentionPrompt
 from probekit.report.page import write_report
+from probekit.report.table import chosen_row
 from probekit.watcher import SILENT, Watcher
 
 # What a run's numbers depend on beside its inputs and activations, whose identity says it itself.
@@ -48,11 +51,15 @@ _CODE = (
     "probekit.model.sites",
     "probekit.model.tokenizer",
     "probekit.pipeline.features",
+    "probekit.pipeline.answers",
     "probekit.pipeline.prepare",
     "probekit.pipeline.probing",
+    "probekit.pipeline.significance",
     "probekit.pipeline.rows",
 )
-_FILES = ("config.yaml", "results.csv", "attention.safetensors")
+_FILES = (
+    "config.yaml", "results.csv", "differences.csv", "test_rows.csv", "attention.safetensors",
+)  # fmt: skip
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 
 
@@ -124,17 +131,21 @@ def run(
         prepared = prepare(experiment)
         card = read_card(experiment.data)
         models = _load_models(experiment, device)
-        probers = make_probers(experiment, prepared)  # before the long work: it checks the rows
+        # Before the long work, as it checks the rows.
+        probers = make_probers(experiment, prepared, device)
         key = _key(experiment, prepared, models, card)
         folder = Path(out) / experiment.name / key
         write_atomic(folder / ".started", created)  # an unusable folder is told before the work
     with clock.step("capture"):
         captured = _capture(experiment, prepared, models, cache_root, watcher)
     with clock.step("probe"):
-        rows = _probe(experiment, prepared, probers, captured, folder, watcher)
-        table = pd.DataFrame(rows, columns=list(COLUMNS))
+        found = _probe(experiment, prepared, probers, captured, folder, watcher)
+    with clock.step("compare"):
+        table, differences = _conclude(experiment, found, probers[0])
         write_atomic(folder / "config.yaml", dump_experiment(experiment))
-        write_atomic(folder / "results.csv", table.to_csv(index=False, lineterminator="\n"))
+        write_atomic(folder / "results.csv", _csv(table))
+        write_atomic(folder / "differences.csv", _csv(differences))
+        write_test_rows(folder / "test_rows.csv", prepared, probers[0])
     with clock.step("look"):
         prompts = _attention(experiment, prepared, models)
         _write_patterns(folder / "attention.safetensors", prompts)
@@ -225,18 +236,39 @@ def _probe(
     captured: Mapping[str, Captured],
     folder: Path,
     watcher: Watcher,
-) -> list[dict[str, Any]]:
-    """Return the rows of results.csv, position by position."""
+) -> list[SiteRows]:
+    """Return what was found at every site, position by position."""
     wants_norm = experiment.capture.view == "normalized"
     eps = prepared.config.layer_norm_epsilon if wants_norm else None
-    rows = []
+    found = []
     for at, prober in zip(prepared.positions, probers, strict=True):
         if len(probers) > 1:
             watcher.tell(f"position {at.position.text}")
         readers = {t: FeatureReader(part.store, at.rows, eps) for t, part in captured.items()}
         here = experiment.with_position(at.position)
-        rows += probe_sites(here, prober, readers, prepared.selections, folder, watcher)
-    return rows
+        found += probe_sites(here, prober, readers, prepared.selections, folder, watcher)
+    return found
+
+
+def _conclude(
+    experiment: Experiment, found: Sequence[SiteRows], prober: Prober
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the tables of results.csv and differences.csv."""
+    rows = [row for site in found for row in site.rows]
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    chosen = chosen_row(table)
+    metric = "r2" if prober.settings.reads_numbers else "accuracy"
+    answers = scored(found, metric)
+    rows += p_value_rows(answers, prober, experiment.probe.permutations)
+    ahead = [] if chosen is None else difference_rows(answers, chosen, prober)
+    return (
+        pd.DataFrame(rows, columns=list(COLUMNS)),
+        pd.DataFrame(ahead, columns=list(DIFFERENCES)),
+    )
+
+
+def _csv(table: pd.DataFrame) -> str:
+    return table.to_csv(index=False, lineterminator="\n")
 
 
 def _key(experiment: Experiment, prepared: Prepared, models: Models, card: str | None) -> str:

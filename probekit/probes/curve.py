@@ -6,33 +6,39 @@ by their activations alone, and their bootstrap draws are paired.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
-from probekit.errors import ConfigError, DataError
-from probekit.probes.controls import control_labels, majority_guess, word_identity_guess
-from probekit.probes.data import ProbeData, ProbeSettings
-from probekit.probes.design import Floats
-from probekit.probes.fits import Column, fit_columns
+from probekit.errors import DataError
+from probekit.probes.company import Sample, draw_controls, label_baselines, number_baselines
+from probekit.probes.controls import majority_guess
+from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, check_known, numbers
+from probekit.probes.description import Block, OnlineCode, blocks, tempered
+from probekit.probes.design import Features, Floats
 from probekit.probes.folds import group_folds, sample_groups
+from probekit.probes.kinds.layers import Solution
+from probekit.probes.learning import learning_sizes, subsets
+from probekit.probes.machines import Column, Ground, Machine, Tuned, machine_of, number_guess
 from probekit.probes.measurement import (
     Measurement,
     Origin,
     Reading,
+    Said,
     Target,
+    measure,
+    measure_one,
     measure_selectivity,
-    measure_test,
-    measure_validation,
 )
 from probekit.probes.metrics import Answers, Resamples
-from probekit.probes.solver import Codes, Effort, OnFit
+from probekit.probes.regression import NumberAnswers
+from probekit.probes.solver import Codes, OnFit
+from probekit.probes.wholes import Wholes, chain_answers, text_answers, tree_answers
 
-# Draws beyond those wanted, in search of some that hold two labels.
-SPARE_DRAWS = 100
 # With a smaller share of typical rows, their spread would say little of that of all.
 LEAST_TYPICAL = 0.5
 
@@ -41,17 +47,25 @@ LEAST_TYPICAL = 0.5
 class _Rows:
     """Rows that are scored together: their numbers, and the resamples of their groups."""
 
-    numbers: NDArray[np.int64]
+    numbers: Codes
     resamples: Resamples
 
 
 @dataclass(frozen=True, eq=False)
-class _Probe:
-    """A fitted label column with its answers on test rows and on held-out training rows."""
+class ProbeResult:
+    """What one kind of probe found at a site.
 
-    column: Column
-    test: Reading
-    validation: Reading
+    Attributes:
+        spec: the kind.
+        measurements: the numbers.
+        said: the task's answers on the test rows.
+        solution: the fitted probe of the task, None for kinds that are no stack of layers.
+    """
+
+    spec: ProbeSpec
+    measurements: tuple[Measurement, ...]
+    said: Said
+    solution: Solution | None = None
 
 
 class Prober:
@@ -59,14 +73,15 @@ class Prober:
 
     Raises:
         ConfigError: A control task is asked for, but all training rows have the same word type.
-        DataError: There are fewer groups of training rows than folds.
+        DataError: There are fewer groups of training rows than folds, or labels that the kinds of
+            probe cannot read.
 
     >>> y = np.array(["no", "yes"] * 40)
     >>> row = np.arange(80).astype(str)
     >>> data = ProbeData(y, row, row, train=np.arange(60), test=np.arange(60, 80))
     >>> prober = Prober(data, ProbeSettings(folds=2, control_draws=1, bootstrap=100))
     >>> X = np.random.default_rng(0).normal(size=(80, 3)) + 9 * (y == "yes")[:, None]
-    >>> first = prober.site(X)[0]
+    >>> first = prober.site(X)[0].measurements[0]
     >>> first.target, first.split, first.metric, first.value
     ('task', 'test', 'accuracy', 1.0)
     """
@@ -74,13 +89,18 @@ class Prober:
     def __init__(self, data: ProbeData, settings: ProbeSettings | None = None) -> None:
         self.data = data
         self.settings = settings or ProbeSettings()
-        self._task = self._codes(data.y)
+        tasks = {spec.task for spec in self.settings.kinds}
+        if tasks & {"classification", "text"}:
+            check_known(data)
+        self._task = self._column(data.y)
         self._test = self._rows(data.test)
         self._train = self._rows(self._sample_training_rows())
-        self._controls = self._draw_controls()
-        numbers = self._train.numbers
+        fitted = self._train.numbers
+        drawn = draw_controls(data, self.settings, fitted) if tasks != {"tree"} else []
+        self._controls = [self._column(labels) for labels in drawn]
+        stratify = np.zeros(len(fitted)) if self.settings.reads_numbers else data.y[fitted]
         self._folds = group_folds(
-            data.y[numbers], data.groups[numbers], self.settings.folds, self.settings.seed
+            stratify, data.groups[fitted], self.settings.folds, self.settings.seed
         )
 
     @property
@@ -89,92 +109,87 @@ class Prober:
         types = self.data.types
         return float(np.isin(types[self._test.numbers], types[self._train.numbers]).mean())
 
+    @property
+    def truth(self) -> Column:
+        """The label codes, or numbers, (n_test,) of the rows that are scored."""
+        return self._task[self._test.numbers]
+
+    @property
+    def test_resamples(self) -> Resamples:
+        """The resamples of the groups of the rows that are scored."""
+        return self._test.resamples
+
+    @property
+    def test_rows(self) -> Codes:
+        """The numbers (n_test,) of the rows that are scored."""
+        return self._test.numbers
+
     def site(
-        self, X: NDArray[np.floating], *, random: bool = False, on_fit: OnFit | None = None
-    ) -> tuple[Measurement, ...]:
-        """Return the measurements of one site with activations X (n_rows, n_features).
+        self, X: Features, *, random: bool = False, on_fit: OnFit | None = None
+    ) -> tuple[ProbeResult, ...]:
+        """Return what each kind finds at one site with activations X (n_rows, n_features).
 
         With `random`, X comes from a model with random weights: it gets the task alone, under the
-        target "random_weights". `on_fit(done, total)` is called after each fit, from its thread.
+        target "random_weights". `on_fit(done, total)` is called after each fit.
 
         Raises:
             DataError: X has other rows than the data, or values that are not finite.
         """
         self._check(X)
-        if random:
-            probes = self._fit(X, [self._task], on_fit)
-            return tuple(self._measure("random_weights", probes))
-        task, *controls = self._fit(X, [self._task, *self._controls], on_fit)
-        measured = self._measure("task", [task])
-        if controls:
-            measured += self._measure("control", controls)
-            measured.append(self._measure_selectivity(task, controls))
-        return tuple(measured)
-
-    def baselines(self) -> tuple[Measurement, ...]:
-        """Return the measurements of the guesses from all training rows without activations."""
-        train, test = self.data.train, self.data.test
-        types, codes = self.data.types, self._task
-        guesses: dict[Target, Codes] = {
-            "majority": majority_guess(codes[train], len(test)),
-            "word_identity": word_identity_guess(types[train], codes[train], types[test]),
-        }
+        kinds = self.settings.kinds
         return tuple(
-            measurement
-            for target, guess in guesses.items()
-            for measurement in measure_test(
-                Origin(target, self.settings.seed, n_train=len(train)),
-                [self._read(codes, self._test, guess)],
-            )
+            self._readers[spec.task](spec, X, random, _part(on_fit, number, len(kinds)))
+            for number, spec in enumerate(kinds)
         )
 
-    def _codes(self, labels: NDArray[np.str_]) -> Codes:
-        """Return label codes (n_rows,); that of a label outside the split means nothing."""
+    @property
+    def _readers(self) -> dict[str, Callable[[ProbeSpec, Features, bool, OnFit], ProbeResult]]:
+        return {
+            "classification": self._by_row,
+            "regression": self._by_row,
+            "text": self._by_text,
+            "tree": self._by_tree,
+        }
+
+    def baselines(self) -> dict[Target, tuple[tuple[Measurement, ...], Said]]:
+        """Return measurements and test answers of each guess made without activations."""
+        if {spec.task for spec in self.settings.kinds} == {"tree"}:
+            return {}
+        settings = self.settings
+        sample = Sample.of(self.data, self._train.numbers, self._folds, settings.seed)
+        guesses = number_baselines if settings.reads_numbers else label_baselines
+        found: dict[Target, tuple[tuple[Measurement, ...], Said]] = {}
+        for target, answers, n_train in guesses(self.data, self._task, sample, settings.baselines):
+            reading = Reading(answers, self._uninformed(self._task, answers), self._test.resamples)
+            origin = Origin("none", target, settings.seed, n_train)
+            found[target] = tuple(measure(origin, "test", [reading])), answers
+        return found
+
+    def _column(self, labels: NDArray[np.str_]) -> Column:
+        """Return the labels as codes, or as numbers (n_rows,)."""
+        if self.settings.reads_numbers:
+            return numbers(replace(self.data, y=labels))
         classes = self.data.classes
         return np.searchsorted(classes, labels).clip(max=len(classes) - 1)
 
-    def _draw_controls(self) -> list[Codes]:
-        types, draws, seed = self.data.types, self.settings.control_draws, self.settings.seed
-        fitted = self._train.numbers
-        if draws and len(np.unique(types[fitted])) == 1:
-            raise ConfigError(
-                f"control_draws is {draws}, but all training rows have the word type "
-                f"{str(types[fitted][0])!r}: one random label for all of them controls nothing. "
-                "Set `control_draws` to 0."
-            )
-        labels = self.data.y[self.data.train]
-        drawn = (
-            self._codes(control_labels(types, labels, seed, draw))
-            for draw in range(draws + SPARE_DRAWS)
-        )
-        # Few types may all draw one label by chance: there is nothing to learn in such a draw.
-        usable = (codes for codes in drawn if len(np.unique(codes[fitted])) > 1)
-        controls = list(islice(usable, draws))
-        if len(controls) < draws:
-            raise ConfigError(
-                f"control_draws is {draws}, but {len(np.unique(types[fitted]))} word types draw "
-                "labels that differ too seldom. Set `control_draws` to 0."
-            )
-        return controls
-
-    def _sample_training_rows(self) -> NDArray[np.int64]:
+    def _sample_training_rows(self) -> Codes:
         train, limit = self.data.train, self.settings.fit_rows
         if limit is None:
             return train
         kept = train[sample_groups(self.data.groups[train], limit, self.settings.seed)]
         lost = sorted(set(self.data.classes) - set(self.data.y[kept]))
-        if lost:
+        if lost and not self.settings.reads_numbers:
             raise DataError(
                 f"fit_rows is {limit}, which leaves no training row of the label {str(lost[0])!r} "
                 f"({len(lost)} labels in all are lost). Raise `fit_rows`, or take another `seed`."
             )
         return kept
 
-    def _rows(self, numbers: NDArray[np.int64]) -> _Rows:
+    def _rows(self, numbers: Codes) -> _Rows:
         groups = self.data.groups[numbers]
         return _Rows(numbers, Resamples.draw(groups, self.settings.bootstrap, self.settings.seed))
 
-    def _check(self, X: NDArray[np.floating]) -> None:
+    def _check(self, X: Features) -> None:
         if X.ndim != 2 or len(X) != len(self.data.y):
             raise DataError(
                 f"X has shape {X.shape}, but the data need ({len(self.data.y)}, n_features): one "
@@ -187,25 +202,10 @@ class Prober:
                 "Capture them again, in float32 if they were stored as float16."
             )
 
-    def _fit(
-        self, X: NDArray[np.floating], labels: Sequence[Codes], on_fit: OnFit | None
-    ) -> list[_Probe]:
-        numbers, settings = self._train.numbers, self.settings
-        typical = self._typical()
-        columns = fit_columns(
-            X[numbers],
-            [codes[numbers] for codes in labels],
-            self._folds,
-            settings.C,
-            effort=Effort(max_iter=settings.max_iter),
-            typical=typical,
-            on_fit=on_fit,
-        )
-        test_rows = X[self._test.numbers].astype(np.float64)
-        return [
-            self._probe(codes, column, test_rows)
-            for codes, column in zip(labels, columns, strict=True)
-        ]
+    @cached_property
+    def _ground(self) -> Ground:
+        groups = self.data.groups[self._train.numbers]
+        return Ground(self._folds, groups, self._typical(), self.settings)
 
     def _typical(self) -> NDArray[np.bool_] | None:
         """Return which fitted rows features are scaled by; all, where the typical ones are few."""
@@ -214,35 +214,212 @@ class Prober:
         typical = self.data.typical[self._train.numbers]
         return typical if typical.mean() >= LEAST_TYPICAL else None
 
-    def _probe(self, codes: Codes, column: Column, test_rows: NDArray[np.floating]) -> _Probe:
-        scores = column.fit.log_probabilities(test_rows, len(self.data.classes))
-        return _Probe(
-            column,
-            test=self._read(codes, self._test, scores.argmax(axis=1), scores),
-            validation=self._read(codes, self._train, column.held_out),
-        )
-
-    def _read(
-        self, codes: Codes, rows: _Rows, guess: Codes, scores: Floats | None = None
-    ) -> Reading:
-        truth, n_classes = codes[rows.numbers], len(self.data.classes)
-        majority = majority_guess(codes[self.data.train], len(truth))
-        constant = None if scores is None else np.zeros_like(scores)
-        return Reading(
-            answers=Answers(truth, guess, n_classes, scores),
-            majority=Answers(truth, majority, n_classes, constant),
-            resamples=rows.resamples,
-        )
-
-    def _measure(self, target: Target, probes: Sequence[_Probe]) -> list[Measurement]:
-        origin = Origin.fitted(target, self.settings.seed, [probe.column for probe in probes])
-        n_searched = len(self._folds) - int(np.bincount(self._folds).max())
-        searched = origin.of_search([probe.column for probe in probes], n_searched)
-        return [
-            *measure_test(origin, [probe.test for probe in probes]),
-            measure_validation(searched, [probe.validation for probe in probes]),
+    def _by_row(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> ProbeResult:
+        machine, fitted = machine_of(spec, self._ground), self._train.numbers
+        columns = [self._task, *([] if random else self._controls)]
+        own = [column[fitted] for column in columns]
+        inside, outside = X[fitted], X[self._test.numbers].astype(np.float64)
+        tuned = machine.tune(inside, own, on_fit)
+        tests = [
+            self._reading(column, self._test, self._said(spec, one.solution, outside, column))
+            for column, one in zip(columns, tuned, strict=True)
         ]
+        target: Target = "random_weights" if random else "task"
+        measured = self._measure(spec, target, columns[:1], tuned[:1], tests[:1])
+        if len(columns) > 1:
+            measured += self._measure(spec, "control", columns[1:], tuned[1:], tests[1:])
+            measured.append(self._selectivity(spec, tuned[0], tests))
+        if self.settings.description and not self.settings.reads_numbers:
+            measured += self._description(spec, machine, inside, own, tuned, target)
+        if self.settings.learning_steps and not random:
+            measured += self._learning(spec, machine, inside, outside, tuned[0])
+        return ProbeResult(spec, tuple(measured), tests[0].answers, tuned[0].solution)
 
-    def _measure_selectivity(self, task: _Probe, controls: Sequence[_Probe]) -> Measurement:
-        origin = Origin.fitted("task", self.settings.seed, [task.column])
-        return measure_selectivity(origin, task.test, [probe.test for probe in controls])
+    def _said(self, spec: ProbeSpec, solution: Solution, X: Features, column: Column) -> Said:
+        """Return what a fit says of the test rows X."""
+        truth = column[self._test.numbers]
+        if self.settings.reads_numbers:
+            return NumberAnswers(truth, number_guess(solution, X))
+        n_classes = len(self.data.classes)
+        scores = solution.class_scores(X, n_classes)
+        if spec.logits:
+            scores = log_softmax(scores, axis=1)
+        return Answers(truth, scores.argmax(axis=1), n_classes, scores, spec.logits)
+
+    def _reading(self, column: Column, rows: _Rows, said: Said) -> Reading:
+        return Reading(said, self._uninformed(column, said), rows.resamples)
+
+    def _uninformed(self, column: Column, said: Said) -> Said:
+        """Return the answers of one who knows the training labels, and nothing of the rows."""
+        known = column[self.data.train]
+        if isinstance(said, NumberAnswers):
+            return NumberAnswers(said.truth, np.full(len(said.truth), known.mean()))
+        assert isinstance(said, Answers)
+        guess = majority_guess(known, len(said.truth))
+        if said.scores is None:
+            return Answers(said.truth, guess, said.n_classes)
+        with np.errstate(divide="ignore"):
+            shares = np.log(np.bincount(known, minlength=said.n_classes) / len(known))
+        scores = np.tile(shares, (len(said.truth), 1))
+        return Answers(said.truth, guess, said.n_classes, scores, said.scores_are_log_probabilities)
+
+    def _measure(
+        self,
+        spec: ProbeSpec,
+        target: Target,
+        columns: Sequence[Column],
+        tuned: Sequence[Tuned],
+        tests: Sequence[Reading],
+    ) -> list[Measurement]:
+        origin = Origin(spec.text, target, self.settings.seed, len(self._folds))
+        n_searched = len(self._folds) - int(np.bincount(self._folds).max())
+        held_out = [
+            self._reading(column, self._train, self._held_out(column, one))
+            for column, one in zip(columns, tuned, strict=True)
+        ]
+        return [
+            *measure(origin.of_columns(tuned), "test", tests),
+            measure_one(
+                origin.of_columns(tuned).of_search(tuned, n_searched),
+                "validation", self._main_metric, held_out,
+            ),
+        ]  # fmt: skip
+
+    @property
+    def _main_metric(self) -> str:
+        """The metric by which sites are chosen, and whose lead over the control is selectivity."""
+        return "r2" if self.settings.reads_numbers else "accuracy"
+
+    def _held_out(self, column: Column, tuned: Tuned) -> Said:
+        truth = column[self._train.numbers]
+        if self.settings.reads_numbers:
+            return NumberAnswers(truth, tuned.held_out)
+        return Answers(truth, tuned.held_out, len(self.data.classes))
+
+    def _selectivity(self, spec: ProbeSpec, tuned: Tuned, tests: Sequence[Reading]) -> Measurement:
+        origin = Origin(spec.text, "task", self.settings.seed, len(self._folds))
+        task, *controls = tests
+        return measure_selectivity(origin.of_columns([tuned]), self._main_metric, task, controls)
+
+    @cached_property
+    def _blocks(self) -> list[Block]:
+        groups = self.data.groups[self._train.numbers]
+        return blocks(groups, len(self.data.classes), self.settings.seed)
+
+    def _description(
+        self,
+        spec: ProbeSpec,
+        machine: Machine,
+        X: Features,
+        columns: Sequence[Column],
+        tuned: Sequence[Tuned],
+        target: Target,
+    ) -> list[Measurement]:
+        """Return the lengths of the labels, coded online, and of the control labels."""
+        shares = [np.isin(np.arange(len(X)), block.fitted) for block in self._blocks[1:]]
+        paths = machine.refit(X, columns, tuned, shares)
+        codes = [
+            self._code(spec, X, column, path) for column, path in zip(columns, paths, strict=True)
+        ]
+        origin = Origin(spec.text, target, self.settings.seed, len(X))
+        measured = self._coded(origin, codes[:1], tuned[:1], paths[:1])
+        if len(columns) > 1:
+            control = replace(origin, target="control")
+            measured += self._coded(control, codes[1:], tuned[1:], paths[1:])
+        return measured
+
+    def _coded(
+        self,
+        origin: Origin,
+        codes: Sequence[OnlineCode],
+        tuned: Sequence[Tuned],
+        paths: Sequence[Sequence[Solution]],
+    ) -> list[Measurement]:
+        fits = [fit for path in paths for fit in path]
+        uniform = [
+            OnlineCode(np.full_like(c.bits, np.log2(c.n_classes)), c.n_classes) for c in codes
+        ]
+        readings = [
+            Reading(code, plain, self._train.resamples)
+            for code, plain in zip(codes, uniform, strict=True)
+        ]
+        return measure(origin.of_columns(tuned).of_fits(fits), "online", readings)
+
+    def _code(
+        self, spec: ProbeSpec, X: Features, column: Column, path: Sequence[Solution]
+    ) -> OnlineCode:
+        n_classes = len(self.data.classes)
+        tables: list[Floats] = []
+        for block, solution in zip(self._blocks[1:], path, strict=True):
+            scores = solution.class_scores(X[block.coded], n_classes)
+            if not spec.logits:
+                known = solution.class_scores(X[block.fitted], n_classes)
+                scores = scores * tempered(known, column[block.fitted])
+            tables.append(log_softmax(scores, axis=1))
+        return OnlineCode.of_blocks(self._blocks, tables, column)
+
+    def _learning(
+        self, spec: ProbeSpec, machine: Machine, X: Features, outside: Features, tuned: Tuned
+    ) -> list[Measurement]:
+        """Return the test score after training on fewer rows, at the penalty of all."""
+        groups = self.data.groups[self._train.numbers]
+        sizes = learning_sizes(len(X), self.settings.learning_steps)
+        shares = list(subsets(groups, sizes, self.settings.seed))
+        (path,) = machine.refit(X, [self._task[self._train.numbers]], [tuned], shares)
+        measured = []
+        for share, solution in zip(shares, path, strict=True):
+            origin = Origin(spec.text, "task", self.settings.seed, int(share.sum()), tuned.penalty)
+            said = self._said(spec, solution, outside, self._task)
+            reading = self._reading(self._task, self._test, said)
+            fitted = origin.of_fits([solution])
+            measured.append(measure_one(fitted, "learning", self._main_metric, [reading]))
+        return measured
+
+    def _by_text(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> ProbeResult:
+        train, test = self._wholes
+        probe = spec.build(self.settings)
+        probe.fit(X[train.rows], self._task[train.rows], train.whole_of_row)
+        on_fit(1, 1)
+        said = text_answers(probe, X, self._task, test, len(self.data.classes))
+        return self._whole(spec, random, said, self._uninformed(self._task, said), probe)
+
+    def _by_tree(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> ProbeResult:
+        train, test = self._wholes
+        heads, probe = self.data.y, spec.build(self.settings)
+        probe.fit(X[train.rows], heads[train.rows], train.whole_of_row)
+        on_fit(1, 1)
+        said = tree_answers(probe, X, heads, test)
+        return self._whole(spec, random, said, chain_answers(probe, heads, test), probe)
+
+    @cached_property
+    def _wholes(self) -> tuple[Wholes, Wholes]:
+        """The texts or sentences of the fitted rows and of the test rows."""
+        examples = self.data.examples
+        fitted, tested = np.sort(self._train.numbers), np.sort(self._test.numbers)
+        return Wholes.of(fitted, examples), Wholes.of(tested, examples)
+
+    def _whole(
+        self, spec: ProbeSpec, random: bool, said: Said, uninformed: Said, probe: object
+    ) -> ProbeResult:
+        """Return what a kind found that reads texts or trees, each of which counts once."""
+        train, test = self._wholes
+        target: Target = "random_weights" if random else "task"
+        origin = Origin(
+            spec.text, target, self.settings.seed, len(train.first),
+            C=getattr(probe, "C_", None),
+            n_iter=getattr(probe, "n_iter_", None),
+            converged=getattr(probe, "converged_", None),
+        )  # fmt: skip
+        resamples = self._rows(test.first).resamples
+        measured = measure(origin, "test", [Reading(said, uninformed, resamples)])
+        return ProbeResult(spec, tuple(measured), said)
+
+
+def _part(on_fit: OnFit | None, number: int, n_parts: int) -> OnFit:
+    """Return what hears of the fits of one of several parts."""
+
+    def tell(done: int, total: int) -> None:
+        if on_fit is not None:
+            on_fit(number * total + done, n_parts * total)
+
+    return tell

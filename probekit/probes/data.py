@@ -4,14 +4,75 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import ConfigError, DataError, nearest
 from probekit.probes.estimator import positive_grid
+from probekit.probes.kinds.registry import Option, Task, find_kind
 
 LEAST_DRAWS = 100
+
+Baseline = Literal["majority", "word_identity", "bag_of_words", "length"]
+BASELINES: tuple[Baseline, ...] = get_args(Baseline)
+
+
+@dataclass(frozen=True)
+class ProbeSpec:
+    """A kind of probe with what is chosen of it: pairs of option and value.
+
+    Raises:
+        UnknownNameError: There is no such kind, or it has no such option.
+
+    >>> ProbeSpec("k_sparse", (("k", 4),)).text
+    'k_sparse:4'
+    """
+
+    kind: str = "logistic"
+    options: tuple[tuple[str, Option], ...] = ()
+
+    def __post_init__(self) -> None:
+        find_kind(self.kind).complete(dict(self.options))
+
+    @property
+    def text(self) -> str:
+        """Kind and options in one word, as results name them."""
+        return find_kind(self.kind).text(dict(self.options))
+
+    @property
+    def task(self) -> Task:
+        """What the kind answers."""
+        return find_kind(self.kind).task
+
+    @property
+    def logits(self) -> bool:
+        """Whether the softmax of its scores is the probability of each class."""
+        return find_kind(self.kind).logits
+
+    @property
+    def grid_name(self) -> str | None:
+        """The penalty that cross-validation chooses, `C` or `alpha`; None for none."""
+        grid = find_kind(self.kind).grid
+        return None if grid is None else grid[0]
+
+    def penalties(self, settings: ProbeSettings) -> tuple[float, ...] | None:
+        """Return the penalties to choose from: those of the settings for C, else the kind's own."""
+        grid = find_kind(self.kind).grid
+        if grid is None:
+            return None
+        return settings.C if grid[0] == "C" else grid[1]
+
+    def build(self, settings: ProbeSettings) -> Any:
+        """Return its estimator, not fitted yet."""
+        return find_kind(self.kind).build(
+            seed=settings.seed,
+            max_iter=settings.max_iter,
+            folds=settings.folds,
+            penalties=self.penalties(settings),
+            **dict(self.options),
+        )
 
 
 @dataclass(frozen=True)
@@ -19,13 +80,19 @@ class ProbeSettings:
     """How to fit and to score.
 
     Args:
+        kinds: The kinds of probe.
         C: Inverse strengths of the penalty to choose from, for standardised features.
         folds: How many group-disjoint folds of the training rows choose C.
         control_draws: How many random labellings the control task averages; 0 leaves it out.
+        control_by: Whether the control gives each word type its label, or each group.
+        baselines: Which guesses without activations are made.
+        description: Whether the labels are coded online, for their description length.
+        learning_steps: How many sizes of the training set the learning curve has; 0 for none.
         bootstrap: How many resamples of the test groups make an interval.
         max_iter: Upper bound on the solver's steps.
         seed: Seed of folds, control labels, resamples and sampled training groups.
         fit_rows: Upper bound on the training rows of a probe, drawn by whole groups; None for all.
+        device: Where the logistic probe computes.
 
     Raises:
         ConfigError: A value is out of its range.
@@ -34,24 +101,45 @@ class ProbeSettings:
     5
     """
 
+    kinds: tuple[ProbeSpec, ...] = (ProbeSpec(),)
     C: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
     folds: int = 5
     control_draws: int = 3
+    control_by: Literal["word", "group"] = "word"
+    baselines: tuple[Baseline, ...] = BASELINES
+    description: bool = True
+    learning_steps: int = 0
     bootstrap: int = 1000
     max_iter: int = 2000
     seed: int = 0
     fit_rows: int | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         positive_grid(self.C)
         least = {
             "folds": 2, "control_draws": 0, "bootstrap": LEAST_DRAWS, "max_iter": 1, "seed": 0,
-            "fit_rows": 2,
+            "fit_rows": 2, "learning_steps": 0,
         }  # fmt: skip
         for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and value < bound:
                 raise ConfigError(f"{name} is {value}, but must be {bound} or more.")
+        texts = [spec.text for spec in self.kinds]
+        if not texts or len(set(texts)) < len(texts):
+            raise ConfigError(
+                f"kinds holds {', '.join(texts) or 'nothing'}. Name one kind or more, each once."
+            )
+        if len({spec.task == "regression" for spec in self.kinds}) > 1:
+            raise ConfigError(
+                f"kinds holds {', '.join(texts)}: some read labels and some numbers. Run them "
+                "apart."
+            )
+
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether the labels are numbers."""
+        return self.kinds[0].task == "regression"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +147,9 @@ class ProbeData:
     """Labels `y`, `groups` and word `types` of all rows (n_rows,), and the split into row numbers.
 
     `typical` (n_rows,) says which rows features are scaled by, if they are half of the training
-    rows or more; None means all.
+    rows or more; None means all. `texts` (n_rows,) are what baselines read; None for none.
+    `examples` (n_rows,) number the text or sentence that each row is a token of, for kinds that
+    read these; None makes each row its own.
 
     Raises:
         DataError: The parts do not fit together, a group stands on both sides of the split, or a
@@ -78,12 +168,14 @@ class ProbeData:
     train: NDArray[np.int64]
     test: NDArray[np.int64]
     typical: NDArray[np.bool_] | None = None
+    texts: NDArray[np.object_] | None = None
+    examples: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         _check_lengths(self)
         _check_split(self)
         _check_groups(self)
-        _check_labels(self)
+        _check_several_labels(self)
 
     @cached_property
     def classes(self) -> NDArray[np.str_]:
@@ -130,17 +222,47 @@ def _check_groups(data: ProbeData) -> None:
         )
 
 
-def _check_labels(data: ProbeData) -> None:
-    classes = [str(label) for label in data.classes]
-    if len(classes) < 2:
+def _check_several_labels(data: ProbeData) -> None:
+    if len(data.classes) < 2:
         raise DataError(
-            f"the {len(data.train)} training rows have one label only, {classes[0]!r}: there is "
-            "nothing to tell apart. Give train two labels or more."
+            f"the {len(data.train)} training rows have one label only, {str(data.classes[0])!r}: "
+            "there is nothing to tell apart. Give train two labels or more."
         )
+
+
+def check_known(data: ProbeData) -> None:
+    """Return nothing if every test label stands in the training rows too.
+
+    Raises:
+        DataError: One does not, so that no probe could say it.
+    """
     unseen = ~np.isin(data.y[data.test], data.classes)
     if unseen.any():
         label = str(data.y[data.test][unseen][0])
         raise DataError(
             f"{unseen.sum()} test rows have labels that no training row has, first {label!r} in "
-            f"row {data.test[unseen][0]}. {nearest(label, classes)} Drop those rows or split anew."
+            f"row {data.test[unseen][0]}. {nearest(label, map(str, data.classes))} Drop those rows "
+            "or split anew."
         )
+
+
+def numbers(data: ProbeData) -> NDArray[np.float64]:
+    """Return the labels of the training and test rows as numbers (n_rows,); NaN elsewhere.
+
+    Raises:
+        DataError: A label is no finite number.
+    """
+    found = np.full(len(data.y), np.nan)
+    for row in np.concatenate([data.train, data.test]):
+        try:
+            found[row] = float(data.y[row])
+        except ValueError:
+            continue
+    wrong = np.concatenate([data.train, data.test])
+    wrong = wrong[~np.isfinite(found[wrong])]
+    if len(wrong):
+        raise DataError(
+            f"{len(wrong)} labels are no finite numbers, first {str(data.y[wrong[0]])!r} in row "
+            f"{wrong[0]}. Regression reads numbers; classify other labels."
+        )
+    return found

@@ -20,6 +20,8 @@ from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 
 from probekit.errors import ConfigError, DataError
 from probekit.probes.design import Floats
@@ -111,6 +113,11 @@ class OnlineCode:
         if not np.isfinite(self.bits).all():
             raise DataError("The bits of some rows are not finite. Was every block coded?")
 
+    @property
+    def uniform(self) -> OnlineCode:
+        """The code of one who knows nothing but the number of classes."""
+        return OnlineCode(np.full_like(self.bits, np.log2(self.n_classes)), self.n_classes)
+
     @classmethod
     def of_blocks(
         cls, coded: Sequence[Block], log_probabilities: Sequence[Floats], truth: Codes
@@ -168,3 +175,23 @@ def compression(code: OnlineCode, resamples: Resamples) -> Floats:
 DESCRIPTION_METRICS: Mapping[str, Callable[[OnlineCode, Resamples], Floats]] = MappingProxyType(
     {"codelength": codelength, "compression": compression}
 )
+
+
+def tempered(scores: Floats, truth: Codes) -> float:
+    """Return the factor that makes probabilities of scores (n_samples, n_classes) by their softmax.
+
+    It is the one under which the true codes (n_samples,) are likeliest, for kinds of probe whose
+    scores are no logits. A class of -inf was not fitted, and no truth is of it.
+
+    >>> scores = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> round(tempered(scores, np.array([1, 1, 0, 0])), 2)
+    1.1
+
+    Source: Guo et al. (2017), On calibration of modern neural networks (temperature scaling).
+    """
+    rows = np.arange(len(truth))
+
+    def loss(log_factor: float) -> float:
+        return -float(log_softmax(scores * np.exp(log_factor), axis=1)[rows, truth].mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-15, 15), method="bounded").x))

@@ -80,6 +80,18 @@ def permutation_balanced_scores(guess: Codes, permuted: Permuted) -> Floats:
     return np.concatenate(scores)
 
 
+def permutation_r2(guess: Floats, permuted: Floats) -> Floats:
+    """Return R2 of the guesses (n_samples,) under each row of permuted numbers, (draws,).
+
+    >>> permutation_r2(np.array([0.0, 1.0]), np.array([[0.0, 1.0], [1.0, 0.0]])).tolist()
+    [1.0, -3.0]
+    """
+    spread = np.square(permuted - permuted.mean(axis=1, keepdims=True)).sum(axis=1)
+    missed = np.square(permuted - guess).sum(axis=1)
+    scores: Floats = 1 - missed / spread
+    return scores
+
+
 @dataclass(frozen=True, eq=False)
 class PValues:
     """How often luck does as well, for each site (n_sites,).

@@ -34,6 +34,8 @@ LINES = {
 LEVELS = {
     "majority": LineStyle("majority", "longdash", "#7A7F87", width=1.5),
     "word_identity": LineStyle("word identity", "dashdot", "#7A7F87", width=1.5),
+    "bag_of_words": LineStyle("bag of words", "dashdot", "#7A7F87", width=1.5),
+    "length": LineStyle("length", "dot", "#7A7F87", width=1.5),
     "chance": LineStyle("chance", "longdash", "#7A7F87", width=1.5),
     "concatenated": LineStyle("sites joined", "longdashdot", "#0072B2", width=1.5),
 }
@@ -46,8 +48,19 @@ METRICS = {
     "balanced_accuracy": "balanced accuracy",
     "macro_f1": "macro F1",
     "auroc": "AUROC",
+    "r2": "R²",
+    "spearman": "Spearman's ρ",
+    "uuas": "UUAS",
+    "root_accuracy": "root accuracy",
+    "brier": "Brier score",
+    "ece": "calibration error",
     "selectivity": "selectivity",
 }
+# Labels coded online, and p-values, have tables and figures of their own.
+ONLINE = {"codelength": "description length, bits", "compression": "compression"}
+P_VALUES = {
+    "p_value": "p", "p_holm": "p, adjusted for all sites", "p_best": "p, against the best site",
+}  # fmt: skip
 
 _AXIS = {
     "showline": True,

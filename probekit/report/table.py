@@ -12,6 +12,7 @@ from probekit.errors import DataError
 from probekit.model.config import MAX_LAYERS
 from probekit.model.sites import JOINT
 from probekit.report.record import reading
+from probekit.report.style import METRICS, ONLINE, P_VALUES
 
 TEXT = (
     "run", "model", "dataset", "site", "component", "position", "probe",
@@ -23,13 +24,24 @@ NUMBERS = (
 )  # fmt: skip
 
 ALLOWED = {
-    "target": ("task", "control", "random_weights", "majority", "word_identity"),
-    "split": ("test", "validation"),
-    "metric": ("accuracy", "balanced_accuracy", "macro_f1", "auroc", "selectivity"),
+    "target": (
+        "task",
+        "control",
+        "random_weights",
+        "majority",
+        "word_identity",
+        "bag_of_words",
+        "length",
+    ),
+    "split": ("test", "validation", "online", "learning"),
+    "metric": (*METRICS, *P_VALUES, *ONLINE),
     "converged": ("True", "False", ""),
 }
 
 # These sites are points of one tensor that every block adds to, so they form one line.
+# Sites are chosen, and controls subtracted, by the first of these that was measured.
+MAIN_METRICS = ("accuracy", "r2", "uuas", "root_accuracy")
+
 RESIDUAL_STREAM = ("embed", "resid_pre", "resid_post", "ln_final.normalized")
 EMBED_DEPTH = -1
 
@@ -160,12 +172,12 @@ def ticks(rows: pd.DataFrame) -> dict[int, str]:
 
 
 def ranked_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the placed task rows of accuracy in cross-validation, from the highest to the lowest.
+    """Return the placed task rows of the cross-validated score, from the highest to the lowest.
 
     Test rows are never looked at; among equals the shallowest comes first. Concatenated sites do
     not compete: what can be read from all of them says nothing of where.
     """
-    rows = placed(only(table, target="task", split="validation", metric="accuracy"))
+    rows = placed(only(table, target="task", split="validation"))
     return rows.sort_values("value", ascending=False, kind="stable")
 
 

@@ -57,7 +57,7 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
             DataError: There is one class only, or the labels mix types.
         """
         rows, self.classes_, codes = labelled_rows(self, X, y)
-        solution = self._solve(Training(rows, codes, units_of(rows, groups)))
+        solution = self.solve(Training(rows, codes, units_of(rows, groups)))
         self.layers_: tuple[Layer, ...] = solution.layers
         if len(solution.layers) == 1:
             self.coef_, self.intercept_ = solution.layers[0]
@@ -66,7 +66,7 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
         return self
 
     @abstractmethod
-    def _solve(self, data: Training) -> Solution:
+    def solve(self, data: Training) -> Solution:
         """Return what is learned from the training rows."""
 
     def decision_function(self, X: ArrayLike) -> Floats:
@@ -104,16 +104,16 @@ class TunedProbe(LayeredProbe):
 
         def wrong(inside: NDArray[np.bool_]) -> list[int]:
             held = data.take(~inside)
-            path = self._path(grid, data.take(inside))
+            path = self.path(grid, data.take(inside))
             return [int(np.sum(fit.guess(held.X) != held.codes)) for fit in path]
 
         value = float(grid[0])
         if len(grid) > 1:
             folds = inner_folds(data.codes, data.groups, self.folds, self.random_state)
             value = choose(grid, folds, wrong)
-        (solution,) = self._path(np.array([value]), data)
+        (solution,) = self.path(np.array([value]), data)
         return value, solution
 
     @abstractmethod
-    def _path(self, values: Floats, data: Training) -> list[Solution]:
+    def path(self, values: Floats, data: Training) -> list[Solution]:
         """Return the solution at each of the values."""

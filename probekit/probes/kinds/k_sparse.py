@@ -58,7 +58,8 @@ class KSparseProbe(TunedProbe):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def _solve(self, data: Training) -> Solution:
+    def solve(self, data: Training) -> Solution:
+        """Return what is learned from the training rows."""
         at_least(self, k=1, max_iter=1)
         width = data.X.shape[1]
         if self.k > width:
@@ -69,7 +70,8 @@ class KSparseProbe(TunedProbe):
         self.features_ = best_features(data.X, data.codes, self.k)
         return solution
 
-    def _path(self, values: Floats, data: Training) -> list[Solution]:
+    def path(self, values: Floats, data: Training) -> list[Solution]:
+        """Return the solution at each of the values."""
         features = best_features(data.X, data.codes, self.k)
         return [self._at(float(C), features, data) for C in values]
 

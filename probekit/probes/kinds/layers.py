@@ -25,16 +25,24 @@ class Solution:
 
     `classes` are the label codes that occurred; for two of them the last layer has one row, the
     score of the second, else one row a class. Between layers negative values become 0 (ReLU).
+    `gradient_norm` is None where the solver does not tell it.
     """
 
     classes: Codes
     layers: tuple[Layer, ...]
     n_iter: int = 1
     converged: bool = True
+    gradient_norm: float | None = None
 
     def scores(self, X: NDArray[np.floating]) -> Floats:
         """Return the scores (n_samples, n_out) of raw rows (n_samples, n_features)."""
         return apply_layers(self.layers, X)
+
+    def class_scores(self, X: NDArray[np.floating], n_classes: int) -> Floats:
+        """Return the scores (n_samples, n_classes); -inf for a class that was not fitted."""
+        answer = np.full((len(X), n_classes), -np.inf)
+        answer[:, self.classes] = with_reference(self.scores(X).T, len(self.classes)).T
+        return answer
 
     def guess(self, X: NDArray[np.floating]) -> Codes:
         """Return the code with the highest score for each row (n_samples, n_features)."""

@@ -35,7 +35,8 @@ class LdaProbe(LayeredProbe):
     def __init__(self, shrinkage: float | Literal["auto"] = "auto") -> None:
         self.shrinkage = shrinkage
 
-    def _solve(self, data: Training) -> Solution:
+    def solve(self, data: Training) -> Solution:
+        """Return what is learned from the training rows."""
         shrinkage = _shrinkage(self.shrinkage)
         scaling = Scaling.standard(data.X)
         rows = scaling.apply(data.X)

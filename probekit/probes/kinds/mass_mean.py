@@ -32,7 +32,8 @@ class MassMeanProbe(LayeredProbe):
     def __init__(self, covariance: bool = False) -> None:
         self.covariance = covariance
 
-    def _solve(self, data: Training) -> Solution:
+    def solve(self, data: Training) -> Solution:
+        """Return what is learned from the training rows."""
         scaling = Scaling.standard(data.X) if self.covariance else Scaling.centred(data.X)
         rows = scaling.apply(data.X)
         means = class_means(rows, data.codes)

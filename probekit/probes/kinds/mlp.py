@@ -54,12 +54,14 @@ class MlpProbe(TunedProbe):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def _solve(self, data: Training) -> Solution:
+    def solve(self, data: Training) -> Solution:
+        """Return what is learned from the training rows."""
         at_least(self, hidden=1, max_iter=1)
         self.alpha_, solution = self._solve_tuned("alpha", data, rising_shrinks=True)
         return solution
 
-    def _path(self, values: Floats, data: Training) -> list[Solution]:
+    def path(self, values: Floats, data: Training) -> list[Solution]:
+        """Return the solution at each of the values."""
         scaling = Scaling.standard(data.X)
         rows = scaling.apply(data.X).astype(np.float32)  # half the time of float64
         return [self._at(alpha, rows, data, scaling) for alpha in values]

@@ -22,7 +22,8 @@ class NearestMeanProbe(LayeredProbe):
     ['present']
     """
 
-    def _solve(self, data: Training) -> Solution:
+    def solve(self, data: Training) -> Solution:
+        """Return what is learned from the training rows."""
         scaling = Scaling.standard(data.X)
         means = class_means(scaling.apply(data.X), data.codes)
         return Solution(np.unique(data.codes), (scaling.fold(*nearest_rule(means, means)),))

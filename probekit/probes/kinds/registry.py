@@ -40,6 +40,7 @@ class Kind:
         estimator: Its class.
         options: What may be chosen of it, with the defaults.
         grid: The penalty that inner cross-validation chooses, and its values; None for none.
+        logits: Whether the softmax of its scores is the probability of each class.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Kind:
     estimator: type[BaseEstimator]
     options: Mapping[str, Option] = field(default_factory=dict)
     grid: tuple[str, tuple[float, ...]] | None = None
+    logits: bool = False
 
     def build(
         self,
@@ -132,6 +134,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 "classification",
                 LinearProbe,
                 grid=_C,
+                logits=True,
             ),
             Kind(
                 "ridge",
@@ -174,6 +177,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 KSparseProbe,
                 options={"k": 16},
                 grid=_C,
+                logits=True,
             ),
             Kind(
                 "mlp",
@@ -182,6 +186,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 MlpProbe,
                 options={"hidden": 64},
                 grid=("alpha", (0.1, 1.0, 10.0)),
+                logits=True,
             ),
             Kind(
                 "ridge_regression",
@@ -210,6 +215,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 "text",
                 AttentionPooledProbe,
                 grid=("C", (1e-2, 1e-1, 1.0, 10.0)),
+                logits=True,
             ),
         )
     }

@@ -43,11 +43,13 @@ class RidgeProbe(TunedProbe):
         self.folds = folds
         self.random_state = random_state
 
-    def _solve(self, data: Training) -> Solution:
+    def solve(self, data: Training) -> Solution:
+        """Return what is learned from the training rows."""
         self.alpha_, solution = self._solve_tuned("alpha", data, rising_shrinks=True)
         return solution
 
-    def _path(self, values: Floats, data: Training) -> list[Solution]:
+    def path(self, values: Floats, data: Training) -> list[Solution]:
+        """Return the solution at each of the values."""
         classes = np.unique(data.codes)
         positives = classes[1:] if len(classes) == 2 else classes
         targets = np.where(data.codes[:, None] == positives, 1.0, -1.0)

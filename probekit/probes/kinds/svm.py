@@ -49,12 +49,14 @@ class SvmProbe(TunedProbe):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def _solve(self, data: Training) -> Solution:
+    def solve(self, data: Training) -> Solution:
+        """Return what is learned from the training rows."""
         at_least(self, max_iter=1)
         self.C_, solution = self._solve_tuned("C", data)
         return solution
 
-    def _path(self, values: Floats, data: Training) -> list[Solution]:
+    def path(self, values: Floats, data: Training) -> list[Solution]:
+        """Return the solution at each of the values."""
         scaling, classes = Scaling.standard(data.X), np.unique(data.codes)
         rows = scaling.apply(data.X)
         _, axes = np.linalg.eigh(rows.T @ rows)

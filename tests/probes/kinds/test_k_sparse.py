@@ -56,8 +56,8 @@ def test_the_features_of_a_fold_are_ranked_without_its_held_out_rows():
     wrong = []
 
     class Recording(KSparseProbe):
-        def _path(self, values, data):
-            fits = super()._path(values, data)
+        def path(self, values, data):
+            fits = super().path(values, data)
             held = ~np.isin(X[:, 0], data.X[:, 0])
             wrong.extend(np.mean(fit.guess(X[held]) != y[held]) for fit in fits if held.any())
             return fits

@@ -1,0 +1,105 @@
+"""The section of an experiment file on probes: kinds, penalties, controls, statistics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from probekit.experiment.section import Section, Seed, broken
+from probekit.probes.data import BASELINES, Baseline, ProbeSettings, ProbeSpec
+from probekit.probes.kinds.registry import KINDS
+
+Positives = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False)]
+Count = Annotated[int, Field(ge=1)]
+Counts = Annotated[tuple[Count, ...], Field(strict=False)]
+KindName = Literal[
+    "logistic", "ridge", "lda", "mass_mean", "nearest_mean", "svm", "k_sparse", "mlp",
+    "ridge_regression", "structural_distance", "structural_depth", "attention_pooled",
+]  # fmt: skip
+
+
+class Kind(Section):
+    """A kind of probe, and what is chosen of it."""
+
+    kind: KindName = Field(description="its name")
+    covariance: bool | None = Field(
+        None, description="for mass_mean: tilt the difference of means by the inverse covariance"
+    )
+    k: Counts | None = Field(
+        None, min_length=1, description="for k_sparse: numbers of features, each a probe"
+    )
+    hidden: Count | None = Field(None, description="for mlp: width of the hidden layer")
+    rank: Count | None = Field(None, description="for structural probes: dimensions of their space")
+
+    @model_validator(mode="after")
+    def _options_belong_to_kind(self) -> Kind:
+        for name in type(self).model_fields:
+            is_given = name != "kind" and getattr(self, name) is not None
+            if is_given and name not in KINDS[self.kind].options:
+                raise broken(f"`{name}` is no option of `kind: {self.kind}`", name)
+        return self
+
+    @property
+    def specs(self) -> tuple[ProbeSpec, ...]:
+        """The probes that are meant: one for each k."""
+        options = self.model_dump(exclude={"kind", "k"}, exclude_none=True)
+        several = [options] if self.k is None else [options | {"k": k} for k in self.k]
+        return tuple(ProbeSpec(self.kind, tuple(sorted(one.items()))) for one in several)
+
+
+class Probe(Section):
+    """The classifiers and the statistics."""
+
+    kinds: Annotated[tuple[Kind, ...], Field(strict=False)] = Field(
+        (Kind(kind="logistic"),), min_length=1, description="each is fitted at every site"
+    )
+    C: Positives = Field(
+        (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        min_length=1,
+        description="inverse regularisation strengths to choose from by inner cross-validation",
+    )
+    folds: int = Field(5, ge=2, le=100, description="of the inner cross-validation")
+    control_draws: int = Field(
+        3,
+        ge=0,
+        le=100,
+        description="independent draws of the control labels; 0 leaves the control out",
+    )
+    control_by: Literal["word", "group"] = Field(
+        "word", description="whether each word or each group gets one random label in the control"
+    )
+    baselines: Annotated[tuple[Baseline, ...], Field(strict=False)] = Field(
+        BASELINES, description="guesses made without activations"
+    )
+    description: bool = Field(
+        True, description="also code the training labels online, for their description length"
+    )
+    learning_steps: int = Field(
+        0, ge=0, le=100, description="sizes of the training set in the learning curve; 0 for none"
+    )
+    permutations: int = Field(
+        1000,
+        ge=0,
+        le=1_000_000,
+        description="permutations of the test labels for p-values; 0 for none",
+    )
+    bootstrap: int = Field(
+        1000, ge=100, le=100_000, description="resamples of the test groups per interval"
+    )
+    max_iter: int = Field(
+        2000, ge=1, le=1_000_000, description="iterations after which a fit is given up"
+    )
+    fit_rows: int | None = Field(
+        None,
+        ge=2,
+        lt=2**63,
+        description="upper bound on training rows per fit, drawn by whole groups",
+    )
+    seed: Seed = Field(0, description="of folds, control labels and resamples")
+
+    def settings(self, device: str = "cpu") -> ProbeSettings:
+        """Return what the probes are told of this section, and where to compute."""
+        told = self.model_dump(exclude={"kinds", "permutations"})
+        specs = tuple(spec for kind in self.kinds for spec in kind.specs)
+        return ProbeSettings(kinds=specs, device=device, **told)

@@ -1,0 +1,129 @@
+"""What the numbers of a run may claim together: p-values over all sites, and differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from probekit.pipeline.answers import Speaker
+from probekit.pipeline.probing import SiteRows
+from probekit.probes.curve import Prober
+from probekit.probes.differences import all_differences
+from probekit.probes.measurement import Said, metrics_of
+from probekit.probes.metrics import Answers, Resamples
+from probekit.probes.permutation import (
+    holm,
+    p_values,
+    permutation_r2,
+    permutation_scores,
+    permuted_labels,
+)
+from probekit.probes.regression import NumberAnswers
+from probekit.report.table import selection
+
+P_METRICS = ("p_value", "p_holm", "p_best")
+DIFFERENCES = (
+    "a", "b", "metric", "value_a", "value_b", "difference", "ci_low", "ci_high", "p", "p_holm",
+    "n_test", "n_groups",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """The answers of one probe at one site with the row of results.csv that tells their score."""
+
+    name: str
+    row: Mapping[str, Any]
+    said: Said
+
+
+def scored(found: Sequence[SiteRows], metric: str) -> list[Scored]:
+    """Return every probe's answers on the test rows that are scored by the metric."""
+    return [
+        Scored(_name(row), row, site.said[Speaker(row["probe"], row["target"])])
+        for site in found
+        for row in site.rows
+        if row["split"] == "test" and row["metric"] == metric
+        if Speaker(row["probe"], row["target"]) in site.said
+    ]
+
+
+def _name(row: Mapping[str, Any] | pd.Series[Any]) -> str:
+    """Return site, position, probe and target of a row in one text."""
+    if pd.isna(row["site"]):
+        return str(row["target"])
+    site = selection(row["site"], np.nan if pd.isna(row["head"]) else row["head"])
+    return f"{site} {row['position']} {row['probe']} {row['target']}"
+
+
+def p_value_rows(all_scored: Sequence[Scored], prober: Prober, draws: int) -> list[dict[str, Any]]:
+    """Return rows of results.csv with the p-values of the task at each site.
+
+    `p_value` judges a site that was named beforehand, `p_holm` is adjusted for all sites and kinds,
+    `p_best` compares the site to the best of all in each permutation.
+    """
+    tasks = [one for one in all_scored if one.row["target"] == "task" and _is_by_row(one.said)]
+    if not tasks or not draws:
+        return []
+    permuted = _permuted_truth(prober, draws)
+    observed = np.array([one.row["value"] for one in tasks])
+    found = p_values(observed, np.stack([_score(one.said, permuted) for one in tasks]))
+    told = zip(P_METRICS, (found.single, holm(found.single), found.maximum), strict=True)
+    return [
+        {**one.row, "metric": metric, "value": float(p[n]), **_NO_INTERVAL}
+        for metric, p in told
+        for n, one in enumerate(tasks)
+    ]
+
+
+_NO_INTERVAL = {"ci_low": None, "ci_high": None, "chance": None}
+
+
+def _is_by_row(said: Said) -> bool:
+    return isinstance(said, Answers | NumberAnswers)
+
+
+def _permuted_truth(prober: Prober, draws: int) -> NDArray[Any]:
+    """Return the truth of the test rows under each permutation, (draws, n_test)."""
+    values, places = np.unique(prober.truth, return_inverse=True)
+    groups = prober.data.groups[prober.test_rows]
+    permuted: NDArray[Any] = values[permuted_labels(places, groups, draws, prober.settings.seed)]
+    return permuted
+
+
+def _score(said: Said, permuted: NDArray[Any]) -> NDArray[np.float64]:
+    if isinstance(said, NumberAnswers):
+        return permutation_r2(said.guess, permuted)
+    assert isinstance(said, Answers)
+    return permutation_scores(said.guess, permuted)
+
+
+def difference_rows(
+    all_scored: Sequence[Scored], chosen: pd.Series[Any], prober: Prober
+) -> list[dict[str, Any]]:
+    """Return how far the chosen probe is ahead of every other one and of all its company.
+
+    All answers are on the same rows, so that the bootstrap is paired; p is adjusted by Holm for all
+    differences of the run.
+    """
+    by_row = {one.name: one for one in all_scored if _is_by_row(one.said)}
+    name, metric = _name(chosen), chosen["metric"]
+    if name not in by_row or len(by_row) < 2:
+        return []
+    said = {other: one.said for other, one in by_row.items()}
+    resamples: Resamples = prober.test_resamples
+    found = all_differences(metrics_of(said[name])[metric], said, name, resamples)
+    return [
+        {
+            "a": name, "b": other, "metric": metric,
+            "value_a": one.b, "value_b": one.a, "difference": -one.value,
+            "ci_low": -one.ci_high, "ci_high": -one.ci_low, "p": one.p, "p_holm": one.holm_p,
+            "n_test": len(resamples.group_of_row), "n_groups": resamples.n_groups,
+        }
+        for other, one in found.items()
+    ]  # fmt: skip
