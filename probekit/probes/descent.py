@@ -21,10 +21,10 @@ from torch.nn.functional import softplus
 
 from probekit.probes.design import Rows
 
-MEMORY = 10  # pairs of steps and changes of the gradient that L-BFGS remembers
+MEMORY = 40  # pairs of steps and changes of the gradient that L-BFGS remembers
 TRIALS = 10  # step lengths tried along one direction
 CURVATURE = 0.9  # share of the slope that may be left at the end of a step
-REFRESH = (10, 30, 80, 200, 500)  # steps after which the coordinates are made anew
+REFRESH = (10, 30)  # steps after which the coordinates are made anew
 RECOMPUTE = 25  # steps after which the scores are computed from scratch, against drift
 LEAST_CURVATURE = 1e-4  # of a class that is nearly always certain
 PATIENCE = 20  # steps in a row that lower nothing, after which rounding is all that is left

@@ -21,6 +21,8 @@ Features = NDArray[np.floating]
 BLOCK_ROWS = 4096
 # Rows that take more than this are standardised anew, block by block, at each pass.
 RESIDENT_BYTES = 4 << 30
+# A variance below this share of the mean square is computed anew, in two passes.
+CANCELLED = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +53,7 @@ class Rows:
         """Return coef @ rows.T (k, n_samples), for coef (k, n_coordinates)."""
         product = coef.new_empty(len(coef), len(self))
         for place, block in self.blocks():
-            product[:, place] = coef @ block.T
+            torch.mm(coef, block.T, out=product[:, place])
         return product
 
     def sum_of(self, values: Tensor) -> Tensor:
@@ -113,20 +115,24 @@ def shared(
     """Return the design of rows X (n_samples, n_features) for fits on several shares of them.
 
     `weights` gives for each share what each row counts; `typical` (n_samples,) says which rows
-    features are scaled by. Features are standardised once, over all rows; that a share has another
-    spread goes into its penalty, so that its fits are those on features standardised within it.
+    features are scaled by. Features are standardised once, over the rows of all shares; that a
+    share has another spread goes into its penalty, so that its fits are those on features
+    standardised within it.
 
     >>> X = np.array([[1.0, 5.0], [3.0, 5.0], [8.0, 5.0]])
-    >>> design = shared(X, [np.array([1.0, 1.0, 0.0])], typical=np.ones(3, dtype=bool))
-    >>> design.mean.tolist(), design.ridge[0].round(decimals=3).tolist()
-    ([4.0, 5.0], [0.115, 1.0])
+    >>> design = shared(X, [np.array([1.0, 1.0, 0.0]), np.ones(3)], np.ones(3, dtype=bool))
+    >>> design.mean.tolist(), design.ridge.round(decimals=3).tolist()
+    ([4.0, 5.0], [[0.115, 1.0], [1.0, 1.0]])
     """
     dtype = torch.float64 if X.dtype == np.float64 else torch.float32
-    mean, scale = moments(X, np.ones(len(X)), typical)
-    rows = Rows(X, mean, scale, dtype, device)
-    correlations = sum(block.T @ block for _, block in rows.blocks()) / len(X)
-    variances, axes = torch.linalg.eigh(correlations)
     stacked = torch.as_tensor(np.stack(weights), dtype=dtype, device=device)
+    counted = stacked.any(dim=0).cpu().numpy()
+    mean, scale = (_representable(v, dtype) for v in moments(X, counted, typical))
+    rows = Rows(X, mean, scale, dtype, device)
+    usual = torch.as_tensor(counted & typical if np.any(counted & typical) else counted)
+    usual = usual.to(stacked) / usual.sum()
+    correlations = sum((block.T * usual[place]) @ block for place, block in rows.blocks())
+    variances, axes = torch.linalg.eigh(correlations)
     return Design(
         rows=rows,
         axes=axes,
@@ -136,6 +142,11 @@ def shared(
         mean=mean,
         back=1 / scale,
     )
+
+
+def _representable(values: Floats, dtype: torch.dtype) -> Floats:
+    """Return the values rounded to a dtype, so that rows are shifted by what folding undoes."""
+    return torch.as_tensor(values).to(dtype).double().numpy()
 
 
 def dual(X: Features, weights: Features, typical: NDArray[np.bool_], device: str = "cpu") -> Design:
@@ -172,19 +183,19 @@ def moments(X: Features, weights: Features, typical: NDArray[np.bool_]) -> tuple
     """Return weighted mean and spread (n_features,) of the typical rows of X.
 
     Fewer than two typical rows cannot tell a spread: then all rows are taken. A constant feature
-    has no spread to divide by and keeps 1.
+    has an infinite spread, so that dividing by it makes the feature 0.
 
     >>> mean, spread = moments(np.array([[1.0, 5.0], [3.0, 5.0]]), np.ones(2), np.ones(2, bool))
     >>> mean.tolist(), spread.tolist()
-    ([2.0, 5.0], [1.0, 1.0])
+    ([2.0, 5.0], [1.0, inf])
     """
     share = weights * typical if np.count_nonzero(weights * typical) > 1 else weights
-    share = share / share.sum()
+    share = share / share.sum(dtype=np.float64)
     places = [slice(start, start + BLOCK_ROWS) for start in range(0, len(X), BLOCK_ROWS)]
     mean = sum(share[place] @ X[place].astype(np.float64) for place in places)
     squares = sum(share[place] @ (X[place] - mean) ** 2 for place in places)
     spread = np.sqrt(squares)
-    return mean, np.where(spread <= _rounding(X) * np.abs(mean), 1.0, spread)
+    return mean, np.where(spread <= _rounding(X) * np.abs(mean), np.inf, spread)
 
 
 def _rounding(X: Features) -> float:
@@ -197,14 +208,29 @@ def _rounding(X: Features) -> float:
 
 
 def _spread(rows: Rows, weights: Tensor, typical: NDArray[np.bool_]) -> Tensor:
-    """Return the spread (n_shares, n_features) of each standardised feature within each share."""
+    """Return the spread (n_shares, n_features) of each standardised feature within each share.
+
+    It is 1 for a feature that is constant there.
+    """
     chosen = weights * torch.as_tensor(typical, device=weights.device)
     few = (chosen > 0).sum(dim=1, keepdim=True) < 2
     chosen = torch.where(few, weights, chosen)
     chosen = chosen / chosen.sum(dim=1, keepdim=True)
-    mean = rows.sum_of(chosen)
     squares = sum(chosen[:, place] @ block**2 for place, block in rows.blocks())
-    spread = (squares - mean**2).clamp_min(0).sqrt()
-    scale, centre = (torch.as_tensor(v).to(mean) for v in (rows.scale, rows.mean))
-    constant = spread * scale <= _rounding(rows.raw) * (mean * scale + centre).abs()
-    return torch.where(constant, 1.0, spread)
+    variance = squares - rows.sum_of(chosen) ** 2
+    spread = variance.clamp_min(0).sqrt()
+    # Where most of the difference cancels it is rounding; such features are rare.
+    for share in torch.nonzero((variance < CANCELLED * squares).any(dim=1)).flatten():
+        spread[share] = _exact_spread(rows, chosen[share])
+    return torch.where(spread > 0, spread, 1.0)
+
+
+def _exact_spread(rows: Rows, share: Tensor) -> Tensor:
+    """Return the spread (n_features,) in float64, in two passes; 0 where it is rounding alone."""
+    share = share.double()
+    mean = torch.stack([share[p] @ block.double() for p, block in rows.blocks()]).sum(dim=0)
+    squares = [share[p] @ (block.double() - mean) ** 2 for p, block in rows.blocks()]
+    spread = torch.stack(squares).sum(dim=0).sqrt()
+    centre = torch.as_tensor(rows.mean / rows.scale, device=mean.device)
+    rounding = _rounding(rows.raw) * (mean.abs() + (mean + centre).abs())
+    return torch.where(spread > rounding, spread, 0.0)
