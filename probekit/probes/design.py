@@ -58,9 +58,10 @@ class Rows:
 
     def sum_of(self, values: Tensor) -> Tensor:
         """Return values @ rows (k, n_coordinates), for values (k, n_samples)."""
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        shape = len(values), self.raw.shape[1]
+        total = torch.zeros(shape, dtype=torch.float64, device=self.device)
         for place, block in self.blocks():
-            total = total + values[:, place] @ block
+            total += values[:, place] @ block
         return total.to(self.dtype)
 
     @cached_property
@@ -85,8 +86,9 @@ class Design:
             independently.
         variances: (n_coordinates,), of the rows along the axes.
         weights: (n_shares, n_samples), what each row counts in the fits of each share.
-        ridge: (n_shares, n_coordinates), how much a unit of each coefficient is penalised in the
-            fits of each share: the square of the spread of its feature there.
+        units: (n_shares, n_coordinates), one over the spread of the rows within each share: turns
+            coefficients on features standardised there to coefficients on `rows`. A feature that is
+            constant in a share has 0: nothing is learned of it, whatever it is elsewhere.
         mean: (n_features,), of the raw features.
         back: (n_features, n_coordinates), or (n_features,) for a diagonal: turns coefficients on
             `rows` to coefficients on raw features.
@@ -96,17 +98,25 @@ class Design:
     axes: Tensor
     variances: Tensor
     weights: Tensor
-    ridge: Tensor
+    units: Tensor
     mean: Floats
     back: Floats
 
-    def fold(self, coef: Floats, intercept: Floats) -> tuple[Floats, Floats]:
+    def fold(self, share: int, coef: Floats, intercept: Floats) -> tuple[Floats, Floats]:
         """Return coefficients (n_out, n_features) and intercepts (n_out,) for raw features.
 
-        The intercept takes up the mean: b' = b - sum(w * mean / scale).
+        Those given are for features standardised within a share. The intercept takes up the mean:
+        b' = b - sum(w * mean / scale).
         """
+        coef = coef * self.units[share].cpu().numpy()
         raw = coef * self.back if self.back.ndim == 1 else coef @ self.back.T
         return raw, intercept - raw @ self.mean
+
+    def unfold(self, share: int, raw: Floats, intercept: Floats) -> tuple[Floats, Floats]:
+        """Return what `fold` makes these of, where the coordinates are features."""
+        units = self.back * self.units[share].cpu().double().numpy()
+        coef = np.divide(raw, units, out=np.zeros_like(raw), where=units > 0)
+        return coef, intercept + raw @ self.mean
 
 
 def shared(
@@ -115,14 +125,13 @@ def shared(
     """Return the design of rows X (n_samples, n_features) for fits on several shares of them.
 
     `weights` gives for each share what each row counts; `typical` (n_samples,) says which rows
-    features are scaled by. Features are standardised once, over the rows of all shares; that a
-    share has another spread goes into its penalty, so that its fits are those on features
-    standardised within it.
+    features are scaled by. Features are standardised once, over the rows of all shares; fits on a
+    share are those on features standardised within it all the same, by its `units`.
 
     >>> X = np.array([[1.0, 5.0], [3.0, 5.0], [8.0, 5.0]])
     >>> design = shared(X, [np.array([1.0, 1.0, 0.0]), np.ones(3)], np.ones(3, dtype=bool))
-    >>> design.mean.tolist(), design.ridge.round(decimals=3).tolist()
-    ([4.0, 5.0], [[0.115, 1.0], [1.0, 1.0]])
+    >>> design.mean.tolist(), design.units.round(decimals=3).tolist()
+    ([4.0, 5.0], [[2.944, 0.0], [1.0, 0.0]])
     """
     dtype = torch.float64 if X.dtype == np.float64 else torch.float32
     stacked = torch.as_tensor(np.stack(weights), dtype=dtype, device=device)
@@ -138,7 +147,7 @@ def shared(
         axes=axes,
         variances=variances.clamp_min(0),
         weights=stacked,
-        ridge=_spread(rows, stacked, typical) ** 2,
+        units=_inverse(_spread(rows, stacked, typical)),
         mean=mean,
         back=1 / scale,
     )
@@ -173,7 +182,7 @@ def dual(X: Features, weights: Features, typical: NDArray[np.bool_], device: str
         axes=torch.eye(n, dtype=torch.float64, device=device),
         variances=torch.as_tensor(squares[spanned] / len(Z), device=device),
         weights=torch.as_tensor(weights[None, counted], dtype=torch.float64, device=device),
-        ridge=torch.ones(1, n, dtype=torch.float64, device=device),
+        units=torch.ones(1, n, dtype=torch.float64, device=device),
         mean=mean,
         back=(Z.T @ vectors[:, spanned]) / lengths / scale[:, None],
     )
@@ -208,10 +217,7 @@ def _rounding(X: Features) -> float:
 
 
 def _spread(rows: Rows, weights: Tensor, typical: NDArray[np.bool_]) -> Tensor:
-    """Return the spread (n_shares, n_features) of each standardised feature within each share.
-
-    It is 1 for a feature that is constant there.
-    """
+    """Return the spread (n_shares, n_features) of each standardised feature within each share."""
     chosen = weights * torch.as_tensor(typical, device=weights.device)
     few = (chosen > 0).sum(dim=1, keepdim=True) < 2
     chosen = torch.where(few, weights, chosen)
@@ -221,8 +227,8 @@ def _spread(rows: Rows, weights: Tensor, typical: NDArray[np.bool_]) -> Tensor:
     spread = variance.clamp_min(0).sqrt()
     # Where most of the difference cancels it is rounding; such features are rare.
     for share in torch.nonzero((variance < CANCELLED * squares).any(dim=1)).flatten():
-        spread[share] = _exact_spread(rows, chosen[share])
-    return torch.where(spread > 0, spread, 1.0)
+        spread[share] = _exact_spread(rows, chosen[share]).to(spread)
+    return spread
 
 
 def _exact_spread(rows: Rows, share: Tensor) -> Tensor:
@@ -234,3 +240,7 @@ def _exact_spread(rows: Rows, share: Tensor) -> Tensor:
     centre = torch.as_tensor(rows.mean / rows.scale, device=mean.device)
     rounding = _rounding(rows.raw) * (mean.abs() + (mean + centre).abs())
     return torch.where(spread > rounding, spread, 0.0)
+
+
+def _inverse(spread: Tensor) -> Tensor:
+    return torch.where(spread > 0, 1 / spread, 0.0)

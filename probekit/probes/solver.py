@@ -84,7 +84,7 @@ class Fit:
 class Effort:
     """How far above its minimum an objective may end, as a share of its value; and most steps."""
 
-    tolerance: float = 1e-8
+    tolerance: float = 1e-9
     max_iter: int = 2000
 
 
@@ -231,10 +231,8 @@ def _start(design: Design, task: _Task) -> Tensor:
     """Return where a task (n_scores, n_coordinates + 1) sets out."""
     if task.start and design.back.ndim == 1:
         raw = np.mean([fit.coef for fit in task.start], axis=0)
-        # A constant feature is 0 among the rows, and so is its coefficient.
-        coef = np.divide(raw, design.back, out=np.zeros_like(raw), where=design.back > 0)
-        intercept = raw @ design.mean
-        intercept += np.mean([fit.intercept for fit in task.start], axis=0)
+        intercept = np.mean([fit.intercept for fit in task.start], axis=0)
+        coef, intercept = design.unfold(task.share, raw, intercept)
     else:
         weights = design.weights[task.share].cpu().double().numpy()
         counts = np.bincount(task.codes, weights=weights, minlength=len(task.classes))
@@ -249,7 +247,7 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
     shares = [task.share for task in tasks]
     weights = design.weights[shares]
     total = weights.sum(dim=1, keepdim=True)
-    C = weights.new_tensor([[task.C] for task in tasks])
+    C = weights.new_tensor([task.C for task in tasks])
     codes = torch.as_tensor(np.stack([task.codes for task in tasks]))
     is_binary = tasks[0].n_scores == 1
     return Objectives(
@@ -258,13 +256,14 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
         variances=design.variances,
         codes=codes.to(weights) if is_binary else codes.to(weights.device),
         weights=weights / total,
-        penalty=design.ridge[shares] / (C * total),
+        units=design.units[shares],
+        penalty=1 / (C * total[:, 0]),
     )
 
 
 def _fit(design: Design, task: _Task, solution: Solution) -> Fit:
     point = solution.point.cpu().double().numpy()
-    coef, intercept = design.fold(point[:, :-1], point[:, -1])
+    coef, intercept = design.fold(task.share, point[:, :-1], point[:, -1])
     return Fit(
         classes=task.classes,
         coef=coef,
