@@ -313,4 +313,4 @@ def _line_search(
 
 def _dot(first: Tensor, second: Tensor) -> Tensor:
     """Return the inner product (F,) of each fit."""
-    return (first * second).sum(dim=(1, 2))
+    return torch.linalg.vecdot(first.flatten(1), second.flatten(1))
