@@ -27,7 +27,7 @@ from probekit.probes.measurement import (
 )
 from probekit.probes.metrics import Resamples
 from probekit.probes.solver import Codes, OnFit
-from probekit.probes.trial import Outcome, Trial
+from probekit.probes.split import Outcome, SplitProber
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,25 +77,25 @@ class Prober:
         splits = [data] if isinstance(data, ProbeData) else list(data)
         self.data = splits[0]
         self.settings = settings or ProbeSettings()
-        self._trials = [Trial(split, self.settings) for split in splits]
+        self._splits = [SplitProber(split, self.settings) for split in splits]
         self._resampler = Resampler(self.settings.bootstrap, self.settings.seed)
 
     @property
     def seen_types(self) -> float:
         """The share of test rows whose word type stands in the rows that are fitted, 0 to 1."""
         types = self.data.types
-        seen = [np.isin(types[t.data.test], types[t.fitted]) for t in self._trials]
+        seen = [np.isin(types[s.data.test], types[s.fitted]) for s in self._splits]
         return float(np.concatenate(seen).mean())
 
     @property
     def test_rows(self) -> Codes:
         """The numbers (n_test,) of the rows that are scored."""
-        return np.concatenate([trial.data.test for trial in self._trials])
+        return np.concatenate([split.data.test for split in self._splits])
 
     @property
     def truth(self) -> Column:
         """The label codes, or numbers, (n_test,) of the rows that are scored."""
-        return self._trials[0].task[self.test_rows]
+        return self._splits[0].task[self.test_rows]
 
     @property
     def test_resamples(self) -> Resamples:
@@ -105,7 +105,7 @@ class Prober:
     @property
     def main_metric(self) -> str:
         """The metric by which sites are chosen."""
-        return self._trials[0].main_metric
+        return self._splits[0].main_metric
 
     def site(
         self, X: Features, *, random: bool = False, on_fit: OnFit | None = None
@@ -119,24 +119,24 @@ class Prober:
             DataError: X has other rows than the data, or values that are not finite.
         """
         self._check(X)
-        kinds, n_trials = self.settings.kinds, len(self._trials)
+        kinds, n_splits = self.settings.kinds, len(self._splits)
         results = []
         for number, spec in enumerate(kinds):
             outcomes = [
-                trial.read(
-                    spec, X, random, _part(on_fit, number * n_trials + n, len(kinds) * n_trials)
+                split.read(
+                    spec, X, random, _part(on_fit, number * n_splits + n, len(kinds) * n_splits)
                 )
-                for n, trial in enumerate(self._trials)
+                for n, split in enumerate(self._splits)
             ]
             results.append(self._result(spec, outcomes))
         return tuple(results)
 
     def baselines(self) -> dict[Target, ProbeResult]:
         """Return what each guess made without activations comes to."""
-        of_trials = [trial.baselines() for trial in self._trials]
+        of_splits = [split.baselines() for split in self._splits]
         return {
-            target: self._result(None, [found[target] for found in of_trials])
-            for target in of_trials[0]
+            target: self._result(None, [found[target] for found in of_splits])
+            for target in of_splits[0]
         }
 
     def _result(self, spec: ProbeSpec | None, outcomes: Sequence[Outcome]) -> ProbeResult:

@@ -55,7 +55,7 @@ class _Site:
     tuned: Sequence[Tuned]
 
 
-class Trial:
+class SplitProber:
     """Folds, control labels and samples of one split, which all sites share.
 
     Raises:
