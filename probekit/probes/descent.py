@@ -313,4 +313,5 @@ def _line_search(
 
 def _dot(first: Tensor, second: Tensor) -> Tensor:
     """Return the inner product (F,) of each fit."""
-    return torch.linalg.vecdot(first.flatten(1), second.flatten(1))
+    product: Tensor = torch.linalg.vecdot(first.flatten(1), second.flatten(1))
+    return product
