@@ -7,6 +7,9 @@ but for LogisticRegressionCV, which has no place for that and gets them standard
 Times are medians of repeats that alternate between the two. Slow work of scikit-learn's is timed on
 some of the sites and scaled; the table says so. `gap` is how far our objective is above a reference
 solved to 1e-10, as a share of it; `agree` are the test rows on which the reference and we agree.
+
+On a machine that others use set OMP_WAIT_POLICY=passive: else threads spin while they wait for one
+another, and ten times the work of a small site goes into that.
 """
 
 from __future__ import annotations

@@ -313,5 +313,5 @@ def _line_search(
 
 def _dot(first: Tensor, second: Tensor) -> Tensor:
     """Return the inner product (F,) of each fit."""
-    products: Tensor = torch.linalg.vecdot(first.flatten(1), second.flatten(1))
-    return products
+    product: Tensor = torch.linalg.vecdot(first.flatten(1), second.flatten(1))
+    return product
