@@ -22,9 +22,10 @@ from probekit.model.sites import SITES, site_names
 from probekit.model.sources import KNOWN_MODELS, find_config
 from probekit.pipeline.run import RunResult
 from probekit.pipeline.validate import Validation
+from probekit.report.differences import compare, load_differences
+from probekit.report.doubts import warnings
 from probekit.report.record import load_record
 from probekit.report.table import differs, load_table, selection
-from probekit.report.words import warnings
 from probekit.watcher import Watcher
 
 _SECONDS_BETWEEN_LINES = 10
@@ -110,7 +111,9 @@ def show_results(result: RunResult) -> None:
 
 def show_warnings(result: RunResult) -> None:
     """Print, on stderr, what should be read before the numbers are quoted."""
-    for sentence in warnings(load_table(result.results), load_record(result.folder / "run.json")):
+    table = load_table(result.results)
+    comparisons = compare(table, load_differences(result.folder / "differences.csv"))
+    for sentence in warnings(table, load_record(result.folder / "run.json"), comparisons):
         click.echo(f"warning: {sentence}", err=True)
 
 
