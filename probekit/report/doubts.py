@@ -12,7 +12,7 @@ from probekit.report.answer import company_of
 from probekit.report.differences import Comparisons
 from probekit.report.record import RunRecord
 from probekit.report.style import MEAN_METRICS, format_number
-from probekit.report.table import MAIN_METRICS, chosen_row, differs, only, selection
+from probekit.report.table import MAIN_METRICS, chosen_row, differs, selection
 
 # A rival that reaches the interval of the task takes the point from the result.
 RIVALS = {

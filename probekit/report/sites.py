@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -56,6 +56,8 @@ class SiteRow:
     layer: str
     site: str
     series: str
+    probe: str
+    position: str
     cells: dict[str, tuple[str, str]]
     metric: str
     cross_validated: float
@@ -76,6 +78,16 @@ class SiteTable:
 
 
 def site_table(table: pd.DataFrame) -> SiteTable:
+    """Return the lines of all sites, the best of very many apart from the others."""
+    rows = site_rows(table)
+    columns = filled_columns(rows)
+    n_shown = len(rows) if len(rows) <= MOST_ROWS else BEST_ROWS
+    if n_shown < len(rows):
+        rows.sort(key=lambda row: row.cross_validated, reverse=True)
+    return SiteTable(tuple(rows[:n_shown]), columns, tuple(rows[n_shown:]))
+
+
+def site_rows(table: pd.DataFrame) -> list[SiteRow]:
     """Return a line for each site with a test row of the task, by series, from shallow to deep.
 
     Concatenated sites, which have no depth, come last.
@@ -83,20 +95,20 @@ def site_table(table: pd.DataFrame) -> SiteTable:
     chosen = chosen_row(table)
     placed_rows = placed(table).astype({"depth": object})
     sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
-    rows = [
+    return [
         _site_row(name, task, series, n_blocks(placed_rows), chosen)
         for name, series in (series_of(sited) if len(sited) else ())
         for metric in MAIN_METRICS
         for _, task in only(series, target="task", split="test", metric=metric).iterrows()
     ]
+
+
+def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
+    """Return the columns that any of the lines fills."""
     measured = [name for row in rows for name in columns_of(row.metric)]
     # The scores first, also where rows of two metrics stand in one table.
     all_columns = dict.fromkeys([metric_name(row.metric) for row in rows] + measured)
-    columns = tuple(name for name in all_columns if any(name in row.cells for row in rows))
-    n_shown = len(rows) if len(rows) <= MOST_ROWS else BEST_ROWS
-    if n_shown < len(rows):
-        rows.sort(key=lambda row: row.cross_validated, reverse=True)
-    return SiteTable(tuple(rows[:n_shown]), columns, tuple(rows[n_shown:]))
+    return tuple(name for name in all_columns if any(name in row.cells for row in rows))
 
 
 def _site_row(
@@ -107,6 +119,8 @@ def _site_row(
         layer=NO_LAYER if task["depth"] is None else tick(task["depth"], blocks),
         site=selection(task["site"], task["head"]),
         series=series_name,
+        probe=task["probe"],
+        position=task["position"],
         cells={
             column: _CELLS.get(column, _value_and_interval)(beside.loc[[key]].iloc[0])
             for column, key in columns_of(task["metric"]).items()

@@ -9,7 +9,7 @@ from probekit.errors import DataError
 from probekit.report.figures import band, name_lines, point_hover, scatter
 from probekit.report.levels import Level, draw_levels, levels, value_range
 from probekit.report.style import LINES, TEMPLATE, axis_title
-from probekit.report.table import figure_rows, main_metric, only, placed, ranked_rows, selection
+from probekit.report.table import main_metric, only, placed, ranked_rows, selection
 from probekit.report.views import at_shown_position
 
 SIZE = r"^k_sparse:(?P<k>\d+)$"
@@ -24,7 +24,7 @@ def sparse_rows(table: pd.DataFrame) -> pd.DataFrame:
     The best are those of the highest cross-validated score over all k. Nothing comes back where
     there are too few k for a curve.
     """
-    rows = placed(figure_rows(at_shown_position(table)))
+    rows = placed(only(at_shown_position(table), split="test"))
     rows = rows.assign(k=rows["probe"].str.extract(SIZE)["k"].astype(float)).dropna(subset="k")
     if rows["k"].nunique() < LEAST_SIZES:
         return rows.iloc[:0]

@@ -201,7 +201,7 @@ def sparse_caption(table: pd.DataFrame) -> str:
 
 def sparse_description(table: pd.DataFrame) -> str:
     """Return the curve of k-sparse probes in words."""
-    rows = only(sparse_rows(table), target="task", metric=main_metric(table), split="test")
+    rows = only(sparse_rows(table), target="task", metric=main_metric(table))
     parts = [
         f"{selection(points['site'].iloc[0], points['head'].iloc[0])}: "
         + ", ".join(f"{row['k']:.0f} {format_number(row['value'])}" for _, row in points.iterrows())
