@@ -110,21 +110,21 @@ def draw_levels(figure: go.Figure, levels: Sequence[Level], ends: Sequence[float
 def label_shifts(values: list[float], n_lines: list[int], ends: list[float]) -> list[float]:
     """Return by how many pixels the names of ascending levels move to keep apart.
 
-    They go up as far as they must, and down again where they would leave the plot.
+    They go up as far as they must, and down again where they would leave the plot by over a line.
 
     >>> label_shifts([0.0, 0.5, 0.51], [2, 2, 2], [-0.1, 0.9])
     [0.0, 0.0, 27.0]
-    >>> label_shifts([0.0, 0.98], [2, 2], [0.0, 1.0])
-    [15.0, -9.0]
+    >>> label_shifts([0.97, 0.98, 0.99], [2, 2, 2], [0.0, 1.0])
+    [-51.0, -24.0, 3.0]
     """
     at = [PLOT_HEIGHT * (value - ends[0]) / (ends[1] - ends[0]) for value in values]
     half = [lines * LINE_HEIGHT / 2 for lines in n_lines]
     middles: list[float] = []
-    floor = 0.0
+    floor = -float(LINE_HEIGHT)
     for place, reach in zip(at, half, strict=True):
         middles.append(max(place, floor + reach))
         floor = middles[-1] + reach
-    ceiling = float(PLOT_HEIGHT)
+    ceiling = float(PLOT_HEIGHT + LINE_HEIGHT)
     for number in reversed(range(len(at))):
         middles[number] = min(middles[number], ceiling - half[number])
         ceiling = middles[number] - half[number]

@@ -1,0 +1,242 @@
+"""Runs of several kinds of probe: curves stay readable, and each kind stands in the table."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from probekit.errors import DataError
+from probekit.report.answer import answer
+from probekit.report.doubts import warnings
+from probekit.report.figures import layer_curve
+from probekit.report.growth import growth_curve
+from probekit.report.parts import result_parts
+from probekit.report.record import RunRecord
+from probekit.report.sites import site_table
+from probekit.report.sparse import sparse_curve
+from probekit.report.style import LINES
+from probekit.report.views import curve_rows, hidden_kinds
+from probekit.report.words import caption, growth_caption, sparse_description
+
+SIZES = (1, 4, 16, 64)
+
+
+def with_kinds(table, kinds):
+    """The table with the same rows of other kinds, each some lower than logistic."""
+    sited = table[table["site"] != ""]
+    others = []
+    for kind, less in kinds.items():
+        other = sited.assign(probe=kind)
+        is_task = other["target"] == "task"
+        other.loc[is_task, ["value", "ci_low", "ci_high"]] -= less
+        others.append(other)
+    return pd.concat([table, *others], ignore_index=True)
+
+
+@pytest.fixture
+def kinds(table):
+    return with_kinds(table, {"mass_mean": 0.1, "lda": 0.02, "svm": 0.03, "mlp:64": 0.04})
+
+
+@pytest.fixture
+def sparse(table):
+    return with_kinds(table, {f"k_sparse:{k}": 0.3 / k for k in SIZES})
+
+
+def names(figure):
+    return [trace.name for trace in figure.data if trace.showlegend is not False]
+
+
+def test_every_kind_has_its_task_and_only_the_chosen_one_its_company(kinds):
+    figure = layer_curve(curve_rows(kinds))
+    drawn = [trace.name for trace in figure.data if trace.mode == "lines+markers"]
+    assert drawn.count(LINES["control"].label) == drawn.count(LINES["random_weights"].label) == 1
+    assert [name for name in drawn if name.startswith("task")] == [
+        "task · logistic", "task · mass_mean", "task · lda", "task · svm", "task · mlp:64",
+    ]  # fmt: skip
+    said = caption(curve_rows(kinds))
+    assert (
+        "Control task and random weights are those of the chosen kind of probe, logistic." in said
+    )
+    assert "of the chosen line" in said
+
+
+def test_of_many_lines_the_chosen_one_alone_has_a_band(kinds):
+    (band,) = [trace for trace in layer_curve(curve_rows(kinds)).data if trace.fill]
+    assert max(band.y) == pytest.approx(0.961)
+
+
+def test_the_answer_names_the_kind(kinds, table):
+    assert answer(kinds).startswith(
+        "Chosen: block 2 (blocks.2.hook_resid_post), logistic probe, by cross-validated accuracy on"
+    )
+    assert "(next: block 3 logistic, 0.912)" in answer(kinds)
+    assert "probe" not in answer(table)
+
+
+def test_of_many_sizes_a_curve_shows_the_best(sparse):
+    assert hidden_kinds(sparse) == ["k_sparse:1", "k_sparse:4", "k_sparse:16"]
+    assert set(curve_rows(sparse)["probe"]) == {"logistic", "k_sparse:64"}
+    two = sparse[~sparse["probe"].isin(["k_sparse:1", "k_sparse:4"])]
+    assert hidden_kinds(two) == []
+
+
+def test_the_score_against_k_has_the_best_sites_control_and_all_features(sparse):
+    figure = sparse_curve(sparse)
+    assert names(figure) == [
+        "blocks.2.hook_resid_post",
+        "control task, best of these sites",
+        "blocks.3.hook_resid_post",
+        "ln_final.hook_normalized",
+    ]
+    best = next(trace for trace in figure.data if trace.name == "blocks.2.hook_resid_post")
+    assert list(best.x) == list(SIZES)
+    assert list(best.y) == pytest.approx([0.641, 0.866, 0.92225, 0.9363125])
+    assert figure.layout.xaxis.type == "log"
+    assert "all features<br>0.94" in [note.text for note in figure.layout.annotations]
+    assert "blocks.2.hook_resid_post: 1 0.641, 4 0.866" in sparse_description(sparse)
+
+
+def test_two_sizes_are_no_curve(sparse):
+    two = sparse[~sparse["probe"].isin(["k_sparse:1", "k_sparse:4"])]
+    with pytest.raises(DataError, match="fewer than 3 k"):
+        sparse_curve(two)
+    assert "number of features" not in " ".join(part.title for part in result_parts(two))
+
+
+def learning(table):
+    rows = table[(table["split"] == "test") & (table["metric"] == "accuracy")]
+    rows = rows[rows["target"] == "task"]
+    parts = [
+        rows.assign(split="learning", n_train=n, value=rows["value"] - less)
+        for n, less in ((30, 0.2), (300, 0.1), (3000, 0.0))
+    ]
+    return pd.concat([table, *parts], ignore_index=True)
+
+
+def test_learning_curves_are_of_the_chosen_site_its_kinds_and_the_embedding(kinds):
+    figure = growth_curve(learning(kinds))
+    assert names(figure) == [
+        "logistic", "mass_mean", "lda", "svm", "mlp:64", "logistic at the embedding",
+    ]  # fmt: skip
+    own = next(trace for trace in figure.data if trace.name == "logistic")
+    assert list(own.x) == [30, 300, 3000]
+    assert list(own.y) == pytest.approx([0.741, 0.841, 0.941])
+    assert "at blocks.2.hook_resid_post on 1,039 held-out rows" in growth_caption(learning(kinds))
+    with pytest.raises(DataError, match="learning_steps"):
+        growth_curve(kinds)
+
+
+def described(table):
+    rows = table[(table["split"] == "test") & (table["metric"] == "accuracy")]
+    rows = rows[rows["site"] != ""]
+    online = rows.assign(split="online", metric="compression", chance=1.0, value=rows["value"] * 2)
+    return pd.concat([table, online], ignore_index=True)
+
+
+def test_compression_has_a_curve_a_meaning_and_a_column(table):
+    both = described(table)
+    (part,) = [part for part in result_parts(both) if part.title == "Compression by layer"]
+    assert part.is_open
+    assert "1 = no compression" in part.caption
+    assert "Measured on 1,039 training rows of 15 groups" in part.caption
+    figure = layer_curve(both, "compression")
+    assert "no compression<br>1.00" in [note.text for note in figure.layout.annotations]
+    assert site_table(both).rows[3].cells["compression"][0] == "1.882"
+
+
+def judged(table, p):
+    rows = table[(table["split"] == "test") & (table["metric"] == "accuracy")]
+    rows = rows[rows["target"] == "task"]
+    p_rows = rows.assign(metric="p_best", value=p, ci_low=math.nan, ci_high=math.nan)
+    return pd.concat([table, p_rows], ignore_index=True)
+
+
+def test_luck_is_told_over_all_sites_and_kinds(table, kinds):
+    said = answer(judged(table, 0.004))
+    assert "p = 0.004 that any of the 6 sites reaches this by luck (permutation of the" in said
+    assert "any of the 30 pairs of site and kind reaches" in answer(judged(kinds, 0.004))
+    assert site_table(judged(table, 0.25)).rows[0].cells["p"] == ("0.25", "")
+
+
+def test_unconverged_fits_are_told_by_kind_and_by_what_they_are_for(kinds, record):
+    record["data"]["findings"] = []
+    table = described(learning(kinds))
+    table["converged"] = table["converged"].astype("boolean")
+    of_mlp = (table["probe"] == "mlp:64") & (table["target"] == "task")
+    table.loc[of_mlp & table["split"].isin(["learning", "online"]), "converged"] = False
+    (warning,) = warnings(table, RunRecord.model_validate(record))
+    assert "(mlp:64 24, 18 in the learning curve, 6 in the description length)" in warning
+
+
+def test_an_alpha_at_the_end_of_its_grid_is_told(table, record):
+    record["data"]["findings"] = []
+    of_ridge = table.assign(probe=table["probe"].where(table["site"] == "", "ridge"))
+    (warning,) = warnings(of_ridge.assign(C=1e4), RunRecord.model_validate(record))
+    assert warning.startswith("alpha is 10000 at the chosen site, the largest")
+    assert site_table(of_ridge.assign(C=10.0)).rows[0].cells["C"] == ("alpha 10", "")
+
+
+def test_a_length_that_beats_the_words_is_told(table, record):
+    record["data"]["findings"] = []
+    words = table[table["target"] == "majority"].assign(target="bag_of_words", value=0.6)
+    length = words.assign(target="length", value=0.65, ci_low=0.63)
+    run = RunRecord.model_validate(record)
+    (warning,) = warnings(pd.concat([table, words, length], ignore_index=True), run)
+    assert warning.startswith(
+        "The length of the text alone gives 0.650, more than its words, 0.600"
+    )
+    near = length.assign(ci_low=0.59)
+    assert warnings(pd.concat([table, words, near], ignore_index=True), run) == []
+
+
+NUMBERS = {"accuracy": "r2", "macro_f1": "spearman"}
+
+
+@pytest.fixture
+def numbers(table):
+    kept = table["metric"].isin([*NUMBERS, "selectivity"])
+    renamed = table[kept].replace({"metric": NUMBERS})
+    return renamed.replace({"probe": {"logistic": "ridge_regression"}})
+
+
+def test_a_run_on_numbers_shows_its_main_metric_first(numbers):
+    assert [part.title for part in result_parts(numbers)] == [
+        "R² by layer", "Spearman's ρ by layer", "Selectivity by layer",
+    ]  # fmt: skip
+    said = answer(numbers)
+    assert "by cross-validated R² on training rows 0.931" in said
+    assert "the mean label 0.500" in said
+    assert "highest cross-validated R² on" in caption(numbers, "r2")
+    assert site_table(numbers).columns[0] == "R²"
+
+
+@pytest.fixture
+def trees(table):
+    kept = table["target"].isin(["task", "random_weights"]) & (table["split"] == "test")
+    rows = table[kept & (table["metric"] == "accuracy")].assign(chance=0.4, C=math.nan)
+    distance = rows.assign(probe="structural_distance:64", metric="uuas")
+    depth = rows.assign(probe="structural_depth:64", metric="root_accuracy")
+    return pd.concat([distance, depth], ignore_index=True)
+
+
+def test_a_run_on_trees_is_told_without_a_choice(trees):
+    said = answer(trees)
+    assert said.startswith("No layer was chosen")
+    assert (
+        "UUAS on 1,039 held-out sentences goes from 0.712 at blocks.0.hook_resid_pre to 0" in said
+    )
+    assert "linear chain 0.400" in said
+    assert [part.title for part in result_parts(trees)] == [
+        "UUAS by layer", "Root accuracy by layer",
+    ]  # fmt: skip
+    notes = [note.text for note in layer_curve(trees, "uuas").layout.annotations]
+    assert "linear chain<br>0.40" in notes
+    assert site_table(trees).columns[:2] == ("UUAS", "root accuracy")
+
+
+@pytest.mark.parametrize("metric", ["brier", "ece"])
+def test_where_less_is_better_it_is_said(table, metric):
+    rows = table.replace({"metric": {"macro_f1": metric}})
+    assert layer_curve(rows, metric).layout.yaxis.title.text.endswith("(lower is better)")
+    assert "Lower is better" in caption(rows, metric)
