@@ -163,6 +163,25 @@ def probe(
 
 
 @cli.command()
+@click.argument("run_a", type=click.Path(path_type=Path))
+@click.argument("run_b", type=click.Path(path_type=Path))
+@click.option("--metric", help="On the test rows.  [default: accuracy, of numbers r2]")
+@click.option("--out", type=click.Path(path_type=Path), help="A .csv or .html to write.")
+def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
+    """Say which differences between two finished runs hold: RUN_A less RUN_B."""
+    from probekit.cli.comparisons import show_comparison
+    from probekit.pipeline.compare import check_comparison_file, write_comparison
+    from probekit.pipeline.compare import compare as compare_runs
+
+    if out is not None:
+        check_comparison_file(out)
+    comparison = compare_runs(run_a, run_b, metric=metric)
+    show_comparison(comparison)
+    if out is not None:
+        click.echo(str(write_comparison(out, comparison)))
+
+
+@cli.command()
 @click.argument("run_dir", type=click.Path(path_type=Path))
 def report(run_dir: Path) -> None:
     """Write report.html anew from the files of a run."""
