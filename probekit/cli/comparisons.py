@@ -1,18 +1,22 @@
-"""What comparisons found, on stdout: which differences of two runs hold."""
+"""What comparisons found, on stdout: which differences of two runs hold, and what transfers."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 
 import click
-import numpy as np
+import pandas as pd
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from probekit.report.comparison import Comparison, both_places
+from probekit.report.comparison import Comparison, both_places, format_p
 from probekit.report.glyphs import line_label
-from probekit.report.style import format_number
+from probekit.report.style import METRICS, format_number
+from probekit.report.table import only
+from probekit.report.transfer_table import Transfer
 
 MOST_SETTINGS = 20  # shown in the terminal
 
@@ -45,16 +49,68 @@ def _table(comparison: Comparison) -> Table:
             format_number(row["value_a"]),
             format_number(row["value_b"]),
             format_number(row["difference"], row["ci_low"], row["ci_high"]),
-            _p(row["p"]),
-            _p(row["p_holm"]),
+            format_p(row["p"]),
+            format_p(row["p_holm"]),
             n,
             "holds" if row["holds"] else "does not hold",
         )
     return shown
 
 
-def _p(value: float) -> str:
-    return "-" if np.isnan(value) else f"{value:.2g}" if value < 0.001 else f"{value:.3f}"
+def with_choices(
+    overrides: Sequence[str], sites: Sequence[str], kinds: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the overrides with those that choose sites and kinds of probe.
+
+    >>> with_choices([], ["blocks.*.hook_resid_post"], [])
+    ('capture.sites=["blocks.*.hook_resid_post"]', 'capture.concatenate=[]')
+    """
+    chosen = list(overrides)
+    if sites:
+        chosen += [f"capture.sites={json.dumps(list(sites))}", "capture.concatenate=[]"]
+    if kinds:
+        chosen.append(f"probe.kinds={json.dumps([{'kind': kind} for kind in kinds])}")
+    return tuple(chosen)
+
+
+def show_transfer(found: Transfer) -> None:
+    """Print scores and cosines of the chosen site as matrices, then the mean of every site."""
+    scores, cosines = found.at(*found.chosen)
+    click.echo(line_label(" ".join(found.chosen)))
+    main = only(scores, metric=found.metric)
+    click.echo(f"{METRICS[found.metric]}, trained on (down) and tested on (across):")
+    _print(_matrix(found.names, main, ("value", "ci_low", "ci_high")))
+    for space, rows in cosines.groupby("space", sort=False):
+        click.echo(f"cosine, {space} features, with 95 % of those of permuted labels:")
+        _print(_matrix(found.names, rows, ("cosine", "null_low", "null_high")))
+    _print(_by_site(found))
+    for note in found.notes:
+        click.echo(f"warning: {note}", err=True)
+
+
+def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, str]) -> Table:
+    shown = Table("", box=None, pad_edge=False)
+    for name in names:
+        shown.add_column(Text(line_label(name)), justify="right", no_wrap=True)
+    cells = {(row["train"], row["test"]): row for _, row in rows.iterrows()}
+    for train in names:
+        told = [format_number(*(cells[train, test][c] for c in columns)) for test in names]
+        shown.add_row(Text(line_label(train)), *told)
+    return shown
+
+
+def _by_site(found: Transfer) -> Table:
+    rows = only(found.scores, metric=found.metric)
+    own = rows["train"] == rows["test"]
+    shown = Table("site", "probe", box=None, pad_edge=False)
+    for name in ("own test rows", "others'"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for site, probe in found.places():
+        here = (rows["site"] == site) & (rows["probe"] == probe)
+        means = [format_number(rows.loc[here & side, "value"].mean()) for side in (own, ~own)]
+        mark = " *" if (site, probe) == found.chosen else ""
+        shown.add_row(Text(line_label(site) + mark), Text(line_label(probe)), *means)
+    return shown
 
 
 def _print(table: Table) -> None:

@@ -286,8 +286,8 @@ def _say_draws(n_comparisons: int, draws: int, asked: int) -> list[str]:
         ]
     if draws > asked:
         return [
-            f"{draws:,} draws in place of the {asked:,} of probe.bootstrap: with few, hardly any of "
-            f"{n_comparisons:,} comparisons could hold after Holm's adjustment."
+            f"{draws:,} draws in place of the {asked:,} of probe.bootstrap: with few, hardly any "
+            f"of {n_comparisons:,} comparisons could hold after Holm's adjustment."
         ]
     return []
 

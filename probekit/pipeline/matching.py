@@ -168,7 +168,7 @@ def settings_that_differ(a: FinishedRun, b: FinishedRun) -> tuple[Setting, ...]:
     """Return settings, digests and versions in which two runs differ; names do not count."""
     facts = [
         {
-            **_flat(run.experiment.model_dump(mode="json")),
+            **flat(run.experiment.model_dump(mode="json")),
             **{f"digest of {name}": text[:12] for name, text in run.record.digests.items()},
             **{f"version of {name}": text for name, text in run.record.versions.items()},
         }
@@ -182,16 +182,16 @@ def settings_that_differ(a: FinishedRun, b: FinishedRun) -> tuple[Setting, ...]:
     )
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, str]:
+def flat(value: Any, prefix: str = "") -> dict[str, str]:
     """Return the leaves of nested mappings under their dotted keys, as text.
 
-    >>> _flat({"probe": {"seed": 0, "kinds": [{"kind": "svm", "k": None}]}})
+    >>> flat({"probe": {"seed": 0, "kinds": [{"kind": "svm", "k": None}]}})
     {'probe.seed': '0', 'probe.kinds': '[kind: svm]'}
     """
     if isinstance(value, dict):
         found: dict[str, str] = {}
         for key, inner in value.items():
-            found |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+            found |= flat(inner, f"{prefix}.{key}" if prefix else str(key))
         return found
     return {prefix: _text(value)}
 

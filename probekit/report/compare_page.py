@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from probekit.report.comparison import Comparison, both_places
+from probekit.report.comparison import Comparison, both_places, format_p
 from probekit.report.parts import FigurePart
 from probekit.report.style import (
     METRICS,
@@ -63,8 +63,8 @@ def _line(row: pd.Series) -> Line:
         a=format_number(row["value_a"]),
         b=format_number(row["value_b"]),
         difference=format_number(row["difference"], row["ci_low"], row["ci_high"]),
-        p=format_number(row["p"]),
-        p_holm=format_number(row["p_holm"]),
+        p=format_p(row["p"]),
+        p_holm=format_p(row["p_holm"]),
         n=" | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
         holds=row["holds"],
     )
@@ -156,7 +156,7 @@ def _hover(row: pd.Series) -> str:
             f"<b>{plotly_text(both_places(row))}</b>",
             f"a {format_number(row['value_a'])}, b {format_number(row['value_b'])}",
             f"difference {format_number(row['difference'], row['ci_low'], row['ci_high'])}",
-            f"p {format_number(row['p'])}, adjusted {format_number(row['p_holm'])}: "
+            f"p {format_p(row['p'])}, adjusted {format_p(row['p_holm'])}: "
             + ("holds" if row["holds"] else "does not hold"),
         ]
     )
