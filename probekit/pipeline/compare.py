@@ -38,7 +38,7 @@ DRAWS_A_COMPARISON = round(4 / LEVEL)
 
 
 @dataclass(frozen=True, eq=False)
-class TestedRows:
+class RowsOfBoth:
     """The test rows of two runs.
 
     Attributes:
@@ -52,7 +52,7 @@ class TestedRows:
     places: NDArray[np.int64] | None
 
     @classmethod
-    def of(cls, a: FinishedRun, b: FinishedRun) -> TestedRows:
+    def of(cls, a: FinishedRun, b: FinishedRun) -> RowsOfBoth:
         """Return the test rows of two finished runs."""
         groups = [run.test_rows["group"].to_numpy(dtype=str) for run in (a, b)]
         places = align(a.test_rows, b.test_rows) if names_rows_alike(a, b) else None
@@ -83,7 +83,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     pairs = match(a, b)
     metric = metric or ("r2" if a.reads_numbers else "accuracy")
     usable = _with_metric(pairs, metric)
-    rows, settings = TestedRows.of(a, b), a.experiment.probe
+    rows, settings = RowsOfBoth.of(a, b), a.experiment.probe
     draws = enough_draws(len(usable), settings.bootstrap, rows)
     said = {number: (pair.said_a, pair.said_b) for number, pair in enumerate(usable)}
     found = differences(said, rows, metric, draws=draws, seed=settings.seed)
@@ -107,7 +107,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
 
 
 def differences(
-    said: Mapping[Key, tuple[Said, Said]], rows: TestedRows, metric: str, *, draws: int, seed: int
+    said: Mapping[Key, tuple[Said, Said]], rows: RowsOfBoth, metric: str, *, draws: int, seed: int
 ) -> dict[Key, Difference]:
     """Return for each pair of answers a less b, with p-values adjusted for all pairs.
 
@@ -115,7 +115,7 @@ def differences(
 
     >>> truth, groups = np.tile([0, 1], 50), np.arange(100).astype(str)
     >>> good, bad = Answers(truth, truth, 2), Answers(truth, 0 * truth, 2)
-    >>> rows = TestedRows(groups, groups, np.arange(100))
+    >>> rows = RowsOfBoth(groups, groups, np.arange(100))
     >>> pairs = {"x": (good, bad), "y": (bad, bad)}
     >>> found = differences(pairs, rows, "accuracy", draws=999, seed=0)
     >>> [(one.value, one.p, one.holm_p) for one in found.values()]
@@ -151,12 +151,12 @@ def reordered(said: Said, places: NDArray[np.int64]) -> Said:
     return replace(said, truth=said.truth[places], guess=said.guess[places], scores=scores)
 
 
-def enough_draws(n_comparisons: int, asked: int, rows: TestedRows) -> int:
+def enough_draws(n_comparisons: int, asked: int, rows: RowsOfBoth) -> int:
     """Return how many draws let a difference hold among so many: at least those asked for.
 
     No more are drawn than the memory holds.
 
-    >>> rows = TestedRows(np.array(["a", "b"]), np.array(["c"]), None)
+    >>> rows = RowsOfBoth(np.array(["a", "b"]), np.array(["c"]), None)
     >>> enough_draws(5, 1000, rows), enough_draws(100, 1000, rows)
     (1000, 8000)
     """
@@ -232,11 +232,11 @@ def _with_metric(pairs: Sequence[Pair], metric: str) -> list[Pair]:
     return usable
 
 
-def _pairing(rows: TestedRows) -> Any:
+def _pairing(rows: RowsOfBoth) -> Any:
     return "unpaired" if rows.places is None else "paired"
 
 
-def _table_row(pair: Pair, found: Difference, rows: TestedRows) -> dict[str, Any]:
+def _table_row(pair: Pair, found: Difference, rows: RowsOfBoth) -> dict[str, Any]:
     return {
         **pair.columns,
         "value_a": found.a,
@@ -254,7 +254,7 @@ def _table_row(pair: Pair, found: Difference, rows: TestedRows) -> dict[str, Any
     }
 
 
-def _say_rows(a: FinishedRun, b: FinishedRun, rows: TestedRows) -> str:
+def _say_rows(a: FinishedRun, b: FinishedRun, rows: RowsOfBoth) -> str:
     n_a, n_b = len(rows.groups_a), len(rows.groups_b)
     if rows.places is not None:
         return (
@@ -271,7 +271,7 @@ def _say_rows(a: FinishedRun, b: FinishedRun, rows: TestedRows) -> str:
     return f"{told} {shared:,} examples stand in both; with many of them intervals are too wide."
 
 
-def _say_groups(rows: TestedRows) -> list[str]:
+def _say_groups(rows: RowsOfBoth) -> list[str]:
     fewest = min(len(np.unique(groups)) for groups in (rows.groups_a, rows.groups_b))
     if fewest >= FEW_GROUPS:
         return []

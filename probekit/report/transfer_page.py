@@ -12,23 +12,33 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from probekit.report.compare_page import figure_json
+from probekit.report.maps import LEAST_RANGE
 from probekit.report.parts import FigurePart
-from probekit.report.style import METRICS, TEMPLATE, format_number, plotly_text
+from probekit.report.style import (
+    METRICS,
+    SERIES_COLOURS,
+    SERIES_MARKERS,
+    TEMPLATE,
+    format_number,
+    plotly_text,
+)
 from probekit.report.table import only
 from probekit.report.template import render
 from probekit.report.transfer_table import Transfer, matrix
 
 MOST_TEXTS = 12  # data sets along a side, beyond which numbers in cells cannot be read
 SPACES = {
-    "raw": "Cosine of directions, raw features",
-    "standardised": "Cosine of directions, standardised features",
+    "raw": (
+        "Cosine of directions, raw features",
+        "Each cell compares the weights of two probes. Brackets hold 95 % of the cosines to probes "
+        "of permuted labels: within them, a cosine says nothing.",
+    ),
+    "standardised": (
+        "Cosine of directions, standardised features",
+        "The same of features divided by their spread over the training rows of all sets. Raw "
+        "weights are large where features are small; these say what moves the score.",
+    ),
 }
-_EXPLAINED = (
-    "Each cell compares two probes' directions. Beside it, and in the hover, stand 95 % of the "
-    "cosines to probes of permuted labels: within them, a cosine says nothing. Raw weights are "
-    "large where features are small; those of standardised features (by the training rows of all "
-    "sets together) say what moves the score."
-)
 
 
 @dataclass(frozen=True)
@@ -58,10 +68,10 @@ def transfer_page(found: Transfer) -> str:
 def _part(found: Transfer, site: str, probe: str) -> PlacePart:
     scores, cosines = found.at(site, probe)
     figures = [_score_part(only(scores, metric=found.metric), found)]
-    for space, title in SPACES.items():
+    for space, (title, caption) in SPACES.items():
         rows = only(cosines, space=space)
         if not rows.empty:
-            figures.append(_cosine_part(rows, found, title))
+            figures.append(_cosine_part(rows, found, title, caption))
     return PlacePart(f"{site} · {probe}", tuple(figures))
 
 
@@ -71,18 +81,19 @@ def _score_part(rows: pd.DataFrame, found: Transfer) -> FigurePart:
         f"{metric[0].upper()}{metric[1:]} on the test rows",
         figure_json(score_map(rows, found.names, found.metric)),
         "Rows: what the probe was trained on. Columns: whose test rows it is scored on. The "
-        "diagonal is the ordinary number; colours begin at chance. Brackets hold 95 % intervals "
+        "diagonal is the ordinary number; colours begin at chance, or at the least score below it. "
+        "Far below chance the direction is read the other way round. Brackets hold 95 % intervals "
         "over the groups of the test rows.",
         f"{metric}: " + _in_words(rows, "value", "ci_low", "ci_high"),
         height=_height(found),
     )
 
 
-def _cosine_part(rows: pd.DataFrame, found: Transfer, title: str) -> FigurePart:
+def _cosine_part(rows: pd.DataFrame, found: Transfer, title: str, caption: str) -> FigurePart:
     return FigurePart(
         title,
         figure_json(cosine_map(rows, found.names)),
-        _EXPLAINED,
+        caption,
         f"{title}: " + _in_words(rows, "cosine", "null_low", "null_high"),
         height=_height(found),
     )
@@ -101,11 +112,12 @@ def _in_words(rows: pd.DataFrame, value: str, low: str, high: str) -> str:
 
 def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Figure:
     """Return the figure of the scores of one site: trained on (down) by tested on (across)."""
-    chance, top = float(rows["chance"].min()), float(rows["value"].max())
+    low = float(min(rows["chance"].min(), rows["value"].min()))
+    top = float(max(rows["value"].max(), low + LEAST_RANGE))
     return _map(
         rows, names, ("value", "ci_low", "ci_high"),
         scale=plotly.colors.sequential.Viridis,
-        ends=(chance, max(top, chance + 0.05)),
+        ends=(low, top),
         hover={
             METRICS[metric]: ("value", "ci_low", "ci_high"),
             "less the probe trained there": ("difference", "difference_low", "difference_high"),
@@ -188,7 +200,7 @@ def _summary_part(found: Transfer) -> FigurePart:
     own = rows["train"] == rows["test"]
     figure = go.Figure(layout={"template": TEMPLATE})
     told = []
-    for probe in dict.fromkeys(rows["probe"]):
+    for number, probe in enumerate(dict.fromkeys(rows["probe"])):
         of_kind = rows["probe"] == probe
         for name, side, dash in (("own test rows", own, "solid"), ("others'", ~own, "dash")):
             mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
@@ -198,14 +210,15 @@ def _summary_part(found: Transfer) -> FigurePart:
                     x=list(map(plotly_text, mean.index)),
                     y=mean.tolist(),
                     mode="lines+markers",
-                    line={"dash": dash},
+                    line={"dash": dash, "color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
+                    marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
                     name=f"{plotly_text(probe)}, {name}",
                 )
             )
     figure.update_xaxes(type="category", tickangle=-40)
     figure.update_yaxes(title_text=METRICS[found.metric])
     return FigurePart(
-        "All sites",
+        "Own and others' test rows",
         figure_json(figure),
         "Mean over the data sets of the score on their own test rows, and on those of the others.",
         ". ".join(told),
