@@ -257,8 +257,7 @@ def _conclude(
     rows = [row for site in found for row in site.rows]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     chosen = chosen_row(table)
-    metric = "r2" if prober.settings.reads_numbers else "accuracy"
-    answers = scored(found, metric)
+    answers = scored(found, prober.main_metric)
     rows += p_value_rows(answers, prober, experiment.probe.permutations)
     ahead = [] if chosen is None else difference_rows(answers, chosen, prober)
     return (

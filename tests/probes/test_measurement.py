@@ -25,7 +25,8 @@ def reading(share_right: float, seed: int = 0, scores: np.ndarray | None = None)
 
 
 def column(C: float, n_iter: int, converged: bool, gradient_norm: float) -> Column:
-    fit = Fit(np.arange(2), np.zeros((1, 3)), np.zeros(1), n_iter, converged, gradient_norm)
+    end = {"n_iter": n_iter, "converged": converged, "gradient_norm": gradient_norm}
+    fit = Fit(np.arange(2), np.zeros((1, 3)), np.zeros(1), C, **end, objective=0.5)
     return Column(C, fit, held_out=np.zeros(10, int), search=(fit,))
 
 
