@@ -25,10 +25,10 @@ from probekit.probes.differences import paired_difference
 from probekit.probes.directions import cosine, direction, pooled_spread
 from probekit.probes.kinds.layers import Solution
 from probekit.probes.machines import number_guess
-from probekit.probes.measurement import Origin, Reading, Said, measure_one, metrics_of
-from probekit.probes.metrics import METRICS, Answers
+from probekit.probes.measurement import Said, metrics_of
+from probekit.probes.metrics import Answers, percentile_interval
 from probekit.probes.permutation import permuted_labels
-from probekit.probes.regression import REGRESSION_METRICS, NumberAnswers
+from probekit.probes.regression import NumberAnswers
 from probekit.provenance import pretty_json, versions, write_atomic
 from probekit.report.transfer_page import transfer_page
 from probekit.report.transfer_table import COSINES, SCORES, Transfer
@@ -42,6 +42,7 @@ class _Fitted:
     """What one kind of probe learned of a set at a site, and from random labels of it."""
 
     data: TransferSet
+    spec: ProbeSpec
     result: ProbeResult
     solution: Solution
     direction: Floats | None
@@ -91,7 +92,7 @@ def transfer(
         X = [one.reader.features(selection) for one in sets]
         spread = pooled_spread([_training_rows(one, x) for one, x in zip(sets, X, strict=True)])
         for fits in _fit(sets, X, null_draws):
-            place = _place(sets[0], selection, fits[0].result.spec)
+            place = _place(sets[0], selection, fits[0].spec)
             at_home[place["site"], place["probe"]] = _cross_validated(fits)
             scores += [place | row for row in _scores(fits, X, leaks)]
             cosines += [place | row for row in _cosines(fits, spread)]
@@ -138,29 +139,32 @@ def _fit(
 ) -> Iterator[tuple[_Fitted, ...]]:
     """Yield for each kind of probe its fit on every set."""
     results = [one.prober.site(x) for one, x in zip(sets, X, strict=True)]
-    for of_kind in zip(*results, strict=True):
+    for spec, *of_kind in zip(sets[0].prober.settings.kinds, *results, strict=True):
         yield tuple(
-            _fitted(one, x, result, null_draws)
+            _fitted(one, x, spec, result, null_draws)
             for one, x, result in zip(sets, X, of_kind, strict=True)
         )
 
 
-def _fitted(one: TransferSet, X: Features, result: ProbeResult, null_draws: int) -> _Fitted:
+def _fitted(
+    one: TransferSet, X: Features, spec: ProbeSpec, result: ProbeResult, null_draws: int
+) -> _Fitted:
     assert result.solution is not None
-    own = direction(result.solution)
-    null = () if own is None else tuple(_null(one.prober, X, result, null_draws))
-    return _Fitted(one, result, result.solution, own, null)
+    own, penalty = direction(result.solution), result.measurements[0].C
+    null = () if own is None else tuple(_null(one.prober, X, spec, penalty, null_draws))
+    return _Fitted(one, spec, result, result.solution, own, null)
 
 
-def _null(prober: Prober, X: Features, result: ProbeResult, draws: int) -> Iterator[Floats]:
+def _null(
+    prober: Prober, X: Features, spec: ProbeSpec, penalty: float | None, draws: int
+) -> Iterator[Floats]:
     """Yield directions of probes whose training labels are permuted as their groups allow.
 
     Their C is the one that the true labels chose.
     """
-    penalty = result.measurements[0].C
     settings = replace(
         prober.settings,
-        kinds=(result.spec,),
+        kinds=(spec,),
         C=prober.settings.C if penalty is None else (penalty,),
         # The least that a Prober does.
         control_draws=0,
@@ -190,9 +194,9 @@ def _scores(
     for column, test in enumerate(fits):
         prober = test.data.prober
         rows = X[column][prober.test_rows].astype(np.float64)
-        at_home = _said(test.result.spec, test.solution, rows, prober)
+        at_home = _said(test.spec, test.solution, rows, prober)
         for train in fits:
-            said = _said(train.result.spec, train.solution, rows, prober)
+            said = _said(train.spec, train.solution, rows, prober)
             leak = leaks.get((train.data.name, test.data.name))
             shared = (
                 {} if leak is None else {"known_texts": leak.texts, "known_groups": leak.groups}
@@ -203,23 +207,22 @@ def _scores(
 
 def _cells(train: _Fitted, test: _Fitted, said: Said, at_home: Said) -> Iterator[dict[str, Any]]:
     """Yield the metrics of one pair, each with how far it is from the score of the set's own."""
-    prober = test.data.prober
-    first = train.result.measurements[0]
-    origin = Origin(
-        first.probe, "task", first.seed, first.n_train, first.C, first.n_iter, first.converged
-    )
-    reading = Reading(said, _uninformed(train.data.prober, said), prober.test_resamples)
-    metrics = metrics_of(said)
-    for metric in (name for name in metrics if name in (*METRICS, *REGRESSION_METRICS)):
-        one = measure_one(origin, "test", metric, [reading])
-        ahead = paired_difference(metrics[metric], said, at_home, prober.test_resamples)
-        if not np.isnan(one.value):
+    resamples, first = test.data.prober.test_resamples, train.result.measurements[0]
+    uninformed = _uninformed(train.data.prober, said)
+    for metric, function in metrics_of(uninformed).items():
+        interval = percentile_interval(function(said, resamples))
+        ahead = paired_difference(function, said, at_home, resamples)
+        # A constant guess has no rank correlation: it scores 0.
+        chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
+        if not np.isnan(interval.value):
             yield {
                 "train": train.data.name, "test": test.data.name, "metric": metric,
-                "value": one.value, "ci_low": one.ci_low, "ci_high": one.ci_high,
-                "chance": one.chance, "difference": ahead.value, "difference_low": ahead.ci_low,
-                "difference_high": ahead.ci_high, "n_train": one.n_train, "n_test": one.n_test,
-                "n_groups": one.n_groups, "C": one.C, "converged": one.converged, "seed": one.seed,
+                "value": interval.value, "ci_low": interval.low, "ci_high": interval.high,
+                "chance": float(chance), "difference": ahead.value,
+                "difference_low": ahead.ci_low, "difference_high": ahead.ci_high,
+                "n_train": first.n_train, "n_test": len(resamples.group_of_row),
+                "n_groups": resamples.n_groups, "C": first.C, "converged": first.converged,
+                "seed": first.seed,
             }  # fmt: skip
 
 
@@ -235,7 +238,10 @@ def _said(spec: ProbeSpec, solution: Solution, X: Floats, prober: Prober) -> Sai
 
 
 def _uninformed(prober: Prober, said: Said) -> Said:
-    """Return the answers of one who knows the training labels of a prober, and no row."""
+    """Return the answers of one who knows the training labels of a prober, and no row.
+
+    Their scores rank nothing, and are no probabilities: calibration is not transferred.
+    """
     known = prober.data.y[prober.data.train]
     if isinstance(said, NumberAnswers):
         mean = known.astype(np.float64).mean()

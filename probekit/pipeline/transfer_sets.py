@@ -74,7 +74,9 @@ def make_sets(
         DataError: Their labels differ, or rows cannot be read.
     """
     _check_names(experiments)
-    _check_settings(experiments)
+    _check_alike(experiments)
+    for experiment in experiments:
+        _check_transferable(experiment)
     check_device(device)
     plain = [_without_extras(experiment) for experiment in experiments]
     prepared = [prepare(experiment) for experiment in plain]
@@ -133,7 +135,7 @@ def _check_names(experiments: Sequence[Experiment]) -> None:
         )
 
 
-def _check_settings(experiments: Sequence[Experiment]) -> None:
+def _check_alike(experiments: Sequence[Experiment]) -> None:
     first, *others = experiments
     sections = {"model", "tokens", "capture", "probe"}
     own = flat(first.model_dump(mode="json", include=sections))
@@ -150,12 +152,23 @@ def _check_settings(experiments: Sequence[Experiment]) -> None:
                 + "\n  ".join(differing)
                 + "\nSet them alike, for instance with --set, which holds for all files."
             )
-    if first.tokens.sweep:
-        raise ConfigError(
-            f"tokens.sweep lists {len(first.tokens.sweep)} offsets; a transfer reads one position. "
-            "Give `--set tokens.sweep=[]` and the position that is meant."
-        )
-    for spec in first.probe.settings().kinds:
+
+
+def _check_transferable(experiment: Experiment) -> None:
+    """Refuse what gives more than one probe a site, or one that does not read rows."""
+    with experiment.at("tokens", "sweep"):
+        if experiment.tokens.sweep:
+            raise ConfigError(
+                f"A transfer reads one position, but {len(experiment.tokens.sweep)} offsets are "
+                "listed. Give `--set tokens.sweep=[]`, and the position that is meant."
+            )
+    with experiment.at("split", "folds"):
+        if experiment.split.folds is not None:
+            raise ConfigError(
+                "A transfer trains one probe a data set, but nested cross-validation trains "
+                "several. Give `--set split.folds=null`."
+            )
+    for spec in experiment.probe.settings().kinds:
         if spec.task not in ("classification", "regression"):
             raise ConfigError(
                 f"The kind {spec.text} reads whole texts or trees; only kinds that read rows are "

@@ -6,6 +6,7 @@ import pytest
 
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_experiment
+from probekit.pipeline.prepare import prepare
 from probekit.pipeline.run import run
 from probekit.pipeline.transfer import transfer
 from probekit.report.table import only
@@ -119,33 +120,52 @@ def test_files_and_figures(found, folder):
 
 def test_rows_that_stand_in_both_sets_are_told(folder, go):
     rows = pd.read_csv(folder / "same.csv")
-    write_set(folder, "again", rows.assign(group=rows["group"] + " again"))
+    write_set(folder, "again", rows.assign(group=rows["group"].str[::-1] + " again"))
     found = go("same", "again", out="again", null_draws=0,
                overrides=["split.seed=1", "capture.sites=[blocks.1.hook_resid_post]",
                           "probe.kinds=[{kind: mass_mean}]"])  # fmt: skip
     away = found.scores[found.scores["train"] != found.scores["test"]]
     assert away["known_groups"].eq(0).all()
-    train = load_train_texts(folder, "same")
-    test = load_test_texts(folder, "again")
-    expected = sum(text in train for text in test)
+    trained, tested = (
+        prepare(load_experiment(folder / f"{name}.yaml", ["split.seed=1"]))
+        for name in ("same", "again")
+    )
+    known = set(trained.texts[trained.train])
+    expected = sum(text in known for text in tested.texts[tested.test])
+    assert expected > 0
     assert only(away, train="same", test="again")["known_texts"].eq(expected).all()
-    assert any("the same text" in note for note in found.notes) == (expected > 0)
+    told = f"{expected} of {len(tested.test)} test rows of again have the same text"
+    assert any(note.startswith(told) for note in found.notes)
 
 
-def load_train_texts(folder, name):
-    prepared = load_prepared(folder, name)
-    return set(prepared.texts[prepared.train])
-
-
-def load_test_texts(folder, name):
-    prepared = load_prepared(folder, name)
-    return list(prepared.texts[prepared.test])
-
-
-def load_prepared(folder, name):
-    from probekit.pipeline.prepare import prepare
-
-    return prepare(load_experiment(folder / f"{name}.yaml", ["split.seed=1"]))
+def test_numbers_and_several_labels(folder, go):
+    generator = np.random.default_rng(0)
+    for name, sign in (("up", 1), ("down", -1)):
+        words = generator.choice(["tiny", "small", "large", "huge"], size=120)
+        size = {"tiny": 1, "small": 2, "large": 3, "huge": 4}
+        rows = pd.DataFrame(
+            {
+                "text": [f"{name.title()} the {word} house" for word in words],
+                "label": [str(sign * size[word]) for word in words],
+                "group": generator.permutation(120) // 4,
+                "word": words,
+            }
+        )
+        write_set(folder, name, rows)
+    overrides = ["capture.sites=[blocks.1.hook_resid_post]", "data.columns.label=word",
+                 "probe.control_draws=0", "probe.kinds=[{kind: logistic}]"]  # fmt: skip
+    words = go("up", "down", overrides=overrides, out="words", null_draws=2)
+    assert (only(words.scores, metric="accuracy")["value"] > 0.6).all()
+    assert (words.cosines["cosine"] > 0.3).all()
+    overrides[1:] = ["data.columns.label=label", "probe.control_draws=0",
+                     "probe.kinds=[{kind: ridge_regression}]"]  # fmt: skip
+    found = go("up", "down", overrides=overrides, out="numbers", null_draws=2)
+    assert found.metric == "r2"
+    scores = matrix(only(found.scores, metric="r2"), found.names, "value").to_numpy()
+    assert (np.diag(scores) > 0.8).all()
+    assert scores[0, 1] < -0.5  # the numbers are the other way round
+    away = found.cosines[found.cosines["train"] != found.cosines["test"]]
+    assert (away["cosine"] < 0).all()
 
 
 class TestRefusals:
@@ -178,3 +198,7 @@ class TestRefusals:
     def test_kinds_that_read_wholes(self, go):
         with pytest.raises(ConfigError, match="attention_pooled reads whole texts"):
             go("same", "other", overrides=["probe.kinds=[{kind: attention_pooled}]"])
+
+    def test_several_probes_a_set(self, go):
+        with pytest.raises(ConfigError, match="nested cross-validation trains several"):
+            go("same", "other", overrides=["split.folds=2"])
