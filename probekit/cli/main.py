@@ -163,6 +163,64 @@ def probe(
 
 
 @cli.command()
+@click.argument("run_a", type=click.Path(path_type=Path))
+@click.argument("run_b", type=click.Path(path_type=Path))
+@click.option("--metric", help="On the test rows.  [default: accuracy, of numbers r2]")
+@click.option("--out", type=click.Path(path_type=Path), help="A .csv or .html to write.")
+def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
+    """Say which differences between two finished runs hold: RUN_A less RUN_B."""
+    from probekit.cli.comparisons import show_comparison
+    from probekit.pipeline.compare import check_comparison_file, write_comparison
+    from probekit.pipeline.compare import compare as compare_runs
+
+    if out is not None:
+        check_comparison_file(out)
+    comparison = compare_runs(run_a, run_b, metric=metric)
+    show_comparison(comparison)
+    if out is not None:
+        click.echo(str(write_comparison(out, comparison)))
+
+
+@cli.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="a.b=c", help="For all; repeatable.")
+@click.option("--site", "sites", multiple=True, help="Name or glob, for all files; repeatable.")
+@click.option("--kind", "kinds", multiple=True, help="Of probe, for all files; repeatable.")
+@click.option(
+    "--null-draws",
+    type=click.IntRange(0, 1000),
+    default=10,
+    show_default=True,
+    help="Permuted labels that judge the cosines.",
+)
+@click.option(
+    "--cache", "cache_root", type=click.Path(path_type=Path), help="Folder of the caches."
+)
+@click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder that is written."
+)
+def transfer(
+    files: tuple[Path, ...], overrides: tuple[str, ...], sites: tuple[str, ...],
+    kinds: tuple[str, ...], null_draws: int, cache_root: Path | None, device: str, out: Path,
+) -> None:  # fmt: skip
+    """Train on the data of one experiment, test on those of the others: all pairs of FILES."""
+    from probekit.cli.comparisons import show_transfer, with_choices
+    from probekit.cli.terminal import watching
+    from probekit.experiment.loader import load_experiment
+    from probekit.pipeline.transfer import transfer as transfer_all
+
+    chosen = with_choices(overrides, sites, kinds)
+    with watching() as watcher:
+        found = transfer_all(
+            [load_experiment(file, chosen) for file in files],
+            out=out, null_draws=null_draws, cache_root=cache_root, device=device, watcher=watcher,
+        )  # fmt: skip
+    show_transfer(found)
+    click.echo(str(out / "transfer.html"))
+
+
+@cli.command()
 @click.argument("run_dir", type=click.Path(path_type=Path))
 def report(run_dir: Path) -> None:
     """Write report.html anew from the files of a run."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from probekit.errors import StoreError
@@ -43,6 +44,33 @@ def file_name(text: str) -> str:
     return text if len(text) <= LONGEST_NAME else digest_json(text)[:24]
 
 
+def read_site(
+    path: Path, origin: Mapping[str, str], truth: NDArray[np.generic], n_classes: int
+) -> Site | None:
+    """Return the site kept under the stem `path`; None if it is not whole, or of another origin.
+
+    Args:
+        path: the stem of its two files.
+        origin: of which run, position and site it must be.
+        truth: the labels (n_test,) that answers are compared to.
+        n_classes: how many labels there are.
+
+    Raises:
+        StoreError: The system does not let it be read.
+    """
+    try:
+        content = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
+        answers = path.with_name(f"{path.name}.safetensors").read_bytes()
+        if content["digest"] != _digest(origin, content["measurements"], answers):
+            return None
+        measurements = [Measurement(**entry) for entry in content["measurements"]]
+        return Site(measurements, unpack(answers, truth, n_classes))
+    except (FileNotFoundError, *_NOT_WHOLE):
+        return None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+
+
 class KeptSites:
     """The sites of a run that are on disk.
 
@@ -61,19 +89,8 @@ class KeptSites:
         Raises:
             StoreError: The system does not let it be read.
         """
-        path = self._run_dir / stem
-        try:
-            content = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
-            answers = path.with_name(f"{path.name}.safetensors").read_bytes()
-            if content["digest"] != _digest(origin, content["measurements"], answers):
-                return None
-            measurements = [Measurement(**entry) for entry in content["measurements"]]
-            n_classes = len(self._prober.data.classes)
-            return Site(measurements, unpack(answers, self._prober.truth, n_classes))
-        except (FileNotFoundError, *_NOT_WHOLE):
-            return None
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+        n_classes = len(self._prober.data.classes)
+        return read_site(self._run_dir / stem, origin, self._prober.truth, n_classes)
 
     def write(self, stem: Path, origin: Mapping[str, str], site: Site) -> None:
         """Write a site, unless just this is there already."""

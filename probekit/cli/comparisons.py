@@ -1,0 +1,118 @@
+"""What comparisons found, on stdout: which differences of two runs hold, and what transfers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+import click
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from probekit.report.comparison import Comparison, both_places, format_p
+from probekit.report.glyphs import line_label
+from probekit.report.style import METRICS, format_number
+from probekit.report.table import only
+from probekit.report.transfer_table import Transfer
+
+MOST_SETTINGS = 20  # shown in the terminal
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Print what differs between the runs, then a line for each comparison, then the verdict."""
+    click.echo(f"a: {line_label(comparison.a)}\nb: {line_label(comparison.b)}")
+    for setting in comparison.settings[:MOST_SETTINGS]:
+        click.echo(f"  {setting.name}: {line_label(setting.a)} | {line_label(setting.b)}")
+    if len(comparison.settings) > MOST_SETTINGS:
+        click.echo(f"  and {len(comparison.settings) - MOST_SETTINGS} more settings")
+    if not comparison.settings:
+        click.echo("  no setting, digest or version differs")
+    _print(_table(comparison))
+    for note in comparison.notes:
+        click.echo(note)
+    click.echo(comparison.verdict)
+
+
+def _table(comparison: Comparison) -> Table:
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column(f"{comparison.metric}, a - b")
+    for name in ("a", "b", "difference", "p", "p_holm", "n", ""):
+        shown.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    for _, row in comparison.rows.iterrows():
+        place = both_places(row) + (" *" if row["what"] == "chosen" else "")
+        n = " | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b")))
+        shown.add_row(
+            Text(line_label(place)),
+            format_number(row["value_a"]),
+            format_number(row["value_b"]),
+            format_number(row["difference"], row["ci_low"], row["ci_high"]),
+            format_p(row["p"]),
+            format_p(row["p_holm"]),
+            n,
+            "holds" if row["holds"] else "does not hold",
+        )
+    return shown
+
+
+def with_choices(
+    overrides: Sequence[str], sites: Sequence[str], kinds: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the overrides with those that choose sites and kinds of probe.
+
+    >>> with_choices([], ["blocks.*.hook_resid_post"], [])
+    ('capture.sites=["blocks.*.hook_resid_post"]', 'capture.concatenate=[]')
+    """
+    chosen = list(overrides)
+    if sites:
+        chosen += [f"capture.sites={json.dumps(list(sites))}", "capture.concatenate=[]"]
+    if kinds:
+        chosen.append(f"probe.kinds={json.dumps([{'kind': kind} for kind in kinds])}")
+    return tuple(chosen)
+
+
+def show_transfer(found: Transfer) -> None:
+    """Print scores and cosines of the chosen site as matrices, then the mean of every site."""
+    scores, cosines = found.at(*found.chosen)
+    click.echo(line_label(" ".join(found.chosen)))
+    main = only(scores, metric=found.metric)
+    click.echo(f"{METRICS[found.metric]}, trained on (down) and tested on (across):")
+    _print(_matrix(found.names, main, ("value", "ci_low", "ci_high")))
+    for space, rows in cosines.groupby("space", sort=False):
+        click.echo(f"cosine, {space} features, with 95 % of those of permuted labels:")
+        _print(_matrix(found.names, rows, ("cosine", "null_low", "null_high")))
+    _print(_by_site(found))
+    for note in found.notes:
+        click.echo(f"warning: {note}", err=True)
+
+
+def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, str]) -> Table:
+    shown = Table("", box=None, pad_edge=False)
+    for name in names:
+        shown.add_column(Text(line_label(name)), justify="right", no_wrap=True)
+    cells = {(row["train"], row["test"]): row for _, row in rows.iterrows()}
+    for train in names:
+        told = [format_number(*(cells[train, test][c] for c in columns)) for test in names]
+        shown.add_row(Text(line_label(train)), *told)
+    return shown
+
+
+def _by_site(found: Transfer) -> Table:
+    rows = only(found.scores, metric=found.metric)
+    own = rows["train"] == rows["test"]
+    shown = Table("site", "probe", box=None, pad_edge=False)
+    for name in ("own test rows", "others'"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for site, probe in found.places():
+        here = (rows["site"] == site) & (rows["probe"] == probe)
+        means = [format_number(rows.loc[here & side, "value"].mean()) for side in (own, ~own)]
+        mark = " *" if (site, probe) == found.chosen else ""
+        shown.add_row(Text(line_label(site) + mark), Text(line_label(probe)), *means)
+    return shown
+
+
+def _print(table: Table) -> None:
+    # A pipe or a file has no width: nothing may be cut there.
+    Console(width=None if sys.stdout.isatty() else 400, highlight=False).print(table)

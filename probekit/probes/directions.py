@@ -1,0 +1,62 @@
+"""Directions that linear probes read along, and how alike two of them are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from probekit.probes.design import Features, Floats
+from probekit.probes.kinds.layers import Solution
+
+
+def direction(solution: Solution) -> Floats | None:
+    """Return the weights (n_features,) of a linear fit; None for a fit of several layers.
+
+    With more than two classes they are the weights of all classes, one after the other
+    (n_classes * n_features,), less their mean over the classes: what all scores share decides
+    nothing.
+
+    >>> from probekit.probes.kinds.layers import Layer
+    >>> layer = Layer(np.array([[3.0], [4.0], [8.0]]), np.zeros(3))
+    >>> direction(Solution(np.arange(3), (layer,))).tolist()
+    [-2.0, -1.0, 3.0]
+    """
+    if len(solution.layers) > 1:
+        return None
+    weight = solution.layers[0].weight
+    return np.ravel(weight if len(weight) == 1 else weight - weight.mean(axis=0)).astype(np.float64)
+
+
+def cosine(a: Floats, b: Floats, spread: Floats | None = None) -> float:
+    """Return the cosine of two directions; NaN where one has no length.
+
+    Args:
+        a: a direction of raw features.
+        b: another.
+        spread: the standard deviation (n_features,) of each feature; with it the cosine is that of
+            the same two probes as functions of standardised features. A weight of raw features is
+            large where the feature is small, however little it moves the score; a weight of
+            standardised ones says how much it does.
+
+    >>> a, b = np.array([1.0, 100.0]), np.array([1.0, -100.0])
+    >>> round(cosine(a, b), 3), round(cosine(a, b, np.array([1.0, 0.001])), 3)
+    (-1.0, 0.98)
+    """
+    if spread is not None:
+        a, b = (x * np.tile(spread, len(x) // len(spread)) for x in (a, b))
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / lengths if lengths else float("nan")
+
+
+def pooled_spread(parts: Sequence[Features]) -> Floats:
+    """Return the standard deviation (n_features,) over all rows of matrices (n_rows, n_features).
+
+    >>> pooled_spread([np.array([[1.0], [3.0]]), np.array([[1.0], [3.0]])]).tolist()
+    [1.0]
+    """
+    n_rows = sum(map(len, parts))
+    mean = sum(part.sum(axis=0, dtype=np.float64) for part in parts) / n_rows
+    squares = sum(np.square(part - mean).sum(axis=0) for part in parts)
+    spread: Floats = np.sqrt(squares / n_rows)
+    return spread

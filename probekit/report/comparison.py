@@ -1,0 +1,95 @@
+"""What a comparison of two runs found, as the terminal, the CSV and the page show it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+LEVEL = 0.05  # the share of comparisons at which one that is false may hold
+
+COLUMNS = (
+    "what", "target", "site_a", "site_b", "position_a", "position_b", "view_a", "view_b",
+    "probe_a", "probe_b", "metric", "value_a", "value_b", "difference", "ci_low", "ci_high", "p",
+    "p_holm", "holds", "pairing", "n_a", "n_b", "n_groups_a", "n_groups_b", "selectivity_a",
+    "selectivity_b", "draws", "seed",
+)  # fmt: skip
+
+Pairing = Literal["paired", "unpaired"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting, or a version or digest, in which two runs differ."""
+
+    name: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The differences of two runs, a less b.
+
+    Attributes:
+        a: the name of the first run.
+        b: that of the second.
+        metric: that is compared.
+        pairing: whether both were tested on the same rows.
+        rows: a row a comparison, of the columns `COLUMNS`: the chosen probes of the two runs,
+            baselines, then the sites of both from shallow to deep.
+        settings: in which the runs differ.
+        notes: what should be known of the comparison, in sentences.
+    """
+
+    a: str
+    b: str
+    metric: str
+    pairing: Pairing
+    rows: pd.DataFrame
+    settings: tuple[Setting, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def n_held(self) -> int:
+        """How many differences hold together at the level `LEVEL`."""
+        return int(self.rows["holds"].sum())
+
+    @property
+    def verdict(self) -> str:
+        """The sentence that says how much holds."""
+        return (
+            f"{self.n_held} of {len(self.rows)} differences hold: p below {LEVEL:g}, adjusted by "
+            f"Holm for all {len(self.rows)}."
+        )
+
+
+def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
+    """Return site, position, view and probe of one side of a row in one text.
+
+    >>> place_name(pd.Series({"what": "baseline", "target": "word_identity"}), "a")
+    'word identity'
+    """
+    if row["what"] == "baseline":
+        return str(row["target"]).replace("_", " ")
+    parts = [row[f"site_{side}"], row[f"position_{side}"], row[f"probe_{side}"]]
+    return " ".join(parts + [v for v in (row[f"view_{side}"],) if v != "raw"])
+
+
+def both_places(row: pd.Series) -> str:
+    """Return what a row compares: one place, or those of a and of b where they differ."""
+    a, b = place_name(row, "a"), place_name(row, "b")
+    return a if a == b else f"{a} | {b}"
+
+
+def format_p(value: float) -> str:
+    """Return a p-value with three places, or as below the least of them.
+
+    >>> format_p(0.04), format_p(0.0002), format_p(float("nan"))
+    ('0.040', '<0.001', '-')
+    """
+    if math.isnan(value):
+        return "-"
+    return "<0.001" if value < 0.001 else f"{value:.3f}"

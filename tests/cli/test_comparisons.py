@@ -1,0 +1,101 @@
+"""`compare` and `transfer` as people meet them: tables, exit codes, streams."""
+
+import re
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.cli.main import main
+from tests.pipeline.finished import SITES, guesses, made_rows, write_run
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """A function that runs a command; it returns exit code, stdout and stderr."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["probekit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return end.value.code or 0, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def runs(tmp_path):
+    rows = made_rows()
+    same = guesses(rows, 0.6, 1)
+    return [
+        write_run(tmp_path / name, rows, {SITES[0]: same, SITES[1]: guesses(rows, share, 2)})
+        for name, share in (("a", 0.95), ("b", 0.6))
+    ]
+
+
+def test_compare_says_what_holds(call, runs, tmp_path):
+    code, out, _ = call("compare", *runs, "--out", tmp_path / "found.csv")
+    assert code == 0
+    lines = out.splitlines()
+    (held,) = [line for line in lines if line.rstrip().endswith(" holds")]
+    assert held.startswith(f"{SITES[1]} last logistic")
+    assert "a: made/a" in out
+    assert "1 of " in lines[-2]
+    assert lines[-1].endswith("found.csv")
+    assert len(pd.read_csv(tmp_path / "found.csv")) == len(
+        [line for line in lines if line.rstrip().endswith(("holds", "does not hold"))]
+    )
+
+
+def test_compare_ends_with_the_code_of_its_error(call, runs, tmp_path):
+    code, out, err = call("compare", runs[0], runs[0])
+    assert (code, out) == (2, "")
+    assert "same folder" in err
+    assert call("compare", runs[0], tmp_path / "none")[0] == 3
+    assert call("compare", *runs, "--metric", "f1")[0] == 2
+    assert call("compare", *runs, "--out", "found.pdf")[0] == 2
+    (runs[1] / "results.csv").write_text("changed")
+    assert call("compare", *runs)[0] == 2
+
+
+def test_names_cannot_command_the_terminal(call, tmp_path):
+    rows = made_rows(n_groups=4)
+    guess = {SITES[0]: np.zeros(len(rows), dtype=np.int64)}
+    runs = [write_run(tmp_path / name, rows, guess) for name in ("a[red]\x1b[2J", "b")]
+    code, out, _ = call("compare", *runs)
+    assert code == 0
+    assert "\x1b" not in out
+    assert "made/a[red]<U+001B>[2J" in out
+
+
+def test_transfer_prints_the_matrix_and_last_the_page(call, tmp_path):
+    for seed, (name, colour) in enumerate({"one": "red", "two": "black"}.items()):
+        rows = [
+            {"text": f"The {colour} {noun} {verb}", "label": "xy"[n % 2], "group": noun}
+            for noun in ("house", "door", "river", "garden", "letter", "table", "ship", "horse")
+            for n, verb in enumerate(("was", "is", "stood", "seemed"))
+        ]
+        pd.DataFrame(rows).to_csv(tmp_path / f"{name}.csv", index=False)
+        (tmp_path / f"{name}.yaml").write_text(
+            f"name: {name}\nmodel: {{source: mini}}\ntokens: {{bos: false, position: {{at: last}}}}"
+            f"\ndata: {{name: {name}, format: csv, file: {name}.csv, columns: {{group: group}}}}\n"
+            "probe: {folds: 2, control_draws: 0, bootstrap: 100, C: [0.1]}\n"
+            f"split: {{seed: {seed}}}\n"
+        )
+    files = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
+    options = ("--site", "blocks.1.hook_resid_post", "--kind", "mass_mean", "--null-draws", "2",
+               "--cache", tmp_path / "cache", "--out", tmp_path / "out")  # fmt: skip
+    code, out, err = call("transfer", *files, *options)
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0] == "blocks.1.hook_resid_post mass_mean"
+    assert lines[1].startswith("accuracy, trained on (down)")
+    assert sum(line.startswith("cosine, ") for line in lines) == 2
+    assert lines[-1] == str(tmp_path / "out" / "transfer.html")
+    assert "capture one: 32 of 32" in err
+    assert re.search(r"warning: \d of 8 test rows of two have a group that stands in", err)
+    code, _, err = call("transfer", files[0], "--out", tmp_path / "out")
+    assert code == 2
+    assert "two experiments or more" in err

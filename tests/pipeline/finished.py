@@ -1,0 +1,109 @@
+"""Finished runs made of answers alone: what `compare` reads of a run, without a model."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.pipeline.answers import Speaker
+from probekit.pipeline.kept import KeptSites, Site, file_name
+from probekit.pipeline.probing import COLUMNS
+from probekit.probes.measurement import Measurement
+from probekit.probes.metrics import Answers
+from probekit.provenance import digest
+
+YAML = """\
+name: made
+model: {source: mini}
+data: {name: made, format: csv, file: rows.csv, columns: {id: id, group: group}}
+tokens: {bos: false, position: {at: last}}
+capture: {sites: ["blocks.[01].hook_resid_post"]}
+probe: {baselines: [majority], bootstrap: 400}
+"""
+SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
+LABELS = ("no", "yes")
+
+
+def made_rows(n_groups=60, rows_of_group=4, prefix="g"):
+    """Rows whose labels alternate, with names for examples and groups."""
+    n = n_groups * rows_of_group
+    return pd.DataFrame(
+        {
+            "example": [f"{prefix}{row}" for row in range(n)],
+            "group": [f"{prefix}{row // rows_of_group}" for row in range(n)],
+            "label": np.array(LABELS)[np.arange(n) % 2],
+        }
+    )
+
+
+def guesses(rows, share, seed):
+    """Guesses that are right in about `share` of the groups' rows, alike within a group."""
+    generator = np.random.default_rng(seed)
+    groups = rows["group"].unique()
+    level = dict(zip(groups, generator.normal(0, 0.1, len(groups)), strict=True))
+    right = generator.random(len(rows)) < share + rows["group"].map(level).to_numpy()
+    truth = (rows["label"] == "yes").to_numpy(dtype=np.int64)
+    return np.where(right, truth, 1 - truth)
+
+
+def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), labels=LABELS):
+    """Write a run with the guesses (n_test,) at each site, and return its folder."""
+    folder = Path(folder)
+    folder.mkdir(parents=True)
+    (folder / "experiment.yaml").write_text(YAML)
+    experiment = load_experiment(folder / "experiment.yaml", overrides)
+    position = experiment.tokens.position.text
+    truth = np.searchsorted(np.array(labels), rows["label"].to_numpy(dtype=str))
+    majority = {"baselines": np.zeros_like(truth)} if experiment.probe.baselines else {}
+    table = []
+    for site, guess in (majority | guess_of_site).items():
+        is_site = site != "baselines"
+        who = Speaker(probe, "task") if is_site else Speaker("none", "majority")
+        score = float((guess == truth).mean())
+        n = {"n_train": 10, "n_test": len(rows), "n_groups": rows["group"].nunique()}
+        measured = [
+            Measurement(
+                who.probe, who.target, split, "accuracy", score, score, score, 0.5, **n,
+                C=None, n_iter=None, converged=None, gradient_norm=None, seed=0,
+            )
+            for split in (("test", "validation") if is_site else ("test",))
+        ]  # fmt: skip
+        _keep(folder, site, position, measured, {who: Answers(truth, guess, len(labels))})
+        names = {"run": "made", "model": "mini", "dataset": "made", "position": position}
+        if is_site:
+            names |= {"site": site, "view": "raw", "component": "resid_post"}
+        table += [names | asdict(one) for one in measured]
+    pd.DataFrame(table, columns=list(COLUMNS)).to_csv(folder / "results.csv", index=False)
+    rows.to_csv(folder / "test_rows.csv", index=False)
+    (folder / "config.yaml").write_text(dump_experiment(experiment))
+    write_record(folder, labels)
+    return folder
+
+
+def _keep(folder, site, position, measured, said):
+    origin = {"run": folder.name, "position": position, "site": site}
+    kept = KeptSites(folder, prober=None)  # which is asked for when sites are read, not written
+    kept.write(Path("sites") / file_name(site), origin, Site(measured, said))
+
+
+def write_record(folder, labels=LABELS, dataset="same"):
+    """Write run.json with the digests of the files as they are now."""
+    names = ("config.yaml", "results.csv", "test_rows.csv")
+    model = {
+        "source": "mini", "n_layers": 2, "n_heads": 1, "d_model": 4, "d_vocab": 9, "n_ctx": 8,
+        "parameters": 1,
+    }  # fmt: skip
+    counts = dict.fromkeys(labels, 5)
+    data = {
+        "name": "made", "n_examples": 9, "n_rows": 9, "labels": {"train": counts, "test": counts},
+        "groups": {"train": 3, "test": 3},
+    }  # fmt: skip
+    record = {
+        "run": "made", "key": folder.name, "question": None, "created": "now", "model": model,
+        "data": data, "digests": {"dataset": dataset}, "versions": {"numpy": "2"},
+        "files": {name: digest([(folder / name).read_bytes()]) for name in names},
+    }  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(record))

@@ -1,0 +1,64 @@
+"""The answers that a run keeps give its own numbers again, at heads and at each position."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.compare import compare
+from probekit.pipeline.run import run
+from probekit.report.table import only, selection
+
+YAML = """\
+name: planted
+model: {source: mini, random_weights: false}
+data: {name: planted, format: csv, file: rows.csv,
+       columns: {group: group, start: start, end: end, label: label}}
+tokens: {bos: false, position: {at: span}, sweep: [0, 1]}
+capture: {sites: ["blocks.0.hook_resid_post", "blocks.0.attn.hook_z[head=1,2]"]}
+probe: {folds: 2, control_draws: 1, bootstrap: 100, permutations: 0, description: false, C: [0.1]}
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    nouns = ("house", "door", "river", "garden", "letter", "table", "ship", "horse")
+    rows = [
+        {"text": f"The {colour} {noun} {verb} there", "label": colour, "group": noun,
+         "start": 4, "end": 4 + len(colour)}
+        for noun in nouns for verb in ("was", "is", "stood") for colour in ("red", "black")
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv(folder / "rows.csv", index=False)
+    (folder / "planted.yaml").write_text(YAML)
+    return [
+        run(
+            load_experiment(folder / "planted.yaml", [f"probe.seed={seed}"]),
+            out=folder, cache_root=folder / "cache", page=False,
+        )
+        for seed in (0, 1)
+    ]  # fmt: skip
+
+
+def test_values_are_those_of_the_two_tables(runs):
+    a, b = runs
+    found = compare(a.folder, b.folder)
+    rows = found.rows[found.rows["target"] == "task"]
+    assert len(only(rows, what="site")) + len(only(rows, what="chosen")) >= 6
+    for side, result in (("a", a), ("b", b)):
+        table = only(result.table, target="task", split="test", metric="accuracy")
+        sites = [selection(*pair) for pair in zip(table["site"], table["head"], strict=True)]
+        keys = zip(sites, table["position"], strict=True)
+        values = dict(zip(keys, table["value"], strict=True))
+        for _, row in rows.iterrows():
+            assert row[f"value_{side}"] == values[row[f"site_{side}"], row[f"position_{side}"]]
+    assert np.isfinite(only(rows, what="site")["selectivity_a"]).all()
+    assert {"span", "span+1"} == set(rows["position_a"])
+
+
+def test_a_run_read_back_has_the_scores_that_other_metrics_need(runs):
+    found = compare(runs[0].folder, runs[1].folder, metric="auroc")
+    table = only(runs[0].table, target="task", split="test", metric="auroc")
+    site = found.rows[found.rows["target"] == "task"].iloc[-1]
+    assert np.isclose(table["value"], site["value_a"], atol=1e-6).any()
+    assert any("no scores for auroc" in note for note in found.notes)
