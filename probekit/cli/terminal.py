@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from probekit.model.sites import SITES, site_names
 from probekit.model.sources import KNOWN_MODELS, find_config
 from probekit.pipeline.run import RunResult
 from probekit.pipeline.validate import Validation
+from probekit.probes.trial import Verdict
 from probekit.report.record import load_record
 from probekit.report.table import differs, load_table, selection
 from probekit.report.words import warnings
@@ -125,6 +126,17 @@ def show_validation(validation: Validation) -> None:
             f"{validation.minutes:.1f} minutes of capture on this machine (probing comes on top)."
         )
     click.echo("ok" if validation.ok else "not ok")
+
+
+def show_verdicts(verdicts: Sequence[Verdict]) -> None:
+    """Print a line for each verdict, then how many there are and how many are bad."""
+    shown = Table("check", "kind", "expected", "found", "ok", box=None, pad_edge=False)
+    for one in verdicts:
+        told = (one.check, one.kind, one.expected, one.found, "yes" if one.ok else "NO")
+        shown.add_row(*map(Text, told))
+    _print(shown)
+    n_bad = sum(not one.ok for one in verdicts)
+    click.echo(f"{len(verdicts)} checks, {n_bad} failed.")
 
 
 def show_models() -> None:
