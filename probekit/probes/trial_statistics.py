@@ -40,14 +40,14 @@ def uniform_p_values(tools: Tools, size: Size) -> Iterator[Verdict]:
 
 
 def _p_of_chance(tools: Tools, seed: int, by_group: bool) -> tuple[float, float]:
-    """Return the p-value of one site, and of the best of five, with guesses alike in a group."""
+    """Return the p-value of one site, and of the best of five."""
     generator = np.random.default_rng(seed)
-    # Groups of many sizes, as scores would tie too often if they moved in equal steps.
-    group = np.repeat(np.arange(80), generator.integers(1, 9, size=80))
-    truth = generator.integers(2, size=80)[group]
-    if not by_group:
-        truth = generator.integers(2, size=len(group))
-    guesses = generator.integers(2, size=(5, 80))[:, group]
+    # Many rows, in groups of many sizes: p-values of scores that often tie are too large.
+    group = np.repeat(np.arange(240), generator.integers(1, 9, size=240))
+    # A row is alike with those of its group in both labels and guesses, or in neither.
+    own = group if by_group else np.arange(len(group))
+    truth = generator.integers(2, size=len(group))[own]
+    guesses = generator.integers(2, size=(5, len(group)))[:, own]
     permuted = tools.permute(truth, group, 199, seed)
     scores = np.stack([np.mean(permuted == guess, axis=1) for guess in guesses])
     found = p_values(np.mean(guesses == truth, axis=1), scores)
