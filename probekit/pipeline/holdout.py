@@ -14,6 +14,7 @@ from probekit.data.splits import (
     given_split,
     grouped_split,
     joined_groups,
+    unlabelled_split,
     without_repeated,
     without_shared_words,
 )
@@ -44,13 +45,16 @@ def hold_out(
 
 def _split_examples(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> Split:
     """Return the split that the data give, else one drawn by groups."""
+    has_classes = experiment.probe.reads == "classes"
     if experiment.data.test is not None or experiment.data.columns.split is not None:
-        return given_split(dataset)
+        return given_split(dataset, has_classes=has_classes)
     settings, groups = experiment.split, dataset.groups
     if settings.word_disjoint:
         labels_of_row, groups_of_row = dataset.labels[plan.example], groups[plan.example]
         groups = groups.copy()
         groups[plan.example] = joined_groups(labels_of_row, groups_of_row, words)
+    if not has_classes:
+        return unlabelled_split(groups, test=settings.test, seed=settings.seed)
     return grouped_split(dataset.labels, groups, test=settings.test, seed=settings.seed)
 
 

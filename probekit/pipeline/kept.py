@@ -69,7 +69,7 @@ class KeptSites:
                 return None
             measurements = [Measurement(**entry) for entry in content["measurements"]]
             n_classes = len(self._prober.data.classes)
-            return Site(measurements, unpack(answers, self._prober.truth, n_classes))
+            return Site(measurements, unpack(answers, self._prober.truth_of, n_classes))
         except (FileNotFoundError, *_NOT_WHOLE):
             return None
         except OSError as error:

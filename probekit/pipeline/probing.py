@@ -60,9 +60,9 @@ def _make_prober(
         test=prepared.test,
         typical=at.typical,
         texts=prepared.texts,
-        examples=prepared.example,
+        examples=prepared.wholes,
     )
-    with experiment.at("probe"):
+    with experiment.at("probe", "kinds"):
         settings = experiment.probe.settings(device)
     return Prober(data, settings)
 

@@ -17,9 +17,11 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.sites import layer_of
 from probekit.pipeline.prepare import Prepared
 from probekit.probes.curve import Prober
+from probekit.probes.data import Reads
 from probekit.report.table import chosen_row
 
 SHOWN_PER_LABEL = 2
+MOST_SHOWN = 30  # labels of which examples are shown: numbers may all differ
 MOST_LOST = 0.05  # above this share of examples without a row, the rest is another data set
 LEAST_SEEN = 0.5  # below this share of known words a control says little
 
@@ -47,7 +49,10 @@ def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) 
         "name": dataset.name,
         "n_examples": len(dataset),
         "n_rows": len(prepared.labels),
-        "labels": {side: _counts(prepared.labels[chosen]) for side, chosen in rows.items()},
+        "labels": {
+            side: _counts(prepared.labels[chosen], probers[0].settings.reads)
+            for side, chosen in rows.items()
+        },
         "groups": {side: len(np.unique(prepared.groups[r])) for side, r in rows.items()},
         "examples": [
             {"text": e.text, "span": e.span, "label": e.label, "split": side}
@@ -65,7 +70,11 @@ def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) 
 
 def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     """Return what was found in the data, in what they lost, and in their words; errors first."""
-    found = list(check_dataset(prepared.dataset, prepared.split))
+    found = list(
+        check_dataset(
+            prepared.dataset, prepared.split, has_classes=probers[0].settings.reads == "classes"
+        )
+    )
     n_lost = prepared.n_read - len(prepared.dataset)
     if n_lost > MOST_LOST * prepared.n_read:
         told = f"{n_lost:,} of {prepared.n_read:,} examples give no row; the notes say why."
@@ -105,7 +114,10 @@ def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, s
     }
 
 
-def _counts(labels: Any) -> dict[str, int]:
+def _counts(labels: Any, read_as: Reads) -> dict[str, int]:
+    """Return how many rows have each label; numbers and heads are counted together."""
+    if read_as != "classes":
+        return {read_as: len(labels)}
     names, counts = np.unique(labels, return_counts=True)
     return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
 
@@ -113,7 +125,7 @@ def _counts(labels: Any) -> dict[str, int]:
 def _a_few(dataset: Dataset, indices: IntArray) -> list[Any]:
     """Return the first examples of each label, no two of one group."""
     shown: list[Any] = []
-    for label in sorted(set(dataset.labels[indices])):
+    for label in sorted(set(dataset.labels[indices]))[:MOST_SHOWN]:
         of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]
         by_group = {example.group: example for example in reversed(of_label)}
         shown += list(reversed(by_group.values()))[:SHOWN_PER_LABEL]

@@ -15,11 +15,16 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from probekit.errors import DataError
-from probekit.probes.company import Sample, draw_controls, label_baselines, number_baselines
-from probekit.probes.controls import majority_guess
+from probekit.probes.company import (
+    Sample,
+    draw_controls,
+    label_baselines,
+    number_baselines,
+    uninformed,
+)
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, check_known, numbers
-from probekit.probes.description import Block, OnlineCode, blocks, tempered
-from probekit.probes.design import Features, Floats
+from probekit.probes.description import blocks
+from probekit.probes.design import Features
 from probekit.probes.folds import group_folds, sample_groups
 from probekit.probes.kinds.layers import Solution
 from probekit.probes.learning import learning_sizes, subsets
@@ -35,9 +40,11 @@ from probekit.probes.measurement import (
     measure_selectivity,
 )
 from probekit.probes.metrics import Answers, Resamples
+from probekit.probes.online import OnlineCoding
 from probekit.probes.regression import NumberAnswers
 from probekit.probes.solver import Codes, OnFit
-from probekit.probes.wholes import Wholes, chain_answers, text_answers, tree_answers
+from probekit.probes.whole_kinds import WholeReader
+from probekit.probes.wholes import first_rows
 
 # With a smaller share of typical rows, their spread would say little of that of all.
 LEAST_TYPICAL = 0.5
@@ -90,15 +97,22 @@ class Prober:
         self.data = data
         self.settings = settings or ProbeSettings()
         tasks = {spec.task for spec in self.settings.kinds}
-        if tasks & {"classification", "text"}:
+        if self.settings.reads == "classes":
             check_known(data)
+        # Where only texts are read, a text counts once whatever the number of its tokens.
+        self._judged = first_rows(data) if tasks == {"text"} else data
         self._task = self._column(data.y)
-        self._test = self._rows(data.test)
+        self._test = self._rows(self._judged.test)
         self._train = self._rows(self._sample_training_rows())
         fitted = self._train.numbers
-        drawn = draw_controls(data, self.settings, fitted) if tasks != {"tree"} else []
+        self._wholes = WholeReader.of(data, self.settings, fitted)
+        if self.settings.reads == "trees":
+            self._wholes.check_trees()
+        wants_control = self.settings.reads != "trees"
+        drawn = draw_controls(data, self.settings, fitted) if wants_control else []
         self._controls = [self._column(labels) for labels in drawn]
-        stratify = np.zeros(len(fitted)) if self.settings.reads_numbers else data.y[fitted]
+        is_class = self.settings.reads == "classes"
+        stratify = data.y[fitted] if is_class else np.zeros(len(fitted))
         self._folds = group_folds(
             stratify, data.groups[fitted], self.settings.folds, self.settings.seed
         )
@@ -110,11 +124,6 @@ class Prober:
         return float(np.isin(types[self._test.numbers], types[self._train.numbers]).mean())
 
     @property
-    def truth(self) -> Column:
-        """The label codes, or numbers, (n_test,) of the rows that are scored."""
-        return self._task[self._test.numbers]
-
-    @property
     def test_resamples(self) -> Resamples:
         """The resamples of the groups of the rows that are scored."""
         return self._test.resamples
@@ -123,6 +132,15 @@ class Prober:
     def test_rows(self) -> Codes:
         """The numbers (n_test,) of the rows that are scored."""
         return self._test.numbers
+
+    def rows_of(self, probe: str) -> Codes:
+        """Return the numbers of the rows that a kind is scored on; of a text, its first token."""
+        texts = {spec.text for spec in self.settings.kinds if spec.task == "text"}
+        return self._wholes.test.first if probe in texts else self._test.numbers
+
+    def truth_of(self, probe: str) -> Column:
+        """Return the label codes, or numbers, of the rows that a kind is scored on."""
+        return self._task[self.rows_of(probe)]
 
     def site(
         self, X: Features, *, random: bool = False, on_fit: OnFit | None = None
@@ -153,14 +171,16 @@ class Prober:
 
     def baselines(self) -> dict[Target, tuple[tuple[Measurement, ...], Said]]:
         """Return measurements and test answers of each guess made without activations."""
-        if {spec.task for spec in self.settings.kinds} == {"tree"}:
-            return {}
         settings = self.settings
-        sample = Sample.of(self.data, self._train.numbers, self._folds, settings.seed)
+        if settings.reads == "trees":
+            return {}
+        sample = Sample.of(self._judged, self._train.numbers, self._folds, settings.seed)
         guesses = number_baselines if settings.reads_numbers else label_baselines
         found: dict[Target, tuple[tuple[Measurement, ...], Said]] = {}
-        for target, answers, n_train in guesses(self.data, self._task, sample, settings.baselines):
-            reading = Reading(answers, self._uninformed(self._task, answers), self._test.resamples)
+        for target, answers, n_train in guesses(
+            self._judged, self._task, sample, settings.baselines
+        ):
+            reading = self._reading(self._task, self._test, answers)
             origin = Origin("none", target, settings.seed, n_train)
             found[target] = tuple(measure(origin, "test", [reading])), answers
         return found
@@ -173,12 +193,12 @@ class Prober:
         return np.searchsorted(classes, labels).clip(max=len(classes) - 1)
 
     def _sample_training_rows(self) -> Codes:
-        train, limit = self.data.train, self.settings.fit_rows
+        train, limit = self._judged.train, self.settings.fit_rows
         if limit is None:
             return train
         kept = train[sample_groups(self.data.groups[train], limit, self.settings.seed)]
         lost = sorted(set(self.data.classes) - set(self.data.y[kept]))
-        if lost and not self.settings.reads_numbers:
+        if lost and self.settings.reads == "classes":
             raise DataError(
                 f"fit_rows is {limit}, which leaves no training row of the label {str(lost[0])!r} "
                 f"({len(lost)} labels in all are lost). Raise `fit_rows`, or take another `seed`."
@@ -224,13 +244,13 @@ class Prober:
             self._reading(column, self._test, self._said(spec, one.solution, outside, column))
             for column, one in zip(columns, tuned, strict=True)
         ]
-        target: Target = "random_weights" if random else "task"
+        target = _target(random)
         measured = self._measure(spec, target, columns[:1], tuned[:1], tests[:1])
         if len(columns) > 1:
             measured += self._measure(spec, "control", columns[1:], tuned[1:], tests[1:])
             measured.append(self._selectivity(spec, tuned[0], tests))
         if self.settings.description and not self.settings.reads_numbers:
-            measured += self._description(spec, machine, inside, own, tuned, target)
+            measured += self._coding.lengths(spec, machine, inside, own, tuned, target)
         if self.settings.learning_steps and not random:
             measured += self._learning(spec, machine, inside, outside, tuned[0])
         return ProbeResult(spec, tuple(measured), tests[0].answers, tuned[0].solution)
@@ -247,21 +267,7 @@ class Prober:
         return Answers(truth, scores.argmax(axis=1), n_classes, scores, spec.logits)
 
     def _reading(self, column: Column, rows: _Rows, said: Said) -> Reading:
-        return Reading(said, self._uninformed(column, said), rows.resamples)
-
-    def _uninformed(self, column: Column, said: Said) -> Said:
-        """Return the answers of one who knows the training labels, and nothing of the rows."""
-        known = column[self.data.train]
-        if isinstance(said, NumberAnswers):
-            return NumberAnswers(said.truth, np.full(len(said.truth), known.mean()))
-        assert isinstance(said, Answers)
-        guess = majority_guess(known, len(said.truth))
-        if said.scores is None:
-            return Answers(said.truth, guess, said.n_classes)
-        with np.errstate(divide="ignore"):
-            shares = np.log(np.bincount(known, minlength=said.n_classes) / len(known))
-        scores = np.tile(shares, (len(said.truth), 1))
-        return Answers(said.truth, guess, said.n_classes, scores, said.scores_are_log_probabilities)
+        return Reading(said, uninformed(column[self._judged.train], said), rows.resamples)
 
     def _measure(
         self,
@@ -302,61 +308,10 @@ class Prober:
         return measure_selectivity(origin.of_columns([tuned]), self._main_metric, task, controls)
 
     @cached_property
-    def _blocks(self) -> list[Block]:
-        groups = self.data.groups[self._train.numbers]
-        return blocks(groups, len(self.data.classes), self.settings.seed)
-
-    def _description(
-        self,
-        spec: ProbeSpec,
-        machine: Machine,
-        X: Features,
-        columns: Sequence[Column],
-        tuned: Sequence[Tuned],
-        target: Target,
-    ) -> list[Measurement]:
-        """Return the lengths of the labels, coded online, and of the control labels."""
-        shares = [np.isin(np.arange(len(X)), block.fitted) for block in self._blocks[1:]]
-        paths = machine.refit(X, columns, tuned, shares)
-        codes = [
-            self._code(spec, X, column, path) for column, path in zip(columns, paths, strict=True)
-        ]
-        origin = Origin(spec.text, target, self.settings.seed, len(X))
-        measured = self._coded(origin, codes[:1], tuned[:1], paths[:1])
-        if len(columns) > 1:
-            control = replace(origin, target="control")
-            measured += self._coded(control, codes[1:], tuned[1:], paths[1:])
-        return measured
-
-    def _coded(
-        self,
-        origin: Origin,
-        codes: Sequence[OnlineCode],
-        tuned: Sequence[Tuned],
-        paths: Sequence[Sequence[Solution]],
-    ) -> list[Measurement]:
-        fits = [fit for path in paths for fit in path]
-        uniform = [
-            OnlineCode(np.full_like(c.bits, np.log2(c.n_classes)), c.n_classes) for c in codes
-        ]
-        readings = [
-            Reading(code, plain, self._train.resamples)
-            for code, plain in zip(codes, uniform, strict=True)
-        ]
-        return measure(origin.of_columns(tuned).of_fits(fits), "online", readings)
-
-    def _code(
-        self, spec: ProbeSpec, X: Features, column: Column, path: Sequence[Solution]
-    ) -> OnlineCode:
-        n_classes = len(self.data.classes)
-        tables: list[Floats] = []
-        for block, solution in zip(self._blocks[1:], path, strict=True):
-            scores = solution.class_scores(X[block.coded], n_classes)
-            if not spec.logits:
-                known = solution.class_scores(X[block.fitted], n_classes)
-                scores = scores * tempered(known, column[block.fitted])
-            tables.append(log_softmax(scores, axis=1))
-        return OnlineCode.of_blocks(self._blocks, tables, column)
+    def _coding(self) -> OnlineCoding:
+        groups, n_classes = self.data.groups[self._train.numbers], len(self.data.classes)
+        coded = blocks(groups, n_classes, self.settings.seed)
+        return OnlineCoding(coded, self._train.resamples, n_classes, self.settings.seed)
 
     def _learning(
         self, spec: ProbeSpec, machine: Machine, X: Features, outside: Features, tuned: Tuned
@@ -376,43 +331,21 @@ class Prober:
         return measured
 
     def _by_text(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> ProbeResult:
-        train, test = self._wholes
-        probe = spec.build(self.settings)
-        probe.fit(X[train.rows], self._task[train.rows], train.whole_of_row)
+        # A label of chance for each word would give one text several.
+        has_control = self.settings.control_by == "group" and not random
+        columns = [self._task, *(self._controls if has_control else [])]
+        measured, said = self._wholes.texts(spec, X, columns, _target(random))
         on_fit(1, 1)
-        said = text_answers(probe, X, self._task, test, len(self.data.classes))
-        return self._whole(spec, random, said, self._uninformed(self._task, said), probe)
+        return ProbeResult(spec, measured, said)
 
     def _by_tree(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> ProbeResult:
-        train, test = self._wholes
-        heads, probe = self.data.y, spec.build(self.settings)
-        probe.fit(X[train.rows], heads[train.rows], train.whole_of_row)
+        measured, said = self._wholes.trees(spec, X, _target(random))
         on_fit(1, 1)
-        said = tree_answers(probe, X, heads, test)
-        return self._whole(spec, random, said, chain_answers(probe, heads, test), probe)
+        return ProbeResult(spec, measured, said)
 
-    @cached_property
-    def _wholes(self) -> tuple[Wholes, Wholes]:
-        """The texts or sentences of the fitted rows and of the test rows."""
-        examples = self.data.examples
-        fitted, tested = np.sort(self._train.numbers), np.sort(self._test.numbers)
-        return Wholes.of(fitted, examples), Wholes.of(tested, examples)
 
-    def _whole(
-        self, spec: ProbeSpec, random: bool, said: Said, uninformed: Said, probe: object
-    ) -> ProbeResult:
-        """Return what a kind found that reads texts or trees, each of which counts once."""
-        train, test = self._wholes
-        target: Target = "random_weights" if random else "task"
-        origin = Origin(
-            spec.text, target, self.settings.seed, len(train.first),
-            C=getattr(probe, "C_", None),
-            n_iter=getattr(probe, "n_iter_", None),
-            converged=getattr(probe, "converged_", None),
-        )  # fmt: skip
-        resamples = self._rows(test.first).resamples
-        measured = measure(origin, "test", [Reading(said, uninformed, resamples)])
-        return ProbeResult(spec, tuple(measured), said)
+def _target(random: bool) -> Target:
+    return "random_weights" if random else "task"
 
 
 def _part(on_fit: OnFit | None, number: int, n_parts: int) -> OnFit:

@@ -7,9 +7,9 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
 from probekit.errors import ConfigError, DataError
+from probekit.probes.design import shared
 from probekit.probes.estimator import LinearProbe
 from probekit.probes.saved import SavedProbe
-from probekit.probes.solver import Fit, fold, prepare
 
 
 def raw_rows(seed, n_samples=80, n_features=7):
@@ -47,9 +47,8 @@ def test_the_bias_of_raw_rows_is_less_the_scaled_mean(make_facts):
     scaled_scores = (scaler.transform(X) @ w.T + b)[:, 0]
     saved = SavedProbe((raw,), ("no", "yes"), make_facts())
     np.testing.assert_allclose(saved.scores(X), scaled_scores, atol=1e-9)
-    design = prepare(X)
-    fit = Fit(np.array([0, 1]), w @ design.axes, b, 0, True, 0.0)
-    for ours, theirs in zip(fold(design, fit), raw, strict=True):
+    design = shared(X, [np.ones(len(X))], np.ones(len(X), dtype=bool))
+    for ours, theirs in zip(design.fold(w, b), raw, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)
     unfolded = SavedProbe(((raw[0], b),), ("no", "yes"), make_facts())
     assert np.abs(unfolded.scores(X) - scaled_scores).min() > 1
