@@ -34,7 +34,7 @@ def test_the_python_runs_with_the_output_shown(repository):
 @pytest.fixture
 def workplace(tmp_path, repository, readme, monkeypatch):
     """A folder with the README's own YAML, a CSV that fits it, and the shipped experiments."""
-    yaml, _ = blocks(readme, "yaml")
+    yaml, *_ = blocks(readme, "yaml")
     (tmp_path / "my_question.yaml").write_text(yaml)
     rows = [
         {"text": f"The {size} {noun} was {end}", "label": size, "topic": noun}
@@ -63,7 +63,7 @@ def test_every_command_runs(readme, workplace, monkeypatch, capsys):
 
 
 def test_the_keys_that_say_where_to_probe_are_right(readme, tmp_path):
-    _, where = blocks(readme, "yaml")
+    _, where, _ = blocks(readme, "yaml")
     begin = "name: where\nmodel: {source: mini}\n"
     columns = "columns: {start: start, end: end}"
     data = f"data: {{name: where, format: csv, file: where.csv, {columns}}}\n"
@@ -84,6 +84,18 @@ def test_the_keys_that_say_where_to_probe_are_right(readme, tmp_path):
     prepared = prepare(load_experiment(tmp_path / "where.yaml"))
     assert len(prepared.positions) == 4
     assert len(prepared.selections) == 6 + 6 * 8 + 2 + 1
+
+
+def test_the_keys_that_say_which_probe_are_right(readme, repository, tmp_path):
+    _, _, probe = blocks(readme, "yaml")
+    shipped = (repository / "experiments" / "quickstart.yaml").read_text()
+    root = f"root: {repository / 'data'}"
+    (tmp_path / "which.yaml").write_text(shipped.replace("root: ../data", root) + probe)
+    experiment = load_experiment(tmp_path / "which.yaml")
+    assert [spec.text for spec in experiment.probe.settings().kinds] == [
+        "logistic", "mass_mean:covariance", *(f"k_sparse:{k}" for k in (1, 4, 16, 64)), "mlp:64",
+    ]  # fmt: skip
+    assert len(prepare(experiment).splits) == 5
 
 
 def test_files_that_are_named_are_there(readme, repository):

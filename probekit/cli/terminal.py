@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
-import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -23,13 +22,17 @@ from probekit.model.sources import KNOWN_MODELS, find_config
 from probekit.pipeline.run import RunResult
 from probekit.pipeline.validate import Validation
 from probekit.probes.trial import Verdict
+from probekit.report.differences import compare, load_differences
+from probekit.report.doubts import warnings
 from probekit.report.record import load_record
-from probekit.report.table import differs, load_table, selection
-from probekit.report.words import warnings
+from probekit.report.sites import SiteRow, filled_columns, site_rows
+from probekit.report.style import format_number, metric_name
+from probekit.report.table import load_table, main_metric
 from probekit.watcher import Watcher
 
 _SECONDS_BETWEEN_LINES = 10
-_PLACE = ("site", "head", "position")  # the columns that tell what a row was measured on
+_LEFT_OUT = ("cross-validated", "selectivity", "C")  # the page has them
+_SHORT = {"control task": "control"}
 
 
 class _Bars:
@@ -78,40 +81,66 @@ def watching() -> Iterator[Watcher]:
 
 
 def show_results(result: RunResult) -> None:
-    """Print accuracy per site with its company, the chosen site marked."""
-    table = result.table
-    scores = table[(table["metric"] == "accuracy") & (table["split"] == "test")]
-    best = result.record["best"]
-    is_sweep = differs(scores["position"])
+    """Print the main score per site with its company, a block for each kind of probe and position.
+
+    The chosen site is marked.
+    """
+    table = load_table(result.results)
+    rows = site_rows(table)
+    columns = [name for name in filled_columns(rows) if name not in _LEFT_OUT]
+    blocks: dict[tuple[str, str], list[SiteRow]] = {}
+    for row in rows:
+        blocks.setdefault((row.probe, row.position), []).append(row)
+    for number, (names, block) in enumerate(blocks.items()):
+        several = [len(set(column)) > 1 for column in zip(*blocks, strict=True)]
+        heading = " at ".join(name for name, differ in zip(names, several, strict=True) if differ)
+        if heading:
+            click.echo(f"{chr(10) * (number > 0)}{heading}")
+        _print(_block(block, columns))
+    if any(row.chosen for row in rows):
+        click.echo("* chosen by cross-validation.")
+    baselines = _baselines(table, several_positions=len({row.position for row in rows}) > 1)
+    if baselines:
+        click.echo(f"Without the network: {baselines}.")
+
+
+def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
+    """Return the lines of one kind of probe, with the interval of the main score."""
     shown = Table(box=None, pad_edge=False)
-    for column in ("site", "accuracy", "95 % interval", "control", "random weights"):
-        shown.add_column(
-            column, justify="left" if column == "site" else "right", no_wrap=column != "site"
-        )
-    for row in scores[scores["target"] == "task"].to_dict("records"):
-        place = {name: None if pd.isna(row[name]) else row[name] for name in _PLACE}
-        at_place = [_equal(scores[name], value) for name, value in place.items()]
-        beside = scores[np.logical_and.reduce(at_place)]
-        chosen = best is not None and all(best[name] == place[name] for name in place)
-        at = f" at {row['position']}" if is_sweep else ""
-        shown.add_row(
-            Text(f"{selection(row['site'], place['head'])}{at}{' *' if chosen else ''}"),
-            _number(row["value"]),
-            f"{_number(row['ci_low'])} to {_number(row['ci_high'])}",
-            *(_value(beside, target) for target in ("control", "random_weights")),
-        )
-    _print(shown)
-    words = ", ".join(
-        f"{str(row['target']).replace('_', ' ')} {_number(row['value'])}"
-        f"{' at ' + row['position'] if is_sweep else ''}"
-        for row in scores[scores["site"].isna()].to_dict("records")
+    shown.add_column("site")
+    filled = [name for name in columns if any(name in row.cells for row in rows)]
+    for name in filled:
+        heads = (_SHORT.get(name, name), "95 % interval")[
+            : 1 + (name == metric_name(rows[0].metric))
+        ]
+        for head in heads:
+            shown.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        cells = []
+        for name in filled:
+            value, below = row.cells.get(name, ("-", ""))
+            is_main = name == metric_name(row.metric)
+            cells += [value, below.strip("[]").replace(", ", " to ")] if is_main else [value]
+        shown.add_row(Text(f"{row.site}{' *' if row.chosen else ''}"), *cells)
+    return shown
+
+
+def _baselines(table: pd.DataFrame, *, several_positions: bool) -> str:
+    """Return what is guessed without activations, by the main metric."""
+    rows = table[(table["site"] == "") & (table["split"] == "test")]
+    rows = rows[rows["metric"] == main_metric(rows)]
+    return ", ".join(
+        f"{str(row['target']).replace('_', ' ')} {format_number(row['value'])}"
+        f"{' at ' + row['position'] if several_positions else ''}"
+        for row in rows.to_dict("records")
     )
-    click.echo(f"* chosen by cross-validation. Without the network: {words}.")
 
 
 def show_warnings(result: RunResult) -> None:
     """Print, on stderr, what should be read before the numbers are quoted."""
-    for sentence in warnings(load_table(result.results), load_record(result.folder / "run.json")):
+    table = load_table(result.results)
+    comparisons = compare(table, load_differences(result.folder / "differences.csv"))
+    for sentence in warnings(table, load_record(result.folder / "run.json"), comparisons):
         click.echo(f"warning: {sentence}", err=True)
 
 
@@ -174,19 +203,6 @@ def _axis(axis: str, config: GPT2Config) -> str:
 
 def _n_parameters(config: GPT2Config) -> int:
     return sum(parameter.numel() for parameter in GPT2(config, seed=None).parameters())
-
-
-def _equal(column: pd.Series[Any], value: Any) -> pd.Series[bool]:
-    return column.isna() if value is None else column == value
-
-
-def _value(rows: pd.DataFrame, target: str) -> str:
-    values = rows.loc[rows["target"] == target, "value"]
-    return _number(values.iloc[0]) if len(values) else "-"
-
-
-def _number(value: Any) -> str:
-    return "-" if value is None or pd.isna(value) else f"{float(value):.3f}"
 
 
 def _print(table: Table) -> None:

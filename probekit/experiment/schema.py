@@ -143,6 +143,13 @@ class Split(Section):
     """How rows are held out; share and seed serve where the data do not say it themselves."""
 
     test: float = Field(0.25, gt=0, lt=1, description="share of the rows")
+    folds: int | None = Field(
+        None,
+        ge=2,
+        le=100,
+        description="in place of one test part: hold each of so many parts out in turn, with C "
+        "chosen inside each (nested cross-validation), and score all of them together",
+    )
     seed: Seed = Field(0, description="draws the groups that are held out")
     drop_repeated: bool = Field(
         False, description="leave out test rows whose text and span stand in the training rows too"
@@ -151,6 +158,12 @@ class Split(Section):
         False,
         description="leave out rows until no probed word stands on both sides, whatever its case",
     )
+
+    @model_validator(mode="after")
+    def _nested_folds_stand_alone(self) -> Split:
+        if self.folds is not None and (self.drop_repeated or self.word_disjoint):
+            raise broken("`folds` holds every row out once, and can leave none out", "folds")
+        return self
 
 
 class Capture(Section):
@@ -228,6 +241,13 @@ class Experiment(Section):
         """Return the experiment that probes at one position, such as one of a sweep."""
         tokens = self.tokens.model_copy(update={"position": position, "sweep": ()})
         return self.model_copy(update={"tokens": tokens})
+
+    @model_validator(mode="after")
+    def _nested_folds_split_themselves(self) -> Experiment:
+        is_given = self.data.test is not None or self.data.columns.split is not None
+        if self.split.folds is not None and is_given:
+            raise broken("`split.folds` is for data that give no split", "split", "folds")
+        return self
 
     @model_validator(mode="after")
     def _spans_are_there_where_needed(self) -> Experiment:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +19,37 @@ from probekit.data.splits import (
     without_shared_words,
 )
 from probekit.experiment.schema import Experiment
+from probekit.probes.folds import group_folds
 
 Words = npt.NDArray[np.str_]
 
 
-def hold_out(
-    dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment
-) -> tuple[Dataset, Split, Split]:
-    """Return the data with notes of what is left out, the split of examples and that of rows.
+@dataclass(frozen=True)
+class HoldOut:
+    """What is trained and tested on.
+
+    Attributes:
+        dataset: the data with notes of what is left out.
+        examples: their split; of a nested cross-validation the first.
+        rows: the split of rows, or every one of a nested cross-validation.
+    """
+
+    dataset: Dataset
+    examples: Split
+    rows: tuple[Split, ...]
+
+
+def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> HoldOut:
+    """Return what is trained and tested on.
 
     `words` (n_rows,) are those of the rows; examples of which no row is left are on neither side.
 
     Raises:
         DataError: the data cannot be split, or nothing would be left of a side.
     """
+    if experiment.split.folds is not None:
+        has_classes = experiment.probe.reads == "classes"
+        return _nested(dataset, plan, experiment.split.folds, experiment.split.seed, has_classes)
     split = _split_examples(dataset, plan, words, experiment)
     if experiment.split.drop_repeated:
         dataset, split = _drop_repeated(dataset, split)
@@ -40,7 +57,27 @@ def hold_out(
     if experiment.split.word_disjoint:
         dataset, rows = _drop_shared_words(dataset, plan, words, rows, experiment)
         split = Split(*(np.unique(plan.example[side]) for side in (rows.train, rows.test)))
-    return dataset, split, rows
+    return HoldOut(dataset, split, (rows,))
+
+
+def _nested(dataset: Dataset, plan: RowPlan, folds: int, seed: int, has_classes: bool) -> HoldOut:
+    """Return the splits in which each fold of the groups is tested once."""
+    # Numbers and heads have no classes to spread evenly.
+    labels = dataset.labels if has_classes else np.zeros(len(dataset))
+    fold = group_folds(labels, dataset.groups, folds, seed)
+    of_row = fold[plan.example]
+    note = (
+        f"nested cross-validation: each of {folds} parts is tested once by probes fitted on the "
+        "others; counts and findings are those of the first"
+    )
+    return HoldOut(
+        replace(dataset, notes=(*dataset.notes, note)),
+        Split(*(np.flatnonzero(side) for side in (fold != 0, fold == 0))),
+        tuple(
+            Split(*(np.flatnonzero(side) for side in (of_row != part, of_row == part)))
+            for part in range(folds)
+        ),
+    )
 
 
 def _split_examples(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> Split:

@@ -47,9 +47,10 @@ class Prepared:
         positions: what is probed one after the other, each with as many rows: those of a sweep, or
             the one.
         labels: of each row at any of the positions, shape (n_rows,).
+        example: the number of the example of each row, shape (n_rows,).
         groups: of each row, shape (n_rows,).
-        train: numbers of the training rows.
-        test: numbers of the test rows.
+        splits: numbers of the training rows and of the test rows; several splits for a nested
+            cross-validation.
     """
 
     dataset: Dataset
@@ -64,8 +65,17 @@ class Prepared:
     example: IntArray
     labels: StringArray
     groups: StringArray
-    train: IntArray
-    test: IntArray
+    splits: tuple[Split, ...]
+
+    @property
+    def train(self) -> IntArray:
+        """Numbers of the training rows, of the first split if there are several."""
+        return self.splits[0].train
+
+    @property
+    def test(self) -> IntArray:
+        """Numbers of the test rows, of the first split if there are several."""
+        return self.splits[0].test
 
     @property
     def texts(self) -> npt.NDArray[np.object_]:
@@ -117,11 +127,12 @@ def prepare(experiment: Experiment) -> Prepared:
     dataset, tokens, plans = plan_positions(dataset, tokens, experiment)
     positions = position_rows(experiment, dataset, tokenizer, tokens, plans)
     plan, words = plans[0], positions[0].types  # a sweep has the same examples at every offset
-    dataset, split, rows = hold_out(dataset, plan, words, experiment)
+    held_out = hold_out(dataset, plan, words, experiment)
+    dataset = held_out.dataset
     return Prepared(
         dataset=dataset,
         n_read=n_read,
-        split=split,
+        split=held_out.examples,
         tokenizer=tokenizer,
         tokens=tokens,
         plan=interleave(plans),
@@ -131,8 +142,7 @@ def prepare(experiment: Experiment) -> Prepared:
         example=plan.example,
         labels=dataset.labels[plan.example].astype(str),
         groups=dataset.groups[plan.example].astype(str),
-        train=rows.train,
-        test=rows.test,
+        splits=held_out.rows,
     )
 
 

@@ -52,16 +52,19 @@ def make_probers(
 def _make_prober(
     experiment: Experiment, prepared: Prepared, at: PositionRows, device: str
 ) -> Prober:
-    data = ProbeData(
-        y=prepared.labels,
-        groups=prepared.groups,
-        types=at.types,
-        train=prepared.train,
-        test=prepared.test,
-        typical=at.typical,
-        texts=prepared.texts,
-        examples=prepared.wholes,
-    )
+    data = [
+        ProbeData(
+            y=prepared.labels,
+            groups=prepared.groups,
+            types=at.types,
+            train=split.train,
+            test=split.test,
+            typical=at.typical,
+            texts=prepared.texts,
+            examples=prepared.wholes,
+        )
+        for split in prepared.splits
+    ]
     with experiment.at("probe", "kinds"):
         settings = experiment.probe.settings(device)
     return Prober(data, settings)
@@ -138,8 +141,8 @@ class _Inner:
 def _baselines(prober: Prober) -> Site:
     found = prober.baselines()
     return Site(
-        [measurement for measured, _ in found.values() for measurement in measured],
-        {Speaker("none", target): said for target, (_, said) in found.items()},
+        [measurement for result in found.values() for measurement in result.measurements],
+        {Speaker("none", target): result.said for target, result in found.items()},
     )
 
 
@@ -160,6 +163,7 @@ def _measure(
         )
         for result in results:
             site.measurements.extend(result.measurements)
+            assert result.spec is not None
             site.said[Speaker(result.spec.text, target)] = result.said
             if not is_random and result.solution is not None:
                 path = folder / result.spec.text.replace(":", "-")
@@ -176,17 +180,18 @@ def _save(
     selection: Probed,
 ) -> None:
     """Keep a fitted probe; one that knows fewer than all classes has no scores for the rest."""
-    solution = result.solution
+    spec, solution = result.spec, result.solution
+    assert spec is not None
     assert solution is not None
     classes = () if prober.settings.reads_numbers else prober.data.classes[solution.classes]
     first = result.measurements[0]
-    penalty = {} if first.C is None else {result.spec.grid_name or "C": first.C}
+    penalty = {} if first.C is None else {spec.grid_name or "C": first.C}
     fitted = FittedProbe(
-        kind=result.spec.text,
+        kind=spec.text,
         layers=solution.layers,
         classes=tuple(map(str, classes)),
-        scores_are_logits=result.spec.logits,
-        hyperparameters={**dict(result.spec.options), **penalty},
+        scores_are_logits=spec.logits,
+        hyperparameters={**dict(spec.options), **penalty},
     )
     save_probe(
         path, fitted, experiment, store.identity,

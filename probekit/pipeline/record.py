@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.sites import layer_of
 from probekit.pipeline.prepare import Prepared
 from probekit.probes.curve import Prober
-from probekit.probes.data import Reads
 from probekit.report.table import chosen_row
 
 SHOWN_PER_LABEL = 2
-MOST_SHOWN = 30  # labels of which examples are shown: numbers may all differ
+MOST_LABELS = 20  # numbers beyond which their ranges are counted
+N_RANGES = 5
+ROOT = "-1"  # the head of a root, as the reader of treebanks says it
 MOST_LOST = 0.05  # above this share of examples without a row, the rest is another data set
 LEAST_SEEN = 0.5  # below this share of known words a control says little
 
@@ -49,15 +51,12 @@ def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) 
         "name": dataset.name,
         "n_examples": len(dataset),
         "n_rows": len(prepared.labels),
-        "labels": {
-            side: _counts(prepared.labels[chosen], probers[0].settings.reads)
-            for side, chosen in rows.items()
-        },
+        "labels": _label_counts(prepared, probers[0], rows),
         "groups": {side: len(np.unique(prepared.groups[r])) for side, r in rows.items()},
         "examples": [
             {"text": e.text, "span": e.span, "label": e.label, "split": side}
             for side, indices in examples.items()
-            for e in _a_few(dataset, indices)
+            for e in _a_few(dataset, indices, _shown_labels(dataset, probers[0]))
         ],
         "notes": list(dataset.notes),
         "findings": [
@@ -91,7 +90,7 @@ def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ..
 
 
 def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
-    """Return the site with the best cross-validated accuracy; test rows have no say in it."""
+    """Return the site and probe of the best cross-validated score; test rows have no say in it."""
     row = chosen_row(table)
     if row is None:
         return None
@@ -100,7 +99,8 @@ def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
         "layer": layer_of(row["site"]),
         "head": None if pd.isna(row["head"]) else int(row["head"]),
         "position": row["position"],
-        "chosen_by": "cross-validated accuracy on the training rows",
+        "probe": row["probe"],
+        "chosen_by": f"cross-validated {row['metric']} on the training rows",
     }
 
 
@@ -114,18 +114,48 @@ def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, s
     }
 
 
-def _counts(labels: Any, read_as: Reads) -> dict[str, int]:
-    """Return how many rows have each label; numbers and heads are counted together."""
-    if read_as != "classes":
-        return {read_as: len(labels)}
+def _counts(labels: Any) -> dict[str, int]:
     names, counts = np.unique(labels, return_counts=True)
     return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
 
 
-def _a_few(dataset: Dataset, indices: IntArray) -> list[Any]:
-    """Return the first examples of each label, no two of one group."""
+def _label_counts(
+    prepared: Prepared, prober: Prober, rows: Mapping[str, IntArray]
+) -> dict[str, dict[str, int]]:
+    """Return how many rows each side has of each label; of many numbers, of ranges of them."""
+    labels = prepared.labels
+    if _reads_trees(prober):
+        labels = np.where(labels == ROOT, "roots", "other words")
+    elif prober.settings.reads_numbers and len(np.unique(labels)) > MOST_LABELS:
+        numbers = labels.astype(np.float64)
+        ends = np.unique(np.quantile(numbers, np.linspace(0, 1, N_RANGES + 1)))
+        names = np.array([f"{low:g} to {high:g}" for low, high in pairwise(ends)])
+        labels = names[np.searchsorted(ends[1:-1], numbers, side="left")]
+        return {side: _in_order(_counts(labels[r]), names) for side, r in rows.items()}
+    return {side: _counts(labels[chosen]) for side, chosen in rows.items()}
+
+
+def _in_order(counts: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+    return {name: counts[name] for name in names if name in counts}
+
+
+def _reads_trees(prober: Prober) -> bool:
+    return any(spec.task == "tree" for spec in prober.settings.kinds)
+
+
+def _shown_labels(dataset: Dataset, prober: Prober) -> list[str]:
+    """Return the labels that are shown in examples; of numbers and of heads only some."""
+    labels = sorted(set(dataset.labels))
+    if not (prober.settings.reads_numbers or _reads_trees(prober)):
+        return labels
+    labels = sorted(labels, key=float)
+    return labels[:: max(1, -(-len(labels) // N_RANGES))]
+
+
+def _a_few(dataset: Dataset, indices: IntArray, labels: Sequence[str]) -> list[Any]:
+    """Return the first examples of each of the labels, no two of one group."""
     shown: list[Any] = []
-    for label in sorted(set(dataset.labels[indices]))[:MOST_SHOWN]:
+    for label in labels:
         of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]
         by_group = {example.group: example for example in reversed(of_label)}
         shown += list(reversed(by_group.values()))[:SHOWN_PER_LABEL]

@@ -22,6 +22,7 @@ from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.answers import write_test_rows
 from probekit.pipeline.attention import attention_prompt
+from probekit.pipeline.calibration import reliability_rows
 from probekit.pipeline.devices import check_device
 from probekit.pipeline.features import FeatureReader
 from probekit.pipeline.norms import residual_norms
@@ -58,7 +59,8 @@ _CODE = (
     "probekit.pipeline.rows",
 )
 _FILES = (
-    "config.yaml", "results.csv", "differences.csv", "test_rows.csv", "attention.safetensors",
+    "config.yaml", "results.csv", "differences.csv", "reliability.csv", "test_rows.csv",
+    "attention.safetensors",
 )  # fmt: skip
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 
@@ -145,6 +147,7 @@ def run(
         write_atomic(folder / "config.yaml", dump_experiment(experiment))
         write_atomic(folder / "results.csv", _csv(table))
         write_atomic(folder / "differences.csv", _csv(differences))
+        write_atomic(folder / "reliability.csv", _csv(reliability_rows(found, table, probers[0])))
         write_test_rows(folder / "test_rows.csv", prepared, probers[0])
     with clock.step("look"):
         prompts = _attention(experiment, prepared, models)
@@ -257,8 +260,7 @@ def _conclude(
     rows = [row for site in found for row in site.rows]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     chosen = chosen_row(table)
-    metric = "r2" if prober.settings.reads_numbers else "accuracy"
-    answers = scored(found, metric)
+    answers = scored(found, prober.main_metric)
     rows += p_value_rows(answers, prober, experiment.probe.permutations)
     ahead = [] if chosen is None else difference_rows(answers, chosen, prober)
     return (

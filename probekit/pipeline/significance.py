@@ -15,7 +15,7 @@ from probekit.pipeline.probing import SiteRows
 from probekit.probes.curve import Prober
 from probekit.probes.differences import all_differences
 from probekit.probes.measurement import Said, metrics_of
-from probekit.probes.metrics import Answers, Resamples
+from probekit.probes.metrics import Answers
 from probekit.probes.permutation import (
     holm,
     p_values,
@@ -125,8 +125,7 @@ def difference_rows(
     }
     if len(said) < 2:
         return []
-    groups, settings = prober.data.groups[rows], prober.settings
-    resamples = Resamples.draw(groups, settings.bootstrap, settings.seed)
+    resamples = prober.resamples_of(chosen["probe"])
     found = all_differences(metrics_of(said[name])[metric], said, name, resamples)
     return [
         {

@@ -25,6 +25,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from probekit.errors import DataError
 from probekit.probes.design import Floats
+from probekit.probes.fits import fit_columns
 from probekit.probes.solver import Codes
 
 Texts = Sequence[str] | NDArray[np.str_] | NDArray[np.object_]
@@ -70,7 +71,7 @@ def bag_of_words_guess(
     [1]
     """
     inputs = _array(train_texts), _array(texts)
-    return _classify(_word_counts, inputs, train_codes, fold_of_row, n_classes)
+    return _classify(inputs, train_codes, fold_of_row, n_classes)
 
 
 def length_guess(
@@ -88,7 +89,11 @@ def length_guess(
     >>> length_guess(train, np.array([0, 0, 1, 1]), folds, np.array([[7.0]]), 2).guess.tolist()
     [1]
     """
-    return _classify(_tenths, (train_lengths, lengths), train_codes, fold_of_row, n_classes)
+    _check_several(train_codes)
+    read = _tenths(train_lengths)
+    (column,) = fit_columns(read(train_lengths), [train_codes], fold_of_row, C_GRID)
+    logs = column.fit.log_probabilities(read(lengths), n_classes)
+    return Guesses(logs.argmax(axis=1), logs, column.C, column.fit.converged)
 
 
 def text_lengths(texts: Texts, n_tokens: NDArray[np.integer] | None = None) -> Floats:
@@ -177,22 +182,25 @@ def _tenths(train: NDArray[Any]) -> Reader:
     return read
 
 
+def _check_several(codes: Codes) -> None:
+    if len(np.unique(codes)) < 2:
+        raise DataError("The training rows have one label only. Give train two labels or more.")
+
+
 def _classify(
-    learn: Callable[[NDArray[Any]], Reader],
     inputs: tuple[NDArray[Any], NDArray[Any]],
     codes: Codes,
     fold_of_row: Codes,
     n_classes: int,
 ) -> Guesses:
-    """Return the guesses for the second of the inputs, learnt from the first."""
-    if len(np.unique(codes)) < 2:
-        raise DataError("The training rows have one label only. Give train two labels or more.")
+    """Return the guesses for the second of the texts, learnt from the words of the first."""
+    _check_several(codes)
 
     def n_right(guess: Codes, truth: Codes) -> float:
         return float((guess == truth).sum())
 
     models = [LogisticRegression(C=C, max_iter=MAX_ITER) for C in C_GRID]
-    model, X = _best(learn, models, inputs, codes, fold_of_row, n_right)
+    model, X = _best(_word_counts, models, inputs, codes, fold_of_row, n_right)
     log_probabilities = np.full((len(inputs[1]), n_classes), -np.inf)
     log_probabilities[:, model.classes_] = model.predict_log_proba(X)
     return Guesses(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,21 +22,22 @@ from torch.nn.functional import softplus
 
 from probekit.probes.design import Rows
 
-MEMORY = 10  # pairs of steps and changes of the gradient that L-BFGS remembers
+MEMORY = 40  # pairs of steps and changes of the gradient that L-BFGS remembers
 TRIALS = 10  # step lengths tried along one direction
 CURVATURE = 0.9  # share of the slope that may be left at the end of a step
-REFRESH = (10, 30, 80, 200, 500)  # steps after which the coordinates are made anew
+REFRESH = (10, 30)  # steps after which the coordinates are made anew
 RECOMPUTE = 25  # steps after which the scores are computed from scratch, against drift
 LEAST_CURVATURE = 1e-4  # of a class that is nearly always certain
-PATIENCE = 20  # steps in a row that lower nothing, after which rounding is all that is left
+PATIENCE = 20  # steps in a row that get no further, after which rounding is all that is left
 
 
 @dataclass(frozen=True, eq=False)
 class Objectives:
     """What F fits on the same rows minimise: mean cross-entropy and penalty.
 
-    `codes` (F, n) are numbers of classes; `weights` (F, n) sum to one in each fit; `penalty` (F, q)
-    is what half the square of each coefficient costs.
+    `codes` (F, n) are numbers of classes; `weights` (F, n) sum to one in each fit; `units` (F, q)
+    turn the coefficients of a fit to those on the rows; `penalty` (F,) is what half the square of
+    each coefficient costs.
     """
 
     rows: Rows
@@ -43,19 +45,21 @@ class Objectives:
     variances: Tensor
     codes: Tensor
     weights: Tensor
+    units: Tensor
     penalty: Tensor
 
     def keep(self, fits: Tensor) -> Objectives:
         """Return the objectives of some of the fits."""
         return Objectives(
             self.rows, self.axes, self.variances,
-            self.codes[fits], self.weights[fits], self.penalty[fits],
+            self.codes[fits], self.weights[fits], self.units[fits], self.penalty[fits],
         )  # fmt: skip
 
     def scores(self, point: Tensor) -> Tensor:
         """Return the scores (F, c, n) at coefficients and intercepts (F, c, q + 1)."""
-        products = self.rows.times(point[..., :-1].flatten(0, 1))
-        return products.view(*point.shape[:2], -1) + point[..., -1:]
+        coef = point[..., :-1] * self.units[:, None]
+        products = self.rows.times(coef.flatten(0, 1))
+        return products.view(*point.shape[:2], -1).add_(point[..., -1:])
 
     def losses(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean cross-entropy (F,) in float64, and its slopes (F, c, n) in the scores."""
@@ -74,12 +78,13 @@ class Objectives:
     def gradient(self, slopes: Tensor, point: Tensor) -> Tensor:
         """Return the gradient (F, c, q + 1) at a point with these slopes in the scores."""
         product = self.rows.sum_of(slopes.flatten(0, 1)).view(*slopes.shape[:2], -1)
-        product += self.penalty[:, None] * point[..., :-1]
+        product *= self.units[:, None]
+        product += self.penalty[:, None, None] * point[..., :-1]
         return torch.cat([product, slopes.sum(dim=2, keepdim=True)], dim=2)
 
     def penalties(self, first: Tensor, second: Tensor) -> Tensor:
         """Return the penalty's bilinear form (F,) of two points."""
-        return (self.penalty[:, None] * first[..., :-1] * second[..., :-1]).sum(dim=(1, 2))
+        return self.penalty * _dot(first[..., :-1], second[..., :-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +104,7 @@ class Coordinates:
         """Return the coordinates that fit where the fits have these scores (F, c, n)."""
         curvature, classes = torch.linalg.eigh(_label_covariance(objectives.weights, scores))
         curvature = curvature.clamp_min(0)[..., None]
-        penalty = objectives.penalty.mean(dim=1)[:, None, None]
-        along_axes = curvature * objectives.variances + penalty
+        along_axes = curvature * objectives.variances + objectives.penalty[:, None, None]
         # No intercepts change the scores along (1, ..., 1): no step is taken there.
         intercept = curvature.clamp_min(LEAST_CURVATURE)
         scaling = torch.cat([along_axes, intercept], dim=2).rsqrt()
@@ -134,7 +138,8 @@ class _State:
     """Where the fits that are still on their way stand."""
 
     number: Tensor  # (F,), of each fit in the batch
-    idle: Tensor  # (F,), steps in a row that did not lower the value
+    idle: Tensor  # (F,), steps in a row after which neither value nor gradient was a new least
+    least: tuple[Tensor, Tensor]  # (F,) each, the least value and the least excess so far
     point: Tensor  # (F, c, q + 1)
     scores: Tensor  # (F, c, n)
     value: Tensor  # (F,)
@@ -144,15 +149,29 @@ class _State:
     def keep(self, fits: Tensor) -> _State:
         """Return the state of some of the fits."""
         return _State(
-            self.number[fits], self.idle[fits], self.point[fits], self.scores[fits],
-            self.value[fits], self.gradient[fits],
+            self.number[fits], self.idle[fits], (self.least[0][fits], self.least[1][fits]),
+            self.point[fits], self.scores[fits], self.value[fits], self.gradient[fits],
             [(step[fits], change[fits], inverse[fits]) for step, change, inverse in self.pairs],
         )  # fmt: skip
 
-    @property
+    @cached_property
+    def direction(self) -> Tensor:
+        """Where L-BFGS goes next (F, c, q + 1), in the coordinates."""
+        return -_inverse_hessian_times(self.gradient, self.pairs)
+
+    @cached_property
+    def slope(self) -> Tensor:
+        """The slope (F,) of the objective along the direction."""
+        return _dot(self.gradient, self.direction)
+
+    @cached_property
     def excess(self) -> Tensor:
-        """About how far each objective is above its minimum, as a share of its value."""
-        return 0.5 * _dot(self.gradient, self.gradient) / self.value
+        """About how far each objective (F,) is above its minimum, as a share of its value.
+
+        The inverse Hessian is that of L-BFGS or, if that says more, the identity.
+        """
+        decrement = torch.maximum(-self.slope, _dot(self.gradient, self.gradient))
+        return 0.5 * decrement / self.value
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,8 +196,11 @@ def descend(
     numbers = torch.arange(len(start), device=start.device)
     scores = objectives.scores(start)
     coordinates = Coordinates.at(objectives, scores)
-    state = _State(numbers, torch.zeros_like(numbers), start, scores, value=scores, gradient=start)
-    state = _evaluated(objectives, coordinates, state)
+    value, gradient = _evaluated(objectives, coordinates, start, objectives.losses(scores))
+    worst = torch.full_like(value, torch.inf)
+    state = _State(
+        numbers, torch.zeros_like(numbers), (worst, worst), start, scores, value, gradient
+    )
     for n_iter in range(max_iter + 1):
         converged = state.excess <= tolerance
         ended = converged | (state.idle == PATIENCE) | (n_iter == max_iter)
@@ -192,24 +214,20 @@ def descend(
             state = state.keep(going)
         if n_iter in REFRESH:
             coordinates = Coordinates.at(objectives, state.scores)
-            state = _evaluated(objectives, coordinates, state)
+            _, gradient = _evaluated(
+                objectives, coordinates, state.point, objectives.losses(state.scores)
+            )
+            state = replace(state, gradient=gradient, pairs=[])
         state = _step(objectives, coordinates, state, recompute=n_iter % RECOMPUTE == 0)
 
 
 def _evaluated(
-    objectives: Objectives,
-    coordinates: Coordinates,
-    state: _State,
-    known: tuple[Tensor, Tensor] | None = None,
-) -> _State:
-    """Return the state with value and gradient of its point, and without a memory.
-
-    `known` are the losses and slopes there, if they are.
-    """
-    losses, slopes = known or objectives.losses(state.scores)
-    value = losses + 0.5 * objectives.penalties(state.point, state.point)
-    gradient = coordinates.of_gradient(objectives.gradient(slopes, state.point))
-    return replace(state, value=value, gradient=gradient, pairs=[])
+    objectives: Objectives, coordinates: Coordinates, point: Tensor, known: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return value (F,) and gradient (F, c, q + 1) at a point with these losses and slopes."""
+    losses, slopes = known
+    value = losses + 0.5 * objectives.penalties(point, point)
+    return value, coordinates.of_gradient(objectives.gradient(slopes, point))
 
 
 def _solution(state: _State, fit: int, n_iter: int, converged: bool) -> Solution:
@@ -226,24 +244,27 @@ def _step(
     objectives: Objectives, coordinates: Coordinates, state: _State, recompute: bool
 ) -> _State:
     """Return the state after one step."""
-    direction = -_inverse_hessian_times(state.gradient, state.pairs)
-    way = coordinates.to_point(direction)
-    slope = _dot(state.gradient, direction)
-    length, scores, known = _line_search(objectives, state, way, slope)
+    way = coordinates.to_point(state.direction)
+    length, scores, known = _line_search(objectives, state, way)
     point = state.point + length[:, None, None] * way
     if recompute:
         scores = objectives.scores(point)
         known = objectives.losses(scores)
-    after = replace(state, point=point, scores=scores)
-    after = _evaluated(objectives, coordinates, after, known)
-    step, change = length[:, None, None] * direction, after.gradient - state.gradient
+    value, gradient = _evaluated(objectives, coordinates, point, known)
+    step, change = length[:, None, None] * state.direction, gradient - state.gradient
     product = _dot(step, change)
-    inverse = torch.where(product > 0, 1 / product, 0.0)
-    return replace(
-        after,
-        idle=torch.where(after.value < state.value, 0, state.idle + 1),
-        pairs=[*state.pairs, (step, change, inverse)][-MEMORY:],
-    )
+    inverse = torch.where(product > torch.finfo(product.dtype).tiny, 1 / product, 0.0)
+    pairs = [*state.pairs, (step, change, inverse)][-MEMORY:]
+    after = replace(state, point=point, scores=scores, value=value, gradient=gradient, pairs=pairs)
+    return _watched(after)
+
+
+def _watched(state: _State) -> _State:
+    """Return the state with account of whether it has come further than before."""
+    now = state.value, state.excess
+    is_idle = (now[0] >= state.least[0]) & (now[1] >= state.least[1])
+    least = torch.minimum(now[0], state.least[0]), torch.minimum(now[1], state.least[1])
+    return replace(state, idle=torch.where(is_idle, state.idle + 1, 0), least=least)
 
 
 def _inverse_hessian_times(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
@@ -263,14 +284,14 @@ def _inverse_hessian_times(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, T
 
 
 def _line_search(
-    objectives: Objectives, state: _State, way: Tensor, slope: Tensor
+    objectives: Objectives, state: _State, way: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
     """Return how far (F,) each fit goes along its way, and scores, losses and slopes there.
 
     The objective is convex along a line, so the root of its slope is bracketed and approached by
     secants. Scores change linearly on the way, so a trial costs no product with the rows.
     """
-    along = objectives.scores(way)
+    along, slope = objectives.scores(way), state.slope
     linear, square = objectives.penalties(state.point, way), objectives.penalties(way, way)
     length, low = torch.ones_like(slope), torch.zeros_like(slope)
     high, low_slope, high_slope = torch.full_like(slope, torch.inf), slope, slope
@@ -292,4 +313,5 @@ def _line_search(
 
 def _dot(first: Tensor, second: Tensor) -> Tensor:
     """Return the inner product (F,) of each fit."""
-    return (first * second).sum(dim=(1, 2))
+    product: Tensor = torch.linalg.vecdot(first.flatten(1), second.flatten(1))
+    return product

@@ -21,6 +21,8 @@ Features = NDArray[np.floating]
 BLOCK_ROWS = 4096
 # Rows that take more than this are standardised anew, block by block, at each pass.
 RESIDENT_BYTES = 4 << 30
+# A variance below this share of the mean square is computed anew, in two passes.
+CANCELLED = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +53,15 @@ class Rows:
         """Return coef @ rows.T (k, n_samples), for coef (k, n_coordinates)."""
         product = coef.new_empty(len(coef), len(self))
         for place, block in self.blocks():
-            product[:, place] = coef @ block.T
+            torch.mm(coef, block.T, out=product[:, place])
         return product
 
     def sum_of(self, values: Tensor) -> Tensor:
         """Return values @ rows (k, n_coordinates), for values (k, n_samples)."""
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        shape = len(values), self.raw.shape[1]
+        total = torch.zeros(shape, dtype=torch.float64, device=self.device)
         for place, block in self.blocks():
-            total = total + values[:, place] @ block
+            total += values[:, place] @ block
         return total.to(self.dtype)
 
     @cached_property
@@ -83,8 +86,9 @@ class Design:
             independently.
         variances: (n_coordinates,), of the rows along the axes.
         weights: (n_shares, n_samples), what each row counts in the fits of each share.
-        ridge: (n_shares, n_coordinates), how much a unit of each coefficient is penalised in the
-            fits of each share: the square of the spread of its feature there.
+        units: (n_shares, n_coordinates), one over the spread of the rows within each share: turns
+            coefficients on features standardised there to coefficients on `rows`. A feature that is
+            constant in a share has 0: nothing is learned of it, whatever it is elsewhere.
         mean: (n_features,), of the raw features.
         back: (n_features, n_coordinates), or (n_features,) for a diagonal: turns coefficients on
             `rows` to coefficients on raw features.
@@ -94,17 +98,25 @@ class Design:
     axes: Tensor
     variances: Tensor
     weights: Tensor
-    ridge: Tensor
+    units: Tensor
     mean: Floats
     back: Floats
 
-    def fold(self, coef: Floats, intercept: Floats) -> tuple[Floats, Floats]:
+    def fold(self, share: int, coef: Floats, intercept: Floats) -> tuple[Floats, Floats]:
         """Return coefficients (n_out, n_features) and intercepts (n_out,) for raw features.
 
-        The intercept takes up the mean: b' = b - sum(w * mean / scale).
+        Those given are for features standardised within a share. The intercept takes up the mean:
+        b' = b - sum(w * mean / scale).
         """
+        coef = coef * self.units[share].cpu().numpy()
         raw = coef * self.back if self.back.ndim == 1 else coef @ self.back.T
         return raw, intercept - raw @ self.mean
+
+    def unfold(self, share: int, raw: Floats, intercept: Floats) -> tuple[Floats, Floats]:
+        """Return what `fold` makes these of, where the coordinates are features."""
+        units = self.back * self.units[share].cpu().double().numpy()
+        coef = np.divide(raw, units, out=np.zeros_like(raw), where=units > 0)
+        return coef, intercept + raw @ self.mean
 
 
 def shared(
@@ -113,29 +125,37 @@ def shared(
     """Return the design of rows X (n_samples, n_features) for fits on several shares of them.
 
     `weights` gives for each share what each row counts; `typical` (n_samples,) says which rows
-    features are scaled by. Features are standardised once, over all rows; that a share has another
-    spread goes into its penalty, so that its fits are those on features standardised within it.
+    features are scaled by. Features are standardised once, over the rows of all shares; fits on a
+    share are those on features standardised within it all the same, by its `units`.
 
     >>> X = np.array([[1.0, 5.0], [3.0, 5.0], [8.0, 5.0]])
-    >>> design = shared(X, [np.array([1.0, 1.0, 0.0])], typical=np.ones(3, dtype=bool))
-    >>> design.mean.tolist(), design.ridge[0].round(decimals=3).tolist()
-    ([4.0, 5.0], [0.115, 1.0])
+    >>> design = shared(X, [np.array([1.0, 1.0, 0.0]), np.ones(3)], np.ones(3, dtype=bool))
+    >>> design.mean.tolist(), design.units.round(decimals=3).tolist()
+    ([4.0, 5.0], [[2.944, 0.0], [1.0, 0.0]])
     """
     dtype = torch.float64 if X.dtype == np.float64 else torch.float32
-    mean, scale = moments(X, np.ones(len(X)), typical)
-    rows = Rows(X, mean, scale, dtype, device)
-    correlations = sum(block.T @ block for _, block in rows.blocks()) / len(X)
-    variances, axes = torch.linalg.eigh(correlations)
     stacked = torch.as_tensor(np.stack(weights), dtype=dtype, device=device)
+    counted = stacked.any(dim=0).cpu().numpy()
+    mean, scale = (_representable(v, dtype) for v in moments(X, counted, typical))
+    rows = Rows(X, mean, scale, dtype, device)
+    usual = torch.as_tensor(counted & typical if np.any(counted & typical) else counted)
+    usual = usual.to(stacked) / usual.sum()
+    correlations = sum((block.T * usual[place]) @ block for place, block in rows.blocks())
+    variances, axes = torch.linalg.eigh(correlations)
     return Design(
         rows=rows,
         axes=axes,
         variances=variances.clamp_min(0),
         weights=stacked,
-        ridge=_spread(rows, stacked, typical) ** 2,
+        units=_inverse(_spread(rows, stacked, typical)),
         mean=mean,
         back=1 / scale,
     )
+
+
+def _representable(values: Floats, dtype: torch.dtype) -> Floats:
+    """Return the values rounded to a dtype, so that rows are shifted by what folding undoes."""
+    return torch.as_tensor(values).to(dtype).double().numpy()
 
 
 def dual(X: Features, weights: Features, typical: NDArray[np.bool_], device: str = "cpu") -> Design:
@@ -162,7 +182,7 @@ def dual(X: Features, weights: Features, typical: NDArray[np.bool_], device: str
         axes=torch.eye(n, dtype=torch.float64, device=device),
         variances=torch.as_tensor(squares[spanned] / len(Z), device=device),
         weights=torch.as_tensor(weights[None, counted], dtype=torch.float64, device=device),
-        ridge=torch.ones(1, n, dtype=torch.float64, device=device),
+        units=torch.ones(1, n, dtype=torch.float64, device=device),
         mean=mean,
         back=(Z.T @ vectors[:, spanned]) / lengths / scale[:, None],
     )
@@ -172,19 +192,19 @@ def moments(X: Features, weights: Features, typical: NDArray[np.bool_]) -> tuple
     """Return weighted mean and spread (n_features,) of the typical rows of X.
 
     Fewer than two typical rows cannot tell a spread: then all rows are taken. A constant feature
-    has no spread to divide by and keeps 1.
+    has an infinite spread, so that dividing by it makes the feature 0.
 
     >>> mean, spread = moments(np.array([[1.0, 5.0], [3.0, 5.0]]), np.ones(2), np.ones(2, bool))
     >>> mean.tolist(), spread.tolist()
-    ([2.0, 5.0], [1.0, 1.0])
+    ([2.0, 5.0], [1.0, inf])
     """
     share = weights * typical if np.count_nonzero(weights * typical) > 1 else weights
-    share = share / share.sum()
+    share = share / share.sum(dtype=np.float64)
     places = [slice(start, start + BLOCK_ROWS) for start in range(0, len(X), BLOCK_ROWS)]
     mean = sum(share[place] @ X[place].astype(np.float64) for place in places)
     squares = sum(share[place] @ (X[place] - mean) ** 2 for place in places)
     spread = np.sqrt(squares)
-    return mean, np.where(spread <= _rounding(X) * np.abs(mean), 1.0, spread)
+    return mean, np.where(spread <= _rounding(X) * np.abs(mean), np.inf, spread)
 
 
 def _rounding(X: Features) -> float:
@@ -202,9 +222,25 @@ def _spread(rows: Rows, weights: Tensor, typical: NDArray[np.bool_]) -> Tensor:
     few = (chosen > 0).sum(dim=1, keepdim=True) < 2
     chosen = torch.where(few, weights, chosen)
     chosen = chosen / chosen.sum(dim=1, keepdim=True)
-    mean = rows.sum_of(chosen)
     squares = sum(chosen[:, place] @ block**2 for place, block in rows.blocks())
-    spread = (squares - mean**2).clamp_min(0).sqrt()
-    scale, centre = (torch.as_tensor(v).to(mean) for v in (rows.scale, rows.mean))
-    constant = spread * scale <= _rounding(rows.raw) * (mean * scale + centre).abs()
-    return torch.where(constant, 1.0, spread)
+    variance = squares - rows.sum_of(chosen) ** 2
+    spread = variance.clamp_min(0).sqrt()
+    # Where most of the difference cancels it is rounding; such features are rare.
+    for share in torch.nonzero((variance < CANCELLED * squares).any(dim=1)).flatten():
+        spread[share] = _exact_spread(rows, chosen[share]).to(spread)
+    return spread
+
+
+def _exact_spread(rows: Rows, share: Tensor) -> Tensor:
+    """Return the spread (n_features,) in float64, in two passes; 0 where it is rounding alone."""
+    share = share.double()
+    mean = torch.stack([share[p] @ block.double() for p, block in rows.blocks()]).sum(dim=0)
+    squares = [share[p] @ (block.double() - mean) ** 2 for p, block in rows.blocks()]
+    spread = torch.stack(squares).sum(dim=0).sqrt()
+    centre = torch.as_tensor(rows.mean / rows.scale, device=mean.device)
+    rounding = _rounding(rows.raw) * (mean.abs() + (mean + centre).abs())
+    return torch.where(spread > rounding, spread, 0.0)
+
+
+def _inverse(spread: Tensor) -> Tensor:
+    return torch.where(spread > 0, 1 / spread, 0.0)

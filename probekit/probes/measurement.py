@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probekit.probes.calibration import CALIBRATION_METRICS
 from probekit.probes.description import DESCRIPTION_METRICS, OnlineCode
 from probekit.probes.design import Floats
 from probekit.probes.kinds.layers import Solution
+from probekit.probes.kinds.tree_scores import SentenceScores
 from probekit.probes.machines import Tuned
 from probekit.probes.metrics import METRICS, Answers, Resamples, percentile_interval
 from probekit.probes.regression import REGRESSION_METRICS, NumberAnswers
 from probekit.probes.wholes import TreeAnswers, tree_metrics
+from probekit.provenance import digest
 
 Target = Literal[
     "task", "control", "random_weights", "majority", "word_identity", "bag_of_words", "length"
@@ -23,6 +26,7 @@ Target = Literal[
 Split = Literal["test", "validation", "online", "learning"]
 Said = Answers | NumberAnswers | OnlineCode | TreeAnswers
 Metric = Callable[[Any, Resamples], Floats]
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True)
@@ -74,18 +78,16 @@ class Origin:
 
     def of_fits(self, solutions: Sequence[Solution]) -> Origin:
         """Return the origin told by the worst of some fits."""
-        norms = [s.gradient_norm for s in solutions if s.gradient_norm is not None]
         return replace(
             self,
             n_iter=max(solution.n_iter for solution in solutions),
             converged=all(solution.converged for solution in solutions),
-            gradient_norm=max(norms, default=None),
+            gradient_norm=_largest([solution.gradient_norm for solution in solutions]),
         )
 
     def of_columns(self, columns: Sequence[Tuned]) -> Origin:
         """Return the origin of the fits on all rows."""
-        chosen = {column.penalty for column in columns}
-        C = chosen.pop() if len(chosen) == 1 else None
+        C = _common([column.penalty for column in columns])
         return replace(self, C=C).of_fits([column.solution for column in columns])
 
     def of_search(self, columns: Sequence[Tuned], n_train: int) -> Origin:
@@ -93,28 +95,95 @@ class Origin:
         fits = [fit for column in columns for fit in column.search]
         return replace(self, n_train=n_train).of_fits(fits)
 
+    @classmethod
+    def of_all(cls, origins: Sequence[Origin]) -> Origin:
+        """Return one origin of the same probe on several splits, told by the worst."""
+        converged = [one.converged for one in origins if one.converged is not None]
+        return replace(
+            origins[0],
+            n_train=min(one.n_train for one in origins),
+            C=_common([one.C for one in origins]),
+            n_iter=_largest([one.n_iter for one in origins]),
+            converged=all(converged) if converged else None,
+            gradient_norm=_largest([one.gradient_norm for one in origins]),
+        )
+
+
+def _common(values: Sequence[float | None]) -> float | None:
+    """Return what all values are; None where they differ."""
+    return values[0] if len(set(values)) == 1 else None
+
+
+def _largest(values: Sequence[N | None]) -> N | None:
+    """Return the largest of the values that are known; None where none is."""
+    return max((value for value in values if value is not None), default=None)
+
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Answers on some rows, those of one who knows the training labels alone, and the resamples."""
+    """Answers on some rows, those of one who knows the training labels alone, and the groups."""
 
     answers: Said
     uninformed: Said
-    resamples: Resamples
+    groups: NDArray[np.str_]
 
-    @property
-    def metrics(self) -> Mapping[str, Metric]:
-        """The metrics that are defined for such answers."""
-        return metrics_of(self.answers)
+    @classmethod
+    def of_all(cls, readings: Sequence[Reading]) -> Reading:
+        """Return one reading of rows that were answered on several splits."""
+        if len(readings) == 1:
+            return readings[0]
+        return cls(
+            joined([one.answers for one in readings]),
+            joined([one.uninformed for one in readings]),
+            np.concatenate([one.groups for one in readings]),
+        )
 
-    def score(self, metric: str) -> Floats:
-        """Return the metric (1 + n_draws,): its value, then its bootstrap draws."""
-        return self.metrics[metric](self.answers, self.resamples)
 
-    def chance(self, metric: str) -> float:
-        """Return what the uninformed answers score; 0 where a constant has no score."""
-        chance = float(self.metrics[metric](self.uninformed, self.resamples.undrawn)[0])
-        return 0.0 if np.isnan(chance) else chance
+def joined(parts: Sequence[Said]) -> Said:
+    """Return answers on several parts of the rows as one, part after part.
+
+    >>> both = joined([NumberAnswers(np.array([1.0]), np.array([2.0]))] * 2)
+    >>> both.guess.tolist()
+    [2.0, 2.0]
+    """
+    first = parts[0]
+    if isinstance(first, TreeAnswers):
+        sentences = [part.sentences for part in parts if isinstance(part, TreeAnswers)]
+        return replace(first, sentences=SentenceScores.joined(sentences))
+    arrays: dict[str, Any] = {
+        field.name: np.concatenate([getattr(part, field.name) for part in parts])
+        for field in fields(first)
+        if isinstance(getattr(first, field.name), np.ndarray)
+    }
+    return replace(first, **arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """What is to be measured: the mean over the readings of a metric, or of all that are defined.
+
+    With `against` it is how far the mean is ahead of the mean over those.
+    """
+
+    origin: Origin
+    split: Split
+    readings: tuple[Reading, ...]
+    metric: str | None = None
+    against: tuple[Reading, ...] = ()
+
+    @classmethod
+    def of_all(cls, claims: Sequence[Claim]) -> Claim:
+        """Return one claim of the same probe on several splits."""
+        return replace(
+            claims[0],
+            origin=Origin.of_all([one.origin for one in claims]),
+            readings=_merged([one.readings for one in claims]),
+            against=_merged([one.against for one in claims]),
+        )
+
+
+def _merged(of_splits: Sequence[tuple[Reading, ...]]) -> tuple[Reading, ...]:
+    return tuple(Reading.of_all(same) for same in zip(*of_splits, strict=True))
 
 
 def metrics_of(answers: Said) -> Mapping[str, Metric]:
@@ -136,66 +205,66 @@ def metrics_of(answers: Said) -> Mapping[str, Metric]:
     return {**METRICS, **(CALIBRATION_METRICS if answers.scores_are_log_probabilities else {})}
 
 
-def measure(origin: Origin, split: Split, readings: Sequence[Reading]) -> list[Measurement]:
-    """Return the mean over the readings of every metric that is defined for them.
+class Resampler:
+    """Draws the same resamples for the same groups, so that all differences are paired."""
+
+    def __init__(self, draws: int, seed: int) -> None:
+        self._draws = draws
+        self._seed = seed
+        self._known: dict[str, Resamples] = {}
+
+    def of(self, groups: NDArray[np.str_]) -> Resamples:
+        """Return the resamples of the groups (n_samples,)."""
+        key = digest([np.ascontiguousarray(groups).tobytes()])
+        if key not in self._known:
+            self._known[key] = Resamples.draw(groups, self._draws, self._seed)
+        return self._known[key]
+
+
+def measure(claim: Claim, resampler: Resampler) -> list[Measurement]:
+    """Return the numbers of a claim.
 
     AUROC is left out where the rows have one label only.
     """
-    draws = {name: _mean_score(name, readings) for name in readings[0].metrics}
-    return [
-        _measurement(origin, split, name, values, _mean_chance(name, readings), readings[0])
-        for name, values in draws.items()
-        if not np.isnan(values[0])
-    ]
+    first = claim.readings[0]
+    resamples = resampler.of(first.groups)
+    found = []
+    for name in metrics_of(first.answers) if claim.metric is None else [claim.metric]:
+        draws = _mean_score(name, claim.readings, resamples)
+        chance = float(np.mean([_chance(name, one, resamples) for one in claim.readings]))
+        if claim.against:
+            draws, chance = draws - _mean_score(name, claim.against, resamples), 0.0
+        if not np.isnan(draws[0]):
+            shown = "selectivity" if claim.against else name
+            found.append(_measurement(claim, shown, draws, chance, resamples))
+    return found
 
 
-def measure_one(
-    origin: Origin, split: Split, metric: str, readings: Sequence[Reading]
-) -> Measurement:
-    """Return the mean of one metric over the readings."""
-    draws, chance = _mean_score(metric, readings), _mean_chance(metric, readings)
-    return _measurement(origin, split, metric, draws, chance, readings[0])
+def _mean_score(metric: str, readings: Sequence[Reading], resamples: Resamples) -> Floats:
+    scores = [metrics_of(one.answers)[metric](one.answers, resamples) for one in readings]
+    mean: Floats = np.mean(scores, axis=0)
+    return mean
 
 
-def measure_selectivity(
-    origin: Origin, metric: str, task: Reading, controls: Sequence[Reading]
-) -> Measurement:
-    """Return the task's test score less the mean of its controls, with a paired interval.
-
-    Source: Hewitt and Liang (2019), Designing and interpreting probes with control tasks.
-    """
-    draws = task.score(metric) - _mean_score(metric, controls)
-    return _measurement(origin, "test", "selectivity", draws, 0.0, task)
-
-
-def _mean_score(metric: str, readings: Sequence[Reading]) -> Floats:
-    scores: Floats = np.mean([reading.score(metric) for reading in readings], axis=0)
-    return scores
-
-
-def _mean_chance(metric: str, readings: Sequence[Reading]) -> float:
-    return float(np.mean([reading.chance(metric) for reading in readings]))
+def _chance(metric: str, reading: Reading, resamples: Resamples) -> float:
+    """Return what the uninformed answers score; 0 where a constant has no score."""
+    score = metrics_of(reading.uninformed)[metric]
+    chance = float(score(reading.uninformed, resamples.undrawn)[0])
+    return 0.0 if np.isnan(chance) else chance
 
 
 def _measurement(
-    origin: Origin, split: Split, metric: str, draws: Floats, chance: float, reading: Reading
+    claim: Claim, metric: str, draws: Floats, chance: float, resamples: Resamples
 ) -> Measurement:
     interval = percentile_interval(draws)
     return Measurement(
-        probe=origin.probe,
-        target=origin.target,
-        split=split,
+        **vars(claim.origin),
+        split=claim.split,
         metric=metric,
         value=interval.value,
         ci_low=interval.low,
         ci_high=interval.high,
         chance=chance,
-        n_train=origin.n_train,
-        n_test=len(reading.resamples.group_of_row),
-        n_groups=reading.resamples.n_groups,
-        C=origin.C,
-        n_iter=origin.n_iter,
-        converged=origin.converged,
-        gradient_norm=origin.gradient_norm,
-        seed=origin.seed,
+        n_test=len(resamples.group_of_row),
+        n_groups=resamples.n_groups,
     )

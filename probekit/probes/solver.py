@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 from torch import Tensor
 
-from probekit.probes.descent import Objectives, Solution, descend
+from probekit.probes.descent import MEMORY, Objectives, Solution, descend
 from probekit.probes.design import Design, Features, Floats, dual, shared
 
 Codes = NDArray[np.int64]
 OnFit = Callable[[int, int], None]
 
-# The largest tensors are the scores, rows x fits x classes, of which there are some six at a time.
+# The largest tensors are the scores, rows x fits x classes, of which there are some six at a time;
+# then the steps that the descent remembers.
 SCORE_BYTES = 1 << 30
 SCORE_TENSORS = 6
 
@@ -83,7 +84,7 @@ class Fit:
 class Effort:
     """How far above its minimum an objective may end, as a share of its value; and most steps."""
 
-    tolerance: float = 1e-8
+    tolerance: float = 1e-9
     max_iter: int = 2000
 
 
@@ -134,13 +135,10 @@ class Solver:
         fits: dict[int, Fit] = {}
         for design, counted, numbers in self._designs(problems):
             tasks = [_Task.of(number, problems[number], design, counted) for number in numbers]
-            for batch in _batches(design, tasks):
-                start = torch.stack([_start(design, task) for task in batch])
-                ends = descend(_objectives(design, batch), start, effort.tolerance, effort.max_iter)
-                for number, solution in ends:
-                    fits[batch[number].number] = _fit(design, batch[number], solution)
-                    if on_fit is not None:
-                        on_fit(len(fits), len(problems))
+            for number, fit in _solved(design, tasks, effort):
+                fits[number] = fit
+                if on_fit is not None:
+                    on_fit(len(fits), len(problems))
         return [fits[number] for number in range(len(problems))]
 
     def _designs(
@@ -191,14 +189,40 @@ class _Task:
         return 1 if len(self.classes) == 2 else len(self.classes)
 
 
+def _solved(design: Design, tasks: Sequence[_Task], effort: Effort) -> Iterator[tuple[int, Fit]]:
+    """Yield the number of each problem and its fit, as they end."""
+    for task in tasks:
+        if len(task.classes) == 1:
+            yield task.number, _certain(design, task)
+    for batch in _batches(design, [task for task in tasks if len(task.classes) > 1]):
+        start = torch.stack([_start(design, task) for task in batch])
+        ends = descend(_objectives(design, batch), start, effort.tolerance, effort.max_iter)
+        for number, solution in ends:
+            yield batch[number].number, _fit(design, batch[number], solution)
+
+
+def _certain(design: Design, task: _Task) -> Fit:
+    """Return the fit of one class alone, which is always guessed."""
+    return Fit(
+        classes=task.classes,
+        coef=np.zeros((1, len(design.mean))),
+        intercept=np.zeros(1),
+        C=task.C,
+        n_iter=0,
+        converged=True,
+        gradient_norm=0.0,
+        objective=0.0,
+    )
+
+
 def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
     """Yield tasks of as many classes together, as many as the memory for their scores allows."""
     by_size: dict[int, list[_Task]] = defaultdict(list)
     for task in tasks:
         by_size[task.n_scores].append(task)
     for n_scores, alike in by_size.items():
-        n_bytes = SCORE_TENSORS * len(design.rows) * n_scores * design.weights.itemsize
-        size = max(1, SCORE_BYTES // n_bytes)
+        n_numbers = SCORE_TENSORS * len(design.rows) + 2 * MEMORY * len(design.variances)
+        size = max(1, SCORE_BYTES // (n_numbers * n_scores * design.weights.itemsize))
         for first in range(0, len(alike), size):
             yield alike[first : first + size]
 
@@ -207,8 +231,8 @@ def _start(design: Design, task: _Task) -> Tensor:
     """Return where a task (n_scores, n_coordinates + 1) sets out."""
     if task.start and design.back.ndim == 1:
         raw = np.mean([fit.coef for fit in task.start], axis=0)
-        coef, intercept = raw / design.back, raw @ design.mean
-        intercept += np.mean([fit.intercept for fit in task.start], axis=0)
+        intercept = np.mean([fit.intercept for fit in task.start], axis=0)
+        coef, intercept = design.unfold(task.share, raw, intercept)
     else:
         weights = design.weights[task.share].cpu().double().numpy()
         counts = np.bincount(task.codes, weights=weights, minlength=len(task.classes))
@@ -223,7 +247,7 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
     shares = [task.share for task in tasks]
     weights = design.weights[shares]
     total = weights.sum(dim=1, keepdim=True)
-    C = weights.new_tensor([[task.C] for task in tasks])
+    C = weights.new_tensor([task.C for task in tasks])
     codes = torch.as_tensor(np.stack([task.codes for task in tasks]))
     is_binary = tasks[0].n_scores == 1
     return Objectives(
@@ -232,13 +256,14 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
         variances=design.variances,
         codes=codes.to(weights) if is_binary else codes.to(weights.device),
         weights=weights / total,
-        penalty=design.ridge[shares] / (C * total),
+        units=design.units[shares],
+        penalty=1 / (C * total[:, 0]),
     )
 
 
 def _fit(design: Design, task: _Task, solution: Solution) -> Fit:
     point = solution.point.cpu().double().numpy()
-    coef, intercept = design.fold(point[:, :-1], point[:, -1])
+    coef, intercept = design.fold(task.share, point[:, :-1], point[:, -1])
     return Fit(
         classes=task.classes,
         coef=coef,

@@ -14,16 +14,7 @@ from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
 from probekit.probes.design import Features
 from probekit.probes.kinds.trees import read_trees
 from probekit.probes.machines import Column
-from probekit.probes.measurement import (
-    Measurement,
-    Origin,
-    Reading,
-    Said,
-    Target,
-    measure,
-    measure_selectivity,
-)
-from probekit.probes.metrics import Resamples
+from probekit.probes.measurement import Claim, Origin, Reading, Said, Target
 from probekit.probes.solver import Codes
 from probekit.probes.wholes import Wholes, chain_answers, text_answers, tree_answers
 
@@ -62,7 +53,7 @@ class WholeReader:
 
     def texts(
         self, spec: ProbeSpec, X: Features, columns: Sequence[Column], target: Target
-    ) -> tuple[tuple[Measurement, ...], Said]:
+    ) -> tuple[tuple[Claim, ...], Said]:
         """Return what a kind finds of the first label column, with the rest as its controls."""
         fits, readings = [], []
         for column in columns:
@@ -70,24 +61,22 @@ class WholeReader:
             said = text_answers(probe, X, column, self.test, len(self.data.classes))
             known = uninformed(column[self.train.first], said)
             fits.append(probe)
-            readings.append(Reading(said, known, self._resamples))
+            readings.append(Reading(said, known, self._groups))
+        task, controls = tuple(readings[:1]), tuple(readings[1:])
         origin = self._origin(spec, target, fits[:1])
-        measured = measure(origin, "test", readings[:1])
-        if len(columns) > 1:
-            control = self._origin(spec, "control", fits[1:])
-            measured += measure(control, "test", readings[1:])
-            measured.append(measure_selectivity(origin, "accuracy", readings[0], readings[1:]))
-        return tuple(measured), readings[0].answers
+        claims = [Claim(origin, "test", task)]
+        if controls:
+            claims.append(Claim(self._origin(spec, "control", fits[1:]), "test", controls))
+            claims.append(Claim(origin, "test", task, "accuracy", against=controls))
+        return tuple(claims), readings[0].answers
 
-    def trees(
-        self, spec: ProbeSpec, X: Features, target: Target
-    ) -> tuple[tuple[Measurement, ...], Said]:
+    def trees(self, spec: ProbeSpec, X: Features, target: Target) -> tuple[Claim, Said]:
         """Return what a kind finds of the heads; chance is that each word hangs on the last."""
         heads = self.data.y
         probe = self._fitted(spec, X, heads)
         said = tree_answers(probe, X, heads, self.test)
-        reading = Reading(said, chain_answers(probe, heads, self.test), self._resamples)
-        return tuple(measure(self._origin(spec, target, [probe]), "test", [reading])), said
+        reading = Reading(said, chain_answers(probe, heads, self.test), self._groups)
+        return Claim(self._origin(spec, target, [probe]), "test", (reading,)), said
 
     def _fitted(self, spec: ProbeSpec, X: Features, column: NDArray[Any]) -> Any:
         rows, typical = self.train.rows, self.data.typical
@@ -96,9 +85,8 @@ class WholeReader:
         return probe.fit(X[rows], column[rows], self.train.whole_of_row, typical=shown)
 
     @property
-    def _resamples(self) -> Resamples:
-        groups = self.data.groups[self.test.first]
-        return Resamples.draw(groups, self.settings.bootstrap, self.settings.seed)
+    def _groups(self) -> NDArray[np.str_]:
+        return self.data.groups[self.test.first]
 
     def _origin(self, spec: ProbeSpec, target: Target, fits: Sequence[Any]) -> Origin:
         penalties = {getattr(probe, "C_", None) for probe in fits}

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.errors import UnknownNameError, nearest
+from probekit.report.levels import draw_levels, levels, value_range
 from probekit.report.style import (
-    LEVELS,
     LINES,
-    METRICS,
     NORMS,
     SERIES_COLOURS,
     SERIES_MARKERS,
     TEMPLATE,
     LineStyle,
+    axis_title,
     format_number,
     plotly_text,
 )
 from probekit.report.table import (
     SERIES,
     chosen_row,
-    concatenated,
+    figure_rows,
     measured_metrics,
     only,
     placed,
@@ -33,19 +34,18 @@ from probekit.report.table import (
     ticks,
 )
 
-# About what the style sheet leaves to the plot, and what a small line of text takes, in pixels.
-PLOT_HEIGHT = 300
-LINE_HEIGHT = 15
+MOST_BANDS = 3  # task lines beyond which only the chosen one has its interval as a band
 
 
 def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """Return the figure of a metric on the test rows against depth, with all its company.
 
     Selectivity is accuracy on the task minus that on the control task (Hewitt & Liang 2019).
+    Compression is that of the training rows, coded online (Voita & Titov 2020).
 
-    Task lines carry their interval as a band; control and random weights are dashed and dotted;
-    majority, word identity and concatenated sites are horizontal lines. The site that was chosen
-    by cross-validation is marked, in the figure of every metric.
+    Task lines carry their interval as a band, of many only the chosen one; control and random
+    weights are dashed and dotted; baselines and concatenated sites are horizontal lines. The site
+    that was chosen by cross-validation is marked, in the figure of every metric.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -53,17 +53,20 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     measured = measured_rows(table, metric)
     rows = placed(measured)
     figure = go.Figure(layout={"template": TEMPLATE})
-    for number, (name, series) in enumerate(series_of(rows)):
+    all_series = list(series_of(rows))
+    banded = banded_series(table, all_series)
+    for number, (name, series) in enumerate(all_series):
         for target, style in LINES.items():
             points = only(series, target=target)
             if not points.empty:
-                figure.add_traces(_line(points, target, style, name, number))
+                figure.add_traces(_line(points, target, style, name, number, name in banded))
     labels = ticks(rows)
-    _draw_levels(figure, levels(measured), list(labels))
+    # Half a step wider than the curves, so that a run of one site still shows a line.
+    draw_levels(figure, levels(measured), [min(labels) - 0.5, max(labels) + 0.5])
     _mark_chosen(figure, table, rows)
     _layer_axis(figure, labels)
-    _name_lines(figure)
-    figure.update_yaxes(title_text=METRICS[metric], range=_value_range(figure))
+    name_lines(figure)
+    figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure))
     return figure
 
 
@@ -86,15 +89,17 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
             f"<br>position 0 / others: {row['ratio']:,.1f}"
             for _, row in points.iterrows()
         ]
-        figure.add_trace(_scatter(points["depth"], points[column], style, number, label, hover))
+        figure.add_trace(scatter(points["depth"], points[column], style, number, label, hover))
     _layer_axis(figure, ticks(rows))
-    _name_lines(figure)
+    name_lines(figure)
     figure.update_yaxes(title_text="mean norm", type="log", dtick=1)
     return figure
 
 
 def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return the test rows of a metric, those of the baselines among them.
+
+    Compression has rows of training rows coded online instead.
 
     Raises:
         UnknownNameError: There are none at any site.
@@ -105,7 +110,17 @@ def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
             f"The results hold no test rows of metric {metric!r} at any site. "
             f"{nearest(metric, there)}"
         )
-    return only(table, metric=metric, split="test")
+    return only(figure_rows(table), metric=metric)
+
+
+def banded_series(
+    table: pd.DataFrame, all_series: Sequence[tuple[str, pd.DataFrame]]
+) -> tuple[str, ...]:
+    """Return the names of the series whose intervals are drawn: of many only the chosen one."""
+    chosen = chosen_row(table)
+    if len(all_series) <= MOST_BANDS or chosen is None:
+        return tuple(name for name, _ in all_series[:MOST_BANDS])
+    return tuple(name for name, rows in all_series if not same_features(rows, chosen).empty)
 
 
 def series_of(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -125,40 +140,20 @@ def series_names(rows: pd.DataFrame) -> pd.Series[str]:
     return names
 
 
-def levels(measured: pd.DataFrame) -> list[tuple[str, pd.Series]]:
-    """Return name and row of each distinct horizontal line; chance where majority has no row.
-
-    Concatenated sites have no depth, so that they are lines of this kind too.
-    """
-    rows = [
-        (target, row)
-        for target in ("majority", "word_identity")
-        for _, row in only(measured, target=target).drop_duplicates("value").iterrows()
-    ]
-    if not any(target == "majority" for target, _ in rows):
-        # A probe that learns any labels as well as the true ones has no selectivity.
-        chance = measured["chance"].mask(measured["metric"] == "selectivity", 0.0)
-        bare = measured.assign(value=chance, ci_low=math.nan, ci_high=math.nan)
-        bare = bare.dropna(subset="value").drop_duplicates("value")
-        rows += [("chance", row) for _, row in bare.iterrows()]
-    joined = only(concatenated(measured), target="task")
-    return rows + [("concatenated", row) for _, row in joined.iterrows()]
-
-
 def _line(
-    points: pd.DataFrame, target: str, style: LineStyle, series: str, number: int
+    points: pd.DataFrame, target: str, style: LineStyle, series: str, number: int, has_band: bool
 ) -> list[go.Scatter]:
-    """Return the traces of one line: the band of its interval, for the task, and the line."""
+    """Return the traces of one line: the band of its interval, if wanted for a task, and it."""
     name = f"{style.label} · {plotly_text(series)}" if series else style.label
-    hover = [_hover(name, row) for _, row in points.iterrows()]
-    line = _scatter(points["depth"], points["value"], style, number, name, hover)
+    hover = [point_hover(name, row) for _, row in points.iterrows()]
+    line = scatter(points["depth"], points["value"], style, number, name, hover)
     if target == "task":
-        return [*_band(points, line), line]
+        return [*(band(points["depth"], points, line) if has_band else []), line]
     # Every series has its marker, so one entry stands for the controls of all of them.
     return [line.update(name=style.label, legendgroup=style.label)]
 
 
-def _scatter(
+def scatter(
     x: Iterable[int],
     y: Iterable[float],
     style: LineStyle,
@@ -166,6 +161,7 @@ def _scatter(
     name: str,
     hover: list[str],
 ) -> go.Scatter:
+    """Return a line with markers, coloured by its style or else by its number."""
     colour = style.colour or SERIES_COLOURS[number % len(SERIES_COLOURS)]
     return go.Scatter(
         x=list(x),
@@ -181,14 +177,15 @@ def _scatter(
     )
 
 
-def _band(points: pd.DataFrame, line: go.Scatter) -> list[go.Scatter]:
-    """Return the trace that fills the intervals under a line; none without intervals."""
+def band(x: pd.Series[Any], points: pd.DataFrame, line: go.Scatter) -> list[go.Scatter]:
+    """Return the trace that fills the intervals of points at x; none without intervals."""
     known = points.dropna(subset=["ci_low", "ci_high"])
     if known.empty:
         return []
+    at = x[known.index]
     return [
         go.Scatter(
-            x=[*known["depth"], *known["depth"][::-1]],
+            x=[*at, *at[::-1]],
             y=[*known["ci_high"], *known["ci_low"][::-1]],
             fill="toself",
             opacity=0.2,
@@ -202,7 +199,8 @@ def _band(points: pd.DataFrame, line: go.Scatter) -> list[go.Scatter]:
     ]
 
 
-def _hover(name: str, row: pd.Series) -> str:
+def point_hover(name: str, row: pd.Series) -> str:
+    """Return what a point says of itself: site, value, interval, rows, groups, penalty."""
     facts = {
         "test rows": f"{row['n_test']:,.0f}",
         "test groups": f"{row['n_groups']:,.0f}",
@@ -211,61 +209,6 @@ def _hover(name: str, row: pd.Series) -> str:
     known = [f"{key}: {value}" for key, value in facts.items() if value != "nan"]
     value = format_number(row["value"], row["ci_low"], row["ci_high"])
     return "<br>".join([f"<b>{plotly_text(row['site'])}</b>", f"{name}: {value}", *known])
-
-
-def _draw_levels(figure: go.Figure, levels: list[tuple[str, pd.Series]], depths: list[int]) -> None:
-    """Draw each level as a line over the whole width, with its name and value at the right."""
-    levels = sorted(levels, key=lambda level: level[1]["value"])
-    names = [f"{LEVELS[target].label} {row['value']:.2f}" for target, row in levels]
-    values = [row["value"] for _, row in levels]
-    for name, (target, row) in zip(names, levels, strict=True):
-        figure.add_trace(_level_line(name, LEVELS[target], row, depths))
-    shifts = _shifts(values, [name.count(" ") + 1 for name in names], _value_range(figure))
-    for name, value, shift in zip(names, values, shifts, strict=True):
-        figure.add_annotation(
-            text=name.replace(" ", "<br>"),
-            x=1,
-            xref="paper",
-            xanchor="left",
-            xshift=4,
-            y=value,
-            yshift=shift,
-            yanchor="middle",
-            align="left",
-            showarrow=False,
-            font={"size": 11},
-        )
-
-
-def _shifts(values: list[float], n_lines: list[int], ends: list[float]) -> list[float]:
-    """Return by how many pixels the names of ascending levels go up to keep apart.
-
-    >>> _shifts([0.0, 0.5, 0.51], [2, 2, 2], [0.0, 1.0])
-    [0.0, 0.0, 27.0]
-    """
-    shifts: list[float] = []
-    lowest = -math.inf
-    for value, lines in zip(values, n_lines, strict=True):
-        at = PLOT_HEIGHT * (value - ends[0]) / (ends[1] - ends[0])
-        half = lines * LINE_HEIGHT / 2
-        shifts.append(round(max(0.0, lowest + half - at), 1))
-        lowest = max(at, lowest + half) + half
-    return shifts
-
-
-def _level_line(name: str, style: LineStyle, row: pd.Series, depths: list[int]) -> go.Scatter:
-    interval = format_number(row["value"], row["ci_low"], row["ci_high"])
-    return go.Scatter(
-        # Half a step wider than the curves, so that a run of one site still shows a line.
-        x=[depths[0] - 0.5, depths[-1] + 0.5],
-        y=[row["value"]] * 2,
-        name=name,
-        mode="lines",
-        line={"color": style.colour, "dash": style.dash, "width": style.width},
-        showlegend=False,
-        hovertext=f"<b>{plotly_text(row['site'] or style.label)}</b>: {interval}",
-        hoverinfo="text",
-    )
 
 
 def _mark_chosen(figure: go.Figure, table: pd.DataFrame, rows: pd.DataFrame) -> None:
@@ -295,14 +238,6 @@ def _mark_chosen(figure: go.Figure, table: pd.DataFrame, rows: pd.DataFrame) -> 
         )
 
 
-def _value_range(figure: go.Figure) -> list[float]:
-    """Return a range that holds all that is drawn and leaves room for the label of the ring."""
-    values = [value for trace in figure.data for value in trace.y]
-    low, high = min(values), max(values)
-    room = max(high - low, 0.05)
-    return [low - 0.06 * room, high + 0.16 * room]
-
-
 def _layer_axis(figure: go.Figure, labels: dict[int, str]) -> None:
     figure.update_xaxes(
         title_text="layer",
@@ -314,7 +249,7 @@ def _layer_axis(figure: go.Figure, labels: dict[int, str]) -> None:
     )
 
 
-def _name_lines(figure: go.Figure) -> None:
+def name_lines(figure: go.Figure) -> None:
     """Give each name one entry in the legend, and leave out a legend of a single entry."""
     named = [trace for trace in figure.data if trace.showlegend is not False]
     first = {trace.name: trace for trace in reversed(named)}

@@ -13,9 +13,18 @@ from numpy.typing import NDArray
 
 from probekit.errors import DataError
 from probekit.report.figures import measured_rows
-from probekit.report.style import LINES, METRICS, TEMPLATE, format_number, plotly_text
+from probekit.report.style import (
+    LINES,
+    LOWER_IS_BETTER,
+    TEMPLATE,
+    format_number,
+    metric_name,
+    plotly_text,
+)
 from probekit.report.table import (
     SAME_FEATURES,
+    figure_rows,
+    main_metric,
     n_blocks,
     only,
     placed,
@@ -30,10 +39,8 @@ LEAST_RANGE = 0.05  # so that colours do not blow up what is nothing
 
 # What the hover of a cell says beside its own value.
 BESIDE = {
-    "accuracy": ("task", "accuracy"),
-    "selectivity": ("task", "selectivity"),
-    LINES["control"].label: ("control", "accuracy"),
-    LINES["random_weights"].label: ("random_weights", "accuracy"),
+    "control": LINES["control"].label,
+    "random_weights": LINES["random_weights"].label,
 }
 
 
@@ -53,7 +60,7 @@ class Colours:
 def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """Return the figure of a metric on the test rows for each layer (down) and head (across).
 
-    Of the heads drawn, the one of the highest cross-validated accuracy is framed.
+    Of the heads drawn, the one of the highest cross-validated score is framed.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -67,7 +74,7 @@ def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 def position_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """Return the figure of a metric on the test rows for each layer (down) and offset (across).
 
-    Of the cells drawn, the one of the highest cross-validated accuracy is framed.
+    Of the cells drawn, the one of the highest cross-validated score is framed.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -97,6 +104,8 @@ def map_cells(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
     """Return the colours for a metric's values: from chance, or for a difference from 0, upwards.
 
+    Where less is better the scale is turned round, so that bright stays good.
+
     >>> shown = colours([-0.2, 0.1], "selectivity", chance=0.0)
     >>> shown.low, shown.high, shown.is_diverging
     (-0.2, 0.2, True)
@@ -105,6 +114,10 @@ def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
     if metric == "selectivity" and least < 0:
         reach = max(-least, most, LEAST_RANGE)
         return Colours(-reach, reach, plotly.colors.diverging.PuOr_r, is_diverging=True)
+    if metric in LOWER_IS_BETTER:
+        return Colours(
+            least, max(most, least + LEAST_RANGE), plotly.colors.sequential.Viridis_r, False
+        )
     low = 0.0 if metric == "selectivity" or np.isnan(chance) else chance
     return Colours(low, max(most, low + LEAST_RANGE), plotly.colors.sequential.Viridis, False)
 
@@ -187,23 +200,29 @@ def _cell_text(value: float) -> str:
 
 def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
     """Return for each cell its site, its value with interval, and what was measured beside it."""
-    test = placed(only(table, split="test"))
+    test = placed(figure_rows(table))
     values: dict[Hashable, dict[tuple[str, str], float]] = {}
     for key, target, name, value in zip(
         _features(test), test["target"], test["metric"], test["value"], strict=True
     ):
         values.setdefault(key, {})[target, name] = value
+    main = main_metric(test)
+    where = {
+        metric_name(main): ("task", main),
+        "selectivity": ("task", "selectivity"),
+        **{name: (target, main) for target, name in BESIDE.items()},
+    }
     texts = []
     for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True):
         site = plotly_text(selection(cell["site"], cell["head"]))
         value = format_number(cell["value"], cell["ci_low"], cell["ci_high"])
         beside = [
-            f"{name}: {format_number(values[key][where])}"
-            for name, where in BESIDE.items()
-            if where in values[key] and where != ("task", metric)
+            f"{name}: {format_number(values[key][what])}"
+            for name, what in where.items()
+            if what in values[key] and what != ("task", metric)
         ]
         place = f"<b>{site}</b> at {plotly_text(cell['position'])}"
-        texts.append("<br>".join([place, f"{METRICS[metric]}: {value}", *beside]))
+        texts.append("<br>".join([place, f"{metric_name(metric)}: {value}", *beside]))
     return texts
 
 
@@ -227,7 +246,7 @@ def _name_cells(figure: go.Figure, across: list[str], down: list[str], title: st
 
 
 def chosen_cell(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series | None:
-    """Return, of the cells drawn, the one of the highest cross-validated accuracy."""
+    """Return, of the cells drawn, the one of the highest cross-validated score."""
     by_features = {
         key: cell for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True)
     }

@@ -12,12 +12,16 @@ from safetensors.numpy import load_file
 
 from probekit.errors import DataError, MissingError
 from probekit.provenance import write_atomic
-from probekit.report import words
+from probekit.report.answer import answer
 from probekit.report.attention import AttentionPrompt, attention_data
-from probekit.report.parts import norms_part, result_parts
+from probekit.report.differences import HOLDS, Comparison, compare, load_differences
+from probekit.report.doubts import warnings
+from probekit.report.parts import norms_part, reliability_part, result_parts
 from probekit.report.record import Example, RunRecord, changed_files, load_record, reading
 from probekit.report.sites import UNCONVERGED, site_table
-from probekit.report.table import load_table
+from probekit.report.style import format_number, format_p
+from probekit.report.sureness import load_bins
+from probekit.report.table import chosen_row, load_table
 from probekit.report.template import render
 
 
@@ -42,13 +46,19 @@ def write_report(run_dir: Path) -> Path:
 def _page(run_dir: Path) -> str:
     table = load_table(run_dir / "results.csv")
     record = load_record(run_dir / "run.json")
+    differences = load_differences(run_dir / "differences.csv")
+    comparisons = compare(table, differences)
+    chosen = chosen_row(table)
+    bins = load_bins(run_dir / "reliability.csv")
     figures = result_parts(table)
+    if bins is not None:
+        figures.append(reliability_part(bins, table))
     return render(
         "report.html",
         record=record,
-        answer=words.answer(table),
+        answer=answer(table, comparisons),
         warnings=[
-            *words.warnings(table, record),
+            *warnings(table, record, comparisons),
             *(
                 f"{name} was changed after the run: its contents are not those that run.json names."
                 for name in changed_files(run_dir, record)
@@ -56,6 +66,13 @@ def _page(run_dir: Path) -> str:
         ],
         figures=[part for part in figures if part.is_open],
         folded_figures=[part for part in figures if not part.is_open],
+        comparisons=comparisons,
+        lacks_differences=differences is None and chosen is not None,
+        difference_cell=_difference,
+        number=format_number,
+        p_text=format_p,
+        holds=HOLDS,
+        answer_is_chosen=chosen is not None,
         sites=site_table(table),
         unconverged=UNCONVERGED,
         norms=norms_part(record.norms) if record.norms else None,
@@ -66,6 +83,12 @@ def _page(run_dir: Path) -> str:
         facts=_facts(record),
         plotly_js=Markup(get_plotlyjs()),
     )
+
+
+def _difference(one: Comparison) -> tuple[str, str]:
+    """Return a difference, always with its sign, and its interval."""
+    value, _, interval = format_number(one.difference, one.ci_low, one.ci_high).partition(" ")
+    return ("+" if one.difference > 0 else "") + value, interval
 
 
 def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:

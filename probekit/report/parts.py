@@ -1,4 +1,4 @@
-"""The figures of a run's page, in order: curves, maps of heads, maps of positions."""
+"""The figures of a run's page, in order: curves and maps of each metric, sizes, learning curve."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ import plotly.graph_objects as go
 
 from probekit.report import words
 from probekit.report.figures import layer_curve, norm_curve
+from probekit.report.growth import growth_curve, growth_lines
 from probekit.report.maps import head_map, position_map
 from probekit.report.record import Norms
-from probekit.report.style import METRICS
-from probekit.report.table import measured_metrics
+from probekit.report.reliability import reliability_figure
+from probekit.report.sparse import sparse_curve, sparse_rows
+from probekit.report.style import METRICS, metric_name
+from probekit.report.sureness import reliability_caption, reliability_description
+from probekit.report.table import MAIN_METRICS, main_metric, measured_metrics
 from probekit.report.views import curve_rows, head_tables, position_tables, shown_position
 
 # Figures of these metrics stand open on the page, those of others folded below them.
-OPEN_METRICS = ("accuracy", "selectivity")
+OPEN_METRICS = (*MAIN_METRICS, "spearman", "selectivity", "compression")
+ALL_METRICS = (*METRICS, "compression")
 
 
 @dataclass(frozen=True)
@@ -38,18 +43,57 @@ class FigurePart:
 
 
 def result_parts(table: pd.DataFrame) -> list[FigurePart]:
-    """Return the figures of every metric that the table holds test rows of."""
+    """Return the figures of a run: its main metric first, those of other metrics folded."""
     found = measured_metrics(table)
-    metrics = sorted(
-        (metric for metric in METRICS if metric in found),
-        key=lambda metric: metric not in OPEN_METRICS,
+    metrics = [metric for metric in ALL_METRICS if metric in found]
+    first = [metric for metric in OPEN_METRICS if metric in metrics]
+    by_metric = {metric: list(_metric_parts(table, metric)) for metric in metrics}
+    parts = [part for metric in first if metric != "compression" for part in by_metric[metric]]
+    parts += _size_parts(table)
+    parts += by_metric.get("compression", [])
+    parts += _growth_parts(table)
+    return parts + [p for metric in metrics if metric not in first for p in by_metric[metric]]
+
+
+def _size_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
+    if not sparse_rows(table).empty:
+        yield FigurePart(
+            f"{_title(main_metric(table))} by number of features",
+            _json(sparse_curve(table)),
+            words.sparse_caption(table),
+            words.sparse_description(table),
+        )
+
+
+def _growth_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
+    if any(True for _ in growth_lines(table)):
+        yield FigurePart(
+            f"{_title(main_metric(table))} by number of training rows",
+            _json(growth_curve(table)),
+            words.growth_caption(table),
+            words.growth_description(table),
+        )
+
+
+def reliability_part(bins: pd.DataFrame, table: pd.DataFrame) -> FigurePart:
+    """Return the figure of how often each kind of probe is right where it is so sure."""
+    return FigurePart(
+        "Confidence and accuracy",
+        _json(reliability_figure(bins)),
+        reliability_caption(bins, table),
+        reliability_description(bins),
+        is_open=False,
     )
-    return [part for metric in metrics for part in _metric_parts(table, metric)]
+
+
+def _title(metric: str) -> str:
+    name = metric_name(metric)
+    return name[0].upper() + name[1:]
 
 
 def _metric_parts(table: pd.DataFrame, metric: str) -> Iterator[FigurePart]:
     is_open = metric in OPEN_METRICS
-    name = METRICS[metric][0].upper() + METRICS[metric][1:]
+    name = _title(metric)
     curve, position = curve_rows(table), shown_position(table)
     if metric in measured_metrics(curve):
         yield FigurePart(

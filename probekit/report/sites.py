@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
+from probekit.report.doubts import grid_name
 from probekit.report.figures import series_of
-from probekit.report.style import format_number
+from probekit.report.style import format_number, format_p, metric_name
 from probekit.report.table import (
+    MAIN_METRICS,
     chosen_row,
     concatenated,
     n_blocks,
@@ -27,15 +30,23 @@ NO_LAYER = "–"
 MOST_ROWS = 30
 BEST_ROWS = 20
 
-# Each column with the target, split and metric of the row that fills it.
-COLUMNS = {
-    "accuracy": ("task", "test", "accuracy"),
-    "cross-validated": ("task", "validation", "accuracy"),
-    "control task": ("control", "test", "accuracy"),
-    "selectivity": ("task", "test", "selectivity"),
-    "random weights": ("random_weights", "test", "accuracy"),
-    "C": ("task", "test", "accuracy"),
-}
+
+def columns_of(metric: str) -> dict[str, tuple[str, str, str]]:
+    """Return each column with the target, split and metric of the row that fills it.
+
+    >>> list(columns_of("r2"))[:2]
+    ['R²', 'cross-validated']
+    """
+    return {
+        metric_name(metric): ("task", "test", metric),
+        "cross-validated": ("task", "validation", metric),
+        "control task": ("control", "test", metric),
+        "selectivity": ("task", "test", "selectivity"),
+        "random weights": ("random_weights", "test", metric),
+        "p": ("task", "test", "p_best"),
+        "compression": ("task", "online", "compression"),
+        "C": ("task", "test", metric),
+    }
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,11 @@ class SiteRow:
     layer: str
     site: str
     series: str
+    probe: str
+    position: str
     cells: dict[str, tuple[str, str]]
+    metric: str
+    cross_validated: float
     chosen: bool
 
 
@@ -63,6 +78,16 @@ class SiteTable:
 
 
 def site_table(table: pd.DataFrame) -> SiteTable:
+    """Return the lines of all sites, the best of very many apart from the others."""
+    rows = site_rows(table)
+    columns = filled_columns(rows)
+    n_shown = len(rows) if len(rows) <= MOST_ROWS else BEST_ROWS
+    if n_shown < len(rows):
+        rows.sort(key=lambda row: row.cross_validated, reverse=True)
+    return SiteTable(tuple(rows[:n_shown]), columns, tuple(rows[n_shown:]))
+
+
+def site_rows(table: pd.DataFrame) -> list[SiteRow]:
     """Return a line for each site with a test row of the task, by series, from shallow to deep.
 
     Concatenated sites, which have no depth, come last.
@@ -70,21 +95,20 @@ def site_table(table: pd.DataFrame) -> SiteTable:
     chosen = chosen_row(table)
     placed_rows = placed(table).astype({"depth": object})
     sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
-    rows = [
+    return [
         _site_row(name, task, series, n_blocks(placed_rows), chosen)
         for name, series in (series_of(sited) if len(sited) else ())
-        for _, task in only(series, target="task", split="test", metric="accuracy").iterrows()
+        for metric in MAIN_METRICS
+        for _, task in only(series, target="task", split="test", metric=metric).iterrows()
     ]
-    columns = tuple(name for name in COLUMNS if any(name in row.cells for row in rows))
-    n_shown = len(rows) if len(rows) <= MOST_ROWS else BEST_ROWS
-    if n_shown < len(rows):
-        rows.sort(key=_cross_validated, reverse=True)
-    return SiteTable(tuple(rows[:n_shown]), columns, tuple(rows[n_shown:]))
 
 
-def _cross_validated(row: SiteRow) -> float:
-    value, _ = row.cells.get("cross-validated", ("-inf", ""))
-    return float(value)
+def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
+    """Return the columns that any of the lines fills."""
+    measured = [name for row in rows for name in columns_of(row.metric)]
+    # The scores first, also where rows of two metrics stand in one table.
+    all_columns = dict.fromkeys([metric_name(row.metric) for row in rows] + measured)
+    return tuple(name for name in all_columns if any(name in row.cells for row in rows))
 
 
 def _site_row(
@@ -95,13 +119,26 @@ def _site_row(
         layer=NO_LAYER if task["depth"] is None else tick(task["depth"], blocks),
         site=selection(task["site"], task["head"]),
         series=series_name,
+        probe=task["probe"],
+        position=task["position"],
         cells={
             column: _CELLS.get(column, _value_and_interval)(beside.loc[[key]].iloc[0])
-            for column, key in COLUMNS.items()
+            for column, key in columns_of(task["metric"]).items()
             if key in beside.index
         },
+        metric=task["metric"],
+        cross_validated=_cross_validated(beside, task["metric"]),
         chosen=chosen is not None and not same_features(task.to_frame().T, chosen).empty,
     )
+
+
+def _cross_validated(beside: pd.DataFrame, metric: str) -> float:
+    key = ("task", "validation", metric)
+    return float(beside.loc[[key]]["value"].iloc[0]) if key in beside.index else -math.inf
+
+
+def _value(row: pd.Series) -> tuple[str, str]:
+    return format_number(row["value"]), ""
 
 
 def _value_and_interval(row: pd.Series) -> tuple[str, str]:
@@ -111,7 +148,18 @@ def _value_and_interval(row: pd.Series) -> tuple[str, str]:
 
 def _c_and_convergence(row: pd.Series) -> tuple[str, str]:
     stopped = "" if pd.isna(row["converged"]) or row["converged"] else UNCONVERGED
-    return f"{row['C']:g}".replace("nan", "–"), stopped
+    if pd.isna(row["C"]):
+        return "–", stopped
+    name = grid_name(row["probe"])
+    return f"{'' if name == 'C' else f'{name} '}{row['C']:g}", stopped
 
 
-_CELLS: dict[str, Callable[[pd.Series], tuple[str, str]]] = {"C": _c_and_convergence}
+def _p(row: pd.Series) -> tuple[str, str]:
+    return format_p(row["value"]), ""
+
+
+_CELLS: dict[str, Callable[[pd.Series], tuple[str, str]]] = {
+    "cross-validated": _value,
+    "p": _p,
+    "C": _c_and_convergence,
+}

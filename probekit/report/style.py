@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
@@ -33,10 +34,14 @@ LINES = {
 }
 LEVELS = {
     "majority": LineStyle("majority", "longdash", "#7A7F87", width=1.5),
+    "mean": LineStyle("mean label", "longdash", "#7A7F87", width=1.5),
     "word_identity": LineStyle("word identity", "dashdot", "#7A7F87", width=1.5),
     "bag_of_words": LineStyle("bag of words", "dashdot", "#7A7F87", width=1.5),
     "length": LineStyle("length", "dot", "#7A7F87", width=1.5),
     "chance": LineStyle("chance", "longdash", "#7A7F87", width=1.5),
+    "chain": LineStyle("linear chain", "longdash", "#7A7F87", width=1.5),
+    "uniform": LineStyle("no compression", "longdash", "#7A7F87", width=1.5),
+    "all_features": LineStyle("all features", "longdashdot", "#7A7F87", width=1.5),
     "concatenated": LineStyle("sites joined", "longdashdot", "#0072B2", width=1.5),
 }
 NORMS = {
@@ -61,6 +66,11 @@ ONLINE = {"codelength": "description length, bits", "compression": "compression"
 P_VALUES = {
     "p_value": "p", "p_holm": "p, adjusted for all sites", "p_best": "p, against the best site",
 }  # fmt: skip
+# Of any other metric more is better.
+LOWER_IS_BETTER = ("brier", "ece", "codelength")
+TREE_METRICS = ("uuas", "root_accuracy")
+# Who knows the training labels alone guesses their mean here, not the most frequent one.
+MEAN_METRICS = ("r2", "spearman")
 
 _AXIS = {
     "showline": True,
@@ -81,7 +91,7 @@ TEMPLATE = go.layout.Template(
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         # Room for the modebar above, and for the names of horizontal lines on the right.
-        "margin": {"l": 52, "r": 58, "t": 44, "b": 48},
+        "margin": {"l": 52, "r": 92, "t": 44, "b": 48},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#9aa1ab", "activecolor": "#7A7F87"},
         "xaxis": {**_AXIS, "showgrid": False, "tickfont": {"size": 11}},
         "yaxis": _AXIS,
@@ -100,6 +110,33 @@ TEMPLATE = go.layout.Template(
 )
 
 
+def metric_name(metric: str) -> str:
+    """Return a metric as sentences name it.
+
+    >>> metric_name("auroc"), metric_name("brier")
+    ('AUROC', 'Brier score')
+    """
+    return {**METRICS, **ONLINE}[metric]
+
+
+def axis_title(metric: str) -> str:
+    """Return the title of a metric's axis, which says so where less is better.
+
+    >>> axis_title("auroc"), axis_title("brier")
+    ('AUROC', 'Brier score (lower is better)')
+    """
+    return metric_name(metric) + " (lower is better)" * (metric in LOWER_IS_BETTER)
+
+
+def format_p(p: float) -> str:
+    """Return a p-value with as many places as it needs.
+
+    >>> format_p(0.0009990), format_p(0.0419), format_p(0.3333), format_p(1.0)
+    ('0.001', '0.042', '0.33', '1.00')
+    """
+    return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
 def plotly_text(text: object) -> str:
     """Return the text such that plotly shows it as it is: neither tags nor %{...} are read.
 
@@ -116,8 +153,19 @@ def format_number(value: float, low: float = math.nan, high: float = math.nan) -
     '0.931 [0.910, 0.948]'
     >>> format_number(-0.25)
     '−0.250'
+    >>> format_number(-0.0001)
+    '0.000'
     """
     text = f"{value:.3f}"
     if not math.isnan(low):
         text += f" [{low:.3f}, {high:.3f}]"
-    return text.replace("-", "−")
+    return without_negative_zero(text).replace("-", "−")
+
+
+def without_negative_zero(text: str) -> str:
+    """Return numbers in text without the sign of one that is zero as far as it is shown.
+
+    >>> without_negative_zero("-0.00 [-0.250, -0.000]")
+    '0.00 [-0.250, 0.000]'
+    """
+    return re.sub(r"-(0\.0+)(?!\d)", r"\1", text)

@@ -171,13 +171,25 @@ def ticks(rows: pd.DataFrame) -> dict[int, str]:
     }
 
 
+def main_metric(table: pd.DataFrame) -> str:
+    """Return the metric by which sites are chosen: the first of the main ones in the table.
+
+    >>> main_metric(pd.DataFrame({"metric": ["spearman", "r2"]}))
+    'r2'
+    """
+    there = set(table["metric"])
+    return next((metric for metric in MAIN_METRICS if metric in there), MAIN_METRICS[0])
+
+
 def ranked_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the placed task rows of the cross-validated score, from the highest to the lowest.
 
     Test rows are never looked at; among equals the shallowest comes first. Concatenated sites do
     not compete: what can be read from all of them says nothing of where.
     """
-    rows = placed(only(table, target="task", split="validation"))
+    validated = only(table, target="task", split="validation")
+    # Scores of two metrics have no order among each other.
+    rows = placed(only(validated, metric=main_metric(validated)))
     return rows.sort_values("value", ascending=False, kind="stable")
 
 
@@ -196,8 +208,14 @@ def selection(site: str, head: float | None) -> str:
 
 
 def measured_metrics(table: pd.DataFrame) -> list[str]:
-    """Return the metrics that the table holds test rows of, at a site."""
-    return list(placed(only(table, split="test"))["metric"].unique())
+    """Return the metrics that the table holds rows of to draw, at a site."""
+    metrics = placed(figure_rows(table))["metric"]
+    return list(metrics[~metrics.isin(P_VALUES)].unique())
+
+
+def figure_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the test rows, and those of the training rows coded online."""
+    return table[table["split"].isin(["test", "online"])]
 
 
 def only(table: pd.DataFrame, **values: str) -> pd.DataFrame:

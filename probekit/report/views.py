@@ -6,9 +6,19 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from probekit.report.table import SERIES, chosen_row, concatenated, differs, only, placed
+from probekit.report.table import (
+    SERIES,
+    chosen_row,
+    concatenated,
+    differs,
+    only,
+    placed,
+    ranked_rows,
+)
 
 MOST_NEURONS = 4  # lines of single neurons that a curve takes; the table of sites has them all
+MOST_SIZES = 2  # probes of one kind that a curve takes
+SIZED = r"^(?P<family>.+):(?P<size>\d+)$"
 OFFSET = r"^(?:span|word:[a-z]+)(?P<offset>[+-]\d+)?(?:\+first)?$"
 
 
@@ -27,16 +37,54 @@ def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
 def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return what a layer curve can show: no part of several heads, no crowd, one position.
 
-    Of a sweep that is the span itself, or else the position of the chosen site. Baselines stay.
+    Of a sweep that is the span itself, or else the position of the chosen site. Baselines stay. Of
+    several kinds of probe each has its task, the chosen one alone its control and random weights;
+    of a kind with many sizes, as k_sparse, the best one by cross-validation is shown.
     """
-    position = shown_position(table)
-    rows = table if position is None else only(table, position=position)
+    rows = _of_shown_kinds(at_shown_position(table))
     places = placed(rows)
     crowds = places[places["part"].isin(_parts_of_heads(places))].index
     neurons = places[places["site"].str.contains("[neuron=", regex=False)]
     if neurons["line"].nunique() > MOST_NEURONS:
         crowds = crowds.union(neurons.index)
     return rows.drop(index=crowds)
+
+
+def at_shown_position(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows at the one position to show of a sweep; all of them where there is none."""
+    position = shown_position(table)
+    return table if position is None else only(table, position=position)
+
+
+def _of_shown_kinds(table: pd.DataFrame) -> pd.DataFrame:
+    rows = table[~table["probe"].isin(hidden_kinds(table))]
+    chosen = chosen_row(rows)
+    if chosen is None:
+        return rows
+    is_company = rows["target"].isin(["control", "random_weights"])
+    shown: pd.DataFrame = rows[~is_company | (rows["probe"] == chosen["probe"])]
+    return shown
+
+
+def hidden_kinds(table: pd.DataFrame) -> list[str]:
+    """Return the probes that differ from a better one in their size alone, where sizes are many.
+
+    >>> hidden_kinds(pd.DataFrame({
+    ...     "probe": ["k_sparse:1", "k_sparse:4", "k_sparse:16"], "value": [0.6, 0.8, 0.7],
+    ...     "target": "task", "split": "validation", "metric": "accuracy",
+    ...     "site": "hook_embed", "head": float("nan"),
+    ... }))
+    ['k_sparse:1', 'k_sparse:16']
+    """
+    probes = table["probe"].drop_duplicates()
+    family = probes.str.extract(SIZED)["family"]
+    best = list(ranked_rows(table)["probe"].unique())
+    hidden = []
+    for _, members in probes.groupby(family):
+        ranked = [probe for probe in best if probe in set(members)]
+        if len(members) > MOST_SIZES and ranked:
+            hidden += [probe for probe in members if probe != ranked[0]]
+    return hidden
 
 
 def head_tables(table: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]:

@@ -11,7 +11,7 @@ from probekit.probes.folds import sample_groups
 from probekit.probes.measurement import Measurement
 
 N_TRAIN = 300
-SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, bootstrap=200)
+SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, bootstrap=200, description=False)
 
 
 def make_data(n_rows: int = 450, seed: int = 0, **changes) -> ProbeData:
@@ -40,7 +40,7 @@ def site(prober: Prober, X, **options):
 
 
 def baselines(prober: Prober):
-    return [one for measured, _ in prober.baselines().values() for one in measured]
+    return [one for found in prober.baselines().values() for one in found.measurements]
 
 
 def pick(measured, target="task", metric="accuracy", split="test") -> Measurement:
@@ -76,7 +76,10 @@ def test_every_target_split_and_metric_comes_once():
         return [(m.target, m.split, m.metric) for m in measured]
 
     def fitted(target):
-        return [*((target, "test", m) for m in metrics), (target, "validation", "accuracy")]
+        return [
+            *((target, "test", m) for m in (*metrics, "brier", "ece")),
+            (target, "validation", "accuracy"),
+        ]
 
     X = signal(data, 1)
     whole = [*fitted("task"), *fitted("control"), ("task", "test", "selectivity")]

@@ -102,3 +102,53 @@ def test_one_class_and_too_few_groups_are_refused():
 def test_too_few_folds_or_steps_are_refused(change):
     with pytest.raises(ConfigError, match="or more"):
         LinearProbe(**change).fit([[0.0], [1.0]], [0, 1])
+
+
+@pytest.mark.parametrize("C", [0.1, (0.01, 1.0)])
+def test_each_column_of_a_table_is_a_probe_of_its_own(C):
+    X, y, _ = planted(300)
+    other = X[:, 0] > 3
+    table = np.column_stack([y == "pos", other, np.ones(300), np.zeros(300)]).astype(int)
+    probe = LinearProbe(C=C).fit(X, table)
+    answers = probe.predict(X)
+    assert np.array_equal(answers[:, 2:], table[:, 2:])
+    for column, C_ in zip((0, 1), probe.C_, strict=False):
+        alone = LinearProbe(C=C_).fit(X, table[:, column])
+        assert np.mean(answers[:, column] == alone.predict(X)) > 0.99
+    assert np.isneginf(probe.predict_log_proba(X)[:, 3]).all()
+
+
+def test_each_column_of_a_table_is_balanced_by_itself():
+    X, y, _ = planted(300)
+    rare = X[:, 0] > 4.5
+    table = np.column_stack([y == "pos", rare, np.ones(300)]).astype(int)
+    probe = LinearProbe(C=0.1, class_weight="balanced").fit(X, table)
+    for column in (0, 1):
+        alone = LinearProbe(C=0.1, class_weight="balanced").fit(X, table[:, column])
+        np.testing.assert_allclose(probe.coef_[column], alone.coef_[0], atol=1e-4)
+    usual = LinearProbe(C=0.1).fit(X, table)
+    assert probe.predict(X)[:, 1].mean() > 1.5 * usual.predict(X)[:, 1].mean()
+
+
+def test_a_class_weighs_as_many_rows_as_it_is_given():
+    X, y, _ = planted(300)
+    X = X.astype(np.float64)
+    weighed = LinearProbe(C=0.1, class_weight={"pos": 3, "neg": 1}).fit(X, y)
+    repeated = np.repeat(np.arange(300), np.where(y == "pos", 3, 1))
+    expected = LinearProbe(C=0.1).fit(X[repeated], y[repeated])
+    np.testing.assert_allclose(weighed.coef_, expected.coef_, rtol=1e-6)
+
+
+def test_labels_of_mixed_types_are_refused():
+    with pytest.raises(DataError, match="mix types: number, str"):
+        LinearProbe(C=1.0).fit(np.eye(2), ["1", 1])
+
+
+def test_rows_that_are_no_numbers_or_count_nothing_are_refused():
+    X, y, _ = planted(20)
+    with pytest.raises(ValueError, match="non-zero"):
+        LinearProbe(C=1.0).fit(X, y, sample_weight=np.zeros(20))
+    for wrong in (np.nan, np.inf):
+        X[3, 3] = wrong
+        with pytest.raises(ValueError, match=r"NaN|infinity"):
+            LinearProbe(C=1.0).fit(X, y)

@@ -47,8 +47,8 @@ def test_the_bias_of_raw_rows_is_less_the_scaled_mean(make_facts):
     scaled_scores = (scaler.transform(X) @ w.T + b)[:, 0]
     saved = SavedProbe((raw,), ("no", "yes"), make_facts())
     np.testing.assert_allclose(saved.scores(X), scaled_scores, atol=1e-9)
-    design = shared(X, [np.ones(len(X))], np.ones(len(X), dtype=bool))
-    for ours, theirs in zip(design.fold(w, b), raw, strict=True):
+    design = shared(X, [np.ones(len(X))], typical=np.ones(len(X), dtype=bool))
+    for ours, theirs in zip(design.fold(0, w, b), raw, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)
     unfolded = SavedProbe(((raw[0], b),), ("no", "yes"), make_facts())
     assert np.abs(unfolded.scores(X) - scaled_scores).min() > 1

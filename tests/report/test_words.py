@@ -3,15 +3,10 @@ import math
 import pandas as pd
 import pytest
 
+from probekit.report.answer import answer
+from probekit.report.doubts import warnings
 from probekit.report.record import RunRecord
-from probekit.report.words import (
-    answer,
-    caption,
-    description,
-    map_caption,
-    map_description,
-    warnings,
-)
+from probekit.report.words import caption, description, map_caption, map_description
 
 
 @pytest.fixture
@@ -131,9 +126,7 @@ def test_unconverged_fits_are_counted_once_and_named(table, clean):
     stopped = table["site"].eq("blocks.1.hook_resid_post") & table["target"].eq("task")
     table.loc[stopped, "converged"] = False
     (warning,) = warnings(table, clean)
-    assert warning.startswith(
-        "2 of 24 accuracies rest on fits that stopped before they converged, "
-    )
+    assert warning.startswith("2 of 24 scores rest on fits that stopped before they converged, ")
     assert "at blocks.1.hook_resid_post: " in warning
 
 
@@ -149,7 +142,7 @@ def test_a_control_that_the_words_do_not_follow_is_told_so(table, clean):
 def test_a_search_that_did_not_converge_is_told(table, clean):
     table.loc[table["split"].eq("validation").idxmax(), "converged"] = False
     (warning,) = warnings(table, clean)
-    assert warning.startswith("1 of 24 accuracies")
+    assert warning.startswith("1 of 24 scores")
 
 
 def test_a_probe_no_better_than_the_majority_is_told(table, clean):

@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError
 from probekit.probes.design import Floats
+from probekit.probes.inputs import at_least, labelled_rows, positive, units_of
 from probekit.probes.kinds.attention import Reader, Texts, learn, text_scores
 from probekit.probes.kinds.choice import choose, inner_folds
-from probekit.probes.kinds.inputs import at_least, labelled_rows, positive, units_of
 from probekit.probes.solver import Codes, with_reference
 
 

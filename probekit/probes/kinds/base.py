@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.probes.design import Floats
+from probekit.probes.inputs import at_least, labelled_rows, positive, units_of
 from probekit.probes.kinds.choice import choose, inner_folds
-from probekit.probes.kinds.inputs import at_least, labelled_rows, positive, units_of
 from probekit.probes.kinds.layers import Layer, Solution, apply_layers
 from probekit.probes.kinds.scaling import measured
 from probekit.probes.solver import Codes, with_reference

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from probekit.errors import ConfigError
 from probekit.probes.design import Floats
 from probekit.probes.estimator import TOLERANCES
+from probekit.probes.inputs import at_least
 from probekit.probes.kinds.base import Training, TunedProbe
-from probekit.probes.kinds.inputs import at_least
 from probekit.probes.kinds.layers import Layer, Solution
 from probekit.probes.kinds.scaling import Scaling
 from probekit.probes.solver import Codes, Effort, Fit, Problem, Solver

@@ -11,8 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 from probekit.probes.design import Floats
+from probekit.probes.inputs import at_least
 from probekit.probes.kinds.base import Training, TunedProbe
-from probekit.probes.kinds.inputs import at_least
 from probekit.probes.kinds.layers import Layer, Solution
 from probekit.probes.kinds.scaling import Scaling
 

@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.probes.design import Floats
 from probekit.probes.folds import group_folds
+from probekit.probes.inputs import at_least, positive, refuse_mixed_types, units_of
 from probekit.probes.kinds.base import Training, TunedProbe
 from probekit.probes.kinds.choice import choose
-from probekit.probes.kinds.inputs import at_least, positive, refuse_mixed_types, units_of
 from probekit.probes.kinds.layers import Layer, Solution, apply_layers
 from probekit.probes.kinds.scaling import Scaling, measured
 

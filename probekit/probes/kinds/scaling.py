@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.design import Floats
+from probekit.probes.design import Floats, moments
 from probekit.probes.kinds.layers import Layer
 
 
@@ -35,12 +35,7 @@ class Scaling:
         >>> Scaling.standard(np.array([[1.0, 5.0], [3.0, 5.0]])).scale.tolist()
         [1.0, inf]
         """
-        mean = X.mean(axis=0, dtype=np.float64)
-        spread = X.std(axis=0, dtype=np.float64)
-        # One token at one place comes out of batches of different sizes with a few other last bits,
-        # and a sum of n numbers rounds to n epsilons: a spread below that is no data.
-        rounding = max(10 * np.finfo(X.dtype).eps, len(X) * np.finfo(np.float64).eps)
-        return cls(mean, np.where(spread <= rounding * np.abs(mean), np.inf, spread))
+        return cls(*moments(X, np.ones(len(X)), np.ones(len(X), dtype=bool)))
 
     def apply(self, X: NDArray[np.floating]) -> Floats:
         """Return X (n_samples, n_features) scaled, in float64.

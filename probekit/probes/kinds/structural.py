@@ -13,7 +13,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.probes.design import Floats
-from probekit.probes.kinds.inputs import at_least, units_of
+from probekit.probes.inputs import at_least, units_of
 from probekit.probes.kinds.scaling import Scaling, measured
 from probekit.probes.kinds.tree_descent import (
     Reals,

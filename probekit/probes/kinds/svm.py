@@ -8,8 +8,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from probekit.probes.design import Floats
+from probekit.probes.inputs import at_least
 from probekit.probes.kinds.base import Training, TunedProbe
-from probekit.probes.kinds.inputs import at_least
 from probekit.probes.kinds.layers import Layer, Solution
 from probekit.probes.kinds.scaling import Scaling
 

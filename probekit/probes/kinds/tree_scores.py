@@ -37,6 +37,12 @@ class SentenceScores:
     trials: Codes
     correlations: Floats
 
+    @classmethod
+    def joined(cls, parts: Sequence[SentenceScores]) -> SentenceScores:
+        """Return the scores of several parts of the sentences as one, part after part."""
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return cls(*(np.concatenate(column) for column in columns))
+
     def hit_rate(self, counts: NDArray[np.floating] | None = None) -> Floats:
         """Return hits over trials of all sentences (n_draws,): UUAS, or root accuracy.
 

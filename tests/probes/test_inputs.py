@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError
-from probekit.probes.kinds.inputs import refuse_mixed_types
+from probekit.probes.inputs import refuse_mixed_types
 
 
 @pytest.mark.parametrize(

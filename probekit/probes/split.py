@@ -1,0 +1,289 @@
+"""One split of the rows: what is fitted on its training rows, and asked on its test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+
+from probekit.errors import DataError
+from probekit.probes.company import (
+    Sample,
+    draw_controls,
+    label_baselines,
+    number_baselines,
+    uninformed,
+)
+from probekit.probes.controls import majority_guess
+from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, check_known, numbers
+from probekit.probes.description import OnlineCode, blocks, tempered
+from probekit.probes.design import Features, Floats
+from probekit.probes.folds import group_folds, sample_groups
+from probekit.probes.kinds.layers import Solution
+from probekit.probes.learning import learning_sizes, subsets
+from probekit.probes.machines import Column, Ground, Machine, Tuned, machine_of, number_guess
+from probekit.probes.measurement import Claim, Origin, Reading, Said, Target
+from probekit.probes.metrics import Answers
+from probekit.probes.regression import NumberAnswers
+from probekit.probes.solver import Codes, OnFit
+from probekit.probes.whole_kinds import WholeReader
+from probekit.probes.wholes import first_rows
+
+# With a smaller share of typical rows, their spread would say little of that of all.
+LEAST_TYPICAL = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What one kind of probe came to: what may be claimed, what it said of the test rows, the fit.
+
+    `solution` is None for kinds that are no stack of layers.
+    """
+
+    claims: tuple[Claim, ...]
+    said: Said
+    solution: Solution | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Site:
+    """The rows of one site, parted, with the machine of a kind and what it tuned on them."""
+
+    spec: ProbeSpec
+    machine: Machine
+    fitted: Features
+    tested: Features
+    columns: Sequence[Column]
+    tuned: Sequence[Tuned]
+
+
+class SplitProber:
+    """Folds, control labels and samples of one split, which all sites share.
+
+    Raises:
+        ConfigError: A control task is asked for, but all training rows have the same word type.
+        DataError: There are fewer groups of training rows than folds, or labels that the kinds of
+            probe cannot read.
+    """
+
+    def __init__(self, data: ProbeData, settings: ProbeSettings) -> None:
+        self.data = data
+        self.settings = settings
+        tasks = {spec.task for spec in settings.kinds}
+        if settings.reads == "classes":
+            check_known(data)
+        # Where only texts are read, a text counts once whatever the number of its tokens.
+        self.judged = first_rows(data) if tasks == {"text"} else data
+        self.task = self._column(data.y)
+        self.fitted = self._sample_training_rows()
+        self.groups = data.groups[self.fitted]
+        self.wholes = WholeReader.of(data, settings, self.fitted)
+        if settings.reads == "trees":
+            self.wholes.check_trees()
+        drawn = [] if settings.reads == "trees" else draw_controls(data, settings, self.fitted)
+        self._controls = [self._column(labels) for labels in drawn]
+        is_class = settings.reads == "classes"
+        stratify = data.y[self.fitted] if is_class else np.zeros(len(self.fitted))
+        self._folds = group_folds(stratify, self.groups, settings.folds, settings.seed)
+        self._test_groups = data.groups[self.judged.test]
+
+    def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
+        """Return what a kind finds in X (n_rows, n_features); of a random model the task alone."""
+        readers: dict[str, Callable[[ProbeSpec, Features, bool, OnFit], Outcome]] = {
+            "classification": self._by_row,
+            "regression": self._by_row,
+            "text": self._by_text,
+            "tree": self._by_tree,
+        }
+        return readers[spec.task](spec, X, random, on_fit)
+
+    def baselines(self) -> dict[Target, Outcome]:
+        """Return what each guess comes to that is made without activations."""
+        settings, found = self.settings, {}
+        if settings.reads == "trees":
+            return {}
+        sample = Sample.of(self.judged, self.fitted, self._folds, settings.seed)
+        guesses = number_baselines if settings.reads_numbers else label_baselines
+        for target, said, n_train in guesses(self.judged, self.task, sample, settings.baselines):
+            origin = Origin("none", target, settings.seed, n_train)
+            claim = Claim(origin, "test", (self._reading(self.task, said, self._test_groups),))
+            found[target] = Outcome((claim,), said)
+        return found
+
+    def _column(self, labels: NDArray[np.str_]) -> Column:
+        """Return the labels as codes, or as numbers (n_rows,)."""
+        if self.settings.reads_numbers:
+            return numbers(replace(self.data, y=labels))
+        classes = self.data.classes
+        return np.searchsorted(classes, labels).clip(max=len(classes) - 1)
+
+    def _sample_training_rows(self) -> Codes:
+        train, limit = self.judged.train, self.settings.fit_rows
+        if limit is None:
+            return train
+        kept = train[sample_groups(self.data.groups[train], limit, self.settings.seed)]
+        lost = sorted(set(self.data.classes) - set(self.data.y[kept]))
+        if lost and self.settings.reads == "classes":
+            raise DataError(
+                f"fit_rows is {limit}, which leaves no training row of the label {str(lost[0])!r} "
+                f"({len(lost)} labels in all are lost). Raise `fit_rows`, or take another `seed`."
+            )
+        return kept
+
+    @cached_property
+    def _ground(self) -> Ground:
+        return Ground(self._folds, self.groups, self._typical(), self.settings)
+
+    def _typical(self) -> NDArray[np.bool_] | None:
+        """Return which fitted rows features are scaled by; all, where the typical ones are few."""
+        if self.data.typical is None:
+            return None
+        typical = self.data.typical[self.fitted]
+        return typical if typical.mean() >= LEAST_TYPICAL else None
+
+    def _by_row(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
+        columns = [self.task, *([] if random else self._controls)]
+        own = [column[self.fitted] for column in columns]
+        inside, outside = X[self.fitted], X[self.data.test].astype(np.float64)
+        machine = machine_of(spec, self._ground)
+        site = _Site(spec, machine, inside, outside, own, machine.tune(inside, own, on_fit))
+        tests = tuple(
+            self._reading(
+                column, self._said(spec, one.solution, outside, column), self._test_groups
+            )
+            for column, one in zip(columns, site.tuned, strict=True)
+        )
+        target = _target(random)
+        claims = self._scores(site, target, slice(0, 1), tests)
+        if len(columns) > 1:
+            claims += self._scores(site, "control", slice(1, None), tests)
+            origin = self._origin(spec, "task").of_columns(site.tuned[:1])
+            claims.append(Claim(origin, "test", tests[:1], self.main_metric, against=tests[1:]))
+        if self.settings.description and not self.settings.reads_numbers:
+            claims += self._description(site, target)
+        if self.settings.learning_steps and not random:
+            claims += self._learning(site)
+        return Outcome(tuple(claims), tests[0].answers, site.tuned[0].solution)
+
+    @property
+    def main_metric(self) -> str:
+        """The metric by which sites are chosen, and whose lead over the control is selectivity."""
+        return "r2" if self.settings.reads_numbers else "accuracy"
+
+    def _origin(self, spec: ProbeSpec, target: Target) -> Origin:
+        return Origin(spec.text, target, self.settings.seed, len(self.fitted))
+
+    def _said(self, spec: ProbeSpec, solution: Solution, X: Features, column: Column) -> Said:
+        """Return what a fit says of the test rows X."""
+        truth = column[self.data.test]
+        if self.settings.reads_numbers:
+            return NumberAnswers(truth, number_guess(solution, X))
+        n_classes = len(self.data.classes)
+        scores = solution.class_scores(X, n_classes)
+        if spec.logits:
+            scores = log_softmax(scores, axis=1)
+        return Answers(truth, scores.argmax(axis=1), n_classes, scores, spec.logits)
+
+    def _reading(self, column: Column, said: Said, groups: NDArray[np.str_]) -> Reading:
+        return Reading(said, uninformed(column[self.judged.train], said), groups)
+
+    def _scores(
+        self, site: _Site, target: Target, which: slice, tests: tuple[Reading, ...]
+    ) -> list[Claim]:
+        """Return the claims on test rows and on held-out training rows of some of the columns."""
+        origin, tuned = self._origin(site.spec, target).of_columns(site.tuned[which]), site.tuned
+        n_searched = len(self._folds) - int(np.bincount(self._folds).max())
+        held_out = tuple(
+            self._held_out(column, one)
+            for column, one in zip(site.columns[which], tuned[which], strict=True)
+        )
+        searched = origin.of_search(tuned[which], n_searched)
+        return [
+            Claim(origin, "test", tests[which]),
+            Claim(searched, "validation", held_out, self.main_metric),
+        ]
+
+    def _held_out(self, truth: Column, tuned: Tuned) -> Reading:
+        if self.settings.reads_numbers:
+            mean = np.full(len(truth), truth.mean())
+            return Reading(
+                NumberAnswers(truth, tuned.held_out), NumberAnswers(truth, mean), self.groups
+            )
+        n_classes = len(self.data.classes)
+        said = Answers(truth, tuned.held_out, n_classes)
+        return Reading(
+            said, Answers(truth, majority_guess(truth, len(truth)), n_classes), self.groups
+        )
+
+    def _description(self, site: _Site, target: Target) -> list[Claim]:
+        """Return the lengths of the labels, coded online, and of the control labels."""
+        coded = blocks(self.groups, len(self.data.classes), self.settings.seed)
+        shares = [np.isin(np.arange(len(site.fitted)), block.fitted) for block in coded[1:]]
+        paths = site.machine.refit(site.fitted, site.columns, site.tuned, shares)
+        readings = []
+        for column, path in zip(site.columns, paths, strict=True):
+            tables = [
+                self._foretold(site, column, solution, block.fitted, block.coded)
+                for block, solution in zip(coded[1:], path, strict=True)
+            ]
+            code = OnlineCode.of_blocks(coded, tables, column)
+            readings.append(Reading(code, code.uniform, self.groups))
+        parts: list[tuple[Target, slice]] = [(target, slice(0, 1)), ("control", slice(1, None))]
+        return [
+            Claim(
+                self._origin(site.spec, whose)
+                .of_columns(site.tuned[which])
+                .of_fits([fit for path in paths[which] for fit in path]),
+                "online",
+                tuple(readings[which]),
+            )
+            for whose, which in parts
+            if readings[which]
+        ]
+
+    def _foretold(
+        self, site: _Site, column: Column, solution: Solution, fitted: Codes, coded: Codes
+    ) -> Floats:
+        """Return log probabilities (n_coded, n_classes) by a probe fitted on the rows before."""
+        n_classes = len(self.data.classes)
+        scores = solution.class_scores(site.fitted[coded], n_classes)
+        if not site.spec.logits:
+            known = solution.class_scores(site.fitted[fitted], n_classes)
+            scores = scores * tempered(known, column[fitted])
+        logs: Floats = log_softmax(scores, axis=1)
+        return logs
+
+    def _learning(self, site: _Site) -> list[Claim]:
+        """Return the test score after training on fewer rows, at the penalty of all."""
+        sizes = learning_sizes(len(site.fitted), self.settings.learning_steps)
+        shares = list(subsets(self.groups, sizes, self.settings.seed))
+        (path,) = site.machine.refit(site.fitted, site.columns[:1], site.tuned[:1], shares)
+        claims = []
+        for share, solution in zip(shares, path, strict=True):
+            origin = replace(self._origin(site.spec, "task"), n_train=int(share.sum()))
+            origin = replace(origin, C=site.tuned[0].penalty).of_fits([solution])
+            said = self._said(site.spec, solution, site.tested, self.task)
+            reading = self._reading(self.task, said, self._test_groups)
+            claims.append(Claim(origin, "learning", (reading,), self.main_metric))
+        return claims
+
+    def _by_text(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
+        # A label of chance for each word would give one text several.
+        has_control = self.settings.control_by == "group" and not random
+        columns = [self.task, *(self._controls if has_control else [])]
+        claims, said = self.wholes.texts(spec, X, columns, _target(random))
+        on_fit(1, 1)
+        return Outcome(claims, said)
+
+    def _by_tree(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
+        claim, said = self.wholes.trees(spec, X, _target(random))
+        on_fit(1, 1)
+        return Outcome((claim,), said)
+
+
+def _target(random: bool) -> Target:
+    return "random_weights" if random else "task"
