@@ -154,8 +154,8 @@ def test_answers_without_their_numbers_or_cut_short_are_made_anew(experiment, go
 def best(values):
     """What best_site says of two sites with these (validation, test) accuracies."""
     rows = [
-        {"probe": "logistic", "target": "task", "split": split, "metric": "accuracy", "site": site, "head": None,
-         "position": "last", "value": value}
+        {"probe": "logistic", "target": "task", "split": split, "metric": "accuracy",
+         "site": site, "head": None, "position": "last", "value": value}
         for site, pair in values.items()
         for split, value in zip(("validation", "test"), pair, strict=True)
     ]  # fmt: skip
