@@ -3,21 +3,90 @@
 The numbers are those of the list of pitfalls that the design keeps.
 """
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from probekit.data.checks import check_dataset
 from probekit.data.examples import Dataset, Example
+from probekit.data.positions import PositionRule, plan_rows
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split, grouped_split, without_repeated, without_shared_words
 from probekit.errors import DataError
+from probekit.experiment.probe import Probe
+from probekit.experiment.schema import Model
+from probekit.pipeline.record import best_site
+from probekit.probes import planted
 from probekit.probes.baselines import bag_of_words_guess, length_guess, text_lengths
 from probekit.probes.controls import control_labels, majority_guess, word_identity_guess
-from probekit.probes.data import ProbeData
+from probekit.probes.curve import Prober
+from probekit.probes.data import ProbeData, ProbeSettings
 from probekit.probes.differences import paired_difference, unpaired_difference
 from probekit.probes.folds import group_folds, sample_groups
 from probekit.probes.learning import subsets
+from probekit.probes.machines import Ground, machine_of
 from probekit.probes.metrics import METRICS, Answers, Resamples, accuracy, percentile_interval
+from probekit.probes.permutation import p_values
+from probekit.probes.trial import SPECS
+
+BY_ROW = [spec for spec in SPECS.values() if spec.kind != "mlp"]
+
+
+def ids(spec):
+    return spec.text
+
+
+def machine(spec, n_rows, **settings):
+    """A machine for rows of chance, with rows in three folds by turns."""
+    chosen = ProbeSettings(kinds=(spec,), C=(0.1, 1.0), folds=3, **settings)
+    groups = np.arange(n_rows).astype(str)
+    return machine_of(spec, Ground(np.arange(n_rows) % 3, groups, None, chosen))
+
+
+def tuned(spec, X, codes, **settings):
+    (found,) = machine(spec, len(X), **settings).tune(X, [codes], lambda *_: None)
+    return found
+
+
+@pytest.mark.parametrize("spec", BY_ROW, ids=ids)
+def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
+    data = planted.direction(120, seed=0)
+    codes = (data.data.y == "yes").astype(int)
+    X, held_out = data.X, np.arange(120) % 3 == 0
+    other = X.copy()
+    other[held_out] = other[held_out] * [1, 9, 1, 3, 1, 1, 1, 5, 1, 1, 1, 1] + 20
+    known = [tuned(spec, X, codes)]  # at one penalty, which rows held out would choose anew
+    first, second = (
+        machine(spec, 120).refit(rows, [codes], known, [~held_out])[0][0] for rows in (X, other)
+    )
+    for ours, theirs in zip(first.layers[0], second.layers[0], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_pitfall_17_the_size_of_features_is_no_prior_and_a_fit_that_did_not_converge_is_told():
+    data = planted.direction(300, seed=0)
+    codes = (data.data.y == "yes").astype(int)
+    logistic = SPECS["logistic"]
+    sizes = 10.0 ** np.arange(-6, 6)
+    plain, sized = (tuned(logistic, X, codes) for X in (data.X, data.X * sizes))
+    assert plain.penalty == sized.penalty
+    np.testing.assert_allclose(
+        plain.solution.scores(data.X), sized.solution.scores(data.X * sizes), rtol=1e-5, atol=1e-6
+    )
+    short = tuned(logistic, data.X, codes, max_iter=1).solution
+    assert (short.converged, short.n_iter) == (False, 1)
+    assert short.gradient_norm > 10 * plain.solution.gradient_norm
+    assert plain.solution.converged
+
+
+@pytest.mark.parametrize("spec", BY_ROW, ids=ids)
+def test_pitfall_18_the_bias_takes_up_the_mean_of_raw_rows(spec):
+    data = planted.direction(300, seed=0)
+    codes = (data.data.y == "yes").astype(int)
+    here, there = (tuned(spec, data.X + shift, codes).solution for shift in (0, 50))
+    np.testing.assert_allclose(here.scores(data.X), there.scores(data.X + 50), rtol=1e-5, atol=1e-5)
 
 
 def test_pitfall_19_no_group_is_on_two_sides_of_anything():
@@ -86,6 +155,31 @@ def test_pitfall_22_control_labels_can_be_learnt_by_word_in_every_draw():
     assert np.mean(many == "a") == pytest.approx(0.7, abs=0.03)
 
 
+def test_pitfall_23_test_rows_choose_nothing():
+    data = planted.direction(300, seed=0)
+    turned = replace(data.data, y=data.data.y.copy())
+    turned.y[turned.test] = np.where(turned.y[turned.test] == "yes", "no", "yes")
+    settings = ProbeSettings(C=(1e-3, 1.0), folds=3, control_draws=0, bootstrap=100)
+    first, second = (Prober(one, settings).site(data.X)[0] for one in (data.data, turned))
+    assert first.said.guess.tolist() == second.said.guess.tolist()
+    for ours, theirs in zip(first.measurements, second.measurements, strict=True):
+        if ours.split != "test":
+            assert ours == theirs
+    # The site is the one of the best held-out score, however it does on the test rows.
+    rows = [
+        {"probe": "logistic", "target": "task", "split": split, "metric": "accuracy", "site": site,
+         "head": None, "position": "last", "value": value}
+        for site, split, value in (("blocks.0.x", "validation", 0.9), ("blocks.0.x", "test", 0.1),
+                                   ("blocks.1.x", "validation", 0.8), ("blocks.1.x", "test", 1.0))
+    ]  # fmt: skip
+    assert best_site(pd.DataFrame(rows))["site"] == "blocks.0.x"
+    # The best of many sites of chance is no finding.
+    generator = np.random.default_rng(0)
+    scores = generator.normal(size=(50, 1000))
+    found = p_values(scores[:, 0], scores[:, 1:])
+    assert found.single.min() < 0.05 < found.maximum.min()
+
+
 def test_pitfall_24_imbalance_does_not_pass_for_knowledge():
     truth = np.repeat([0, 1], [95, 5])
     resamples = Resamples.draw(np.arange(100), 0, 0)
@@ -119,6 +213,31 @@ def test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired():
     assert width(paired.ci_low, paired.ci_high) < 0.6 * width(apart.ci_low, apart.ci_high)
 
 
+@pytest.mark.parametrize("spec", BY_ROW, ids=ids)
+def test_pitfall_26_fits_of_float32_rows_are_those_of_float64(spec):
+    data = planted.direction(300, seed=0)
+    codes = (data.data.y == "yes").astype(int)
+    near, wide = (data.X + 300).astype(np.float32), (data.X + 300).astype(np.float32)
+    wide = wide.astype(np.float64)
+    ours, exact = (tuned(spec, X, codes).solution for X in (near, wide))
+    assert ours.layers[0].weight.dtype == np.float64
+    # bfloat16 would keep the 300 and lose what differs.
+    np.testing.assert_allclose(ours.scores(wide), exact.scores(wide), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_pitfall_27_nothing_is_the_mean_of_no_rows():
+    offsets = [np.array([[0, 1], [1, 2]]), np.empty((0, 2), dtype=int)]
+    plan, lost = plan_rows(offsets, [None, None], ["ab", ""], PositionRule("mean"), bos=False)
+    assert plan.example.tolist() == [0]
+    assert [one.example for one in lost] == [1]
+    assert np.diff(plan.offsets).min() > 0
+    # A class that does not occur has no recall to be averaged.
+    answers = Answers(np.array([0, 0]), np.array([0, 1]), 3, np.zeros((2, 3)))
+    for name in ("balanced_accuracy", "macro_f1"):
+        assert np.isfinite(METRICS[name](answers, Resamples.draw(np.arange(2), 100, 0))).all()
+
+
 def test_pitfall_28_a_label_that_is_a_length_is_told_by_the_length_alone():
     generator = np.random.default_rng(0)
     codes = generator.integers(2, size=400)
@@ -135,3 +254,19 @@ def test_pitfall_28_a_label_that_is_a_length_is_told_by_the_length_alone():
                      enumerate(zip(texts, codes, strict=True)))  # fmt: skip
     found = {f.code: f.level for f in check_dataset(Dataset("t", examples), Split(train, test))}
     assert found["length"] == "warning"
+
+
+def test_pitfall_30_company_stands_beside_every_site_unless_it_is_sent_away():
+    schema = Probe()
+    assert schema.control_draws > 0
+    assert set(schema.baselines) == {"majority", "word_identity", "bag_of_words", "length"}
+    assert Model(source="mini").random_weights
+    data = planted.direction(120, seed=0)
+    texts = np.array([f"word {n}" for n in range(120)], dtype=object)
+    settings = replace(schema.settings(), folds=3, bootstrap=100)
+    prober = Prober(replace(data.data, texts=texts), settings)
+    assert {one.target for one in prober.site(data.X)[0].measurements} == {"task", "control"}
+    assert set(prober.baselines()) == set(schema.baselines)
+    for one in prober.site(data.X)[0].measurements:
+        assert np.isfinite([one.chance, one.ci_low, one.ci_high]).all()
+        assert min(one.n_train, one.n_test, one.n_groups) > 0

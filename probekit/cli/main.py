@@ -346,6 +346,20 @@ def validate(file: Path, overrides: tuple[str, ...]) -> None:
 
 
 @cli.command()
+@click.option("--quick", is_flag=True, help="Simulate less; half a minute instead of two.")
+def selftest(quick: bool) -> None:
+    """Ask the engine for answers that are known: planted signals, noise, intervals, metrics."""
+    from probekit.cli.terminal import show_verdicts, watching
+    from probekit.probes.selftest import selftest as run_selftest
+
+    with watching() as watcher:
+        verdicts = run_selftest(quick=quick, watcher=watcher)
+    show_verdicts(verdicts)
+    if not all(verdict.ok for verdict in verdicts):
+        sys.exit(1)
+
+
+@cli.command()
 def models() -> None:
     """List the models that are known by name."""
     from probekit.cli.terminal import show_models

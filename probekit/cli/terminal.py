@@ -21,6 +21,7 @@ from probekit.model.sites import SITES, site_names
 from probekit.model.sources import KNOWN_MODELS, find_config
 from probekit.pipeline.run import RunResult
 from probekit.pipeline.validate import Validation
+from probekit.probes.trial import Verdict
 from probekit.report.differences import compare, load_differences
 from probekit.report.doubts import warnings
 from probekit.report.record import load_record
@@ -154,6 +155,17 @@ def show_validation(validation: Validation) -> None:
             f"{validation.minutes:.1f} minutes of capture on this machine (probing comes on top)."
         )
     click.echo("ok" if validation.ok else "not ok")
+
+
+def show_verdicts(verdicts: Sequence[Verdict]) -> None:
+    """Print a line for each verdict, then how many there are and how many are bad."""
+    shown = Table("check", "kind", "expected", "found", "ok", box=None, pad_edge=False)
+    for one in verdicts:
+        told = (one.check, one.kind, one.expected, one.found, "yes" if one.ok else "NO")
+        shown.add_row(*map(Text, told))
+    _print(shown)
+    n_bad = sum(not one.ok for one in verdicts)
+    click.echo(f"{len(verdicts)} checks, {n_bad} failed.")
 
 
 def show_models() -> None:

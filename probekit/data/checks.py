@@ -55,8 +55,12 @@ class _Sides:
         return ("train", self.train), ("test", self.test)
 
 
-def check_dataset(dataset: Dataset, split: Split) -> tuple[Finding, ...]:
+def check_dataset(
+    dataset: Dataset, split: Split, *, has_classes: bool = True
+) -> tuple[Finding, ...]:
     """Return all there is to say of a data set and its split, errors first.
+
+    Where labels are numbers or heads (`has_classes` is false), what is said of classes is left out.
 
     >>> rows = [("Yes!", "y", "a"), ("No!", "n", "b"), ("Yes!", "y", "c")]
     >>> examples = tuple(Example(*row, id=f"row {i}") for i, row in enumerate(rows))
@@ -69,7 +73,8 @@ def check_dataset(dataset: Dataset, split: Split) -> tuple[Finding, ...]:
     """
     sides = _Sides(dataset.select(split.train).examples, dataset.select(split.test).examples)
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
-    findings += [finding for check in _CHECKS for finding in check(sides)]
+    checks = _CHECKS if has_classes else [check for check in _CHECKS if check not in _OF_CLASSES]
+    findings += [finding for check in checks for finding in check(sides)]
     return by_level(findings)
 
 
@@ -264,3 +269,5 @@ _CHECKS = (
     _contradictions,
     _length,
 )
+
+_OF_CLASSES = (_counts, _imbalance, _similar_labels, _rare_labels, _missing_labels, _length)

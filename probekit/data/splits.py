@@ -85,8 +85,38 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
     return split
 
 
-def given_split(dataset: Dataset) -> Split:
+def unlabelled_split(groups: Strings, *, test: float, seed: int) -> Split:
+    """Return a random split that keeps groups whole, for labels that are no classes.
+
+    Groups go to test in random order until it has the share `test` of the rows, and two of them.
+
+    Raises:
+        ConfigError: `test` is not between 0 and 1.
+        DataError: there are fewer than three groups.
+
+    >>> unlabelled_split("aabbccddee", test=0.4, seed=0).test.tolist()
+    [4, 5, 8, 9]
+    """
+    if not 0 < test < 1:
+        raise ConfigError(f"test: {test} is not between 0 and 1. Give a share, such as 0.2.")
+    sizes = Counter(groups)
+    if len(sizes) <= _LEAST_GROUPS:
+        raise DataError(
+            f"There are {len(sizes)} groups; test needs {_LEAST_GROUPS}, and train one more. Group "
+            "more finely."
+        )
+    names = sorted(sizes)
+    order = [names[n] for n in np.random.default_rng(seed).permutation(len(names))]
+    rows = np.cumsum([sizes[name] for name in order])
+    n_groups = int(np.searchsorted(rows, test * rows[-1])) + 1
+    chosen = set(order[: min(max(n_groups, _LEAST_GROUPS), len(order) - 1)])
+    return _split(group in chosen for group in groups)
+
+
+def given_split(dataset: Dataset, *, has_classes: bool = True) -> Split:
     """Return the split that the data file itself assigns.
+
+    Labels that are no classes (`has_classes` is false) need not stand on both sides.
 
     Raises:
         DataError: an example has no side or an unknown one, a side is empty, a group stands on
@@ -116,7 +146,7 @@ def given_split(dataset: Dataset) -> Split:
         dataset.name + ": these groups stand on both sides: {}. Put each on one.",
     )
     _require_none(
-        test_labels - train_labels,
+        test_labels - train_labels if has_classes else set(),
         dataset.name + ": train has no example of these labels of test: {}. Move or remove some.",
     )
     return split

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from probekit.experiment.section import Section, Seed, broken
-from probekit.probes.data import BASELINES, Baseline, ProbeSettings, ProbeSpec
+from probekit.probes.data import BASELINES, Baseline, ProbeSettings, ProbeSpec, Reads
 from probekit.probes.kinds.registry import KINDS
 
 Positives = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False)]
@@ -97,6 +97,11 @@ class Probe(Section):
         description="upper bound on training rows per fit, drawn by whole groups",
     )
     seed: Seed = Field(0, description="of folds, control labels and resamples")
+
+    @property
+    def reads(self) -> Reads:
+        """What the labels are to the kinds; those that read something else are refused later."""
+        return self.kinds[0].specs[0].reads
 
     def settings(self, device: str = "cpu") -> ProbeSettings:
         """Return what the probes are told of this section, and where to compute."""

@@ -10,7 +10,7 @@ these, without fitting again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,19 +72,25 @@ def pack(said: Mapping[Speaker, Said]) -> bytes:
     return content
 
 
-def unpack(content: bytes, truth: NDArray[np.generic], n_classes: int) -> dict[Speaker, Said]:
-    """Return the answers that `pack` made bytes of, on rows of this truth (n_test,).
+def unpack(
+    content: bytes, truth_of: Callable[[str], NDArray[np.generic]], n_classes: int
+) -> dict[Speaker, Said]:
+    """Return the answers that `pack` made bytes of; `truth_of` a probe's name is (n_test,).
 
     >>> answers = Answers(np.array([0, 1]), np.array([0, 0]), n_classes=2)
     >>> said = {Speaker("logistic", "task"): answers}
-    >>> unpack(pack(said), answers.truth, 2)[Speaker("logistic", "task")].guess.tolist()
+    >>> ((_, again),) = unpack(pack(said), lambda probe: answers.truth, 2).items()
+    >>> again.guess.tolist()
     [0, 0]
     """
     parts: dict[Speaker, dict[str, NDArray[np.generic]]] = {}
     for name, array in safetensors.numpy.load(content).items():
         probe, target, kind = name.split(SEPARATOR)
         parts.setdefault(Speaker(probe, target), {})[kind] = array
-    return {speaker: _answers(arrays, truth, n_classes) for speaker, arrays in parts.items()}
+    return {
+        speaker: _answers(arrays, truth_of(speaker.probe), n_classes)
+        for speaker, arrays in parts.items()
+    }
 
 
 def _answers(

@@ -31,7 +31,7 @@ def reliability_rows(
         {"probe": row["probe"], **{name: row[name] for name in PLACE}, **asdict(one)}
         for _, row in best.iterrows()
         for said in _said(found, row)
-        for one in reliability_bins(said, prober.test_resamples)
+        for one in reliability_bins(said, prober.resamples_of(row["probe"]))
     ]
     return pd.DataFrame(bins, columns=list(COLUMNS))
 

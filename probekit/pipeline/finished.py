@@ -113,7 +113,7 @@ class FinishedRun:
         offset = offsets.get(position, 0)
         stem = self.folder / "sites" / (f"{offset:+d}" if offset else "") / file_name(site)
         origin = {"run": self.record.key, "position": position, "site": site}
-        found = read_site(stem, origin, self.truth, len(self.classes))
+        found = read_site(stem, origin, lambda _: self.truth, len(self.classes))
         if found is None:
             raise DataError(
                 f"{stem}.json and .safetensors are not there, or not as the run wrote them: the "

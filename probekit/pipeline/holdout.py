@@ -14,6 +14,7 @@ from probekit.data.splits import (
     given_split,
     grouped_split,
     joined_groups,
+    unlabelled_split,
     without_repeated,
     without_shared_words,
 )
@@ -47,7 +48,8 @@ def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experime
         DataError: the data cannot be split, or nothing would be left of a side.
     """
     if experiment.split.folds is not None:
-        return _nested(dataset, plan, experiment.split.folds, experiment.split.seed)
+        has_classes = experiment.probe.reads == "classes"
+        return _nested(dataset, plan, experiment.split.folds, experiment.split.seed, has_classes)
     split = _split_examples(dataset, plan, words, experiment)
     if experiment.split.drop_repeated:
         dataset, split = _drop_repeated(dataset, split)
@@ -58,9 +60,11 @@ def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experime
     return HoldOut(dataset, split, (rows,))
 
 
-def _nested(dataset: Dataset, plan: RowPlan, folds: int, seed: int) -> HoldOut:
+def _nested(dataset: Dataset, plan: RowPlan, folds: int, seed: int, has_classes: bool) -> HoldOut:
     """Return the splits in which each fold of the groups is tested once."""
-    fold = group_folds(dataset.labels, dataset.groups, folds, seed)
+    # Numbers and heads have no classes to spread evenly.
+    labels = dataset.labels if has_classes else np.zeros(len(dataset))
+    fold = group_folds(labels, dataset.groups, folds, seed)
     of_row = fold[plan.example]
     note = (
         f"nested cross-validation: each of {folds} parts is tested once by probes fitted on the "
@@ -78,13 +82,16 @@ def _nested(dataset: Dataset, plan: RowPlan, folds: int, seed: int) -> HoldOut:
 
 def _split_examples(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> Split:
     """Return the split that the data give, else one drawn by groups."""
+    has_classes = experiment.probe.reads == "classes"
     if experiment.data.test is not None or experiment.data.columns.split is not None:
-        return given_split(dataset)
+        return given_split(dataset, has_classes=has_classes)
     settings, groups = experiment.split, dataset.groups
     if settings.word_disjoint:
         labels_of_row, groups_of_row = dataset.labels[plan.example], groups[plan.example]
         groups = groups.copy()
         groups[plan.example] = joined_groups(labels_of_row, groups_of_row, words)
+    if not has_classes:
+        return unlabelled_split(groups, test=settings.test, seed=settings.seed)
     return grouped_split(dataset.labels, groups, test=settings.test, seed=settings.seed)
 
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,14 +45,17 @@ def file_name(text: str) -> str:
 
 
 def read_site(
-    path: Path, origin: Mapping[str, str], truth: NDArray[np.generic], n_classes: int
+    path: Path,
+    origin: Mapping[str, str],
+    truth_of: Callable[[str], NDArray[np.generic]],
+    n_classes: int,
 ) -> Site | None:
     """Return the site kept under the stem `path`; None if it is not whole, or of another origin.
 
     Args:
         path: the stem of its two files.
         origin: of which run, position and site it must be.
-        truth: the labels (n_test,) that answers are compared to.
+        truth_of: gives for a probe the labels (n_test,) that its answers are compared to.
         n_classes: how many labels there are.
 
     Raises:
@@ -64,7 +67,7 @@ def read_site(
         if content["digest"] != _digest(origin, content["measurements"], answers):
             return None
         measurements = [Measurement(**entry) for entry in content["measurements"]]
-        return Site(measurements, unpack(answers, truth, n_classes))
+        return Site(measurements, unpack(answers, truth_of, n_classes))
     except (FileNotFoundError, *_NOT_WHOLE):
         return None
     except OSError as error:
@@ -90,7 +93,7 @@ class KeptSites:
             StoreError: The system does not let it be read.
         """
         n_classes = len(self._prober.data.classes)
-        return read_site(self._run_dir / stem, origin, self._prober.truth, n_classes)
+        return read_site(self._run_dir / stem, origin, self._prober.truth_of, n_classes)
 
     def write(self, stem: Path, origin: Mapping[str, str], site: Site) -> None:
         """Write a site, unless just this is there already."""

@@ -85,6 +85,20 @@ class Prepared:
         return chosen
 
     @property
+    def wholes(self) -> IntArray:
+        """The text or sentence of each row, counted from 0, shape (n_rows,).
+
+        The words of a sentence are examples of their own, which share the first part of their id.
+        """
+        names = [
+            e.id if e.span is None else f"{e.id.rpartition(':')[0]}\0{e.text}"
+            for e in self.dataset.examples
+        ]
+        _, number = np.unique(np.array(names, dtype=str), return_inverse=True)
+        whole: IntArray = number[self.example]
+        return whole
+
+    @property
     def ids(self) -> list[IntArray]:
         """The token ids of each example."""
         return [tokens.ids for tokens in self.tokens]

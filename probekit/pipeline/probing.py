@@ -61,11 +61,11 @@ def _make_prober(
             test=split.test,
             typical=at.typical,
             texts=prepared.texts,
-            examples=prepared.example,
+            examples=prepared.wholes,
         )
         for split in prepared.splits
     ]
-    with experiment.at("probe"):
+    with experiment.at("probe", "kinds"):
         settings = experiment.probe.settings(device)
     return Prober(data, settings)
 

@@ -69,7 +69,11 @@ def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) 
 
 def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     """Return what was found in the data, in what they lost, and in their words; errors first."""
-    found = list(check_dataset(prepared.dataset, prepared.split))
+    found = list(
+        check_dataset(
+            prepared.dataset, prepared.split, has_classes=probers[0].settings.reads == "classes"
+        )
+    )
     n_lost = prepared.n_read - len(prepared.dataset)
     if n_lost > MOST_LOST * prepared.n_read:
         told = f"{n_lost:,} of {prepared.n_read:,} examples give no row; the notes say why."

@@ -15,7 +15,7 @@ from probekit.pipeline.probing import SiteRows
 from probekit.probes.curve import Prober
 from probekit.probes.differences import all_differences
 from probekit.probes.measurement import Said, metrics_of
-from probekit.probes.metrics import Answers, Resamples
+from probekit.probes.metrics import Answers
 from probekit.probes.permutation import (
     holm,
     p_values,
@@ -70,9 +70,11 @@ def p_value_rows(all_scored: Sequence[Scored], prober: Prober, draws: int) -> li
     tasks = [one for one in all_scored if one.row["target"] == "task" and _is_by_row(one.said)]
     if not tasks or not draws:
         return []
-    permuted = _permuted_truth(prober, draws)
+    probes = dict.fromkeys(one.row["probe"] for one in tasks)
+    permuted = {probe: _permuted_truth(prober, probe, draws) for probe in probes}
     observed = np.array([one.row["value"] for one in tasks])
-    found = p_values(observed, np.stack([_score(one.said, permuted) for one in tasks]))
+    scores = [_score(one.said, permuted[one.row["probe"]]) for one in tasks]
+    found = p_values(observed, np.stack(scores))
     told = zip(P_METRICS, (found.single, holm(found.single), found.maximum), strict=True)
     return [
         {**one.row, "metric": metric, "value": float(p[n]), **_NO_INTERVAL}
@@ -88,10 +90,10 @@ def _is_by_row(said: Said) -> bool:
     return isinstance(said, Answers | NumberAnswers)
 
 
-def _permuted_truth(prober: Prober, draws: int) -> NDArray[Any]:
-    """Return the truth of the test rows under each permutation, (draws, n_test)."""
-    values, places = np.unique(prober.truth, return_inverse=True)
-    groups = prober.data.groups[prober.test_rows]
+def _permuted_truth(prober: Prober, probe: str, draws: int) -> NDArray[Any]:
+    """Return the truth of a probe's test rows under each permutation, (draws, n_test)."""
+    values, places = np.unique(prober.truth_of(probe), return_inverse=True)
+    groups = prober.data.groups[prober.rows_of(probe)]
     permuted: NDArray[Any] = values[permuted_labels(places, groups, draws, prober.settings.seed)]
     return permuted
 
@@ -113,10 +115,17 @@ def difference_rows(
     """
     by_row = {one.name: one for one in all_scored if _is_by_row(one.said)}
     name, metric = _name(chosen), chosen["metric"]
-    if name not in by_row or len(by_row) < 2:
+    if name not in by_row:
         return []
-    said = {other: one.said for other, one in by_row.items()}
-    resamples: Resamples = prober.test_resamples
+    rows = prober.rows_of(chosen["probe"])
+    said = {
+        other: one.said
+        for other, one in by_row.items()
+        if np.array_equal(prober.rows_of(one.row["probe"]), rows)
+    }
+    if len(said) < 2:
+        return []
+    resamples = prober.resamples_of(chosen["probe"])
     found = all_differences(metrics_of(said[name])[metric], said, name, resamples)
     return [
         {

@@ -24,7 +24,8 @@ from probekit.probes.controls import control_labels, majority_guess, word_identi
 from probekit.probes.data import Baseline, ProbeData, ProbeSettings
 from probekit.probes.design import Floats
 from probekit.probes.folds import sample_groups
-from probekit.probes.measurement import Target
+from probekit.probes.machines import Column
+from probekit.probes.measurement import Said, Target
 from probekit.probes.metrics import Answers
 from probekit.probes.regression import NumberAnswers
 from probekit.probes.solver import Codes
@@ -65,6 +66,26 @@ def draw_controls(
             "that differ too seldom. Set `control_draws` to 0."
         )
     return controls
+
+
+def uninformed(known: Column, said: Said) -> Said:
+    """Return the answers of one who knows the training labels (n_known,), and nothing of the rows.
+
+    >>> said = Answers(np.array([0, 1]), np.array([0, 1]), n_classes=2)
+    >>> answers = uninformed(np.array([1, 1, 0]), said)
+    >>> answers.guess.tolist()
+    [1, 1]
+    """
+    if isinstance(said, NumberAnswers):
+        return NumberAnswers(said.truth, np.full(len(said.truth), known.mean()))
+    assert isinstance(said, Answers)
+    guess = majority_guess(known, len(said.truth))
+    if said.scores is None:
+        return Answers(said.truth, guess, said.n_classes)
+    with np.errstate(divide="ignore"):
+        shares = np.log(np.bincount(known, minlength=said.n_classes) / len(known))
+    scores = np.tile(shares, (len(said.truth), 1))
+    return Answers(said.truth, guess, said.n_classes, scores, said.scores_are_log_probabilities)
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,23 +84,28 @@ class Prober:
     def seen_types(self) -> float:
         """The share of test rows whose word type stands in the rows that are fitted, 0 to 1."""
         types = self.data.types
-        seen = [np.isin(types[s.data.test], types[s.fitted]) for s in self._splits]
+        seen = [np.isin(types[s.judged.test], types[s.fitted]) for s in self._splits]
         return float(np.concatenate(seen).mean())
 
     @property
     def test_rows(self) -> Codes:
         """The numbers (n_test,) of the rows that are scored."""
-        return np.concatenate([split.data.test for split in self._splits])
+        return np.concatenate([split.judged.test for split in self._splits])
 
-    @property
-    def truth(self) -> Column:
-        """The label codes, or numbers, (n_test,) of the rows that are scored."""
-        return self._splits[0].task[self.test_rows]
+    def rows_of(self, probe: str) -> Codes:
+        """Return the numbers of the rows that a kind is scored on; of a text, its first token."""
+        texts = {spec.text for spec in self.settings.kinds if spec.task == "text"}
+        if probe not in texts:
+            return self.test_rows
+        return np.concatenate([split.wholes.test.first for split in self._splits])
 
-    @property
-    def test_resamples(self) -> Resamples:
-        """The resamples of the groups of the rows that are scored."""
-        return self._resampler.of(self.data.groups[self.test_rows])
+    def truth_of(self, probe: str) -> Column:
+        """Return the label codes, or numbers, of the rows that a kind is scored on."""
+        return self._splits[0].task[self.rows_of(probe)]
+
+    def resamples_of(self, probe: str) -> Resamples:
+        """Return the resamples of the groups of the rows that a kind is scored on."""
+        return self._resampler.of(self.data.groups[self.rows_of(probe)])
 
     @property
     def main_metric(self) -> str:

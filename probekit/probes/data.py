@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,6 +19,11 @@ LEAST_DRAWS = 100
 
 Baseline = Literal["majority", "word_identity", "bag_of_words", "length"]
 BASELINES: tuple[Baseline, ...] = get_args(Baseline)
+
+Reads = Literal["classes", "numbers", "trees"]
+_READS: Mapping[Task, Reads] = MappingProxyType(
+    {"classification": "classes", "text": "classes", "regression": "numbers", "tree": "trees"}
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,11 @@ class ProbeSpec:
     def task(self) -> Task:
         """What the kind answers."""
         return find_kind(self.kind).task
+
+    @property
+    def reads(self) -> Reads:
+        """What labels are to the kind."""
+        return _READS[self.task]
 
     @property
     def logits(self) -> bool:
@@ -130,16 +142,20 @@ class ProbeSettings:
             raise ConfigError(
                 f"kinds holds {', '.join(texts) or 'nothing'}. Name one kind or more, each once."
             )
-        if len({spec.task == "regression" for spec in self.kinds}) > 1:
-            raise ConfigError(
-                f"kinds holds {', '.join(texts)}: some read labels and some numbers. Run them "
-                "apart."
-            )
+        read = {_READS[spec.task]: spec.text for spec in reversed(self.kinds)}
+        if len(read) > 1:
+            told = " and ".join(f"{kind} reads {what}" for what, kind in sorted(read.items()))
+            raise ConfigError(f"labels are of one sort, but {told}. Run them apart.")
+
+    @property
+    def reads(self) -> Reads:
+        """What the labels are to all the kinds."""
+        return _READS[self.kinds[0].task]
 
     @property
     def reads_numbers(self) -> bool:
         """Whether the labels are numbers."""
-        return self.kinds[0].task == "regression"
+        return self.reads == "numbers"
 
 
 @dataclass(frozen=True, eq=False)

@@ -182,7 +182,8 @@ class _Layered(_ByFit):
             return [_always(classes, X.shape[1])] * len(penalties)
         probe: LayeredProbe = self.spec.build(self.ground.settings)
         own = np.searchsorted(classes, codes)
-        data = Training(X[inside], own, self.ground.groups[inside])
+        typical = _taken(self.ground.typical, inside)
+        data = Training(X[inside], own, self.ground.groups[inside], typical)
         if not isinstance(probe, TunedProbe):
             return [_renamed(probe.solve(data), classes)]
         path = probe.path(np.array(penalties, dtype=np.float64), data)
@@ -200,7 +201,8 @@ class _Numbers(_ByFit):
         self, penalties: Sequence[float | None], X: Features, column: Column, inside: Mask
     ) -> list[Solution]:
         alphas = np.array(penalties, dtype=np.float64)
-        layers = ridge_path(X[inside], column[inside, None].astype(np.float64), alphas)
+        y, typical = column[inside, None].astype(np.float64), _taken(self.ground.typical, inside)
+        layers = ridge_path(X[inside], y, alphas, typical)
         return [Solution(np.empty(0, dtype=np.int64), (layer,)) for layer in layers]
 
     def _guess(self, solution: Solution, X: Features) -> Column:
@@ -208,6 +210,10 @@ class _Numbers(_ByFit):
 
     def _loss(self, column: Column, guess: Column) -> float:
         return float(np.sum((column - guess) ** 2))
+
+
+def _taken(typical: Mask | None, inside: Mask) -> Mask | None:
+    return None if typical is None else typical[inside]
 
 
 def number_guess(solution: Solution, X: Features) -> Floats:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from probekit.errors import DataError
-from probekit.probes.company import Sample, draw_controls, label_baselines, number_baselines
+from probekit.probes.company import (
+    Sample,
+    draw_controls,
+    label_baselines,
+    number_baselines,
+    uninformed,
+)
 from probekit.probes.controls import majority_guess
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, check_known, numbers
 from probekit.probes.description import OnlineCode, blocks, tempered
@@ -25,7 +30,8 @@ from probekit.probes.measurement import Claim, Origin, Reading, Said, Target
 from probekit.probes.metrics import Answers
 from probekit.probes.regression import NumberAnswers
 from probekit.probes.solver import Codes, OnFit
-from probekit.probes.wholes import Wholes, chain_answers, text_answers, tree_answers
+from probekit.probes.whole_kinds import WholeReader
+from probekit.probes.wholes import first_rows
 
 # With a smaller share of typical rows, their spread would say little of that of all.
 LEAST_TYPICAL = 0.5
@@ -68,16 +74,22 @@ class SplitProber:
         self.data = data
         self.settings = settings
         tasks = {spec.task for spec in settings.kinds}
-        if tasks & {"classification", "text"}:
+        if settings.reads == "classes":
             check_known(data)
+        # Where only texts are read, a text counts once whatever the number of its tokens.
+        self.judged = first_rows(data) if tasks == {"text"} else data
         self.task = self._column(data.y)
         self.fitted = self._sample_training_rows()
         self.groups = data.groups[self.fitted]
-        drawn = draw_controls(data, settings, self.fitted) if tasks != {"tree"} else []
+        self.wholes = WholeReader.of(data, settings, self.fitted)
+        if settings.reads == "trees":
+            self.wholes.check_trees()
+        drawn = [] if settings.reads == "trees" else draw_controls(data, settings, self.fitted)
         self._controls = [self._column(labels) for labels in drawn]
-        stratify = np.zeros(len(self.fitted)) if settings.reads_numbers else data.y[self.fitted]
+        is_class = settings.reads == "classes"
+        stratify = data.y[self.fitted] if is_class else np.zeros(len(self.fitted))
         self._folds = group_folds(stratify, self.groups, settings.folds, settings.seed)
-        self._test_groups = data.groups[data.test]
+        self._test_groups = data.groups[self.judged.test]
 
     def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
         """Return what a kind finds in X (n_rows, n_features); of a random model the task alone."""
@@ -92,11 +104,11 @@ class SplitProber:
     def baselines(self) -> dict[Target, Outcome]:
         """Return what each guess comes to that is made without activations."""
         settings, found = self.settings, {}
-        if {spec.task for spec in settings.kinds} == {"tree"}:
+        if settings.reads == "trees":
             return {}
-        sample = Sample.of(self.data, self.fitted, self._folds, settings.seed)
+        sample = Sample.of(self.judged, self.fitted, self._folds, settings.seed)
         guesses = number_baselines if settings.reads_numbers else label_baselines
-        for target, said, n_train in guesses(self.data, self.task, sample, settings.baselines):
+        for target, said, n_train in guesses(self.judged, self.task, sample, settings.baselines):
             origin = Origin("none", target, settings.seed, n_train)
             claim = Claim(origin, "test", (self._reading(self.task, said, self._test_groups),))
             found[target] = Outcome((claim,), said)
@@ -110,12 +122,12 @@ class SplitProber:
         return np.searchsorted(classes, labels).clip(max=len(classes) - 1)
 
     def _sample_training_rows(self) -> Codes:
-        train, limit = self.data.train, self.settings.fit_rows
+        train, limit = self.judged.train, self.settings.fit_rows
         if limit is None:
             return train
         kept = train[sample_groups(self.data.groups[train], limit, self.settings.seed)]
         lost = sorted(set(self.data.classes) - set(self.data.y[kept]))
-        if lost and not self.settings.reads_numbers:
+        if lost and self.settings.reads == "classes":
             raise DataError(
                 f"fit_rows is {limit}, which leaves no training row of the label {str(lost[0])!r} "
                 f"({len(lost)} labels in all are lost). Raise `fit_rows`, or take another `seed`."
@@ -145,7 +157,7 @@ class SplitProber:
             )
             for column, one in zip(columns, site.tuned, strict=True)
         )
-        target: Target = "random_weights" if random else "task"
+        target = _target(random)
         claims = self._scores(site, target, slice(0, 1), tests)
         if len(columns) > 1:
             claims += self._scores(site, "control", slice(1, None), tests)
@@ -177,21 +189,7 @@ class SplitProber:
         return Answers(truth, scores.argmax(axis=1), n_classes, scores, spec.logits)
 
     def _reading(self, column: Column, said: Said, groups: NDArray[np.str_]) -> Reading:
-        return Reading(said, self._uninformed(column, said), groups)
-
-    def _uninformed(self, column: Column, said: Said) -> Said:
-        """Return the answers of one who knows the training labels, and nothing of the rows."""
-        known = column[self.data.train]
-        if isinstance(said, NumberAnswers):
-            return NumberAnswers(said.truth, np.full(len(said.truth), known.mean()))
-        assert isinstance(said, Answers)
-        guess = majority_guess(known, len(said.truth))
-        if said.scores is None:
-            return Answers(said.truth, guess, said.n_classes)
-        with np.errstate(divide="ignore"):
-            shares = np.log(np.bincount(known, minlength=said.n_classes) / len(known))
-        scores = np.tile(shares, (len(said.truth), 1))
-        return Answers(said.truth, guess, said.n_classes, scores, said.scores_are_log_probabilities)
+        return Reading(said, uninformed(column[self.judged.train], said), groups)
 
     def _scores(
         self, site: _Site, target: Target, which: slice, tests: tuple[Reading, ...]
@@ -274,36 +272,18 @@ class SplitProber:
         return claims
 
     def _by_text(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
-        train, test = self._wholes
-        probe = spec.build(self.settings)
-        probe.fit(X[train.rows], self.task[train.rows], train.whole_of_row)
+        # A label of chance for each word would give one text several.
+        has_control = self.settings.control_by == "group" and not random
+        columns = [self.task, *(self._controls if has_control else [])]
+        claims, said = self.wholes.texts(spec, X, columns, _target(random))
         on_fit(1, 1)
-        said = text_answers(probe, X, self.task, test, len(self.data.classes))
-        return self._whole(spec, random, said, self._uninformed(self.task, said), probe)
+        return Outcome(claims, said)
 
     def _by_tree(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
-        train, test = self._wholes
-        heads, probe = self.data.y, spec.build(self.settings)
-        probe.fit(X[train.rows], heads[train.rows], train.whole_of_row)
+        claim, said = self.wholes.trees(spec, X, _target(random))
         on_fit(1, 1)
-        said = tree_answers(probe, X, heads, test)
-        return self._whole(spec, random, said, chain_answers(probe, heads, test), probe)
+        return Outcome((claim,), said)
 
-    @cached_property
-    def _wholes(self) -> tuple[Wholes, Wholes]:
-        """The texts or sentences of the fitted rows and of the test rows."""
-        examples = self.data.examples
-        fitted, tested = np.sort(self.fitted), np.sort(self.data.test)
-        return Wholes.of(fitted, examples), Wholes.of(tested, examples)
 
-    def _whole(
-        self, spec: ProbeSpec, random: bool, said: Said, uninformed: Said, probe: Any
-    ) -> Outcome:
-        """Return what a kind came to that reads texts or trees, each of which counts once."""
-        train, test = self._wholes
-        origin = Origin(
-            spec.text, "random_weights" if random else "task", self.settings.seed, len(train.first),
-            C=getattr(probe, "C_", None), n_iter=probe.n_iter_, converged=probe.converged_,
-        )  # fmt: skip
-        reading = Reading(said, uninformed, self.data.groups[test.first])
-        return Outcome((Claim(origin, "test", (reading,)),), said)
+def _target(random: bool) -> Target:
+    return "random_weights" if random else "task"

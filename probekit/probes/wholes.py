@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.probes.data import ProbeData
 from probekit.probes.design import Features, Floats
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
 from probekit.probes.kinds.structural import DistanceProbe, StructuralProbe
@@ -38,6 +39,12 @@ class Wholes:
         own = rows if examples is None else examples[rows]
         _, first, whole = np.unique(own, return_index=True, return_inverse=True)
         return cls(rows, whole, rows[first])
+
+
+def first_rows(data: ProbeData) -> ProbeData:
+    """Return the data with the first row of each text alone in train and test."""
+    train, test = (Wholes.of(np.sort(s), data.examples).first for s in (data.train, data.test))
+    return replace(data, train=train, test=test)
 
 
 @dataclass(frozen=True, eq=False)

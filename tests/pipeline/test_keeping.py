@@ -6,7 +6,7 @@ from probekit.activations.identity import digest_weights
 from probekit.model.gpt2 import GPT2
 from probekit.model.tokenizer import Tokenizer
 from probekit.pipeline.keeping import FittedProbe, save_probe
-from probekit.pipeline.probing import make_prober
+from probekit.pipeline.probing import make_probers
 from probekit.probes.saved import SavedProbe
 
 SITE = "blocks.2.hook_resid_post"
@@ -25,8 +25,8 @@ def test_the_facts_are_those_of_the_run(kept, number_probe):
 
 
 def test_metrics_are_those_of_the_task_on_test_rows(kept, tmp_path):
-    prober = make_prober(kept.experiment, kept.prepared)
-    measured = prober.site(kept.rows(SITE))
+    (prober,) = make_probers(kept.experiment, kept.prepared)
+    measured = prober.site(kept.rows(SITE))[0].measurements
     layer = np.ones((1, 256)), np.zeros(1)
     fitted = FittedProbe("logistic", (layer,), ("plural", "singular"), True, {})
     path = save_probe(

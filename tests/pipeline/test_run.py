@@ -93,7 +93,7 @@ def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
     table = pd.read_csv(result.results)
     assert tuple(table.columns) == COLUMNS
     assert set(table["target"]) == {
-        "task", "control", "random_weights", "majority", "word_identity",
+        "task", "control", "random_weights", "majority", "word_identity", "bag_of_words", "length",
     }  # fmt: skip
     # The embedding of the last word does not show the colour; attention has brought it by block 3.
     assert value(table, "task", "blocks.0.hook_resid_pre") < 0.7
@@ -128,7 +128,8 @@ def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go)
     whole = go(experiment())
     content = whole.results.read_bytes()
     sites = sorted((whole.folder / "sites").iterdir())
-    kept, lost = sites[0], sites[1:]
+    kept = whole.folder / "sites" / "blocks.0.hook_resid_pre.json"
+    lost = [path for path in sites if path.stem != kept.stem]
     before = kept.stat().st_mtime_ns
     for path in (*lost, whole.results, whole.folder / "run.json"):
         path.unlink()
@@ -136,11 +137,25 @@ def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go)
     assert kept.stat().st_mtime_ns == before
 
 
+def test_answers_without_their_numbers_or_cut_short_are_made_anew(experiment, go):
+    """A run may be killed after the answers of a site are written, and before its numbers are."""
+    first = go(experiment(), page=False)
+    content = first.results.read_bytes()
+    answers = first.folder / "sites" / "blocks.3.hook_resid_post.safetensors"
+    whole = answers.read_bytes()
+    for damage in (whole[:-5], whole[:3], b"", whole.replace(b"logs", b"logz", 1)):
+        answers.write_bytes(damage)
+        assert go(experiment(), page=False).results.read_bytes() == content
+        assert answers.read_bytes() == whole
+    answers.with_suffix("").with_name("blocks.3.hook_resid_post.json").unlink()
+    assert go(experiment(), page=False).results.read_bytes() == content
+
+
 def best(values):
     """What best_site says of two sites with these (validation, test) accuracies."""
     rows = [
-        {"target": "task", "split": split, "metric": "accuracy", "site": site, "head": None,
-         "position": "last", "value": value}
+        {"probe": "logistic", "target": "task", "split": split, "metric": "accuracy",
+         "site": site, "head": None, "position": "last", "value": value}
         for site, pair in values.items()
         for split, value in zip(("validation", "test"), pair, strict=True)
     ]  # fmt: skip

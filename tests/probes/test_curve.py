@@ -11,7 +11,7 @@ from probekit.probes.folds import sample_groups
 from probekit.probes.measurement import Measurement
 
 N_TRAIN = 300
-SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, bootstrap=200)
+SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, bootstrap=200, description=False)
 
 
 def make_data(n_rows: int = 450, seed: int = 0, **changes) -> ProbeData:
@@ -33,6 +33,16 @@ def signal(data: ProbeData, strength: float, seed: int = 1) -> np.ndarray:
     return noise.astype(np.float32)
 
 
+def site(prober: Prober, X, **options):
+    """The measurements of the one kind."""
+    (result,) = prober.site(X, **options)
+    return result.measurements
+
+
+def baselines(prober: Prober):
+    return [one for found in prober.baselines().values() for one in found.measurements]
+
+
 def pick(measured, target="task", metric="accuracy", split="test") -> Measurement:
     (found,) = [m for m in measured if (m.target, m.metric, m.split) == (target, metric, split)]
     return found
@@ -40,7 +50,7 @@ def pick(measured, target="task", metric="accuracy", split="test") -> Measuremen
 
 def test_a_strong_signal_is_found_and_told_with_all_that_belongs_to_it():
     data = make_data()
-    measured = Prober(data, SETTINGS).site(signal(data, 5))
+    measured = site(Prober(data, SETTINGS), signal(data, 5))
     task = pick(measured)
     assert task.value > 0.99
     assert task.ci_low <= task.value <= task.ci_high
@@ -66,19 +76,22 @@ def test_every_target_split_and_metric_comes_once():
         return [(m.target, m.split, m.metric) for m in measured]
 
     def fitted(target):
-        return [*((target, "test", m) for m in metrics), (target, "validation", "accuracy")]
+        return [
+            *((target, "test", m) for m in (*metrics, "brier", "ece")),
+            (target, "validation", "accuracy"),
+        ]
 
     X = signal(data, 1)
     whole = [*fitted("task"), *fitted("control"), ("task", "test", "selectivity")]
-    assert names(prober.site(X)) == whole
-    assert names(prober.site(X, random=True)) == fitted("random_weights")
-    assert names(prober.baselines()) == [
+    assert names(site(prober, X)) == whole
+    assert names(site(prober, X, random=True)) == fitted("random_weights")
+    assert names(baselines(prober)) == [
         (target, "test", metric)
         for target in ("majority", "word_identity")
         for metric in metrics[:3]
     ]
     alone = Prober(data, replace(SETTINGS, control_draws=0))
-    assert names(alone.site(X)) == fitted("task")
+    assert names(site(alone, X)) == fitted("task")
 
 
 def test_pure_noise_gives_an_interval_that_covers_chance():
@@ -86,7 +99,7 @@ def test_pure_noise_gives_an_interval_that_covers_chance():
     prober = Prober(data, SETTINGS)
     covered = 0
     for seed in range(20):
-        auroc = pick(prober.site(signal(data, 0, seed), random=True), "random_weights", "auroc")
+        auroc = pick(site(prober, signal(data, 0, seed), random=True), "random_weights", "auroc")
         covered += auroc.ci_low <= 0.5 <= auroc.ci_high
     assert covered >= 16
 
@@ -99,16 +112,16 @@ def test_labels_looked_up_by_word_have_no_selectivity():
     words, place = np.unique(types, return_inverse=True)
     X = np.random.default_rng(0).normal(size=(len(words), 64))[place].astype(np.float32)
     prober = Prober(data, replace(SETTINGS, C=(0.1, 10.0)))
-    measured = prober.site(X)
+    measured = site(prober, X)
     assert pick(measured).value > 0.99
     assert pick(measured, "control").value > 0.99
     assert abs(pick(measured, metric="selectivity").value) < 0.02
-    assert pick(prober.baselines(), "word_identity").value > 0.99
+    assert pick(baselines(prober), "word_identity").value > 0.99
 
 
 def test_a_signal_apart_from_the_word_is_selective_with_a_paired_interval():
     data = make_data()
-    measured = Prober(data, SETTINGS).site(signal(data, 5))
+    measured = site(Prober(data, SETTINGS), signal(data, 5))
     selectivity = pick(measured, metric="selectivity")
     task, control = pick(measured), pick(measured, "control")
     assert selectivity.value == pytest.approx(task.value - control.value)
@@ -122,7 +135,7 @@ def test_a_signal_apart_from_the_word_is_selective_with_a_paired_interval():
 def test_imbalanced_labels_are_told_by_balanced_accuracy():
     generator = np.random.default_rng(0)
     data = make_data(y=np.where(generator.random(450) < 0.07, "yes", "no"))
-    measured = Prober(data, SETTINGS).site(signal(data, 0))
+    measured = site(Prober(data, SETTINGS), signal(data, 0))
     assert pick(measured).value > 0.9
     assert abs(pick(measured).value - pick(measured).chance) < 0.02
     assert pick(measured, metric="balanced_accuracy").value == pytest.approx(0.5, abs=0.05)
@@ -133,8 +146,8 @@ def test_test_labels_choose_neither_c_nor_anything_else_of_the_fit():
     X = signal(data, 0.3)
     shuffled = data.y.copy()
     shuffled[data.test] = np.random.default_rng(5).permutation(shuffled[data.test])
-    first = Prober(data, SETTINGS).site(X)
-    second = Prober(replace(data, y=shuffled), SETTINGS).site(X)
+    first = site(Prober(data, SETTINGS), X)
+    second = site(Prober(replace(data, y=shuffled), SETTINGS), X)
     for target in ("task", "control"):
         ours, theirs = (pick(m, target, split="validation") for m in (first, second))
         assert ours == theirs
@@ -144,7 +157,7 @@ def test_test_labels_choose_neither_c_nor_anything_else_of_the_fit():
 def test_control_labels_and_chance_come_from_the_training_labels_alone():
     y = make_data().y
     y[:300], y[300:] = np.repeat(["no", "yes"], [270, 30]), np.repeat(["yes", "no"], [140, 10])
-    measured = Prober(make_data(y=y), SETTINGS).site(signal(make_data(y=y), 5))
+    measured = site(Prober(make_data(y=y), SETTINGS), signal(make_data(y=y), 5))
     assert pick(measured).chance == 10 / 150
     # Drawn from all rows, four labels in ten would be "yes".
     assert pick(measured, "control").chance > 0.8
@@ -155,7 +168,7 @@ def test_test_rows_do_not_touch_the_scaling():
     X = signal(data, 1)
     enlarged = X.copy()
     enlarged[data.test[-1]] *= 1e6
-    first, second = (pick(Prober(data, SETTINGS).site(x)) for x in (X, enlarged))
+    first, second = (pick(site(Prober(data, SETTINGS), x)) for x in (X, enlarged))
     assert (first.C, first.n_iter, first.gradient_norm) == (
         second.C,
         second.n_iter,
@@ -167,9 +180,9 @@ def test_test_rows_do_not_touch_the_scaling():
 def test_the_same_seed_gives_the_same_numbers_and_another_does_not():
     data = make_data()
     X = signal(data, 0.5)
-    assert Prober(data, SETTINGS).site(X) == Prober(data, SETTINGS).site(X)
-    other = pick(Prober(data, replace(SETTINGS, seed=1)).site(X), "control")
-    assert other.value != pick(Prober(data, SETTINGS).site(X), "control").value
+    assert site(Prober(data, SETTINGS), X) == site(Prober(data, SETTINGS), X)
+    other = pick(site(Prober(data, replace(SETTINGS, seed=1)), X), "control")
+    assert other.value != pick(site(Prober(data, SETTINGS), X), "control").value
 
 
 def test_the_order_of_rows_does_not_matter():
@@ -181,12 +194,12 @@ def test_the_order_of_rows_does_not_matter():
         data.y[order], data.groups[order], data.types[order], place[data.train], place[data.test]
     )
     first, second = Prober(data, SETTINGS), Prober(shuffled, SETTINGS)
-    for ours, theirs in zip(first.site(X), second.site(X[order]), strict=True):
+    for ours, theirs in zip(site(first, X), site(second, X[order]), strict=True):
         assert (ours.metric, ours.C) == (theirs.metric, theirs.C)
         assert (ours.value, ours.ci_low, ours.ci_high) == pytest.approx(
             (theirs.value, theirs.ci_low, theirs.ci_high), abs=1e-9
         )
-    assert first.baselines() == second.baselines()
+    assert baselines(first) == baselines(second)
 
 
 def test_sites_that_differ_by_scale_alone_get_the_same_numbers():
@@ -194,7 +207,7 @@ def test_sites_that_differ_by_scale_alone_get_the_same_numbers():
     prober = Prober(data, SETTINGS)
     X = signal(data, 0.5)
     scaled = X * 2.0 ** np.arange(-4, 4) + 3
-    for ours, theirs in zip(prober.site(X), prober.site(scaled), strict=True):
+    for ours, theirs in zip(site(prober, X), site(prober, scaled), strict=True):
         assert (ours.metric, ours.C) == (theirs.metric, theirs.C)
         assert (ours.value, ours.ci_low) == pytest.approx((theirs.value, theirs.ci_low), abs=1e-4)
 
@@ -202,10 +215,10 @@ def test_sites_that_differ_by_scale_alone_get_the_same_numbers():
 def test_fit_rows_bounds_the_probe_but_not_the_baselines():
     data = make_data()
     prober = Prober(data, replace(SETTINGS, fit_rows=100))
-    task = pick(prober.site(signal(data, 5)))
+    task = pick(site(prober, signal(data, 5)))
     assert task.n_train == 99  # whole groups of three
-    assert pick(prober.baselines(), "majority").n_train == 300
-    whole = Prober(data, replace(SETTINGS, fit_rows=300)).site(signal(data, 5))
+    assert pick(baselines(prober), "majority").n_train == 300
+    whole = site(Prober(data, replace(SETTINGS, fit_rows=300)), signal(data, 5))
     assert pick(whole).n_train == 300
 
 
@@ -220,7 +233,7 @@ def test_words_are_seen_if_they_are_fitted():
 
 def test_held_out_accuracy_says_how_many_rows_were_fitted():
     data = make_data()
-    task = pick(Prober(data, SETTINGS).site(signal(data, 5)), split="validation")
+    task = pick(site(Prober(data, SETTINGS), signal(data, 5)), split="validation")
     assert (task.n_train, task.n_test) == (198, 300)  # 34 of 100 groups of three held out
 
 
@@ -231,14 +244,14 @@ def test_more_classes_and_a_class_too_rare_for_every_fold():
     data = make_data(y=y)
     X = generator.normal(size=(450, 5))
     X[:, :3] += 4 * (y[:, None] == np.array(["a", "b", "c"]))
-    measured = Prober(data, SETTINGS).site(X)
+    measured = site(Prober(data, SETTINGS), X)
     assert pick(measured).value > 0.95
     assert pick(measured, metric="auroc").value > 0.98
 
 
 def test_an_unconverged_fit_is_told():
     data = make_data()
-    task = pick(Prober(data, replace(SETTINGS, max_iter=1)).site(signal(data, 1)))
+    task = pick(site(Prober(data, replace(SETTINGS, max_iter=1)), signal(data, 1)))
     assert (task.converged, task.n_iter) == (False, 1)
 
 
@@ -247,13 +260,13 @@ def test_values_that_are_not_finite_are_refused_with_their_number_and_place():
     X = signal(data, 1)
     X[11, 3], X[200, 0] = np.nan, np.inf
     with pytest.raises(DataError, match="2 of 450 rows of X hold NaN or infinity, first row 11"):
-        Prober(data, SETTINGS).site(X)
+        site(Prober(data, SETTINGS), X)
 
 
 @pytest.mark.parametrize("shape", [(449, 8), (450,), (450, 2, 4)])
 def test_rows_of_another_shape_are_refused(shape):
     with pytest.raises(DataError, match=r"X has shape .* need \(450, n_features\)"):
-        Prober(make_data(), SETTINGS).site(np.zeros(shape, np.float32))
+        site(Prober(make_data(), SETTINGS), np.zeros(shape, np.float32))
 
 
 def test_fewer_groups_than_folds_are_refused():
@@ -267,7 +280,7 @@ def test_a_control_over_a_single_word_is_refused():
     data = make_data(types=np.full(450, "."))
     with pytest.raises(ConfigError, match="Set `control_draws` to 0"):
         Prober(data, SETTINGS)
-    assert Prober(data, replace(SETTINGS, control_draws=0)).site(signal(data, 5))
+    assert site(Prober(data, replace(SETTINGS, control_draws=0)), signal(data, 5))
 
 
 def test_a_control_whose_labels_never_differ_is_refused_soon():
@@ -284,14 +297,14 @@ def test_a_few_typical_rows_do_not_scale_all_others():
     few = make_data(typical=np.arange(450) % 50 == 0)
     most = make_data(typical=np.arange(450) % 50 != 0)
     X[::50] += 3000
-    assert Prober(few, SETTINGS).site(X) == Prober(data, SETTINGS).site(X)
-    assert pick(Prober(most, SETTINGS).site(X)).value > pick(Prober(data, SETTINGS).site(X)).value
+    assert site(Prober(few, SETTINGS), X) == site(Prober(data, SETTINGS), X)
+    assert pick(site(Prober(most, SETTINGS), X)).value > pick(site(Prober(data, SETTINGS), X)).value
 
 
 def test_on_fit_counts_to_the_end():
     data = make_data()
     seen = []
-    Prober(data, SETTINGS).site(signal(data, 1), on_fit=lambda *count: seen.append(count))
+    site(Prober(data, SETTINGS), signal(data, 1), on_fit=lambda *count: seen.append(count))
     assert seen == [(done, 21) for done in range(1, 22)]  # 3 columns x (3 folds x 2 C + 1)
 
 
@@ -301,4 +314,4 @@ def test_an_interrupt_ends_the_site():
 
     data = make_data()
     with pytest.raises(KeyboardInterrupt):
-        Prober(data, SETTINGS).site(signal(data, 1), on_fit=interrupt)
+        site(Prober(data, SETTINGS), signal(data, 1), on_fit=interrupt)

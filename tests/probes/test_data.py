@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.data import ProbeData, ProbeSettings
+from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, check_known, numbers
 
 
 def data(**changes) -> ProbeData:
@@ -32,7 +32,6 @@ def test_sound_data_are_taken():
         ({"groups": np.array(list("aabbbd"))}, "1 groups have rows in train and in test.*'b'"),
         ({"groups": np.array(list("aabbcc"))}, "all test rows are of the group 'c'"),
         ({"y": np.array(list("xxxxxx"))}, "4 training rows have one label only, 'x'"),
-        ({"y": np.array(list("xyxyxz"))}, "1 test rows.*first 'z' in row 5.*Allowed: x, y"),
     ],
 )
 def test_data_that_do_not_fit_together_are_refused(changes, message):
@@ -57,3 +56,48 @@ def test_data_that_do_not_fit_together_are_refused(changes, message):
 def test_settings_out_of_range_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         ProbeSettings(**changes)
+
+
+def test_a_label_that_train_lacks_is_refused_where_labels_are_classes():
+    with pytest.raises(DataError, match=r"1 test rows.*first 'z' in row 5.*Allowed: x, y"):
+        check_known(data(y=np.array(list("xyxyxz"))))
+    check_known(data())
+
+
+def test_numbers_are_read_and_words_told_with_their_row():
+    found = numbers(data(y=np.array(["1", "2.5", "-1e3", "0", "7", "8"])))
+    assert found.tolist() == [1, 2.5, -1000, 0, 7, 8]
+    for wrong in ("seven", "nan", "inf"):
+        y = np.array(["1", "2", "3", "4", "5", wrong])
+        with pytest.raises(DataError, match=f"1 labels are no finite numbers, first '{wrong}' in"):
+            numbers(data(y=y))
+
+
+def specs(*names):
+    return tuple(ProbeSpec(name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "reads"),
+    [
+        (specs("logistic", "attention_pooled"), "classes"),
+        (specs("ridge_regression"), "numbers"),
+        (specs("structural_depth", "structural_distance"), "trees"),
+    ],
+)
+def test_all_kinds_read_one_sort_of_labels(kinds, reads):
+    assert ProbeSettings(kinds=kinds).reads == reads
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        ((), "kinds holds nothing"),
+        (specs("logistic", "logistic"), "kinds holds logistic, logistic.*each once"),
+        (specs("logistic", "ridge_regression"), "logistic reads classes and ridge_regression rea"),
+        (specs("structural_depth", "svm"), "svm reads classes and structural_depth:64 reads tre"),
+    ],
+)
+def test_kinds_that_cannot_go_together_are_refused(kinds, message):
+    with pytest.raises(ConfigError, match=message):
+        ProbeSettings(kinds=kinds)

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from probekit.probes.design import Floats
-from probekit.probes.kinds.scaling import Scaling
+from probekit.probes.kinds.scaling import Scaling, measured
 from probekit.probes.solver import Codes, with_reference
 
 # Largest gradient of the mean objective, and least share of it that a step must win.
@@ -24,12 +24,15 @@ FIRST_QUERY = 0.1
 class Texts:
     """Tokens (n_tokens, n_features), those of one text together; `text` (n_tokens,) counts texts.
 
+    `typical` (n_tokens,) says which tokens features are scaled by; None means all.
+
     >>> Texts(np.zeros((3, 1)), np.array([0, 0, 1])).starts.tolist()
     [0, 2]
     """
 
     tokens: NDArray[np.floating]
     text: Codes
+    typical: NDArray[np.bool_] | None = None
 
     @property
     def starts(self) -> Codes:
@@ -39,7 +42,8 @@ class Texts:
     def take(self, texts: NDArray[np.bool_]) -> Texts:
         """Return these of the texts (n_texts,), counted anew."""
         kept = texts[self.text]
-        return Texts(self.tokens[kept], (np.cumsum(texts) - 1)[self.text[kept]])
+        typical = None if self.typical is None else self.typical[kept]
+        return Texts(self.tokens[kept], (np.cumsum(texts) - 1)[self.text[kept]], typical)
 
     def pool(self, scores: Floats) -> Floats:
         """Return weights (n_tokens,) from scores (n_tokens,): a softmax within each text.
@@ -98,7 +102,7 @@ def learn(texts: Texts, codes: Codes, C: float, max_iter: int, seed: int) -> Rea
     >>> reader.guess(texts).tolist(), reader.converged
     ([0, 0, 1, 1], True)
     """
-    scaling = Scaling.standard(texts.tokens)
+    scaling = Scaling.standard(measured(texts.tokens, texts.typical))
     objective = _Objective(Texts(scaling.apply(texts.tokens), texts.text), codes, C)
     result = minimize(
         objective,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -59,10 +60,17 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        groups: ArrayLike | None = None,
+        typical: NDArray[np.bool_] | None = None,
+    ) -> Self:
         """Return self, fitted on tokens X (n_tokens, n_features), y and groups (n_tokens,).
 
-        `groups` names the text of each token, and `y` repeats the label of the text.
+        `groups` names the text of each token, and `y` repeats the label of the text. `typical`
+        (n_tokens,) says which tokens features are scaled by; None means all.
 
         Raises:
             ConfigError: A C is not positive, or there are too few folds or steps.
@@ -72,6 +80,8 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         grid = positive("C", self.C)
         rows, self.classes_, codes = labelled_rows(self, X, y)
         texts, order = _texts(rows, units_of(rows, groups))
+        if typical is not None:
+            texts = replace(texts, typical=typical[order])
         text_codes = _codes_of_texts(texts, codes[order], self.classes_)
         self.C_ = self._choose(grid, texts, text_codes)
         reader = self._learn(self.C_, texts, text_codes)

@@ -15,6 +15,7 @@ from probekit.probes.design import Floats
 from probekit.probes.inputs import at_least, labelled_rows, positive, units_of
 from probekit.probes.kinds.choice import choose, inner_folds
 from probekit.probes.kinds.layers import Layer, Solution, apply_layers
+from probekit.probes.kinds.scaling import measured
 from probekit.probes.solver import Codes, with_reference
 
 
@@ -23,15 +24,23 @@ class Training:
     """What a fit is made of: rows X (n_samples, n_features), label codes and groups (n_samples,).
 
     The codes are 0, 1, 2, ... in the order of `classes_`; inside a fold one may be missing.
+    `typical` (n_samples,) says which rows features are scaled by; None means all.
     """
 
     X: NDArray[np.floating]
     codes: Codes
     groups: NDArray[np.generic]
+    typical: NDArray[np.bool_] | None = None
+
+    @property
+    def measured(self) -> NDArray[np.floating]:
+        """The rows (n_typical, n_features) that features are scaled by."""
+        return measured(self.X, self.typical)
 
     def take(self, rows: NDArray[np.bool_]) -> Training:
         """Return the part of these rows."""
-        return Training(self.X[rows], self.codes[rows], self.groups[rows])
+        typical = None if self.typical is None else self.typical[rows]
+        return Training(self.X[rows], self.codes[rows], self.groups[rows], typical)
 
 
 class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types

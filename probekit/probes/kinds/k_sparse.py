@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from probekit.errors import ConfigError
 from probekit.probes.design import Floats
-from probekit.probes.estimator import LinearProbe
+from probekit.probes.estimator import TOLERANCES
 from probekit.probes.inputs import at_least
 from probekit.probes.kinds.base import Training, TunedProbe
 from probekit.probes.kinds.layers import Layer, Solution
 from probekit.probes.kinds.scaling import Scaling
-from probekit.probes.solver import Codes
+from probekit.probes.solver import Codes, Effort, Fit, Problem, Solver
 
 # Scores of two copies of a feature differ by rounding; as equals the lower index comes first.
 SCORE_DIGITS = 12
@@ -67,34 +67,41 @@ class KSparseProbe(TunedProbe):
                 f"k is {self.k}, but the rows have {width} feature(s). Set k to {width} or less."
             )
         self.C_, solution = self._solve_tuned("C", data)
-        self.features_ = best_features(data.X, data.codes, self.k)
+        self.features_ = best_features(data.X, data.codes, self.k, data.typical)
         return solution
 
     def path(self, values: Floats, data: Training) -> list[Solution]:
         """Return the solution at each of the values."""
-        features = best_features(data.X, data.codes, self.k)
-        return [self._at(float(C), features, data) for C in values]
+        features = best_features(data.X, data.codes, self.k, data.typical)
+        X = np.ascontiguousarray(data.X[:, features])
+        solver = Solver(X, [np.ones(len(X), dtype=np.float32)], typical=data.typical)
+        problems = [Problem(data.codes, float(C)) for C in values]
+        fits = solver.solve(problems, Effort(TOLERANCES[X.dtype.name], self.max_iter))
+        return [self._wide(fit, features, data.X.shape[1]) for fit in fits]
 
-    def _at(self, C: float, features: Codes, data: Training) -> Solution:
-        probe = LinearProbe(C=C, max_iter=self.max_iter)
-        probe.fit(data.X[:, features], data.codes)
-        weight = np.zeros((len(probe.coef_), data.X.shape[1]))
-        weight[:, features] = probe.coef_
-        layer = Layer(weight, probe.intercept_)
+    def _wide(self, fit: Fit, features: Codes, width: int) -> Solution:
+        weight = np.zeros((len(fit.coef), width))
+        weight[:, features] = fit.coef
+        layer = Layer(weight, fit.intercept)
         # The solver may be done before its first step, on features that say nothing.
-        return Solution(probe.classes_, (layer,), max(probe.n_iter_, 1), probe.converged_)
+        return Solution(fit.classes, (layer,), max(fit.n_iter, 1), fit.converged)
 
 
-def best_features(X: NDArray[np.floating], codes: Codes, k: int) -> Codes:
+def best_features(
+    X: NDArray[np.floating], codes: Codes, k: int, typical: NDArray[np.bool_] | None = None
+) -> Codes:
     """Return the numbers (k,) of the features with the highest ANOVA F, the best first.
 
     Ranked by the share of variance that the classes explain, which grows with F and is defined
-    where F divides by zero. Ties go to the lower number, constant features come last.
+    where F divides by zero; only the `typical` rows (n_samples,) count, if it is told which. Ties
+    go to the lower number, constant features come last.
 
     >>> X = np.array([[0.0, -1.0, -1.0], [1.0, -1.1, -1.1], [0.0, 1.0, 1.0], [1.0, 1.1, 1.1]])
     >>> best_features(X, np.array([0, 0, 1, 1]), k=2).tolist()
     [1, 2]
     """
+    if typical is not None and len(np.unique(codes[typical])) > 1:
+        X, codes = X[typical], codes[typical]
     rows = Scaling.standard(X).apply(X)
     _, own, sizes = np.unique(codes, return_inverse=True, return_counts=True)
     members = own == np.arange(len(sizes))[:, None]

@@ -38,7 +38,7 @@ class LdaProbe(LayeredProbe):
     def solve(self, data: Training) -> Solution:
         """Return what is learned from the training rows."""
         shrinkage = _shrinkage(self.shrinkage)
-        scaling = Scaling.standard(data.X)
+        scaling = Scaling.standard(data.measured)
         rows = scaling.apply(data.X)
         means = class_means(rows, data.codes)
         covariance = within_covariance(rows, means, data.codes, shrinkage)

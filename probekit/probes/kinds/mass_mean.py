@@ -34,7 +34,7 @@ class MassMeanProbe(LayeredProbe):
 
     def solve(self, data: Training) -> Solution:
         """Return what is learned from the training rows."""
-        scaling = Scaling.standard(data.X) if self.covariance else Scaling.centred(data.X)
+        scaling = Scaling.standard(data.measured) if self.covariance else Scaling.centred(data.X)
         rows = scaling.apply(data.X)
         means = class_means(rows, data.codes)
         directions = means

@@ -62,7 +62,7 @@ class MlpProbe(TunedProbe):
 
     def path(self, values: Floats, data: Training) -> list[Solution]:
         """Return the solution at each of the values."""
-        scaling = Scaling.standard(data.X)
+        scaling = Scaling.standard(data.measured)
         rows = scaling.apply(data.X).astype(np.float32)  # half the time of float64
         return [self._at(alpha, rows, data, scaling) for alpha in values]
 

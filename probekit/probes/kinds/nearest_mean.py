@@ -24,6 +24,6 @@ class NearestMeanProbe(LayeredProbe):
 
     def solve(self, data: Training) -> Solution:
         """Return what is learned from the training rows."""
-        scaling = Scaling.standard(data.X)
+        scaling = Scaling.standard(data.measured)
         means = class_means(scaling.apply(data.X), data.codes)
         return Solution(np.unique(data.codes), (scaling.fold(*nearest_rule(means, means)),))

@@ -16,7 +16,7 @@ from probekit.probes.inputs import at_least, positive, refuse_mixed_types, units
 from probekit.probes.kinds.base import Training, TunedProbe
 from probekit.probes.kinds.choice import choose
 from probekit.probes.kinds.layers import Layer, Solution, apply_layers
-from probekit.probes.kinds.scaling import Scaling
+from probekit.probes.kinds.scaling import Scaling, measured
 
 ALPHAS = (1.0, 10.0, 100.0, 1e3, 1e4)
 
@@ -53,7 +53,8 @@ class RidgeProbe(TunedProbe):
         classes = np.unique(data.codes)
         positives = classes[1:] if len(classes) == 2 else classes
         targets = np.where(data.codes[:, None] == positives, 1.0, -1.0)
-        return [Solution(classes, (layer,)) for layer in ridge_path(data.X, targets, values)]
+        layers = ridge_path(data.X, targets, values, data.typical)
+        return [Solution(classes, (layer,)) for layer in layers]
 
 
 class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types
@@ -133,11 +134,17 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return apply_layers(self.layers_, rows)[:, 0]
 
 
-def ridge_path(X: NDArray[np.floating], targets: Floats, alphas: Floats) -> tuple[Layer, ...]:
+def ridge_path(
+    X: NDArray[np.floating],
+    targets: Floats,
+    alphas: Floats,
+    typical: NDArray[np.bool_] | None = None,
+) -> tuple[Layer, ...]:
     """Return for each alpha the layer that minimises squared error + alpha |weight|^2.
 
-    Rows X (n_samples, n_features) are standardised for it; the layer is for raw rows, with one
-    output for each column of targets (n_samples, n_targets). The bias is free.
+    Rows X (n_samples, n_features) are standardised for it, by the typical ones (n_samples,) if it
+    is told which; the layer is for raw rows, with one output for each column of targets
+    (n_samples, n_targets). The bias is free.
 
     >>> X, targets = np.array([[-1.0], [1.0]]), np.array([[-3.0], [3.0]])
     >>> [layer.weight.tolist() for layer in ridge_path(X, targets, np.array([2.0, 4.0]))]
@@ -146,12 +153,15 @@ def ridge_path(X: NDArray[np.floating], targets: Floats, alphas: Floats) -> tupl
     Source: Hastie, Tibshirani and Friedman (2009), The Elements of Statistical Learning, section
     3.4.1; for fewer rows than features the same from the eigenvectors of X X^T, section 18.3.5.
     """
-    scaling = Scaling.standard(X)
+    scaling = Scaling.standard(measured(X, typical))
     rows, mean = scaling.apply(X), targets.mean(axis=0)
+    # Rows scaled by some of them are not centred, and the bias that is free takes up their mean.
+    centre = rows.mean(axis=0)
+    rows -= centre
     is_tall = rows.shape[0] >= rows.shape[1]
     values, axes = np.linalg.eigh(rows.T @ rows if is_tall else rows @ rows.T)
     values = np.maximum(values, 0.0)  # rounding leaves some just below
     onto_axes, back = (rows @ axes).T if is_tall else axes.T, axes if is_tall else rows.T @ axes
     turned = onto_axes @ (targets - mean)
     weights = [(back @ (turned / (values + alpha)[:, None])).T for alpha in alphas]
-    return tuple(scaling.fold(weight, mean) for weight in weights)
+    return tuple(scaling.fold(weight, mean - weight @ centre) for weight in weights)

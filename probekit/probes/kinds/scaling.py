@@ -57,3 +57,15 @@ class Scaling:
         """
         raw = weight / self.scale
         return Layer(raw, bias - raw @ self.mean)
+
+
+def measured(X: NDArray[np.floating], typical: NDArray[np.bool_] | None) -> NDArray[np.floating]:
+    """Return the typical rows of X (n_samples, n_features), by which features are to be scaled.
+
+    Fewer than two cannot tell a spread: then all are taken, as without `typical` (n_samples,).
+
+    >>> X = np.array([[900.0], [1.0], [3.0]])
+    >>> measured(X, np.array([False, True, True])).tolist()
+    [[1.0], [3.0]]
+    """
+    return X if typical is None or np.count_nonzero(typical) < 2 else X[typical]

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.probes.design import Floats
 from probekit.probes.inputs import at_least, units_of
-from probekit.probes.kinds.scaling import Scaling
+from probekit.probes.kinds.scaling import Scaling, measured
 from probekit.probes.kinds.tree_descent import (
     Reals,
     Sentence,
@@ -48,12 +48,19 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        groups: ArrayLike | None = None,
+        typical: NDArray[np.bool_] | None = None,
+    ) -> Self:
         """Return self, fitted on tokens X (n_tokens, n_features) with heads y (n_tokens,).
 
         A head is the place in its sentence, from 0, of the token's head; -1 for the root. `groups`
         (n_tokens,) names the sentence of each token; without them all rows are one sentence. The
-        rows of a sentence stand in the order of its words.
+        rows of a sentence stand in the order of its words. `typical` (n_tokens,) says which rows
+        features are scaled by; None means all.
 
         Raises:
             ConfigError: The rank or the number of passes is below 1.
@@ -62,7 +69,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         at_least(self, rank=1, max_iter=1)
         rows, heads = validate_data(self, X, y, dtype=[np.float64, np.float32])
         trees = read_trees(heads, _sentences(rows, groups))
-        scaling = Scaling.standard(rows)
+        scaling = Scaling.standard(measured(rows, typical))
         # A column of ones gives the map an offset, which raw rows have in their mean.
         inputs = np.column_stack([scaling.apply(rows), np.ones(len(rows))]).astype(np.float32)
         sentences = [

@@ -57,7 +57,7 @@ class SvmProbe(TunedProbe):
 
     def path(self, values: Floats, data: Training) -> list[Solution]:
         """Return the solution at each of the values."""
-        scaling, classes = Scaling.standard(data.X), np.unique(data.codes)
+        scaling, classes = Scaling.standard(data.measured), np.unique(data.codes)
         rows = scaling.apply(data.X)
         _, axes = np.linalg.eigh(rows.T @ rows)
         rows = rows @ axes

@@ -1,0 +1,177 @@
+"""Whole runs of the kinds that read texts, trees and numbers, on small data."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.errors import ConfigError, DataError
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.prepare import prepare
+from probekit.pipeline.probing import make_probers
+from probekit.pipeline.run import run
+
+YAML = """\
+name: kinds
+model: {source: mini}
+data: {name: kinds, format: csv, file: rows.csv, columns: {group: group}}
+tokens: {bos: false, position: {at: last}}
+capture: {sites: ["blocks.[03].hook_resid_post"]}
+probe:
+  kinds: [{kind: logistic}]
+  folds: 2
+  control_draws: 1
+  bootstrap: 100
+  permutations: 99
+  C: [0.1]
+"""
+NOUNS = ("house", "door", "river", "garden", "letter", "table", "ship", "window", "horse", "road")
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(rows, *overrides):
+        pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+        (tmp_path / "kinds.yaml").write_text(YAML)
+        return load_experiment(tmp_path / "kinds.yaml", overrides)
+
+    return load
+
+
+@pytest.fixture
+def go(tmp_path):
+    def go(experiment, **options):
+        return run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache", **options)
+
+    return go
+
+
+def texts():
+    return [
+        {"text": f"{start} {colour} {noun} {verb}", "label": colour, "group": noun}
+        for noun in NOUNS
+        for start, verb in (("The", "was old"), ("My own", "is"))
+        for colour in ("red", "black")
+    ]
+
+
+def numbers():
+    """The label is how many words there are, with a tenth of chance."""
+    generator = np.random.default_rng(0)
+    lengths = np.tile(np.arange(1, 9), 12)
+    return [
+        {"text": " ".join(generator.choice(NOUNS, n)), "label": n + generator.normal() / 10}
+        | {"group": f"g{row // 2}"}
+        for row, n in enumerate(lengths)
+    ]
+
+
+def test_a_run_over_all_tokens_scores_each_text_once_and_is_kept(load, go, monkeypatch):
+    kinds = "probe.kinds=[{kind: attention_pooled}]"
+    experiment = load(texts(), kinds, "tokens.position={at: all}", "probe.control_by=group")
+    result = go(experiment)
+    table = result.table
+    told = table[(table["probe"] == "attention_pooled") & (table["split"] == "test")]
+    assert {"task", "control", "random_weights"} <= set(told["target"])
+    prober = make_probers(experiment, prepare(experiment))[0]
+    assert set(told["n_test"]) == {len(prober.test_rows)} == {8}
+    accuracy = told[(told["target"] == "task") & (told["metric"] == "accuracy")]
+    assert accuracy["value"].min() > 0.9
+    assert {"selectivity", "p_value", "p_best"} <= set(told["metric"])
+    majority = table[(table["target"] == "majority") & (table["metric"] == "accuracy")]
+    assert majority["n_test"].item() == 8
+    rows = pd.read_csv(result.folder / "test_rows.csv")
+    assert len(rows) == 8
+    content = result.results.read_bytes()
+    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
+    assert go(experiment).results.read_bytes() == content
+
+
+def test_texts_have_no_control_by_word(load, go):
+    kinds = "probe.kinds=[{kind: attention_pooled}, {kind: nearest_mean}]"
+    table = go(load(texts(), kinds, "tokens.position={at: all}"), page=False).table
+    controls = table[table["target"] == "control"]
+    assert set(controls["probe"]) == {"nearest_mean"}
+    n_rows = table[table["split"] == "test"].groupby("probe")["n_test"].unique()
+    assert n_rows["attention_pooled"].item() == 8 < n_rows["nearest_mean"].item()
+
+
+def test_a_number_is_read_with_its_own_metrics(load, go):
+    experiment = load(numbers(), "probe.kinds=[{kind: ridge_regression}]")
+    result = go(experiment)
+    table = result.table
+    task = table[(table["target"] == "task") & (table["split"] == "test")]
+    assert set(task["metric"]) == {
+        "r2", "spearman", "selectivity", "p_value", "p_holm", "p_best",
+    }  # fmt: skip
+    assert task.loc[task["metric"] == "r2", "value"].max() > 0.5
+    codes = {finding["code"] for finding in result.record["data"]["findings"]}
+    assert not codes & {"rare-labels", "missing-from-train", "imbalance", "train-counts"}
+    ranges = result.record["data"]["labels"]
+    assert {side: sum(counts.values()) for side, counts in ranges.items()} == {
+        "train": 72, "test": 24,
+    }  # fmt: skip
+    assert result.record["best"]["site"]
+    assert result.report.is_file()
+    assert go(experiment).results.read_bytes() == result.results.read_bytes()
+
+
+def test_words_where_numbers_are_read_are_refused_before_the_capture(load, tmp_path, go):
+    with pytest.raises(DataError, match=r"40 labels are no finite numbers, first 'red'"):
+        go(load(texts(), "probe.kinds=[{kind: ridge_regression}]"))
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_labels_of_two_sorts_are_refused_with_the_line(load):
+    experiment = load(texts(), "probe.kinds=[{kind: ridge_regression}, {kind: logistic}]")
+    with pytest.raises(ConfigError, match=r"logistic reads classes and ridge_regression reads num"):
+        make_probers(experiment, prepare(experiment))
+
+
+SENTENCE = """\
+# sent_id = s{n}
+# text = The old {noun} was near
+1	The	the	DET	_	_	3	det	_	_
+2	old	old	ADJ	_	_	3	amod	_	_
+3	{noun}	{noun}	NOUN	_	_	5	nsubj	_	_
+4	was	be	AUX	_	_	5	cop	_	_
+5	near	near	ADV	_	_	0	root	_	_
+"""
+
+
+@pytest.fixture
+def trees(tmp_path):
+    sentences = [SENTENCE.format(n=n, noun=NOUNS[n % 10]) for n in range(20)]
+    (tmp_path / "trees.conllu").write_text("\n".join(sentences) + "\n")
+    text = YAML.replace("format: csv, file: rows.csv, columns: {group: group}",
+                        "format: conllu, file: trees.conllu, columns: {label: HEAD}")  # fmt: skip
+    text = text.replace("at: last", "at: word").replace("name: kinds", "name: trees")
+    text = text.replace(
+        "[{kind: logistic}]",
+        "[{kind: structural_distance, rank: 8}, {kind: structural_depth, rank: 8}]",
+    )
+    (tmp_path / "trees.yaml").write_text(text)
+    return load_experiment(tmp_path / "trees.yaml")
+
+
+def test_trees_of_a_treebank_are_found_and_kept(trees, go, monkeypatch):
+    result = go(trees)
+    table = result.table
+    task = table[(table["target"] == "task") & (table["split"] == "test")]
+    assert set(task["metric"]) == {"uuas", "root_accuracy", "spearman"}
+    deep = task[(task["layer"] == 3) & (task["metric"] == "uuas")]
+    assert deep["value"].item() > 0.9
+    assert set(task["n_test"]) == {5}  # sentences, not words
+    content = result.results.read_bytes()
+    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)
+    assert go(trees).results.read_bytes() == content
+
+
+def test_a_tree_that_lost_a_word_is_refused_before_the_capture(trees, tmp_path, go):
+    cut = trees.model_copy(
+        update={"tokens": trees.tokens.model_copy(
+            update={"position": trees.tokens.position.model_copy(update={"offset": 1})}
+        )}
+    )  # fmt: skip
+    with pytest.raises(DataError, match="are no tree"):
+        go(cut)
+    assert not list(tmp_path.rglob("*.safetensors"))
