@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from probekit.probes.kinds.registry import find_kind
 from probekit.report.comparison import Comparison, both_places, format_p
 from probekit.report.glyphs import line_label
 from probekit.report.style import METRICS, format_number
@@ -62,12 +63,17 @@ def with_choices(
 ) -> tuple[str, ...]:
     """Return the overrides with those that choose sites and kinds of probe.
 
+    Raises:
+        UnknownNameError: There is no such kind.
+
     >>> with_choices([], ["blocks.*.hook_resid_post"], [])
     ('capture.sites=["blocks.*.hook_resid_post"]', 'capture.concatenate=[]')
     """
     chosen = list(overrides)
     if sites:
         chosen += [f"capture.sites={json.dumps(list(sites))}", "capture.concatenate=[]"]
+    for kind in kinds:
+        find_kind(kind)
     if kinds:
         chosen.append(f"probe.kinds={json.dumps([{'kind': kind} for kind in kinds])}")
     return tuple(chosen)

@@ -99,3 +99,6 @@ def test_transfer_prints_the_matrix_and_last_the_page(call, tmp_path):
     code, _, err = call("transfer", files[0], "--out", tmp_path / "out")
     assert code == 2
     assert "two experiments or more" in err
+    code, _, err = call("transfer", *files, "--kind", "logistik", "--out", tmp_path / "out")
+    assert code == 2
+    assert "Nearest: logistic" in err

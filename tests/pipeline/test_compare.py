@@ -144,6 +144,15 @@ def test_draws_are_enough_for_all_comparisons(tmp_path):
     assert any("in place of the 400" in note for note in found.notes)
 
 
+def test_what_holds_alone_need_not_hold_among_many(tmp_path):
+    sites = [f"blocks.{n}.hook_resid_post" for n in range(12)]
+    a, b = ({s: guesses(ROWS, share / 100, share + n) for n, s in enumerate(sites)}
+            for share in (70, 62))  # fmt: skip
+    rows = compare(write_run(tmp_path / "a", ROWS, a), write_run(tmp_path / "b", ROWS, b)).rows
+    assert ((rows["p"] < 0.05) & (rows["p_holm"] >= 0.05)).any()
+    assert rows["holds"].equals(rows["p_holm"] < 0.05)
+
+
 def test_hostile_names_survive(tmp_path):
     hostile = '<script>alert("1")</script>, \r\n"x"'
     rows = ROWS.replace({"label": {"yes": hostile}}).assign(group="\t" + ROWS["group"] + ",'")
