@@ -17,7 +17,6 @@ from probekit.report.levels import chance_name
 from probekit.report.style import (
     LEVELS,
     MEAN_METRICS,
-    TREE_METRICS,
     format_number,
     format_p,
     metric_name,
@@ -36,6 +35,7 @@ from probekit.report.table import (
     selection,
     tick,
 )
+from probekit.report.words import unit_of
 
 NAMES = {
     "control": "control task",
@@ -139,7 +139,7 @@ def _ranges(table: pd.DataFrame) -> list[str]:
         low, high = ordered.iloc[0], ordered.iloc[-1]
         sentences.append(
             f"{name[0].upper()}{name[1:]} on {task['n_test'].max():,.0f} held-out "
-            f"{'sentences' if metric in TREE_METRICS else 'rows'} goes from "
+            f"{unit_of(task)} goes from "
             f"{format_number(low['value'])} at {low['site']} to "
             f"{format_number(high['value'], high['ci_low'], high['ci_high'])} at {high['site']}"
             f"{beside}; to pick the highest is a choice on test rows."

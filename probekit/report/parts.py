@@ -20,7 +20,13 @@ from probekit.report.sparse import sparse_curve, sparse_rows
 from probekit.report.style import METRICS, metric_name
 from probekit.report.sureness import reliability_caption, reliability_description
 from probekit.report.table import MAIN_METRICS, main_metric, measured_metrics
-from probekit.report.views import curve_rows, head_tables, position_tables, shown_position
+from probekit.report.views import (
+    curve_rows,
+    head_tables,
+    hidden_kinds,
+    position_tables,
+    shown_position,
+)
 
 # Figures of these metrics stand open on the page, those of others folded below them.
 OPEN_METRICS = (*MAIN_METRICS, "spearman", "selectivity", "compression")
@@ -76,7 +82,11 @@ def _growth_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
 
 
 def reliability_part(bins: pd.DataFrame, table: pd.DataFrame) -> FigurePart:
-    """Return the figure of how often each kind of probe is right where it is so sure."""
+    """Return the figure of how often each kind of probe is right where it is so sure.
+
+    Of a kind with many sizes it is the best one, as in the layer curves.
+    """
+    bins = bins[~bins["probe"].isin(hidden_kinds(table))]
     return FigurePart(
         "Confidence and accuracy",
         _json(reliability_figure(bins)),

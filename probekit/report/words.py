@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from probekit.probes.kinds.registry import KINDS
 from probekit.report.figures import banded_series, measured_rows, series_of
 from probekit.report.growth import growth_lines
 from probekit.report.levels import levels
@@ -101,7 +102,7 @@ def _main_name(table: pd.DataFrame) -> str:
 def _measured_on(task: pd.DataFrame, metric: str) -> str:
     """Return on which rows the metric was measured, and in which view of them."""
     name = metric_name(metric)
-    unit = "sentences" if task["probe"].str.startswith("structural").any() else "rows"
+    unit = unit_of(task)
     n_rows, n_groups = _spread(task, "n_test"), _spread(task, "n_groups")
     seed = _spread(task, "seed")
     is_online = task["split"].eq("online").any()
@@ -157,6 +158,16 @@ def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
         f"{metric_name(metric)} by layer and {across}, {len(cells)} cells from {low} to {high}. "
         f"Highest: {', '.join(named)}."
     )
+
+
+def unit_of(task: pd.DataFrame) -> str:
+    """Return what counts once in the scores of the probes that some rows are about.
+
+    >>> unit_of(pd.DataFrame({"probe": ["structural_depth:64"]}))
+    'sentences'
+    """
+    tasks = {KINDS[kind].task for kind in task["probe"].str.split(":").str[0] if kind in KINDS}
+    return {"tree": "sentences", "text": "texts"}.get(min(tasks, default=""), "rows")
 
 
 def _spread(rows: pd.DataFrame, column: str) -> str:
