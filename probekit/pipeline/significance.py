@@ -16,13 +16,7 @@ from probekit.probes.curve import Prober
 from probekit.probes.differences import all_differences
 from probekit.probes.measurement import Said, metrics_of
 from probekit.probes.metrics import Answers
-from probekit.probes.permutation import (
-    holm,
-    p_values,
-    permutation_r2,
-    permutation_scores,
-    permuted_labels,
-)
+from probekit.probes.permutation import exchanged_leads, group_leads, holm, p_values
 from probekit.probes.regression import NumberAnswers
 from probekit.report.table import selection
 
@@ -64,17 +58,15 @@ def _name(row: Mapping[str, Any] | pd.Series[Any]) -> str:
 def p_value_rows(all_scored: Sequence[Scored], prober: Prober, draws: int) -> list[dict[str, Any]]:
     """Return rows of results.csv with the p-values of the task at each site.
 
-    `p_value` judges a site that was named beforehand, `p_holm` is adjusted for all sites and kinds,
-    `p_best` compares the site to the best of all in each permutation.
+    A probe is judged by its lead over one who knows the training labels alone, with whom it swaps
+    answers group by group. `p_value` judges a site that was named beforehand, `p_holm` is adjusted
+    for all sites and kinds, `p_best` compares the site to the best of all in each exchange.
     """
     tasks = [one for one in all_scored if one.row["target"] == "task" and _is_by_row(one.said)]
     if not tasks or not draws:
         return []
-    probes = dict.fromkeys(one.row["probe"] for one in tasks)
-    permuted = {probe: _permuted_truth(prober, probe, draws) for probe in probes}
-    observed = np.array([one.row["value"] for one in tasks])
-    scores = [_score(one.said, permuted[one.row["probe"]]) for one in tasks]
-    found = p_values(observed, np.stack(scores))
+    leads = np.stack([_leads(one, prober) for one in tasks])
+    found = p_values(leads.sum(axis=1), exchanged_leads(leads, draws, prober.settings.seed))
     told = zip(P_METRICS, (found.single, holm(found.single), found.maximum), strict=True)
     return [
         {**one.row, "metric": metric, "value": float(p[n]), **_NO_INTERVAL}
@@ -90,19 +82,22 @@ def _is_by_row(said: Said) -> bool:
     return isinstance(said, Answers | NumberAnswers)
 
 
-def _permuted_truth(prober: Prober, probe: str, draws: int) -> NDArray[Any]:
-    """Return the truth of a probe's test rows under each permutation, (draws, n_test)."""
-    values, places = np.unique(prober.truth_of(probe), return_inverse=True)
-    groups = prober.data.groups[prober.rows_of(probe)]
-    permuted: NDArray[Any] = values[permuted_labels(places, groups, draws, prober.settings.seed)]
-    return permuted
+def _leads(one: Scored, prober: Prober) -> NDArray[np.float64]:
+    """Return how far each group puts a probe ahead of one who knows the training labels alone."""
+    probe = one.row["probe"]
+    truth, uninformed = prober.truth_of(probe), prober.uninformed_of(probe)
+    assert isinstance(one.said, Answers | NumberAnswers)
+    scores, plain = (_row_scores(guess, truth) for guess in (one.said.guess, uninformed))
+    return group_leads(scores, plain, prober.data.groups[prober.rows_of(probe)])
 
 
-def _score(said: Said, permuted: NDArray[Any]) -> NDArray[np.float64]:
-    if isinstance(said, NumberAnswers):
-        return permutation_r2(said.guess, permuted)
-    assert isinstance(said, Answers)
-    return permutation_scores(said.guess, permuted)
+def _row_scores(guess: NDArray[Any], truth: NDArray[Any]) -> NDArray[np.float64]:
+    """Return what each row adds to accuracy or, of numbers, to R2."""
+    if guess.dtype.kind == "f":
+        missed: NDArray[np.float64] = np.square(guess - truth) / truth.var()
+        return -missed
+    right: NDArray[np.float64] = (guess == truth).astype(np.float64)
+    return right
 
 
 def difference_rows(

@@ -207,7 +207,7 @@ def _scores(
 
 def _cells(train: _Fitted, test: _Fitted, said: Said, at_home: Said) -> Iterator[dict[str, Any]]:
     """Yield the metrics of one pair, each with how far it is from the score of the set's own."""
-    resamples, first = test.data.prober.test_resamples, train.result.measurements[0]
+    resamples, first = test.data.prober.resamples_of(test.spec.text), train.result.measurements[0]
     uninformed = _uninformed(train.data.prober, said)
     for metric, function in metrics_of(uninformed).items():
         interval = percentile_interval(function(said, resamples))
@@ -229,12 +229,14 @@ def _cells(train: _Fitted, test: _Fitted, said: Said, at_home: Said) -> Iterator
 def _said(spec: ProbeSpec, solution: Solution, X: Floats, prober: Prober) -> Said:
     """Return what a fit says of the test rows X (n_test, n_features) of a prober."""
     if prober.settings.reads_numbers:
-        return NumberAnswers(prober.truth, number_guess(solution, X))
+        return NumberAnswers(prober.truth_of(spec.text), number_guess(solution, X))
     n_classes = len(prober.data.classes)
     scores = solution.class_scores(X, n_classes)
     if spec.logits:
         scores = log_softmax(scores, axis=1)
-    return Answers(prober.truth, scores.argmax(axis=1), n_classes, scores, spec.logits)
+    return Answers(
+        prober.truth_of(spec.text), scores.argmax(axis=1), n_classes, scores, spec.logits
+    )
 
 
 def _uninformed(prober: Prober, said: Said) -> Said:

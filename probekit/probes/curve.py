@@ -92,16 +92,29 @@ class Prober:
         """The numbers (n_test,) of the rows that are scored."""
         return np.concatenate([split.judged.test for split in self._splits])
 
+    @property
+    def _text_kinds(self) -> set[str]:
+        return {spec.text for spec in self.settings.kinds if spec.task == "text"}
+
     def rows_of(self, probe: str) -> Codes:
         """Return the numbers of the rows that a kind is scored on; of a text, its first token."""
-        texts = {spec.text for spec in self.settings.kinds if spec.task == "text"}
-        if probe not in texts:
+        if probe not in self._text_kinds:
             return self.test_rows
         return np.concatenate([split.wholes.test.first for split in self._splits])
 
     def truth_of(self, probe: str) -> Column:
         """Return the label codes, or numbers, of the rows that a kind is scored on."""
         return self._splits[0].task[self.rows_of(probe)]
+
+    def uninformed_of(self, probe: str) -> Column:
+        """Return what one guesses of these rows who knows the training labels alone."""
+        guesses = []
+        for split in self._splits:
+            rows = split.wholes.test.first if probe in self._text_kinds else split.judged.test
+            known = split.task[split.judged.train]
+            guess = known.mean() if self.settings.reads_numbers else np.bincount(known).argmax()
+            guesses.append(np.full(len(rows), guess))
+        return np.concatenate(guesses)
 
     def resamples_of(self, probe: str) -> Resamples:
         """Return the resamples of the groups of the rows that a kind is scored on."""

@@ -1,9 +1,9 @@
-"""Whether a score could be luck: labels permuted under fixed guesses, p-values over many sites.
+"""Whether a score could be luck: p-values over many sites, and labels permuted within groups.
 
-The hypothesis is that the test labels have nothing to do with the guesses of the probe, as it was
-fitted on other rows. Then the labels of the test rows may be exchanged, without fitting again, and
-the test is exact; it says nothing of how another training sample would do. All sites are scored on
-the same permutations, so that the best of them can be judged as the best of many.
+A probe that knows nothing is as good as one who knows the training labels alone: their answers may
+be exchanged, group by group, without fitting again. All sites are judged by the same exchanges, so
+that the best of them can be judged as the best of many. Rows of a group resemble each other; to
+exchange them one by one would call much significant that is not.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ Permuted = NDArray[np.int32]
 
 # Equal scores whose parts were added up in another order differ by less.
 ROUNDING = 1e-12
-# Entries of a permuted table that are compared at a time.
-BLOCK = 4_000_000
 
 
 def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed: int) -> Permuted:
@@ -58,38 +56,37 @@ def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed:
     return permuted
 
 
-def permutation_scores(guess: Codes, permuted: Permuted) -> Floats:
-    """Return the accuracy of the guesses (n_samples,) under each row of labels, (draws,).
+def group_leads(scores: Floats, uninformed: Floats, groups: NDArray[np.generic]) -> Floats:
+    """Return how far each group of rows, (n_groups,) by sorted name, puts a probe ahead.
 
-    >>> permutation_scores(np.array([0, 1]), np.array([[0, 1], [0, 0]], np.int32)).tolist()
-    [1.0, 0.5]
+    `scores` and `uninformed` (n_samples,) are what each row gives the probe, and one who knows the
+    training labels alone: 1 for right and 0 for wrong, or less the more a number is missed. The
+    leads of all groups add up to that of the mean score.
+
+    >>> group_leads(np.array([1.0, 1.0, 0.0]), np.array([0.0, 1.0, 0.0]), np.array(["a", "b", "b"]))
+    array([0.33333333, 0.        ])
     """
-    scores = [(part == guess).mean(axis=1) for part in _blocks(permuted)]
-    return np.concatenate(scores)
+    names, group_of_row = np.unique(groups, return_inverse=True)
+    leads = np.bincount(group_of_row, weights=scores - uninformed, minlength=len(names))
+    return leads / len(scores)
 
 
-def permutation_balanced_scores(guess: Codes, permuted: Permuted) -> Floats:
-    """Return the balanced accuracy of the guesses (n_samples,) under each row of labels, (draws,).
+def exchanged_leads(leads: Floats, draws: int, seed: int) -> Floats:
+    """Return the leads of all sites (n_sites, draws) after each of the exchanges.
 
-    >>> labels = np.array([[0, 0, 1], [0, 1, 0]], np.int32)
-    >>> permutation_balanced_scores(np.array([0, 0, 1]), labels).tolist()
-    [1.0, 0.25]
+    In an exchange the probe and the one it is compared to swap their answers in about half of the
+    groups, the same ones for all sites of `leads` (n_sites, n_groups): where a probe knows nothing,
+    either might have given them. Rows of a group stay together, however alike they are.
+
+    >>> exchanged_leads(np.array([[0.5, 0.25]]), draws=4, seed=0)
+    array([[ 0.25,  0.25,  0.25, -0.75]])
+
+    Source: Good (2005), Permutation, parametric and bootstrap tests of hypotheses, section 3.2
+    (the matched-pairs test), with groups for pairs.
     """
-    n_classes = int(permuted.max()) + 1
-    scores = [_balanced(guess, part, n_classes) for part in _blocks(permuted)]
-    return np.concatenate(scores)
-
-
-def permutation_r2(guess: Floats, permuted: Floats) -> Floats:
-    """Return R2 of the guesses (n_samples,) under each row of permuted numbers, (draws,).
-
-    >>> permutation_r2(np.array([0.0, 1.0]), np.array([[0.0, 1.0], [1.0, 0.0]])).tolist()
-    [1.0, -3.0]
-    """
-    spread = np.square(permuted - permuted.mean(axis=1, keepdims=True)).sum(axis=1)
-    missed = np.square(permuted - guess).sum(axis=1)
-    scores: Floats = 1 - missed / spread
-    return scores
+    signs = np.random.default_rng(seed).integers(2, size=(leads.shape[1], draws)) * 2.0 - 1.0
+    exchanged: Floats = leads @ signs
+    return exchanged
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,23 +173,3 @@ def _shuffled(
     for drawn in shuffled:
         drawn[places] = values[np.argsort(blocks + generator.random(len(values)))]
     return shuffled
-
-
-def _blocks(permuted: Permuted) -> list[Permuted]:
-    """Return the permutations in parts whose temporaries stay small."""
-    step = max(1, BLOCK // permuted.shape[1])
-    return [permuted[at : at + step] for at in range(0, len(permuted), step)]
-
-
-def _balanced(guess: Codes, permuted: Permuted, n_classes: int) -> Floats:
-    """Return the mean recall over the classes that occur, for each row of labels."""
-    draws = len(permuted)
-    places = permuted + n_classes * np.arange(draws)[:, None]
-    n_rows, n_right = (
-        np.bincount(chosen, minlength=draws * n_classes).reshape(draws, n_classes)
-        for chosen in (places.ravel(), places[permuted == guess])
-    )
-    occurs = n_rows > 0
-    recall = np.divide(n_right, n_rows, out=np.zeros(n_rows.shape), where=occurs)
-    balanced: Floats = recall.sum(axis=1) / occurs.sum(axis=1)
-    return balanced

@@ -17,7 +17,7 @@ from probekit.probes.design import Floats
 from probekit.probes.folds import group_folds
 from probekit.probes.measurement import Measurement
 from probekit.probes.metrics import METRICS, Answers, Resamples
-from probekit.probes.permutation import permuted_labels
+from probekit.probes.permutation import exchanged_leads, group_leads
 from probekit.probes.planted import Planted
 from probekit.probes.regression import REGRESSION_METRICS, NumberAnswers
 
@@ -81,7 +81,8 @@ class Tools:
     probe: Probe = probe
     folds: Callable[[NDArray[Any], NDArray[Any], int, int], NDArray[np.int64]] = group_folds
     resample: Callable[[NDArray[Any], int, int], Resamples] = Resamples.draw
-    permute: Callable[..., NDArray[np.int32]] = permuted_labels
+    leads: Callable[[Floats, Floats, NDArray[Any]], Floats] = group_leads
+    exchange: Callable[[Floats, int, int], Floats] = exchanged_leads
     metrics: Mapping[str, Callable[[Answers, Resamples], Floats]] = field(
         default_factory=lambda: METRICS
     )

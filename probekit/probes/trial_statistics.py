@@ -27,7 +27,7 @@ from probekit.probes.trial import ALARM, NOMINAL, ROUNDING, SPECS, Size, Tools, 
 
 def uniform_p_values(tools: Tools, size: Size) -> Iterator[Verdict]:
     """Yield whether p-values of chance are uniform, for one site and for the best of five."""
-    cases = {"labels of groups": True, "labels of rows": False}
+    cases = {"rows alike in a group": True, "rows by themselves": False}
     for name, by_group in cases.items():
         drawn = [_p_of_chance(tools, seed, by_group) for seed in range(size.draws)]
         for place, told in enumerate(("one site", "best of five")):
@@ -48,9 +48,10 @@ def _p_of_chance(tools: Tools, seed: int, by_group: bool) -> tuple[float, float]
     own = group if by_group else np.arange(len(group))
     truth = generator.integers(2, size=len(group))[own]
     guesses = generator.integers(2, size=(5, len(group)))[:, own]
-    permuted = tools.permute(truth, group, 199, seed)
-    scores = np.stack([np.mean(permuted == guess, axis=1) for guess in guesses])
-    found = p_values(np.mean(guesses == truth, axis=1), scores)
+    constant = (truth == 0).astype(np.float64)
+    right = (guesses == truth).astype(np.float64)
+    leads = np.stack([tools.leads(one, constant, group) for one in right])
+    found = p_values(leads.sum(axis=1), tools.exchange(leads, 199, seed))
     return float(found.single[0]), float(found.maximum.min())
 
 

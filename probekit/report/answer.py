@@ -93,7 +93,8 @@ def _luck(table: pd.DataFrame, chosen: pd.Series) -> str:
     tried = "pairs of site and kind" if differs(judged["probe"]) else "sites"
     return (
         f"p = {format_p(own['value'].iloc[0])} that any of the {len(judged):,} {tried} reaches "
-        "this by luck (permutation of the test labels, maximum over sites)."
+        "this by luck (answers exchanged with the majority guess, group by group; maximum over "
+        "sites)."
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from probekit.probes.metrics import Resamples
-from probekit.probes.permutation import permuted_labels
+from probekit.probes.permutation import group_leads
 from probekit.probes.selftest import CHECKS, TOOLS, selftest
 from probekit.probes.trial import QUICK, probe
 
@@ -62,14 +62,14 @@ def of_rows(groups, draws, seed):
     return Resamples.draw(np.arange(len(groups)), draws, seed)
 
 
-def permuted_in_groups(truth, groups, draws, seed):
-    """Labels permuted among the rows, whatever the groups."""
-    return permuted_labels(truth, np.zeros(len(truth), int), draws, seed)
+def leads_of_rows(scores, uninformed, groups):
+    """Leads of rows, as if those of a group had nothing in common."""
+    return group_leads(scores, uninformed, np.arange(len(scores)))
 
 
-def unpermuted(truth, groups, draws, seed):
-    """Labels that stay where they are."""
-    return np.tile(truth, (draws, 1))
+def unexchanged(leads, draws, seed):
+    """Answers that stay whose they are."""
+    return np.tile(leads.sum(axis=1, keepdims=True), draws)
 
 
 def too_wide(groups, draws, seed):
@@ -108,8 +108,8 @@ BROKEN = {
     "description_length": [with_rows(leaked), with_rows(mixed_up)],
     "wholes": [with_rows(mixed_up)],
     "uniform_p_values": [
-        replace(TOOLS, permute=permuted_in_groups),
-        replace(TOOLS, permute=unpermuted),
+        replace(TOOLS, leads=leads_of_rows),
+        replace(TOOLS, exchange=unexchanged),
     ],
     "interval_coverage": [replace(TOOLS, resample=of_rows), replace(TOOLS, resample=too_wide)],
     "metrics_agree": [
