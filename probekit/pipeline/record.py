@@ -90,7 +90,7 @@ def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ..
 
 
 def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
-    """Return the site and probe of the best cross-validated score; test rows have no say in it."""
+    """Return the site of the best cross-validated score; test rows have no say in it."""
     row = chosen_row(table)
     if row is None:
         return None
@@ -99,7 +99,6 @@ def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
         "layer": layer_of(row["site"]),
         "head": None if pd.isna(row["head"]) else int(row["head"]),
         "position": row["position"],
-        "probe": row["probe"],
         "chosen_by": f"cross-validated {row['metric']} on the training rows",
     }
 

@@ -24,7 +24,7 @@ class LineStyle:
 
 # All colours have a contrast of 3:1 or more with both white and the page's dark background, and
 # stay apart for colour-blind readers; dash and marker tell the lines apart without any colour.
-SERIES_COLOURS = ("#0072B2", "#B07D10", "#B2599A", "#6E7F8D")
+SERIES_COLOURS = ("#0072B2", "#B07D10", "#B2599A", "#6E7F8D", "#8C564B")
 SERIES_MARKERS = ("circle", "square", "diamond", "triangle-up", "pentagon", "star", "hexagon")
 
 LINES = {
