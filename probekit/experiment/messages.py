@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -126,7 +126,10 @@ def _fields(keys: Sequence[str | int]) -> dict[str, FieldInfo]:
     """Return the fields of the section that stands at these keys."""
     section: type[BaseModel] = Experiment
     for key in keys:
-        kind = section.model_fields[str(key)].annotation
+        if isinstance(key, int):  # an item of a list, whose sections are all of one kind
+            continue
+        kind: Any = section.model_fields[key].annotation
+        kind = get_args(kind)[0] if get_origin(kind) is tuple else kind
         assert isinstance(kind, type), f"{key} is no section"
         assert issubclass(kind, BaseModel), f"{key} is no section"
         section = kind
@@ -140,11 +143,20 @@ def _example(field: FieldInfo) -> str:
         return f"{{{', '.join(_example_keys(kind))}}}"
     if isinstance(field.default, tuple):
         items = field.default[:2] or field.examples or ("...",)
-        return f"[{', '.join(map(str, items))}]"
+        return f"[{', '.join(map(_written, items))}]"
     if kind is bool:
         return "true"
     choices = field.examples or get_args(kind) or ("...",)
-    return str(choices[0] if field.is_required() else field.default)
+    has_default = not field.is_required() and field.default is not None
+    return str(field.default if has_default else choices[0])
+
+
+def _written(item: Any) -> str:
+    """Return an item of a list as it is written in YAML."""
+    if not isinstance(item, BaseModel):
+        return str(item)
+    given = item.model_dump(exclude_none=True).items()
+    return f"{{{', '.join(f'{key}: {value}' for key, value in given)}}}"
 
 
 def _example_keys(section: type[BaseModel]) -> Iterator[str]:

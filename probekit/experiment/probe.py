@@ -27,7 +27,10 @@ class Kind(Section):
         None, description="for mass_mean: tilt the difference of means by the inverse covariance"
     )
     k: Counts | None = Field(
-        None, min_length=1, description="for k_sparse: numbers of features, each a probe"
+        None,
+        min_length=1,
+        description="for k_sparse: numbers of features, each a probe",
+        examples=[[1, 4, 16]],
     )
     hidden: Count | None = Field(None, description="for mlp: width of the hidden layer")
     rank: Count | None = Field(None, description="for structural probes: dimensions of their space")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from probekit.activations.capture import check_storable
@@ -34,7 +36,36 @@ def find_features(experiment: Experiment, config: GPT2Config) -> tuple[Probed, .
     if settings.view == "normalized":
         with experiment.at("capture", "view"):
             _check_normalizable(found)
+    _check_sparse(experiment, found, config)
     return found
+
+
+def _check_sparse(experiment: Experiment, found: tuple[Probed, ...], config: GPT2Config) -> None:
+    """Refuse, before any work, to choose more features than a site has."""
+    narrowest = min(found, key=lambda selection: _width(selection, config))
+    width = _width(narrowest, config)
+    for number, kind in enumerate(experiment.probe.kinds):
+        wide = [spec for spec in kind.specs if dict(spec.options).get("k", 0) > width]
+        if wide:
+            with experiment.at("probe", "kinds", number):
+                raise ConfigError(
+                    f"{wide[0].text} is to choose more features than {narrowest.text} has, which "
+                    f"are {width}. Set k to {width} or less, or leave that site out."
+                )
+
+
+def _width(selection: Probed, config: GPT2Config) -> int:
+    """Return the number of features of a selection."""
+    return sum(_part_width(part, config) for part in selection.parts)
+
+
+def _part_width(part: SiteSelection, config: GPT2Config) -> int:
+    if part.neuron is not None:
+        return 1
+    axes = [axis for axis in describe(part.site).axes if axis not in ("batch", "pos")]
+    if part.head is not None:
+        axes.remove("n_heads")
+    return math.prod(config.axis_sizes[axis] for axis in axes)
 
 
 def _concatenation(patterns: tuple[str, ...], config: GPT2Config) -> SiteConcatenation:

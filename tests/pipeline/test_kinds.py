@@ -175,3 +175,31 @@ def test_a_tree_that_lost_a_word_is_refused_before_the_capture(trees, tmp_path, 
     with pytest.raises(DataError, match="are no tree"):
         go(cut)
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        ("[{kind: logistik}]", r"kinds.*'logistik'.*Nearest: logistic"),
+        ("[{kind: mlp, k: [4]}]", "`k` is no option of `kind: mlp`"),
+        ("[{kind: k_sparse, k: [0]}]", "must be at least 1"),
+        ("[{kind: k_sparse, k: 4}]", r"k is 4\. It must be a list, such as \[1, 4, 16\]"),
+        ("[{kind: k_sparse, k: []}]", "at least 1"),
+        ("[{kind: k_sparse, kk: 1}]", "unknown key.*kk"),
+    ],
+)
+def test_mistakes_in_kinds_are_told_where_they_stand(load, tmp_path, kinds, message):
+    load(texts())
+    text = YAML.replace("[{kind: logistic}]", kinds)
+    (tmp_path / "wrong.yaml").write_text(text)
+    line = 1 + text[: text.index("kinds: [")].count("\n")
+    with pytest.raises(ConfigError, match=rf"wrong\.yaml, line {line}: .*{message}"):
+        load_experiment(tmp_path / "wrong.yaml")
+
+
+def test_more_features_than_a_site_has_are_refused_before_the_capture(load):
+    kinds = "probe.kinds=[{kind: k_sparse, k: [1, 64]}]"
+    head = "capture.sites=[blocks.0.hook_resid_pre, 'blocks.0.attn.hook_z[head=1]']"
+    with pytest.raises(ConfigError, match=r"k_sparse:64 is to .* which are 32\. Set k to 32"):
+        prepare(load(texts(), kinds, head))
+    prepare(load(texts(), kinds.replace("64", "32"), head))

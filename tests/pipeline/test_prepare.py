@@ -113,7 +113,7 @@ def test_repeated_rows_leave_test_if_asked_and_are_counted(tmp_path):
 
 def words_of(prepared):
     return [
-        {w.strip().casefold() for w in prepared.types[rows]}
+        {w.strip().casefold() for w in prepared.positions[0].types[rows]}
         for rows in (prepared.train, prepared.test)
     ]
 
