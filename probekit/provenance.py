@@ -123,6 +123,6 @@ def digest_code(*packages: str) -> str:
         assert origin is not None
         assert origin.origin is not None
         path = Path(origin.origin)
-        files = sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else [path]
+        files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
         texts += [ast.unparse(ast.parse(file.read_text(encoding="utf-8"))) for file in files]
     return digest_json(texts)

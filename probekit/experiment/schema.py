@@ -243,6 +243,16 @@ class Experiment(Section):
         return self.model_copy(update={"tokens": tokens})
 
     @model_validator(mode="after")
+    def _words_of_a_sweep_differ(self) -> Experiment:
+        if self.split.word_disjoint and self.tokens.sweep:
+            raise broken(
+                "`word_disjoint` is for one position: the words of a sweep differ by offset",
+                "split",
+                "word_disjoint",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _nested_folds_split_themselves(self) -> Experiment:
         is_given = self.data.test is not None or self.data.columns.split is not None
         if self.split.folds is not None and is_given:

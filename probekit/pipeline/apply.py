@@ -57,7 +57,7 @@ def caution(probe: SavedProbe, per: Per) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Network:
+class Network:
     """The model that a probe reads, and where it reads it."""
 
     model: GPT2
@@ -97,7 +97,7 @@ def apply_probe(
     if not texts:
         raise DataError("There is no text to apply the probe to. Give one or more.")
     check_device(device)
-    network = _load(probe, model or probe.facts.model, device, allow_other_model, watcher)
+    network = load_network(probe, model or probe.facts.model, device, allow_other_model, watcher)
     context = network.model.config.n_positions
     encoded = _encode(network.tokenizer, texts, bos=probe.facts.bos)
     kept = _within(encoded, context, too_long, watcher)
@@ -120,9 +120,15 @@ def apply_probe(
     ]
 
 
-def _load(
+def load_network(
     probe: SavedProbe, source: str, device: str, allow_other: bool, watcher: Watcher
-) -> _Network:
+) -> Network:
+    """Return the model of a probe, from `source`.
+
+    Raises:
+        MissingError: it is not there.
+        ConfigError: it is another model, and `allow_other` does not let it pass.
+    """
     facts = probe.facts
     try:
         config, tokenizer = find_config(source), Tokenizer.from_pretrained(source)
@@ -146,7 +152,7 @@ def _load(
                 f"{error} To see what it says of another model nevertheless: --allow-other-model."
             ) from error
         watcher.tell(f"warning: {source} is not the model that the probe was fitted on: {error}")
-    return _Network(model, tokenizer, selections)
+    return Network(model, tokenizer, selections)
 
 
 def _width(selection: SiteSelection, config: GPT2Config) -> int:
@@ -220,7 +226,7 @@ def _plan(probe: SavedProbe, tokens: Sequence[Tokens], texts: Sequence[str]) -> 
 
 def _scores(
     probe: SavedProbe,
-    network: _Network,
+    network: Network,
     tokens: Sequence[Tokens],
     plan: RowPlan,
     watcher: Watcher,

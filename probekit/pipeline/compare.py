@@ -17,8 +17,10 @@ from probekit.pipeline.alignment import align, n_shared, names_rows_alike
 from probekit.pipeline.finished import FinishedRun
 from probekit.pipeline.matching import Pair, match, settings_that_differ
 from probekit.probes.differences import (
+    DRAWS_A_COMPARISON,
     Difference,
     adjusted,
+    enough_draws,
     paired_difference,
     unpaired_difference,
 )
@@ -31,10 +33,8 @@ from probekit.report.comparison import COLUMNS, LEVEL, Comparison
 
 Key = TypeVar("Key")
 # Resamples of groups that are held at a time: 400 MB.
-MOST_COUNTS = 50_000_000
 FEW_GROUPS = 20
 # With n comparisons the smallest adjusted p is 2 n / draws; this leaves it at half of the level.
-DRAWS_A_COMPARISON = round(4 / LEVEL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +50,11 @@ class RowsOfBoth:
     groups_a: NDArray[np.str_]
     groups_b: NDArray[np.str_]
     places: NDArray[np.int64] | None
+
+    @property
+    def n_groups(self) -> int:
+        """The number of groups of both."""
+        return len(np.unique(self.groups_a)) + len(np.unique(self.groups_b))
 
     @classmethod
     def of(cls, a: FinishedRun, b: FinishedRun) -> RowsOfBoth:
@@ -84,7 +89,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     metric = metric or ("r2" if a.reads_numbers else "accuracy")
     usable = _with_metric(pairs, metric)
     rows, settings = RowsOfBoth.of(a, b), a.experiment.probe
-    draws = enough_draws(len(usable), settings.bootstrap, rows)
+    draws = enough_draws(len(usable), settings.bootstrap, rows.n_groups)
     said = {number: (pair.said_a, pair.said_b) for number, pair in enumerate(usable)}
     found = differences(said, rows, metric, draws=draws, seed=settings.seed)
     common = {"metric": metric, "pairing": _pairing(rows), "draws": draws, "seed": settings.seed}
@@ -149,19 +154,6 @@ def reordered(said: Said, places: NDArray[np.int64]) -> Said:
         return NumberAnswers(said.truth[places], said.guess[places])
     scores = None if said.scores is None else said.scores[places]
     return replace(said, truth=said.truth[places], guess=said.guess[places], scores=scores)
-
-
-def enough_draws(n_comparisons: int, asked: int, rows: RowsOfBoth) -> int:
-    """Return how many draws let a difference hold among so many: at least those asked for.
-
-    No more are drawn than the memory holds.
-
-    >>> rows = RowsOfBoth(np.array(["a", "b"]), np.array(["c"]), None)
-    >>> enough_draws(5, 1000, rows), enough_draws(100, 1000, rows)
-    (1000, 8000)
-    """
-    n_groups = len(np.unique(rows.groups_a)) + len(np.unique(rows.groups_b))
-    return max(asked, min(DRAWS_A_COMPARISON * n_comparisons, MOST_COUNTS // n_groups))
 
 
 def check_comparison_file(path: Path) -> None:

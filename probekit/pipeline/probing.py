@@ -115,6 +115,7 @@ def probe_sites(
                 else _measure(experiment, prober, stores, selection, inner, probes)
             )
             kept.write(stem, origin, site)
+            site = kept.read(stem, origin) or site  # as a later run will see it
         found.append(SiteRows(_table_rows(experiment, selection, site.measurements), site.said))
     watcher.progress("probe", len(selections), len(selections))
     return found

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from probekit.pipeline.answers import Speaker
 from probekit.pipeline.probing import SiteRows
 from probekit.probes.curve import Prober
-from probekit.probes.differences import all_differences
+from probekit.probes.differences import all_differences, enough_draws
 from probekit.probes.measurement import Said, metrics_of
-from probekit.probes.metrics import Answers
+from probekit.probes.metrics import Answers, Resamples
 from probekit.probes.permutation import exchanged_leads, group_leads, holm, p_values
 from probekit.probes.regression import NumberAnswers
 from probekit.report.table import selection
@@ -58,15 +58,16 @@ def _name(row: Mapping[str, Any] | pd.Series[Any]) -> str:
 def p_value_rows(all_scored: Sequence[Scored], prober: Prober, draws: int) -> list[dict[str, Any]]:
     """Return rows of results.csv with the p-values of the task at each site.
 
-    A probe is judged by its lead over one who knows the training labels alone, with whom it swaps
-    answers group by group. `p_value` judges a site that was named beforehand, `p_holm` is adjusted
+    A probe is judged by its lead over the best constant guess, with which it swaps answers group by
+    group. `p_value` judges a site that was named beforehand, `p_holm` is adjusted
     for all sites and kinds, `p_best` compares the site to the best of all in each exchange.
     """
     tasks = [one for one in all_scored if one.row["target"] == "task" and _is_by_row(one.said)]
     if not tasks or not draws:
         return []
     leads = np.stack([_leads(one, prober) for one in tasks])
-    found = p_values(leads.sum(axis=1), exchanged_leads(leads, draws, prober.settings.seed))
+    enough = enough_draws(len(tasks), draws, leads.shape[1])
+    found = p_values(leads.sum(axis=1), exchanged_leads(leads, enough, prober.settings.seed))
     told = zip(P_METRICS, (found.single, holm(found.single), found.maximum), strict=True)
     return [
         {**one.row, "metric": metric, "value": float(p[n]), **_NO_INTERVAL}
@@ -83,11 +84,18 @@ def _is_by_row(said: Said) -> bool:
 
 
 def _leads(one: Scored, prober: Prober) -> NDArray[np.float64]:
-    """Return how far each group puts a probe ahead of one who knows the training labels alone."""
+    """Return how far each group puts a probe ahead of the best constant guess of its test rows.
+
+    That of the training rows would not do: where the shares of labels differ in the test rows, even
+    a probe that knows nothing is ahead of it.
+    """
     probe = one.row["probe"]
-    truth, uninformed = prober.truth_of(probe), prober.uninformed_of(probe)
+    truth = prober.truth_of(probe)
+    best = truth.mean() if prober.settings.reads_numbers else np.bincount(truth).argmax()
     assert isinstance(one.said, Answers | NumberAnswers)
-    scores, plain = (_row_scores(guess, truth) for guess in (one.said.guess, uninformed))
+    scores, plain = (
+        _row_scores(guess, truth) for guess in (one.said.guess, np.full(len(truth), best))
+    )
     return group_leads(scores, plain, prober.data.groups[prober.rows_of(probe)])
 
 
@@ -108,7 +116,13 @@ def difference_rows(
     All answers are on the same rows, so that the bootstrap is paired; p is adjusted by Holm for all
     differences of the run.
     """
-    by_row = {one.name: one for one in all_scored if _is_by_row(one.said)}
+    by_row = {
+        one.name: one
+        for one in all_scored
+        if _is_by_row(one.said)
+        # A baseline has one name at all positions of a sweep: that of the chosen one counts.
+        and (pd.notna(one.row["site"]) or one.row["position"] == chosen["position"])
+    }
     name, metric = _name(chosen), chosen["metric"]
     if name not in by_row:
         return []
@@ -120,7 +134,9 @@ def difference_rows(
     }
     if len(said) < 2:
         return []
-    resamples = prober.resamples_of(chosen["probe"])
+    groups, settings = prober.data.groups[rows], prober.settings
+    n_draws = enough_draws(len(said) - 1, settings.bootstrap, len(np.unique(groups)))
+    resamples = Resamples.draw(groups, n_draws, settings.seed)
     found = all_differences(metrics_of(said[name])[metric], said, name, resamples)
     return [
         {

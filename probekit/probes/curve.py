@@ -106,15 +106,10 @@ class Prober:
         """Return the label codes, or numbers, of the rows that a kind is scored on."""
         return self._splits[0].task[self.rows_of(probe)]
 
-    def uninformed_of(self, probe: str) -> Column:
-        """Return what one guesses of these rows who knows the training labels alone."""
-        guesses = []
-        for split in self._splits:
-            rows = split.wholes.test.first if probe in self._text_kinds else split.judged.test
-            known = split.task[split.judged.train]
-            guess = known.mean() if self.settings.reads_numbers else np.bincount(known).argmax()
-            guesses.append(np.full(len(rows), guess))
-        return np.concatenate(guesses)
+    @property
+    def codes_online(self) -> bool:
+        """Whether the labels are coded online."""
+        return all(split.codes_online for split in self._splits)
 
     def resamples_of(self, probe: str) -> Resamples:
         """Return the resamples of the groups of the rows that a kind is scored on."""

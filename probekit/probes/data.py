@@ -16,6 +16,8 @@ from probekit.probes.estimator import positive_grid
 from probekit.probes.kinds.registry import Option, Task, find_kind
 
 LEAST_DRAWS = 100
+# With a smaller share of typical rows, their spread would say little of that of all.
+LEAST_TYPICAL = 0.5
 
 Baseline = Literal["majority", "word_identity", "bag_of_words", "length"]
 BASELINES: tuple[Baseline, ...] = get_args(Baseline)
@@ -137,6 +139,8 @@ class ProbeSettings:
             value = getattr(self, name)
             if value is not None and value < bound:
                 raise ConfigError(f"{name} is {value}, but must be {bound} or more.")
+        if self.learning_steps == 1:
+            raise ConfigError("learning_steps is 1, but a curve needs 2 or more. Set 0 for none.")
         texts = [spec.text for spec in self.kinds]
         if not texts or len(set(texts)) < len(texts):
             raise ConfigError(
@@ -244,6 +248,14 @@ def _check_several_labels(data: ProbeData) -> None:
             f"the {len(data.train)} training rows have one label only, {str(data.classes[0])!r}: "
             "there is nothing to tell apart. Give train two labels or more."
         )
+
+
+def typical_rows(data: ProbeData, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    """Return which of some rows features are scaled by; None for all, as where those are few."""
+    if data.typical is None:
+        return None
+    typical = data.typical[rows]
+    return typical if typical.mean() >= LEAST_TYPICAL else None
 
 
 def check_known(data: ProbeData) -> None:

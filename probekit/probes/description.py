@@ -2,7 +2,8 @@
 
 Somebody who has the activations is sent the labels, block by block. Each block is coded with the
 probabilities of a probe fitted on the blocks before it, which both sides know by then. A probe that
-learns from few rows saves bits early; one that must learn the labels by heart saves none. So the
+learns from few rows saves bits early; one that must learn the labels by heart saves none. Its
+penalty, chosen on all the rows, is taken as known: to send it costs log2 of the grid's size. So the
 length tells how easily labels are read, where accuracy tells how well in the end.
 
     blocks         groups -> which rows are coded, and by a probe fitted on which rows
@@ -100,12 +101,15 @@ def code_lengths(log_probabilities: Floats, truth: Codes, n_fitted: int) -> Floa
 class OnlineCode:
     """The bits (n_samples,) that code the label of each training row, one of `n_classes`.
 
+    `n_codes` is more than one where several splits code their training rows, one after the other.
+
     Raises:
         DataError: There is one class, and nothing to code, or a length is not finite.
     """
 
     bits: Floats
     n_classes: int
+    n_codes: int = 1
 
     def __post_init__(self) -> None:
         if self.n_classes < 2:
@@ -158,7 +162,7 @@ def codelength(code: OnlineCode, resamples: Resamples) -> Floats:
     >>> codelength(code, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
     [2.0]
     """
-    return len(code.bits) * mean_of_rows(code.bits, resamples)
+    return len(code.bits) / code.n_codes * mean_of_rows(code.bits, resamples)
 
 
 def compression(code: OnlineCode, resamples: Resamples) -> Floats:

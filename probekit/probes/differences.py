@@ -17,6 +17,12 @@ from probekit.probes.design import Floats
 from probekit.probes.metrics import Resamples, percentile_interval
 from probekit.probes.permutation import holm
 
+LEVEL = 0.05
+# The least p-value is then half of the level over the number of comparisons.
+DRAWS_A_COMPARISON = round(4 / LEVEL)
+# Counts of groups in draws that are held at a time.
+MOST_COUNTS = 50_000_000
+
 A = TypeVar("A")
 Metric = Callable[[A, Resamples], Floats]
 
@@ -113,6 +119,17 @@ def all_differences(
         if name != reference
     }
     return adjusted(found)
+
+
+def enough_draws(n_comparisons: int, asked: int, n_groups: int) -> int:
+    """Return how many draws let a difference hold among so many: at least those asked for.
+
+    No more are drawn than the memory holds.
+
+    >>> enough_draws(5, 1000, n_groups=3), enough_draws(100, 1000, n_groups=3)
+    (1000, 8000)
+    """
+    return max(asked, min(DRAWS_A_COMPARISON * n_comparisons, MOST_COUNTS // n_groups))
 
 
 def adjusted(differences: Mapping[str, Difference]) -> dict[str, Difference]:

@@ -85,7 +85,7 @@ def fit_columns(
     paths = np.array(searched, dtype=object).reshape(len(columns), len(grid), n_folds)
     held_out = _held_out(X, paths, fold_of_row)
     right = held_out == np.stack(columns)[:, None, :]
-    best = right.mean(axis=2).argmax(axis=1)
+    best = (right @ counts.astype(np.float64)).argmax(axis=1)
     chosen = [tuple(path[place]) for path, place in zip(paths, best, strict=True)]
     finals = [
         Problem(codes, grid[place], share=n_folds, start=_alike(codes, fits))

@@ -150,7 +150,8 @@ def joined(parts: Sequence[Said]) -> Said:
     if isinstance(first, TreeAnswers):
         sentences = [part.sentences for part in parts if isinstance(part, TreeAnswers)]
         return replace(first, sentences=SentenceScores.joined(sentences))
-    arrays: dict[str, Any] = {
+    n_codes = {"n_codes": len(parts)} if isinstance(first, OnlineCode) else {}
+    arrays: dict[str, Any] = n_codes | {
         field.name: np.concatenate([getattr(part, field.name) for part in parts])
         for field in fields(first)
         if isinstance(getattr(first, field.name), np.ndarray)

@@ -1,7 +1,7 @@
 """Whether a score could be luck: p-values over many sites, and labels permuted within groups.
 
-A probe that knows nothing is as good as one who knows the training labels alone: their answers may
-be exchanged, group by group, without fitting again. All sites are judged by the same exchanges, so
+A probe that knows nothing is no better than the best constant guess: their answers may be
+exchanged, group by group, without fitting again. All sites are judged by the same exchanges, so
 that the best of them can be judged as the best of many. Rows of a group resemble each other; to
 exchange them one by one would call much significant that is not.
 """
@@ -21,6 +21,7 @@ Permuted = NDArray[np.int32]
 
 # Equal scores whose parts were added up in another order differ by less.
 ROUNDING = 1e-12
+BLOCK = 1000  # exchanges made at a time
 
 
 def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed: int) -> Permuted:
@@ -59,9 +60,9 @@ def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed:
 def group_leads(scores: Floats, uninformed: Floats, groups: NDArray[np.generic]) -> Floats:
     """Return how far each group of rows, (n_groups,) by sorted name, puts a probe ahead.
 
-    `scores` and `uninformed` (n_samples,) are what each row gives the probe, and one who knows the
-    training labels alone: 1 for right and 0 for wrong, or less the more a number is missed. The
-    leads of all groups add up to that of the mean score.
+    `scores` and `uninformed` (n_samples,) are what each row gives the probe, and the constant guess
+    it is compared to: 1 for right and 0 for wrong, or less the more a number is missed. The leads
+    of all groups add up to that of the mean score.
 
     >>> group_leads(np.array([1.0, 1.0, 0.0]), np.array([0.0, 1.0, 0.0]), np.array(["a", "b", "b"]))
     array([0.33333333, 0.        ])
@@ -84,9 +85,11 @@ def exchanged_leads(leads: Floats, draws: int, seed: int) -> Floats:
     Source: Good (2005), Permutation, parametric and bootstrap tests of hypotheses, section 3.2
     (the matched-pairs test), with groups for pairs.
     """
-    signs = np.random.default_rng(seed).integers(2, size=(leads.shape[1], draws)) * 2.0 - 1.0
-    exchanged: Floats = leads @ signs
-    return exchanged
+    generator, exchanged = np.random.default_rng(seed), []
+    for at in range(0, draws, BLOCK):
+        size = leads.shape[1], min(BLOCK, draws - at)
+        exchanged.append(leads @ (2.0 * generator.integers(2, size=size, dtype=np.int8) - 1))
+    return np.concatenate(exchanged, axis=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,14 @@ from probekit.probes.company import (
     uninformed,
 )
 from probekit.probes.controls import majority_guess
-from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, check_known, numbers
+from probekit.probes.data import (
+    ProbeData,
+    ProbeSettings,
+    ProbeSpec,
+    check_known,
+    numbers,
+    typical_rows,
+)
 from probekit.probes.description import OnlineCode, blocks, tempered
 from probekit.probes.design import Features, Floats
 from probekit.probes.folds import group_folds, sample_groups
@@ -32,9 +39,6 @@ from probekit.probes.regression import NumberAnswers
 from probekit.probes.solver import Codes, OnFit
 from probekit.probes.whole_kinds import WholeReader
 from probekit.probes.wholes import first_rows
-
-# With a smaller share of typical rows, their spread would say little of that of all.
-LEAST_TYPICAL = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +94,9 @@ class SplitProber:
         stratify = data.y[self.fitted] if is_class else np.zeros(len(self.fitted))
         self._folds = group_folds(stratify, self.groups, settings.folds, settings.seed)
         self._test_groups = data.groups[self.judged.test]
+        self._blocks = blocks(self.groups, len(data.classes), settings.seed)
+        steps = settings.learning_steps
+        self._sizes = learning_sizes(len(self.fitted), steps) if steps else ()
 
     def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
         """Return what a kind finds in X (n_rows, n_features); of a random model the task alone."""
@@ -136,14 +143,8 @@ class SplitProber:
 
     @cached_property
     def _ground(self) -> Ground:
-        return Ground(self._folds, self.groups, self._typical(), self.settings)
-
-    def _typical(self) -> NDArray[np.bool_] | None:
-        """Return which fitted rows features are scaled by; all, where the typical ones are few."""
-        if self.data.typical is None:
-            return None
-        typical = self.data.typical[self.fitted]
-        return typical if typical.mean() >= LEAST_TYPICAL else None
+        typical = typical_rows(self.data, self.fitted)
+        return Ground(self._folds, self.groups, typical, self.settings)
 
     def _by_row(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
         columns = [self.task, *([] if random else self._controls)]
@@ -163,11 +164,17 @@ class SplitProber:
             claims += self._scores(site, "control", slice(1, None), tests)
             origin = self._origin(spec, "task").of_columns(site.tuned[:1])
             claims.append(Claim(origin, "test", tests[:1], self.main_metric, against=tests[1:]))
-        if self.settings.description and not self.settings.reads_numbers:
+        if self.codes_online:
             claims += self._description(site, target)
         if self.settings.learning_steps and not random:
             claims += self._learning(site)
         return Outcome(tuple(claims), tests[0].answers, site.tuned[0].solution)
+
+    @property
+    def codes_online(self) -> bool:
+        """Whether labels are coded online: it is asked for, and rows are enough for two blocks."""
+        wanted = self.settings.description and self.settings.reads == "classes"
+        return wanted and len(self._blocks) > 1
 
     @property
     def main_metric(self) -> str:
@@ -221,7 +228,7 @@ class SplitProber:
 
     def _description(self, site: _Site, target: Target) -> list[Claim]:
         """Return the lengths of the labels, coded online, and of the control labels."""
-        coded = blocks(self.groups, len(self.data.classes), self.settings.seed)
+        coded = self._blocks
         shares = [np.isin(np.arange(len(site.fitted)), block.fitted) for block in coded[1:]]
         paths = site.machine.refit(site.fitted, site.columns, site.tuned, shares)
         readings = []
@@ -259,8 +266,7 @@ class SplitProber:
 
     def _learning(self, site: _Site) -> list[Claim]:
         """Return the test score after training on fewer rows, at the penalty of all."""
-        sizes = learning_sizes(len(site.fitted), self.settings.learning_steps)
-        shares = list(subsets(self.groups, sizes, self.settings.seed))
+        shares = list(subsets(self.groups, self._sizes, self.settings.seed))
         (path,) = site.machine.refit(site.fitted, site.columns[:1], site.tuned[:1], shares)
         claims = []
         for share, solution in zip(shares, path, strict=True):

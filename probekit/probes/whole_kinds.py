@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.company import uninformed
-from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
+from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, typical_rows
 from probekit.probes.design import Features
 from probekit.probes.kinds.trees import read_trees
 from probekit.probes.machines import Column
@@ -79,10 +79,11 @@ class WholeReader:
         return Claim(self._origin(spec, target, [probe]), "test", (reading,)), said
 
     def _fitted(self, spec: ProbeSpec, X: Features, column: NDArray[Any]) -> Any:
-        rows, typical = self.train.rows, self.data.typical
-        shown = None if typical is None else typical[rows]
-        probe = spec.build(self.settings)
-        return probe.fit(X[rows], column[rows], self.train.whole_of_row, typical=shown)
+        rows, probe = self.train.rows, spec.build(self.settings)
+        told: dict[str, Any] = {"typical": typical_rows(self.data, rows)}
+        if spec.task == "text":
+            told["units"] = self.data.groups[rows]
+        return probe.fit(X[rows], column[rows], self.train.whole_of_row, **told)
 
     @property
     def _groups(self) -> NDArray[np.str_]:

@@ -66,11 +66,13 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         y: ArrayLike,
         groups: ArrayLike | None = None,
         typical: NDArray[np.bool_] | None = None,
+        units: ArrayLike | None = None,
     ) -> Self:
         """Return self, fitted on tokens X (n_tokens, n_features), y and groups (n_tokens,).
 
         `groups` names the text of each token, and `y` repeats the label of the text. `typical`
-        (n_tokens,) says which tokens features are scaled by; None means all.
+        (n_tokens,) says which tokens features are scaled by; None means all. `units` (n_tokens,)
+        are what cross-validation keeps whole; None makes each text its own.
 
         Raises:
             ConfigError: A C is not positive, or there are too few folds or steps.
@@ -83,13 +85,16 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if typical is not None:
             texts = replace(texts, typical=typical[order])
         text_codes = _codes_of_texts(texts, codes[order], self.classes_)
-        self.C_ = self._choose(grid, texts, text_codes)
+        own = np.arange(len(text_codes)) if units is None else units_of(rows, units)[order]
+        self.C_ = self._choose(grid, texts, text_codes, own if units is None else own[texts.starts])
         reader = self._learn(self.C_, texts, text_codes)
         self.query_, self.coef_, self.intercept_ = reader.query, reader.coef, reader.intercept
         self.n_iter_, self.converged_ = reader.n_iter, reader.converged
         return self
 
-    def _choose(self, grid: Floats, texts: Texts, codes: Codes) -> float:
+    def _choose(
+        self, grid: Floats, texts: Texts, codes: Codes, units: NDArray[np.generic]
+    ) -> float:
         if len(grid) == 1:
             return float(grid[0])
 
@@ -98,7 +103,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             readers = [self._learn(C, known, codes[inside]) for C in grid]
             return [int(np.sum(reader.guess(held) != codes[~inside])) for reader in readers]
 
-        folds = inner_folds(codes, np.arange(len(codes)), self.folds, self.random_state)
+        folds = inner_folds(codes, units, self.folds, self.random_state)
         return choose(grid, folds, wrong)
 
     def _learn(self, C: float, texts: Texts, codes: Codes) -> Reader:
