@@ -272,7 +272,7 @@ def _targets(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float
         [label for label, n in n_groups.items() if n < 2],
         "These labels have rows in one group only, so that one side of the split would lack them: "
         "{}. Are they slips for another label? Else remove the rows, merge labels, or group more "
-        "finely.",
+        "finely; numbers are for `kind: ridge_regression`.",
     )
     return _wanted(counts, test)
 

@@ -98,7 +98,7 @@ class _Given:
 
     @property
     def nearest_value(self) -> str:
-        return nearest(str(self.value), map(str, get_args(self.field.annotation)))
+        return nearest(str(self.value), map(str, _choices(self.field.annotation)))
 
     @property
     def description(self) -> str:
@@ -120,6 +120,12 @@ class _Given:
         field = _fields(self.keys[:-1]).get(str(self.keys[-1])) if is_key else None
         has_default = field is not None and not field.is_required()
         return "Leave the key out to have its default." if has_default else ""
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """Return the literals of an annotation, or of the entries of a list."""
+    arguments = get_args(annotation)
+    return _choices(arguments[0]) if get_origin(annotation) is tuple else arguments
 
 
 def _fields(keys: Sequence[str | int]) -> dict[str, FieldInfo]:

@@ -106,6 +106,12 @@ class Probe(Section):
         """What the labels are to the kinds; those that read something else are refused later."""
         return self.kinds[0].specs[0].reads
 
+    @model_validator(mode="after")
+    def _a_curve_has_two_points(self) -> Probe:
+        if self.learning_steps == 1:
+            raise broken("a learning curve has 2 steps or more; 0 is for none", "learning_steps")
+        return self
+
     def settings(self, device: str = "cpu") -> ProbeSettings:
         """Return what the probes are told of this section, and where to compute."""
         told = self.model_dump(exclude={"kinds", "permutations"})

@@ -25,6 +25,7 @@ MOST_LABELS = 20  # numbers beyond which their ranges are counted
 N_RANGES = 5
 ROOT = "-1"  # the head of a root, as the reader of treebanks says it
 MOST_LOST = 0.05  # above this share of examples without a row, the rest is another data set
+LEAST_P = 0.05  # a p-value that cannot come below says nothing
 LEAST_SEEN = 0.5  # below this share of known words a control says little
 
 
@@ -78,6 +79,15 @@ def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ..
     if n_lost > MOST_LOST * prepared.n_read:
         told = f"{n_lost:,} of {prepared.n_read:,} examples give no row; the notes say why."
         found.append(Finding("warning", "lost", told))
+    if len(prepared.splits) > 1:  # the groups of all splits are scored together
+        found = [finding for finding in found if finding.code != "few-groups"]
+    n_groups = probers[0].resamples_of(probers[0].settings.kinds[0].text).n_groups
+    if 2.0**-n_groups > LEAST_P:
+        told = (
+            f"{n_groups} test groups can be exchanged in {2**n_groups} ways: no p-value will be "
+            f"below {2.0**-n_groups:.2g}, whatever the probe finds."
+        )
+        found.append(Finding("warning", "few-exchanges", told))
     prober = min(probers, key=lambda prober: prober.seen_types)
     if prober.settings.control_draws and prober.seen_types < LEAST_SEEN:
         told = (

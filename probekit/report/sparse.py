@@ -30,7 +30,8 @@ def sparse_rows(table: pd.DataFrame) -> pd.DataFrame:
         return rows.iloc[:0]
     ranked = ranked_rows(table)
     ranked = ranked[ranked["probe"].str.fullmatch(SIZE) & ranked["site"].isin(rows["site"])]
-    best = ranked[SITE].drop_duplicates().head(MOST_SITES).assign(rank=range(MOST_SITES))
+    best = ranked[SITE].drop_duplicates().head(MOST_SITES)
+    best = best.assign(rank=range(len(best)))
     return rows.merge(best, on=SITE).sort_values(["rank", "k"], kind="stable")
 
 

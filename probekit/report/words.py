@@ -74,9 +74,10 @@ def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
     some_banded = len(banded_series(table, all_series)) < len(all_series)
     chosen = chosen_row(table)
     score = "score" if chosen is None else metric_name(chosen["metric"])
+    groups = "training" if measured["split"].eq("online").all() else "test"
     has_company = bool(measured["target"].isin(["control", "random_weights"]).any())
     return {
-        "Bands: 95 % percentile intervals from resampling the test groups"
+        f"Bands: 95 % percentile intervals from resampling the {groups} groups"
         f"{', of the chosen line; those of the others stand in the table' * some_banded}.": (
             bool(task["ci_low"].notna().any())
         ),

@@ -32,7 +32,8 @@ def test_each_kind_is_counted_at_its_best_site():
         site("blocks.1.hook_resid_post", "mass_mean", 0.9, validated=0.8, are_logs=False),
     ]
     table = pd.DataFrame([row for one in found for row in one.rows])
-    prober = SimpleNamespace(test_resamples=Resamples.draw(np.arange(4), 100, 0))
+    resamples = Resamples.draw(np.arange(4), 100, 0)
+    prober = SimpleNamespace(resamples_of=lambda probe: resamples)
     bins = reliability_rows(found, table, prober)
     assert tuple(bins.columns) == COLUMNS
     assert bins[["probe", "site", "n_rows"]].to_numpy().tolist() == [

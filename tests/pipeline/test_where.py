@@ -57,9 +57,9 @@ def go(tmp_path):
 def numbers(table, **where):
     """The measurements of some rows, whatever else was measured beside them.
 
-    Two p-values are left out, as they hang on how many other places there are.
+    P-values are left out, as they hang on how many other places there are.
     """
-    table = table[~table["metric"].isin(["p_holm", "p_best"])]
+    table = table[~table["metric"].isin(["p_value", "p_holm", "p_best"])]
     for column, value in where.items():
         table = table[table[column] == value]
     assert len(table)
