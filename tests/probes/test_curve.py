@@ -315,3 +315,14 @@ def test_an_interrupt_ends_the_site():
     data = make_data()
     with pytest.raises(KeyboardInterrupt):
         site(Prober(data, SETTINGS), signal(data, 1), on_fit=interrupt)
+
+
+def test_rows_too_few_to_be_coded_online_are_probed_all_the_same():
+    y = np.tile(list("abcdef"), 4)
+    groups = np.repeat([f"g{n}" for n in range(4)], 6)
+    rows = np.arange(24)
+    data = ProbeData(y, groups, rows.astype(str), train=rows[:12], test=rows[12:])
+    prober = Prober(data, ProbeSettings(C=(0.1,), folds=2, control_draws=0, bootstrap=100))
+    assert not prober.codes_online
+    (found,) = prober.site(np.random.default_rng(0).normal(size=(24, 3)))
+    assert {m.split for m in found.measurements} == {"test", "validation"}

@@ -1,10 +1,19 @@
 import numpy as np
 import pytest
 
+from probekit.probes.description import OnlineCode, codelength
 from probekit.probes.kinds.layers import Layer, Solution
 from probekit.probes.machines import Tuned
-from probekit.probes.measurement import Claim, Origin, Reading, Resampler, measure, metrics_of
-from probekit.probes.metrics import Answers
+from probekit.probes.measurement import (
+    Claim,
+    Origin,
+    Reading,
+    Resampler,
+    joined,
+    measure,
+    metrics_of,
+)
+from probekit.probes.metrics import Answers, Resamples
 
 ORIGIN = Origin("logistic", "task", seed=0, n_train=10)
 RESAMPLER = Resampler(300, 0)
@@ -96,3 +105,11 @@ def test_claims_of_several_splits_are_one_over_all_their_rows():
     accuracy = measure(both, RESAMPLER)[0]
     assert accuracy.value == pytest.approx(0.5)
     assert accuracy.n_test == 400
+
+
+def test_a_codelength_of_several_splits_is_that_of_one():
+    code = OnlineCode(np.array([1.0, 0.5, 0.25]), n_classes=2)
+    both = joined([code, code])
+    groups = np.array(["a", "b", "c"])
+    once = codelength(code, Resamples.draw(groups, 10, 0))[0]
+    assert codelength(both, Resamples.draw(np.tile(groups, 2), 10, 0))[0] == pytest.approx(once)

@@ -1,0 +1,32 @@
+"""P-values of a run keep their promise where the shares of labels differ in the test rows."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from probekit.pipeline.significance import Scored, p_value_rows
+from probekit.probes.metrics import Answers
+
+
+def p_value(share_said, share_true, seed):
+    generator = np.random.default_rng(seed)
+    truth, guess = (
+        (generator.random(200) < share).astype(np.int64) for share in (share_true, share_said)
+    )
+    prober = SimpleNamespace(
+        truth_of=lambda probe: truth,
+        rows_of=lambda probe: np.arange(200),
+        data=SimpleNamespace(groups=np.arange(200).astype(str)),
+        settings=SimpleNamespace(reads_numbers=False, seed=seed),
+    )
+    row = {"probe": "logistic", "target": "task", "value": np.mean(truth == guess)}
+    one = Scored("site", row, Answers(truth, guess, 2))
+    (found, *_) = p_value_rows([one], prober, draws=99)
+    return found["value"]
+
+
+@pytest.mark.parametrize(("said", "true"), [(0.5, 0.5), (0.52, 0.4), (0.55, 0.35), (0.4, 0.6)])
+def test_guesses_by_luck_are_rejected_no_more_often_than_the_level_says(said, true):
+    small = sum(p_value(said, true, seed) <= 0.05 for seed in range(300))
+    assert small <= 27  # of 300 at 5 %, but for one in a thousand
