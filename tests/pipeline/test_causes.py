@@ -33,7 +33,7 @@ def used():
     return cache[LAST][0, -1].double().numpy()
 
 
-def test_erasing_what_the_network_uses_is_told_from_chance(probe, used):
+def test_pitfall_29_erasing_what_the_network_uses_is_told_from_chance(probe, used):
     effect = erasure_effect(reading(probe, used), TEXTS, draws=99)
     assert effect.probe > 3 * effect.random.mean()
     assert effect.p == 0.01
