@@ -80,7 +80,7 @@ def exchanged_leads(leads: Floats, draws: int, seed: int) -> Floats:
     either might have given them. Rows of a group stay together, however alike they are.
 
     >>> exchanged_leads(np.array([[0.5, 0.25]]), draws=4, seed=0)
-    array([[ 0.25,  0.25,  0.25, -0.75]])
+    array([[-0.25,  0.75,  0.25,  0.75]])
 
     Source: Good (2005), Permutation, parametric and bootstrap tests of hypotheses, section 3.2
     (the matched-pairs test), with groups for pairs.

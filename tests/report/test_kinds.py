@@ -154,7 +154,7 @@ def judged(table, p):
 
 def test_luck_is_told_over_all_sites_and_kinds(table, kinds):
     said = answer(judged(table, 0.004))
-    assert "p = 0.004 that any of the 6 sites reaches this by luck (permutation of the" in said
+    assert "p = 0.004 that any of the 6 sites reaches this by luck (answers exchanged with" in said
     assert "any of the 30 pairs of site and kind reaches" in answer(judged(kinds, 0.004))
     assert site_table(judged(table, 0.25)).rows[0].cells["p"] == ("0.25", "")
 
