@@ -18,7 +18,7 @@ types: .venv/installed-test
 	$(BIN)/mypy
 
 tests: .venv/installed-test
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 format: .venv/installed-test
 	$(BIN)/ruff format .

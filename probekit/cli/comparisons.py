@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from probekit.probes.kinds.registry import find_kind
-from probekit.report.comparison import Comparison, both_places, format_p
+from probekit.report.comparison import Comparison, both_places
 from probekit.report.glyphs import line_label
-from probekit.report.style import METRICS, format_number
+from probekit.report.style import METRICS, format_number, format_p
 from probekit.report.table import only
 from probekit.report.transfer_table import Transfer
 

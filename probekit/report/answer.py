@@ -91,9 +91,11 @@ def _luck(table: pd.DataFrame, chosen: pd.Series) -> str:
     if own.empty:
         return ""
     tried = "pairs of site and kind" if differs(judged["probe"]) else "sites"
+    told = format_p(own["value"].iloc[0])
+    p = f"p {told.replace('<', '< ')}" if told.startswith("<") else f"p = {told}"
     return (
-        f"p = {format_p(own['value'].iloc[0])} that any of the {len(judged):,} {tried} reaches "
-        "this by luck (answers exchanged with the majority guess, group by group; maximum over "
+        f"{p} that any of the {len(judged):,} {tried} reaches this by luck "
+        "(answers exchanged with the majority guess, group by group; maximum over "
         "sites)."
     )
 

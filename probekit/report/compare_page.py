@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from probekit.report.comparison import Comparison, both_places, format_p
+from probekit.report.comparison import Comparison, both_places
 from probekit.report.parts import FigurePart
 from probekit.report.style import (
     METRICS,
@@ -21,6 +21,7 @@ from probekit.report.style import (
     SERIES_MARKERS,
     TEMPLATE,
     format_number,
+    format_p,
     plotly_text,
 )
 from probekit.report.table import placed, tick

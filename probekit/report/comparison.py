@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -82,14 +81,3 @@ def both_places(row: pd.Series) -> str:
     """Return what a row compares: one place, or those of a and of b where they differ."""
     a, b = place_name(row, "a"), place_name(row, "b")
     return a if a == b else f"{a} | {b}"
-
-
-def format_p(value: float) -> str:
-    """Return a p-value with three places, or as below the least of them.
-
-    >>> format_p(0.04), format_p(0.0002), format_p(float("nan"))
-    ('0.040', '<0.001', '-')
-    """
-    if math.isnan(value):
-        return "-"
-    return "<0.001" if value < 0.001 else f"{value:.3f}"

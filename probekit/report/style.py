@@ -131,9 +131,13 @@ def axis_title(metric: str) -> str:
 def format_p(p: float) -> str:
     """Return a p-value with as many places as it needs.
 
-    >>> format_p(0.0009990), format_p(0.0419), format_p(0.3333), format_p(1.0)
-    ('0.001', '0.042', '0.33', '1.00')
+    >>> format_p(0.0002), format_p(0.0419), format_p(0.3333), format_p(math.nan)
+    ('<0.001', '0.042', '0.33', '–')
     """
+    if math.isnan(p):
+        return "–"
+    if p < 0.001:
+        return "<0.001"
     return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
