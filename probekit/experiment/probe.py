@@ -85,7 +85,8 @@ class Probe(Section):
         1000,
         ge=0,
         le=1_000_000,
-        description="exchanges with the majority guess, group by group, for p-values; 0 for none",
+        description="exchanges with the best constant guess, group by group, for p-values; 0 for "
+        "none",
     )
     bootstrap: int = Field(
         1000, ge=100, le=100_000, description="resamples of the test groups per interval"

@@ -20,6 +20,7 @@ from probekit.model.sites import SiteSelection, describe, select
 from probekit.model.sources import find_config
 from probekit.model.tokenizer import Tokenizer, Tokens
 from probekit.pipeline.devices import check_device
+from probekit.pipeline.features import normalized, part_of
 from probekit.probes.saved import SavedProbe
 from probekit.report.texts import Answer, Per, TextReading
 from probekit.watcher import SILENT, Watcher
@@ -246,28 +247,12 @@ def _scores(
         network.model, [part.ids for part in tokens], plan, sites,
         dtype=probe.facts.dtype, on_batch=count,
     ):  # fmt: skip
-        parts = [_features(values[chosen.site], chosen) for chosen in network.selections]
+        parts = [part_of(values[chosen.site], chosen) for chosen in network.selections]
         if probe.facts.view == "normalized":
-            parts = [_normalized(part, network.model.config) for part in parts]
+            eps = network.model.config.layer_norm_epsilon
+            parts = [normalized(part, eps) for part in parts]
         scores[rows] = probe.scores(np.concatenate(parts, axis=1))
     return scores
-
-
-def _features(values: NDArray[Any], selection: SiteSelection) -> Floats:
-    """Return the rows of a site, or of one head or neuron of it, shape (n_rows, n_features)."""
-    if selection.head is not None:
-        values = values[:, selection.head]
-    if selection.neuron is not None:
-        values = values[:, selection.neuron, None]
-    return values.reshape(len(values), -1).astype(np.float64)
-
-
-def _normalized(rows: Floats, config: GPT2Config) -> Floats:
-    """Return rows as a layer norm leaves them before its affine part."""
-    centred = rows - rows.mean(axis=1, keepdims=True)
-    variance = (centred**2).mean(axis=1, keepdims=True)
-    normalized: Floats = centred / np.sqrt(variance + config.layer_norm_epsilon)
-    return normalized
 
 
 def _answers(probe: SavedProbe, scores: Floats) -> list[Answer]:

@@ -107,6 +107,14 @@ class FeatureReader:
         self._eps = eps
         self._last: tuple[str, FloatArray] | None = None
 
+    @classmethod
+    def of(
+        cls, store: ActivationStore, rows: IntArray, experiment: Experiment, config: GPT2Config
+    ) -> FeatureReader:
+        """Return the reader of some rows in the view that an experiment asks for."""
+        is_normalized = experiment.capture.view == "normalized"
+        return cls(store, rows, config.layer_norm_epsilon if is_normalized else None)
+
     @property
     def identity(self) -> Identity:
         """What the rows were computed from."""
@@ -118,12 +126,7 @@ class FeatureReader:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def _part(self, part: SiteSelection) -> FloatArray:
-        values = self._site(part.site)
-        if part.head is not None:
-            values = values[:, part.head]
-        if part.neuron is not None:
-            values = values[:, part.neuron, None]
-        return np.ascontiguousarray(values.reshape(len(values), -1), dtype=np.float32)
+        return part_of(self._site(part.site), part)
 
     def _site(self, site: str) -> FloatArray:
         if self._last is None or self._last[0] != site:
@@ -131,6 +134,19 @@ class FeatureReader:
             values = self._store.read(site, self._rows)
             self._last = site, values if self._eps is None else normalized(values, self._eps)
         return self._last[1]
+
+
+def part_of(values: FloatArray, part: SiteSelection) -> FloatArray:
+    """Return the rows of a site, or of one head or neuron of it, shape (n_rows, n_features).
+
+    >>> part_of(np.zeros((5, 3, 7)), SiteSelection("blocks.0.attn.hook_z", head=2)).shape
+    (5, 7)
+    """
+    if part.head is not None:
+        values = values[:, part.head]
+    if part.neuron is not None:
+        values = values[:, part.neuron, None]
+    return np.ascontiguousarray(values.reshape(len(values), -1), dtype=np.float32)
 
 
 def normalized(values: FloatArray, eps: float) -> FloatArray:

@@ -14,15 +14,15 @@ import pandas as pd
 import safetensors.numpy
 import torch
 
-from probekit.activations.capture import Captured, capture
+from probekit.activations.capture import Captured
 from probekit.activations.identity import identify
-from probekit.activations.store import default_root
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.answers import write_test_rows
 from probekit.pipeline.attention import attention_prompt
 from probekit.pipeline.calibration import reliability_rows
+from probekit.pipeline.captures import capture_rows
 from probekit.pipeline.devices import check_device
 from probekit.pipeline.features import FeatureReader
 from probekit.pipeline.norms import residual_norms
@@ -220,14 +220,11 @@ def _capture(
     watcher: Watcher,
 ) -> dict[str, Captured]:
     return {
-        target: capture(
+        target: capture_rows(
+            experiment,
+            prepared,
             model,
-            prepared.tokenizer.digest,
-            prepared.ids,
-            prepared.plan,
-            prepared.sites,
-            root=default_root() if cache_root is None else cache_root,
-            dtype=experiment.capture.dtype,
+            cache_root=cache_root,
             step="capture" if target == "task" else "capture, untrained",
             watcher=watcher,
         )
@@ -244,13 +241,14 @@ def _probe(
     watcher: Watcher,
 ) -> list[SiteRows]:
     """Return what was found at every site, position by position."""
-    wants_norm = experiment.capture.view == "normalized"
-    eps = prepared.config.layer_norm_epsilon if wants_norm else None
     found = []
     for at, prober in zip(prepared.positions, probers, strict=True):
         if len(probers) > 1:
             watcher.tell(f"position {at.position.text}")
-        readers = {t: FeatureReader(part.store, at.rows, eps) for t, part in captured.items()}
+        readers = {
+            target: FeatureReader.of(part.store, at.rows, experiment, prepared.config)
+            for target, part in captured.items()
+        }
         here = experiment.with_position(at.position)
         found += probe_sites(here, prober, readers, prepared.selections, folder, watcher)
     return found

@@ -18,7 +18,7 @@ from probekit.probes.measurement import Said, metrics_of
 from probekit.probes.metrics import Answers, Resamples
 from probekit.probes.permutation import exchanged_leads, group_leads, holm, p_values
 from probekit.probes.regression import NumberAnswers
-from probekit.report.table import selection
+from probekit.report.differences import answers_name
 
 P_METRICS = ("p_value", "p_holm", "p_best")
 DIFFERENCES = (
@@ -48,11 +48,8 @@ def scored(found: Sequence[SiteRows], metric: str) -> list[Scored]:
 
 
 def _name(row: Mapping[str, Any] | pd.Series[Any]) -> str:
-    """Return site, position, probe and target of a row in one text."""
-    if pd.isna(row["site"]):
-        return str(row["target"])
-    site = selection(row["site"], np.nan if pd.isna(row["head"]) else row["head"])
-    return f"{site} {row['position']} {row['probe']} {row['target']}"
+    """Return what differences.csv calls the answers of a row: a baseline by its target alone."""
+    return str(row["target"]) if pd.isna(row["site"]) else answers_name(row, row["target"])
 
 
 def p_value_rows(all_scored: Sequence[Scored], prober: Prober, draws: int) -> list[dict[str, Any]]:

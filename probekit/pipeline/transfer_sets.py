@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from probekit.activations.capture import capture
-from probekit.activations.store import default_root
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.schema import Data, Experiment
 from probekit.model.gpt2 import GPT2
+from probekit.pipeline.captures import capture_rows
 from probekit.pipeline.devices import check_device
 from probekit.pipeline.features import FeatureReader
 from probekit.pipeline.matching import flat
@@ -105,19 +104,12 @@ def _reader(
     cache_root: Path | None,
     watcher: Watcher,
 ) -> FeatureReader:
-    captured = capture(
-        model,
-        prepared.tokenizer.digest,
-        prepared.ids,
-        prepared.plan,
-        prepared.sites,
-        root=default_root() if cache_root is None else cache_root,
-        dtype=experiment.capture.dtype,
-        step=f"capture {experiment.name}",
-        watcher=watcher,
-    )
-    eps = prepared.config.layer_norm_epsilon if experiment.capture.view == "normalized" else None
-    return FeatureReader(captured.store, prepared.positions[0].rows, eps)
+    captured = capture_rows(
+        experiment, prepared, model,
+        cache_root=cache_root, step=f"capture {experiment.name}", watcher=watcher,
+    )  # fmt: skip
+    rows = prepared.positions[0].rows
+    return FeatureReader.of(captured.store, rows, experiment, prepared.config)
 
 
 def _check_names(experiments: Sequence[Experiment]) -> None:

@@ -7,6 +7,7 @@ go fit by fit.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -41,6 +42,12 @@ class Tuned:
     solution: Solution
     held_out: Column
     search: tuple[Solution, ...]
+
+    @property
+    def solved_at(self) -> float:
+        """The penalty, of a kind that has one."""
+        assert self.penalty is not None
+        return self.penalty
 
 
 class Machine(Protocol):
@@ -104,7 +111,7 @@ class _Logistic:
         weights = [share.astype(np.float32) for share in shares]
         solver = Solver(X, weights, typical=ground.typical, device=ground.settings.device)
         problems = [
-            Problem(codes, column.penalty or 1.0, share)
+            Problem(codes, column.solved_at, share)
             for codes, column in zip(columns, tuned, strict=True)
             for share in range(len(shares))
         ]
@@ -118,7 +125,7 @@ def _solution(fit: Fit) -> Solution:
 
 
 @dataclass(frozen=True, eq=False)
-class _ByFit:
+class _ByFit(ABC):
     """The way of the kinds whose fits have nothing to share."""
 
     spec: ProbeSpec
@@ -160,16 +167,19 @@ class _ByFit:
             return [None]
         return [*sorted(values, reverse=self.spec.grid_name == "alpha")]
 
+    @abstractmethod
     def _path(
         self, penalties: Sequence[float | None], X: Features, column: Column, inside: Mask
     ) -> list[Solution]:
-        raise NotImplementedError
+        """Return the fit at each penalty on the rows inside."""
 
+    @abstractmethod
     def _guess(self, solution: Solution, X: Features) -> Column:
-        raise NotImplementedError
+        """Return what a fit says of each row."""
 
+    @abstractmethod
     def _loss(self, column: Column, guess: Column) -> float:
-        raise NotImplementedError
+        """Return how much the guesses miss, all in all."""
 
 
 class _Layered(_ByFit):

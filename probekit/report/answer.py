@@ -95,7 +95,7 @@ def _luck(table: pd.DataFrame, chosen: pd.Series) -> str:
     p = f"p {told.replace('<', '< ')}" if told.startswith("<") else f"p = {told}"
     return (
         f"{p} that any of the {len(judged):,} {tried} reaches this by luck "
-        "(answers exchanged with the majority guess, group by group; maximum over "
+        "(answers exchanged with the best constant guess, group by group; maximum over "
         "sites)."
     )
 

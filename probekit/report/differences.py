@@ -10,12 +10,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.errors import DataError
 from probekit.probes.permutation import holm
 from probekit.report.levels import BASELINES
 from probekit.report.record import reading
 from probekit.report.style import LEVELS, LINES
-from probekit.report.table import EMBED_DEPTH, chosen_row, n_blocks, only, placed, selection, tick
+from probekit.report.table import (
+    EMBED_DEPTH,
+    check_columns,
+    chosen_row,
+    n_blocks,
+    only,
+    placed,
+    selection,
+    tick,
+)
 from probekit.report.views import hidden_kinds
 
 TEXT = ("a", "b", "metric")
@@ -75,12 +83,7 @@ def load_differences(path: Path) -> pd.DataFrame | None:
         return None
     with reading(path):
         table = pd.read_csv(path, keep_default_na=False, na_values=dict.fromkeys(NUMBERS, ""))
-    missing = [name for name in (*TEXT, *NUMBERS) if name not in table.columns]
-    if missing:
-        raise DataError(
-            f"{path}, line 1: no column {', '.join(map(repr, missing))}. The header has: "
-            f"{', '.join(table.columns)}. Run the experiment again to rewrite it."
-        )
+    check_columns(table, (*TEXT, *NUMBERS), path)
     with reading(path):
         return table.astype(dict.fromkeys(TEXT, str) | dict.fromkeys(NUMBERS, float))
 
@@ -119,7 +122,7 @@ def _comparison(row: Mapping[str, Any] | pd.Series, key: str, name: str, p: floa
     )
 
 
-def answers_name(row: pd.Series, target: str = "task") -> str:
+def answers_name(row: Mapping[str, Any] | pd.Series[Any], target: str = "task") -> str:
     """Return site, position, probe and target in one text, as differences.csv names answers."""
     return f"{selection(row['site'], row['head'])} {row['position']} {row['probe']} {target}"
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from probekit.errors import DataError
 from probekit.report.record import reading
 from probekit.report.reliability import COLUMNS
 from probekit.report.style import format_number
-from probekit.report.table import only
+from probekit.report.table import check_columns, only
 
 # Whose bins they are; the figure's own columns follow.
 WHOSE = ("probe", "site", "head", "position")
@@ -26,12 +25,7 @@ def load_bins(path: Path) -> pd.DataFrame | None:
         return None
     with reading(path):
         bins = pd.read_csv(path)
-    missing = [name for name in (*WHOSE, *COLUMNS) if name not in bins.columns]
-    if missing:
-        raise DataError(
-            f"{path}, line 1: no column {', '.join(map(repr, missing))}. The header has: "
-            f"{', '.join(bins.columns)}. Run the experiment again to rewrite it."
-        )
+    check_columns(bins, (*WHOSE, *COLUMNS), path)
     with reading(path):
         bins = bins.astype(dict.fromkeys(COLUMNS, float))
     return None if bins.empty else bins.assign(series=bins["probe"])

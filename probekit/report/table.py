@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def load_table(path: Path) -> pd.DataFrame:
     """
     with reading(path):
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    _check_columns(table, path)
+    check_columns(table, (*TEXT, *NUMBERS, "converged"), path)
     if table.empty:
         raise DataError(f"{path} has its header but no rows, so there is nothing to report.")
     for column, allowed in ALLOWED.items():
@@ -79,8 +80,13 @@ def load_table(path: Path) -> pd.DataFrame:
     return table
 
 
-def _check_columns(table: pd.DataFrame, path: Path) -> None:
-    missing = [name for name in (*TEXT, *NUMBERS, "converged") if name not in table.columns]
+def check_columns(table: pd.DataFrame, names: Iterable[str], path: Path) -> None:
+    """Return nothing if a table that was read from `path` has all the named columns.
+
+    Raises:
+        DataError: One is missing.
+    """
+    missing = [name for name in names if name not in table.columns]
     if missing:
         raise DataError(
             f"{path}, line 1: no column {', '.join(map(repr, missing))}. "
