@@ -53,6 +53,12 @@ def draw_controls(
             f"{str(types[fitted][0])!r}: one random label for all of them controls nothing. Set "
             "`control_draws` to 0."
         )
+    if wanted and settings.control_by == "group" and n_types == len(fitted):
+        raise ConfigError(
+            "control_by is `group`, but each training row is a group of its own: a random label "
+            "for each row cannot be learnt, and flatters selectivity. Name a column of groups, "
+            "or set `control_by` to word or `control_draws` to 0."
+        )
     labels = data.y[data.train]
     drawn = (
         control_labels(types, labels, settings.seed, draw) for draw in range(wanted + SPARE_DRAWS)

@@ -326,3 +326,11 @@ def test_rows_too_few_to_be_coded_online_are_probed_all_the_same():
     assert not prober.codes_online
     (found,) = prober.site(np.random.default_rng(0).normal(size=(24, 3)))
     assert {m.split for m in found.measurements} == {"test", "validation"}
+
+
+def test_a_control_label_for_each_row_is_refused():
+    data = make_data(groups=np.arange(450).astype(str))
+    with pytest.raises(ConfigError, match="each training row is a group of its own"):
+        Prober(data, replace(SETTINGS, control_by="group"))
+    by_group = Prober(make_data(), replace(SETTINGS, control_by="group")).site(signal(data, 5))
+    assert pick(by_group[0].measurements, "control").n_train == 300
