@@ -13,11 +13,14 @@ from collections.abc import Callable
 from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from probekit.errors import ProbekitError
+
+if TYPE_CHECKING:
+    from probekit.pipeline.run import RunResult
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -98,27 +101,43 @@ _out_option = click.option(
     "--out", type=click.Path(path_type=Path), default="runs", show_default=True,
     help="Folder that gets NAME/KEY.",
 )  # fmt: skip
+_run_options = _options(
+    _capture_options,
+    _out_option,
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        help="Sites probed at once, each in a process; one a core if not given.",
+    ),
+)
 
 
 @cli.command()
-@_capture_options
-@_out_option
-def run(
-    file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str, out: Path
-) -> None:
+@_run_options
+def run(**options: Any) -> None:
     """Run an experiment: capture, probe, report."""
+    click.echo(str(_run(**options, page=True).report))
+
+
+@cli.command()
+@_run_options
+def probe(**options: Any) -> None:
+    """Capture what is missing and probe; write results.csv but no page."""
+    click.echo(str(_run(**options, page=False).results))
+
+
+def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
+    """Run an experiment and show its numbers and warnings."""
     from probekit.cli.terminal import show_results, show_warnings, watching
     from probekit.experiment.loader import load_experiment
     from probekit.pipeline.run import run as run_experiment
 
     experiment = load_experiment(file, overrides)
     with watching() as watcher:
-        result = run_experiment(
-            experiment, out=out, cache_root=cache_root, device=device, watcher=watcher
-        )
+        result = run_experiment(experiment, **options, watcher=watcher)
     show_results(result)
     show_warnings(result)
-    click.echo(str(result.report))
+    return result
 
 
 @cli.command()
@@ -139,27 +158,6 @@ def cache(file: Path, overrides: tuple[str, ...], cache_root: Path | None, devic
             f"{target}: {part.store.n_rows} rows, {part.computed} shards computed, "
             f"{part.reused} reused, digest {part.root[:16]}, {part.store.folder}"
         )
-
-
-@cli.command()
-@_capture_options
-@_out_option
-def probe(
-    file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str, out: Path
-) -> None:
-    """Capture what is missing and probe; write results.csv but no page."""
-    from probekit.cli.terminal import show_results, show_warnings, watching
-    from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.run import run as run_experiment
-
-    experiment = load_experiment(file, overrides)
-    with watching() as watcher:
-        result = run_experiment(
-            experiment, out=out, cache_root=cache_root, device=device, watcher=watcher, page=False
-        )
-    show_results(result)
-    show_warnings(result)
-    click.echo(str(result.results))
 
 
 @cli.command()
