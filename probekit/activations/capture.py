@@ -69,12 +69,17 @@ def capture(
         watcher: is told of the rows done and of what a user should know.
 
     Raises:
-        ConfigError: a site has no pos axis, or the dtype is unknown.
+        ConfigError: a site has no pos axis, the dtype is unknown, or the model is in training mode.
         StoreError: the store cannot be written, or a value is not finite.
     """
     check_storable(sites)
     if dtype not in _DTYPES:
         raise ConfigError(f"Activations are stored as float32 or float16, not {dtype!r}.")
+    if model.training:
+        raise ConfigError(
+            "The model is in training mode, where dropout makes every activation a draw; call "
+            "model.eval() first."
+        )
     identity = identify(model, tokenizer, tokens, plan, dtype)
     sequences, sequence_of_row = _unique_sequences(tokens, plan)
     shards = _shards(sequence_of_row)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
 from probekit.model.gpt2 import GPT2
+from probekit.model.inputs import check_tokens
 
 
 @torch.no_grad()
@@ -40,7 +41,7 @@ def generate(
         DataError: the prompts are nothing that the model can read, or exceed the context together
             with the continuation.
     """
-    model.check(tokens, mask)
+    check_tokens(model.config, tokens, mask)
     _check(model, tokens, max_new_tokens, temperature, top_k)
     generator = torch.Generator(device=tokens.device).manual_seed(seed)
     mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.bool()

@@ -23,9 +23,11 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor, nn
 
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError
 from probekit.model.cache import ActivationCache, remember
 from probekit.model.config import GPT2Config
+from probekit.model.initialisation import initialise
+from probekit.model.inputs import check_targets, check_tokens, following
 from probekit.model.linear import Linear, linear
 from probekit.model.loading import read_checkpoint
 from probekit.model.sites import SitePattern, expand
@@ -36,11 +38,11 @@ from probekit.model.taps import ForwardStoppedError, Tap, Taps
 class LayerNorm(nn.Module):
     """Layer norm over d_model, with its scale and its normalized value in sight."""
 
-    def __init__(self, d_model: int, eps: float) -> None:
+    def __init__(self, config: GPT2Config) -> None:
         super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.empty(d_model))
-        self.bias = nn.Parameter(torch.empty(d_model))
+        self.eps = config.layer_norm_epsilon
+        self.weight = nn.Parameter(torch.empty(config.n_embd))
+        self.bias = nn.Parameter(torch.empty(config.n_embd)) if config.bias else None
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return x normalized over its last axis, shape [batch pos d_model]."""
@@ -50,7 +52,11 @@ class LayerNorm(nn.Module):
             # A mere look multiplies by 1, and changes no bit.
             normalized = normalized * (scale / tap("hook_scale", scale.clone()))
         normalized = tap("hook_normalized", normalized)
-        return torch.addcmul(self.bias, normalized, self.weight).to(self.weight.dtype)
+        scaled = (
+            normalized * self.weight if self.bias is None
+            else torch.addcmul(self.bias, normalized, self.weight)
+        )  # fmt: skip
+        return scaled.to(self.weight.dtype)
 
 
 class Attention(nn.Module):
@@ -59,8 +65,9 @@ class Attention(nn.Module):
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.n_heads = config.n_head
-        self.c_attn = Linear(config.n_embd, 3 * config.n_embd)
-        self.c_proj = Linear(config.n_embd, config.n_embd)
+        self.pdrop = config.attn_pdrop
+        self.c_attn = Linear(config.n_embd, 3 * config.n_embd, bias=config.has_qkv_bias)
+        self.c_proj = Linear(config.n_embd, config.n_embd, bias=config.bias)
 
     def forward(
         self, x: Tensor, visible: Tensor | None, tap: Taps, at: Tensor | None = None
@@ -73,8 +80,11 @@ class Attention(nn.Module):
         q, k, v = tap("hook_q", q), tap("hook_k", k), tap("hook_v", v)
         if at is not None:
             q, visible = _places(q, at), _seen_from(at, visible, k.shape[1])
-        explicit = tap.wants("hook_attn_scores", "hook_pattern")
-        z = _attend(q, k, v, visible, tap) if explicit else _attend_fused(q, k, v, visible)
+        pdrop = self.pdrop if self.training else 0.0
+        if tap.wants("hook_attn_scores", "hook_pattern"):
+            z = _attend(q, k, v, visible, tap, pdrop)
+        else:
+            z = _attend_fused(q, k, v, visible, pdrop)
         z = tap("hook_z", z)  # [batch pos n_heads d_head]
         attn_out = cast(Tensor, self.c_proj(z.flatten(2)))
         if tap.wants("hook_result"):
@@ -86,24 +96,30 @@ class Attention(nn.Module):
             changed = tap("hook_result", result.clone())
             # A mere look changes no bit: attn_out is then computed as if nobody had asked.
             if not torch.equal(changed, result):
-                return changed.sum(2) + self.c_proj.bias
+                attn_out = changed.sum(2)
+                return attn_out if self.c_proj.bias is None else attn_out + self.c_proj.bias
         return attn_out
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, tap: Taps) -> Tensor:
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, tap: Taps, pdrop: float
+) -> Tensor:
     if visible is None:
         visible = _causal(q.shape[1], q.device)
     scores = einsum(q, k, "batch query n_heads d, batch key n_heads d -> batch n_heads query key")
     scores = (scores / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf)
     pattern = tap("hook_pattern", tap("hook_attn_scores", scores).softmax(-1))
     return einsum(
-        pattern, v, "batch n_heads query key, batch key n_heads d -> batch query n_heads d"
-    )
+        F.dropout(pattern, pdrop), v,
+        "batch n_heads query key, batch key n_heads d -> batch query n_heads d",
+    )  # fmt: skip
 
 
-def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, pdrop: float) -> Tensor:
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head]
-    z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None)
+    z = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible, is_causal=visible is None, dropout_p=pdrop
+    )
     return z.transpose(1, 2)
 
 
@@ -112,8 +128,8 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
-        self.c_fc = Linear(config.n_embd, config.d_mlp)
-        self.c_proj = Linear(config.d_mlp, config.n_embd)
+        self.c_fc = Linear(config.n_embd, config.d_mlp, bias=config.bias)
+        self.c_proj = Linear(config.d_mlp, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return what the MLP adds to the residual stream, shape [batch pos d_model]."""
@@ -128,10 +144,11 @@ class Block(nn.Module):
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
-        self.ln_1 = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.ln_1 = LayerNorm(config)
         self.attn = Attention(config)
-        self.ln_2 = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.ln_2 = LayerNorm(config)
         self.mlp = MLP(config)
+        self.drop = nn.Dropout(config.resid_pdrop)
 
     def forward(
         self, resid: Tensor, visible: Tensor | None, tap: Taps, at: Tensor | None = None
@@ -144,16 +161,16 @@ class Block(nn.Module):
         attn_out = self.attn(self.ln_1(resid, tap.within("ln1")), visible, tap.within("attn"), at)
         if at is not None:
             resid = _places(resid, at)
-        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
+        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", self.drop(attn_out)))
         mlp_out = self.mlp(self.ln_2(resid, tap.within("ln2")), tap.within("mlp"))
-        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
+        return tap("hook_resid_post", resid + tap("hook_mlp_out", self.drop(mlp_out)))
 
 
 class GPT2(nn.Module):
     """GPT-2 with a tap at every site.
 
     Args:
-        config: the sizes.
+        config: the sizes and switches.
         seed: draws the weights as GPT-2 was initialised; None leaves them without storage, on the
             meta device, to be filled by `load_state_dict(..., assign=True)`.
 
@@ -170,14 +187,23 @@ class GPT2(nn.Module):
         super().__init__()
         self.config = config
         with torch.device("meta"):
-            self.wte = nn.Embedding(config.vocab_size, config.n_embd)
-            self.wpe = nn.Embedding(config.n_positions, config.n_embd)
+            self.wte = _embedding(config.vocab_size, config.n_embd)
+            self.wpe = _embedding(config.n_positions, config.n_embd)
+            self.drop = nn.Dropout(config.embd_pdrop)
             self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-            self.ln_f = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+            self.ln_f = LayerNorm(config)
+            if not config.tie_word_embeddings:
+                self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if seed is not None:
             self.to_empty(device="cpu")
-            self._initialise(seed)
-        self.eval()
+            initialise(self, seed)
+        self.eval()  # no dropout until somebody trains: model.train()
+
+    @property
+    def unembedding(self) -> Tensor:
+        """The matrix that makes logits of the last layer norm's output, [d_vocab d_model]."""
+        unembedding = self.wte if self.config.tie_word_embeddings else self.lm_head
+        return unembedding.weight
 
     @classmethod
     def from_pretrained(
@@ -260,7 +286,7 @@ class GPT2(nn.Module):
         taps = Taps(tap, asked, stop_when_done=not logits)
         try:
             resid = self._residual_stream(tokens, mask, taps, at)
-            return linear(self.ln_f(resid, taps.within("ln_final")), self.wte.weight)
+            return linear(self.ln_f(resid, taps.within("ln_final")), self.unembedding)
         except ForwardStoppedError:
             return None
 
@@ -271,7 +297,7 @@ class GPT2(nn.Module):
         embed = tap("hook_embed", self.wte(tokens))
         # At least float32, whatever the weights are: each block adds to it, and rounding would too.
         wide = embed.to(torch.promote_types(embed.dtype, torch.float32))
-        resid = wide + tap("hook_pos_embed", self.wpe(positions))  # [batch pos d_model]
+        resid: Tensor = self.drop(wide + tap("hook_pos_embed", self.wpe(positions)))
         last = len(self.h) - 1
         for layer, block in enumerate(self.h):
             places = at if layer == last else None
@@ -284,7 +310,7 @@ class GPT2(nn.Module):
         None instead of the latter means the plain causal mask: it is all that right padding needs,
         since no token looks forward.
         """
-        self.check(tokens, mask)
+        check_tokens(self.config, tokens, mask)
         if mask is None:
             return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens), None
         mask = mask.to(device=tokens.device, dtype=torch.bool)
@@ -295,47 +321,6 @@ class GPT2(nn.Module):
         itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
         visible = _causal(tokens.shape[1], tokens.device) & (mask[:, None, None, :] | itself)
         return positions, visible
-
-    def check(self, tokens: Tensor, mask: Tensor | None = None) -> None:
-        """Refuse what the model cannot read.
-
-        Raises:
-            DataError: as `forward` does.
-        """
-        if not isinstance(tokens, Tensor):
-            raise DataError(f"tokens must be a tensor of ids, not {type(tokens).__name__}.")
-        is_integer = tokens.dtype in (torch.int64, torch.int32)
-        if tokens.ndim != 2 or tokens.shape[1] == 0 or not is_integer:
-            raise DataError(
-                "tokens must be integer ids of shape [batch pos], pos at least 1, not "
-                f"{tuple(tokens.shape)} of {tokens.dtype}."
-            )
-        lengths = torch.full(tokens.shape[:1], tokens.shape[1])
-        if mask is not None:
-            if not isinstance(mask, Tensor):
-                raise DataError(f"mask must be a tensor, not {type(mask).__name__}.")
-            if mask.shape != tokens.shape:
-                raise DataError(
-                    f"mask has shape {tuple(mask.shape)}, tokens have {tuple(tokens.shape)}."
-                )
-            if bool(((mask != 0) & (mask != 1)).any()):
-                raise DataError("A mask holds True at tokens and False at padding, nothing else.")
-            lengths = mask.to(torch.bool).sum(-1)
-        if tokens.shape[0] and int(lengths.min()) == 0:
-            raise DataError(f"Row {int(lengths.argmin())} of the mask has no token at all.")
-        if tokens.shape[0] and int(lengths.max()) > self.config.n_positions:
-            raise DataError(
-                f"{int(lengths.max())} tokens are more than the context of "
-                f"{self.config.n_positions}."
-            )
-        if (
-            tokens.numel()
-            and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.wte.num_embeddings
-        ):
-            raise DataError(
-                f"Token ids run from {int(tokens.min())} to {int(tokens.max())}; the vocabulary "
-                f"has ids 0 to {self.wte.num_embeddings - 1}."
-            )
 
     def run_with_cache(
         self,
@@ -383,42 +368,9 @@ class GPT2(nn.Module):
         """
         logits = self(tokens, mask)
         if targets is None:
-            targets = _following(tokens, mask)
-        if targets.shape != tokens.shape or targets.dtype != torch.int64:
-            raise DataError(
-                f"targets must be ids of int64 and shape {tuple(tokens.shape)}, as the tokens, not "
-                f"{targets.dtype} of shape {tuple(targets.shape)}."
-            )
-        counted = targets[targets != -100]
-        if not len(counted):
-            raise DataError("No target is counted: there is nothing to predict.")
-        if not 0 <= int(counted.min()) <= int(counted.max()) < self.config.vocab_size:
-            raise DataError(
-                f"Targets run from {int(counted.min())} to {int(counted.max())}; the vocabulary "
-                f"has ids 0 to {self.config.vocab_size - 1}."
-            )
+            targets = following(tokens, mask)
+        check_targets(self.config, tokens, targets)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
-
-    def _initialise(self, seed: int) -> None:
-        """Draw N(0, 0.02), residual projections smaller with depth, as the hub's GPT-2 does."""
-        generator = torch.Generator().manual_seed(seed)
-        std = self.config.initializer_range
-        for name, parameter in self.named_parameters():
-            if parameter.ndim == 1:
-                is_norm_weight = ".ln_" in f".{name}" and name.endswith("weight")
-                nn.init.constant_(parameter, 1.0 if is_norm_weight else 0.0)
-            else:
-                depth = 2 * self.config.n_layer if name.endswith("c_proj.weight") else 1
-                nn.init.normal_(parameter, std=std / math.sqrt(depth), generator=generator)
-
-
-def _following(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the token after each position; -100 where it, or what it follows, is none."""
-    following = F.pad(tokens[:, 1:], (0, 1), value=-100)
-    if mask is None:
-        return following
-    real = mask.to(device=tokens.device, dtype=torch.bool)
-    return following.masked_fill(~(real & F.pad(real[:, 1:], (0, 1))), -100)
 
 
 def _places(value: Tensor, at: Tensor) -> Tensor:
@@ -435,3 +387,8 @@ def _seen_from(at: Tensor, visible: Tensor | None, n_keys: int) -> Tensor:
 
 def _causal(n: int, device: torch.device) -> Tensor:
     return torch.ones(n, n, dtype=torch.bool, device=device).tril()
+
+
+def _embedding(n: int, d_model: int) -> nn.Embedding:
+    # Left to itself it draws numbers, and that imports torch's compiler where there is no storage.
+    return nn.Embedding(n, d_model, _weight=torch.empty(n, d_model))
