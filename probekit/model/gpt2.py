@@ -28,6 +28,7 @@ from probekit.model.cache import ActivationCache, remember
 from probekit.model.config import GPT2Config
 from probekit.model.initialisation import initialise
 from probekit.model.inputs import check_targets, check_tokens, following
+from probekit.model.linear import Linear, linear
 from probekit.model.loading import read_checkpoint
 from probekit.model.sites import SitePattern, expand
 from probekit.model.sources import find_model
@@ -45,13 +46,17 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return x normalized over its last axis, shape [batch pos d_model]."""
-        # At least float32: in float16 squares of more than 256 are infinite.
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        wide = wide - wide.mean(-1, keepdim=True)
-        scale = tap("hook_scale", (wide.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
-        normalized = tap("hook_normalized", (wide / scale).to(x.dtype))
-        scaled = normalized.to(wide.dtype) * self.weight
-        return (scaled if self.bias is None else scaled + self.bias).to(x.dtype)
+        normalized = F.layer_norm(x, x.shape[-1:], eps=self.eps)
+        if tap.wants("hook_scale"):
+            scale = (x.var(-1, correction=0, keepdim=True) + self.eps).sqrt()
+            # A mere look multiplies by 1, and changes no bit.
+            normalized = normalized * (scale / tap("hook_scale", scale.clone()))
+        normalized = tap("hook_normalized", normalized)
+        scaled = (
+            normalized * self.weight if self.bias is None
+            else torch.addcmul(self.bias, normalized, self.weight)
+        )  # fmt: skip
+        return scaled.to(self.weight.dtype)
 
 
 class Attention(nn.Module):
@@ -61,16 +66,20 @@ class Attention(nn.Module):
         super().__init__()
         self.n_heads = config.n_head
         self.pdrop = config.attn_pdrop
-        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.has_qkv_bias)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.c_attn = Linear(config.n_embd, 3 * config.n_embd, bias=config.has_qkv_bias)
+        self.c_proj = Linear(config.n_embd, config.n_embd, bias=config.bias)
 
-    def forward(self, x: Tensor, visible: Tensor | None, tap: Taps) -> Tensor:
+    def forward(
+        self, x: Tensor, visible: Tensor | None, tap: Taps, at: Tensor | None = None
+    ) -> Tensor:
         """Return what attention adds to the residual stream, shape [batch pos d_model]."""
         q, k, v = rearrange(
             self.c_attn(x), "batch pos (qkv n_heads d_head) -> qkv batch pos n_heads d_head",
             qkv=3, n_heads=self.n_heads,
         )  # fmt: skip
         q, k, v = tap("hook_q", q), tap("hook_k", k), tap("hook_v", v)
+        if at is not None:
+            q, visible = _places(q, at), _seen_from(at, visible, k.shape[1])
         pdrop = self.pdrop if self.training else 0.0
         if tap.wants("hook_attn_scores", "hook_pattern"):
             z = _attend(q, k, v, visible, tap, pdrop)
@@ -119,8 +128,8 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, config.d_mlp, bias=config.bias)
-        self.c_proj = nn.Linear(config.d_mlp, config.n_embd, bias=config.bias)
+        self.c_fc = Linear(config.n_embd, config.d_mlp, bias=config.bias)
+        self.c_proj = Linear(config.d_mlp, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return what the MLP adds to the residual stream, shape [batch pos d_model]."""
@@ -141,10 +150,17 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.drop = nn.Dropout(config.resid_pdrop)
 
-    def forward(self, resid: Tensor, visible: Tensor | None, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, shape [batch pos d_model]."""
+    def forward(
+        self, resid: Tensor, visible: Tensor | None, tap: Taps, at: Tensor | None = None
+    ) -> Tensor:
+        """Return the residual stream after this block, shape [batch pos d_model].
+
+        With `at`, places of shape [batch asked], it comes of these alone: [batch asked d_model].
+        """
         resid = tap("hook_resid_pre", resid)
-        attn_out = self.attn(self.ln_1(resid, tap.within("ln1")), visible, tap.within("attn"))
+        attn_out = self.attn(self.ln_1(resid, tap.within("ln1")), visible, tap.within("attn"), at)
+        if at is not None:
+            resid = _places(resid, at)
         resid = tap("hook_resid_mid", resid + tap("hook_attn_out", self.drop(attn_out)))
         mlp_out = self.mlp(self.ln_2(resid, tap.within("ln2")), tap.within("mlp"))
         return tap("hook_resid_post", resid + tap("hook_mlp_out", self.drop(mlp_out)))
@@ -219,12 +235,14 @@ class GPT2(nn.Module):
     def forward(
         self, tokens: Tensor, mask: Tensor | None = None, tap: Tap | None = None,
         sites: SitePattern | Iterable[SitePattern] | None = None, *, logits: Literal[True] = True,
+        at: Tensor | None = None,
     ) -> Tensor: ...  # fmt: skip
 
     @overload
     def forward(
         self, tokens: Tensor, mask: Tensor | None = None, tap: Tap | None = None,
         sites: SitePattern | Iterable[SitePattern] | None = None, *, logits: bool,
+        at: Tensor | None = None,
     ) -> Tensor | None: ...  # fmt: skip
 
     def forward(
@@ -235,6 +253,7 @@ class GPT2(nn.Module):
         sites: SitePattern | Iterable[SitePattern] | None = None,
         *,
         logits: bool = True,
+        at: Tensor | None = None,
     ) -> Tensor | None:
         """Return the logits, shape [batch pos d_vocab].
 
@@ -247,6 +266,9 @@ class GPT2(nn.Module):
                 those computed on request (`attn.hook_result`). Attention runs fused unless
                 scores or patterns are among them.
             logits: False stops after the last site asked for and returns None.
+            at: places in each row of `tokens`, shape [batch asked], where alone the last block has
+                queries and an MLP. Its sites behind `attn.hook_v`, those of `ln_final` and the
+                logits then have `asked` in place of `pos`.
 
         Raises:
             UnknownNameError: no site has a name asked for.
@@ -263,17 +285,23 @@ class GPT2(nn.Module):
             raise ConfigError("Nothing is asked of this forward pass: no logits and no site.")
         taps = Taps(tap, asked, stop_when_done=not logits)
         try:
-            resid = self._residual_stream(tokens, mask, taps)
-            return F.linear(self.ln_f(resid, taps.within("ln_final")), self.unembedding)
+            resid = self._residual_stream(tokens, mask, taps, at)
+            return linear(self.ln_f(resid, taps.within("ln_final")), self.unembedding)
         except ForwardStoppedError:
             return None
 
-    def _residual_stream(self, tokens: Tensor, mask: Tensor | None, tap: Taps) -> Tensor:
+    def _residual_stream(
+        self, tokens: Tensor, mask: Tensor | None, tap: Taps, at: Tensor | None
+    ) -> Tensor:
         positions, visible = self._positions(tokens, mask)
         embed = tap("hook_embed", self.wte(tokens))
-        resid: Tensor = self.drop(embed + tap("hook_pos_embed", self.wpe(positions)))
+        # At least float32, whatever the weights are: each block adds to it, and rounding would too.
+        wide = embed.to(torch.promote_types(embed.dtype, torch.float32))
+        resid: Tensor = self.drop(wide + tap("hook_pos_embed", self.wpe(positions)))
+        last = len(self.h) - 1
         for layer, block in enumerate(self.h):
-            resid = block(resid, visible, tap.within(f"blocks.{layer}"))
+            places = at if layer == last else None
+            resid = block(resid, visible, tap.within(f"blocks.{layer}"), places)
         return resid
 
     def _positions(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -343,6 +371,18 @@ class GPT2(nn.Module):
             targets = following(tokens, mask)
         check_targets(self.config, tokens, targets)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
+
+
+def _places(value: Tensor, at: Tensor) -> Tensor:
+    """Return a value [batch pos ...] at some places of each row, shape [batch asked ...]."""
+    return value[torch.arange(len(at), device=at.device)[:, None], at]
+
+
+def _seen_from(at: Tensor, visible: Tensor | None, n_keys: int) -> Tensor:
+    """Return what the queries at some places see, shape [batch 1 asked key]."""
+    if visible is None:
+        visible = _causal(n_keys, at.device)[None, None]
+    return visible.take_along_dim(at[:, None, :, None], 2)
 
 
 def _causal(n: int, device: torch.device) -> Tensor:
