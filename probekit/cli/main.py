@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
+from probekit.cli.generation import generate
 from probekit.cli.parameters import params
 from probekit.errors import ProbekitError
 
@@ -377,4 +378,5 @@ def sites(model: str) -> None:
     show_sites(model)
 
 
-cli.add_command(params)
+for _command in (generate, params):
+    cli.add_command(_command)
