@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -88,10 +88,11 @@ def generate(
         _show(prompts, continue_texts(model, tokenizer, prompts, how, bos=bos, stop=stop))
 
 
-def _show_as_it_comes(prompt: str, pieces: Iterable[str]) -> None:
-    for number, piece in enumerate(pieces):
-        # The prompt waits for the first piece, lest a refusal stand behind it.
-        click.echo(piece if number else prompt + piece, nl=False)
+def _show_as_it_comes(prompt: str, pieces: Iterator[str]) -> None:
+    # The prompt waits for the first piece, lest a refusal stand behind it.
+    click.echo(prompt + next(pieces, ""), nl=False)
+    for piece in pieces:
+        click.echo(piece, nl=False)
     click.echo()
 
 

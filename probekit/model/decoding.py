@@ -32,7 +32,7 @@ class Decoding:
         seed: of the draws. They depend on it, on the tokens of the prompt and on the number of the
             sample alone: not on what else is in the batch.
         stop: says of the new ids of a row whether it is at its end.
-        slide: beyond the context, let the earliest tokens go instead of refusing. Every token then
+        slide: beyond the context, let the earliest tokens go instead of refusing. Each token then
             takes a full pass over the context, for the positions of all tokens move.
 
     Raises:
@@ -63,23 +63,19 @@ class Decoding:
             raise ConfigError(f"top_p must be above 0 and at most 1, not {self.top_p!r}.")
 
     def check_length(self, config: GPT2Config, n_prompt: int) -> None:
-        """Refuse a prompt of `n_prompt` tokens that the context has no room to go on with.
+        """Refuse a prompt of `n_prompt` tokens that does not fit the context with what is added.
 
         Raises:
-            DataError: there are more tokens than the context.
+            DataError: there are more tokens than the context, and it does not slide.
         """
-        if n_prompt > config.n_positions:
-            raise DataError(
-                f"A prompt has {n_prompt} tokens, more than the context of {config.n_positions}: "
-                "shorten it."
-            )
-        if not self.slide and n_prompt + self.max_new_tokens - 1 > config.n_positions:
-            raise DataError(
-                f"{n_prompt} prompt tokens and {self.max_new_tokens} new ones do not fit the "
-                f"context of {config.n_positions}: ask for at most "
-                f"{config.n_positions - n_prompt + 1} new ones, or slide over the text, which lets "
-                "the earliest tokens go."
-            )
+        if self.slide or n_prompt + self.max_new_tokens - 1 <= config.n_positions:
+            return
+        room = config.n_positions - n_prompt + 1
+        mend = f"ask for at most {room} new ones" if room > 0 else "shorten the prompt"
+        raise DataError(
+            f"{n_prompt} prompt tokens and {self.max_new_tokens} new ones do not fit the context "
+            f"of {config.n_positions}: {mend}, or slide, which lets the earliest tokens go."
+        )
 
     def draws(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """Return a uniform number for each row and new token, shape [batch * num_samples new].
