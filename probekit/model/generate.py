@@ -136,7 +136,8 @@ class _Steps:
         sites: SitePattern | Iterable[SitePattern] | None,
     ) -> None:  # fmt: skip
         self._model = model
-        self._tap, self._sites = tap, sites
+        # Every step reads them anew, and an iterator can be read but once.
+        self._tap, self._sites = tap, list(sites) if isinstance(sites, Iterator) else sites
         self._tokens, self._mask = tokens, mask
         self._past = KeyValueCache()
 
