@@ -46,9 +46,9 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return x normalized over its last axis, shape [batch pos d_model]."""
-        normalized = F.layer_norm(x, x.shape[-1:], eps=self.eps)
+        normalized, _, inverse = torch.native_layer_norm(x, x.shape[-1:], None, None, self.eps)
         if tap.wants("hook_scale"):
-            scale = (x.var(-1, correction=0, keepdim=True) + self.eps).sqrt()
+            scale = inverse.reciprocal()  # [batch pos 1]
             # A mere look multiplies by 1, and changes no bit.
             normalized = normalized * (scale / tap("hook_scale", scale.clone()))
         normalized = tap("hook_normalized", normalized)
@@ -106,13 +106,11 @@ def _attend(
 ) -> Tensor:
     if visible is None:
         visible = _causal(q.shape[1], q.device)
-    scores = einsum(q, k, "batch query n_heads d, batch key n_heads d -> batch n_heads query key")
-    scores = (scores / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf)
-    pattern = tap("hook_pattern", tap("hook_attn_scores", scores).softmax(-1))
-    return einsum(
-        F.dropout(pattern, pdrop), v,
-        "batch n_heads query key, batch key n_heads d -> batch query n_heads d",
-    )  # fmt: skip
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head]
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
+    scores = tap("hook_attn_scores", scores.masked_fill_(~visible, -math.inf))
+    pattern = tap("hook_pattern", scores.softmax(-1))
+    return (F.dropout(pattern, pdrop) @ v).transpose(1, 2)
 
 
 def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, pdrop: float) -> Tensor:
@@ -294,13 +292,13 @@ class GPT2(nn.Module):
         self, tokens: Tensor, mask: Tensor | None, tap: Taps, at: Tensor | None
     ) -> Tensor:
         positions, visible = self._positions(tokens, mask)
-        embed = tap("hook_embed", self.wte(tokens))
+        embed = tap("hook_embed", self.wte(tokens.to(positions.device)))
         # At least float32, whatever the weights are: each block adds to it, and rounding would too.
         wide = embed.to(torch.promote_types(embed.dtype, torch.float32))
         resid: Tensor = self.drop(wide + tap("hook_pos_embed", self.wpe(positions)))
         last = len(self.h) - 1
         for layer, block in enumerate(self.h):
-            places = at if layer == last else None
+            places = at.to(embed.device) if at is not None and layer == last else None
             resid = block(resid, visible, tap.within(f"blocks.{layer}"), places)
         return resid
 
@@ -308,19 +306,21 @@ class GPT2(nn.Module):
         """Return position ids [batch pos] and what each query sees [batch 1 query key].
 
         None instead of the latter means the plain causal mask: it is all that right padding needs,
-        since no token looks forward.
+        since no token looks forward. They are found where the tokens lie and then moved: with
+        tokens on the host nothing waits for the device.
         """
         check_tokens(self.config, tokens, mask)
+        device = self.wte.weight.device
         if mask is None:
-            return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens), None
+            return torch.arange(tokens.shape[1], device=device).expand_as(tokens), None
         mask = mask.to(device=tokens.device, dtype=torch.bool)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         if not bool((mask[:, 1:] & ~mask[:, :-1]).any()):
-            return positions, None
+            return positions.to(device), None
         # A padded query sees itself: a softmax over nothing would be NaN and spread.
         itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
         visible = _causal(tokens.shape[1], tokens.device) & (mask[:, None, None, :] | itself)
-        return positions, visible
+        return positions.to(device), visible.to(device)
 
     def run_with_cache(
         self,
