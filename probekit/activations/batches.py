@@ -34,7 +34,8 @@ class Batch:
 def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -> Iterator[Batch]:
     """Yield the distinct sequences by length, as many at once as the padded tokens allow.
 
-    Which sequences stand together does not depend on the rows that are taken from them.
+    Which sequences stand together depends neither on the order of the examples nor on the rows that
+    are taken from them.
 
     Args:
         tokens: the ids of every example, each of shape (n_tokens,).
@@ -47,22 +48,21 @@ def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -
     [9] [1]
     [3] [0 2]
     """
-    number: dict[bytes, int] = {}
-    of_example = np.array([number.setdefault(ids.tobytes(), len(number)) for ids in tokens])
-    distinct = [np.frombuffer(ids, dtype=np.int64).copy() for ids in number]  # writable
-    by_length = np.argsort([-len(ids) for ids in distinct], kind="stable")
-    rank = np.empty_like(by_length)  # longest first: memory peaks at once
-    rank[by_length] = np.arange(len(by_length))
-    rank_of_row = rank[of_example[plan.example]]
+    # Longest first: memory peaks at once. Then by content, so that the order of the examples, too,
+    # has no say in what stands together.
+    distinct = sorted({ids.tobytes() for ids in tokens}, key=lambda ids: (-len(ids), ids))
+    rank = {ids: number for number, ids in enumerate(distinct)}
+    rank_of_example = np.array([rank[ids.tobytes()] for ids in tokens])
+    sequences = [np.frombuffer(ids, dtype=np.int64).copy() for ids in distinct]  # writable
+    rank_of_row = rank_of_example[plan.example]
     rows = np.argsort(rank_of_row, kind="stable")
     rank_of_row = rank_of_row[rows]
     start = 0
-    while start < len(by_length):
-        stop = start + max(1, batch_tokens // len(distinct[by_length[start]]))
+    while start < len(sequences):
+        stop = start + max(1, batch_tokens // len(sequences[start]))
         first, end = np.searchsorted(rank_of_row, [start, stop])
         if first < end:
-            sequences = [distinct[s] for s in by_length[start:stop]]
-            yield Batch(sequences, rows[first:end], rank_of_row[first:end] - start)
+            yield Batch(sequences[start:stop], rows[first:end], rank_of_row[first:end] - start)
         start = stop
 
 

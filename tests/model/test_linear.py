@@ -1,4 +1,4 @@
-"""The product of the forward pass: exact within rounding, and with a gradient where one is asked."""
+"""The product of the forward pass: exact within rounding, with a gradient where one is asked."""
 
 import pytest
 import torch

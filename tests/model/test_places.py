@@ -41,8 +41,8 @@ def test_asked_places_have_the_numbers_of_the_whole_block(model, side, explicit)
         if explicit or not name.endswith(("attn_scores", "pattern"))
     ]
     seen, expected = {}, {}
-    logits = model(ids, mask, lambda s, v: seen.setdefault(s, v), sites, at=at)
-    whole = model(ids, mask, lambda s, v: expected.setdefault(s, v), sites)
+    logits = model(ids, mask, seen.setdefault, sites, at=at)
+    whole = model(ids, mask, expected.setdefault, sites)
     first = sites.index(f"blocks.{TINY.n_layer - 1}.attn.hook_v") + 1
     for site in sites[:first]:
         assert torch.equal(seen[site], expected[site]), site
