@@ -99,7 +99,7 @@ def new_tokens(
     check_tokens(model.config, tokens, mask)
     if not len(tokens):
         raise DataError("There is no prompt to go on with.")
-    tokens, mask = _on_the_right(tokens, mask)
+    tokens, mask = _on_the_right(tokens.to(model.wte.weight.device), mask)
     how.check_length(model.config, tokens.shape[1])
     prompts = [row[real].tolist() for row, real in zip(tokens, mask, strict=True)]
     draws = how.draws(prompts).to(tokens.device)

@@ -49,9 +49,9 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return x normalized over its last axis, shape [batch pos d_model]."""
-        normalized = F.layer_norm(x, x.shape[-1:], eps=self.eps)
+        normalized, _, inverse = torch.native_layer_norm(x, x.shape[-1:], None, None, self.eps)
         if tap.wants("hook_scale"):
-            scale = (x.var(-1, correction=0, keepdim=True) + self.eps).sqrt()
+            scale = inverse.reciprocal()  # [batch pos 1]
             # A mere look multiplies by 1, and changes no bit.
             normalized = normalized * (scale / tap("hook_scale", scale.clone()))
         normalized = tap("hook_normalized", normalized)
@@ -113,13 +113,11 @@ def _attend(
 ) -> Tensor:
     if visible is None:
         visible = causal(q.shape[1], k.shape[1], q.device)
-    scores = einsum(q, k, "batch query n_heads d, batch key n_heads d -> batch n_heads query key")
-    scores = (scores / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf)
-    pattern = tap("hook_pattern", tap("hook_attn_scores", scores).softmax(-1))
-    return einsum(
-        F.dropout(pattern, pdrop), v,
-        "batch n_heads query key, batch key n_heads d -> batch query n_heads d",
-    )  # fmt: skip
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head]
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
+    scores = tap("hook_attn_scores", scores.masked_fill_(~visible, -math.inf))
+    pattern = tap("hook_pattern", scores.softmax(-1))
+    return (F.dropout(pattern, pdrop) @ v).transpose(1, 2)
 
 
 def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, pdrop: float) -> Tensor:
@@ -312,15 +310,19 @@ class GPT2(nn.Module):
         check_tokens(self.config, tokens, mask)
         if past is not None:
             mask = past.mask_with(tokens, mask)
+        # Found where the tokens lie and then moved: with tokens on the host nothing waits for the
+        # device.
         positions, visible = positions_and_visible(tokens, mask, past.length if past else 0)
         check_context(self.config, positions)
-        embed = tap("hook_embed", self.wte(tokens))
+        device = self.wte.weight.device
+        visible = None if visible is None else visible.to(device)
+        embed = tap("hook_embed", self.wte(tokens.to(device)))
         # At least float32, whatever the weights are: each block adds to it, and rounding would too.
         wide = embed.to(torch.promote_types(embed.dtype, torch.float32))
-        resid: Tensor = self.drop(wide + tap("hook_pos_embed", self.wpe(positions)))
+        resid: Tensor = self.drop(wide + tap("hook_pos_embed", self.wpe(positions.to(device))))
         last = len(self.h) - 1
         for layer, block in enumerate(self.h):
-            places = at if layer == last else None
+            places = at.to(device) if at is not None and layer == last else None
             extend = partial(past.extend, layer) if past else None
             resid = block(resid, visible, tap.within(f"blocks.{layer}"), places, extend)
         if past is not None:
