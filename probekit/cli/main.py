@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from probekit.cli.generation import generate
+from probekit.cli.parameters import params
 from probekit.errors import ProbekitError
 
 if TYPE_CHECKING:
@@ -372,3 +374,7 @@ def sites(model: str) -> None:
     from probekit.cli.terminal import show_sites
 
     show_sites(model)
+
+
+for _command in (generate, params):
+    cli.add_command(_command)

@@ -1,4 +1,4 @@
-"""The sizes of a GPT-2, under the names of the hub's config.json."""
+"""The sizes and switches of a GPT-2, under the names of the hub's config.json."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ MAX_LAYERS = 1000
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """The sizes of one GPT-2; the defaults are those of GPT-2 small.
+    """The sizes and switches of one GPT-2; the defaults are those of GPT-2 small.
 
-    Source: config.json of the published checkpoints. The axis names of our tensors stand beside
-    the fields that give their sizes.
+    Source: config.json of the published checkpoints, which know neither `bias` nor `qkv_bias`. The
+    axis names of our tensors stand beside the fields that give their sizes.
 
     >>> GPT2Config(n_layer=4, n_head=3, n_embd=21).d_head
     7
+    >>> GPT2Config(bias=False).has_qkv_bias
+    False
 
     Raises:
-        ConfigError: a size is not a positive integer, or n_head does not divide n_embd.
+        ConfigError: a size is not a positive integer, n_head does not divide n_embd, a rate of
+            dropout is not a share below 1, or a switch is neither true nor false.
     """
 
     vocab_size: int = 50257  # d_vocab
@@ -36,6 +39,12 @@ class GPT2Config:
     n_inner: int | None = None  # d_mlp; None means 4 * n_embd
     layer_norm_epsilon: float = 1e-5
     initializer_range: float = 0.02
+    embd_pdrop: float = 0.1  # dropout acts in training only: on the sum of the embeddings,
+    attn_pdrop: float = 0.1  # on the attention pattern,
+    resid_pdrop: float = 0.1  # and on what each sublayer adds to the residual stream
+    bias: bool = True  # of linear maps and layer norms
+    qkv_bias: bool | None = None  # of c_attn; None means as `bias`
+    tie_word_embeddings: bool = True  # the unembedding is the token embedding
 
     def __post_init__(self) -> None:
         if not isinstance(self.n_inner, int | None):
@@ -49,9 +58,22 @@ class GPT2Config:
         if self.n_embd % self.n_head:
             raise ConfigError(f"n_head={self.n_head} does not divide n_embd={self.n_embd}.")
         for name in ("layer_norm_epsilon", "initializer_range"):
-            number = getattr(self, name)
-            if not isinstance(number, int | float) or not 0 < number < 1:
-                raise ConfigError(f"{name} must be a number between 0 and 1, not {number!r}.")
+            if not is_number(getattr(self, name)) or not 0 < getattr(self, name) < 1:
+                raise ConfigError(
+                    f"{name} must be a number between 0 and 1, not {getattr(self, name)!r}."
+                )
+        for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop"):
+            if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) < 1:
+                raise ConfigError(
+                    f"{name} must be a share from 0 (no dropout) to below 1, not "
+                    f"{getattr(self, name)!r}."
+                )
+        for name in ("bias", "has_qkv_bias", "tie_word_embeddings"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(
+                    f"{name.removeprefix('has_')} must be true or false, not "
+                    f"{getattr(self, name)!r}."
+                )
 
     @property
     def d_head(self) -> int:
@@ -62,6 +84,11 @@ class GPT2Config:
     def d_mlp(self) -> int:
         """The number of MLP neurons in a block."""
         return 4 * self.n_embd if self.n_inner is None else self.n_inner
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether the map to queries, keys and values has a bias."""
+        return self.bias if self.qkv_bias is None else self.qkv_bias
 
     @property
     def axis_sizes(self) -> dict[str, int]:
@@ -82,8 +109,17 @@ class GPT2Config:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the sizes as a plain dictionary, as they stand in a hub config.json."""
+        """Return the fields as a plain dictionary, as they stand in a hub config.json."""
         return asdict(self)
+
+
+def is_number(value: object) -> bool:
+    """Return whether it is a number; True and False are none.
+
+    >>> is_number(0.5), is_number(True)
+    (True, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 PUBLISHED = {
@@ -101,7 +137,6 @@ _REQUIRED = {
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
     "add_cross_attention": (False,),
-    "tie_word_embeddings": (True,),
 }
 
 

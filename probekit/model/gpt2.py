@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Literal, cast, overload
 
@@ -23,32 +24,42 @@ import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor, nn
 
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError
 from probekit.model.cache import ActivationCache, remember
 from probekit.model.config import GPT2Config
+from probekit.model.initialisation import initialise
+from probekit.model.inputs import check_context, check_targets, check_tokens, following
+from probekit.model.kv_cache import Extend, KeyValueCache
+from probekit.model.linear import Linear, linear
 from probekit.model.loading import read_checkpoint
 from probekit.model.sites import SitePattern, expand
 from probekit.model.sources import find_model
 from probekit.model.taps import ForwardStoppedError, Tap, Taps
+from probekit.model.visibility import causal, positions_and_visible, seen_from
 
 
 class LayerNorm(nn.Module):
     """Layer norm over d_model, with its scale and its normalized value in sight."""
 
-    def __init__(self, d_model: int, eps: float) -> None:
+    def __init__(self, config: GPT2Config) -> None:
         super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.empty(d_model))
-        self.bias = nn.Parameter(torch.empty(d_model))
+        self.eps = config.layer_norm_epsilon
+        self.weight = nn.Parameter(torch.empty(config.n_embd))
+        self.bias = nn.Parameter(torch.empty(config.n_embd)) if config.bias else None
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return x normalized over its last axis, shape [batch pos d_model]."""
-        # At least float32: in float16 squares of more than 256 are infinite.
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        wide = wide - wide.mean(-1, keepdim=True)
-        scale = tap("hook_scale", (wide.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
-        normalized = tap("hook_normalized", (wide / scale).to(x.dtype))
-        return (normalized.to(wide.dtype) * self.weight + self.bias).to(x.dtype)
+        normalized, _, inverse = torch.native_layer_norm(x, x.shape[-1:], None, None, self.eps)
+        if tap.wants("hook_scale"):
+            scale = inverse.reciprocal()  # [batch pos 1]
+            # A mere look multiplies by 1, and changes no bit.
+            normalized = normalized * (scale / tap("hook_scale", scale.clone()))
+        normalized = tap("hook_normalized", normalized)
+        scaled = (
+            normalized * self.weight if self.bias is None
+            else torch.addcmul(self.bias, normalized, self.weight)
+        )  # fmt: skip
+        return scaled.to(self.weight.dtype)
 
 
 class Attention(nn.Module):
@@ -57,18 +68,30 @@ class Attention(nn.Module):
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.n_heads = config.n_head
-        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+        self.pdrop = config.attn_pdrop
+        self.c_attn = Linear(config.n_embd, 3 * config.n_embd, bias=config.has_qkv_bias)
+        self.c_proj = Linear(config.n_embd, config.n_embd, bias=config.bias)
 
-    def forward(self, x: Tensor, visible: Tensor | None, tap: Taps) -> Tensor:
+    def forward(
+        self, x: Tensor, visible: Tensor | None, tap: Taps,
+        at: Tensor | None = None, extend: Extend | None = None,
+    ) -> Tensor:  # fmt: skip
         """Return what attention adds to the residual stream, shape [batch pos d_model]."""
         q, k, v = rearrange(
             self.c_attn(x), "batch pos (qkv n_heads d_head) -> qkv batch pos n_heads d_head",
             qkv=3, n_heads=self.n_heads,
         )  # fmt: skip
         q, k, v = tap("hook_q", q), tap("hook_k", k), tap("hook_v", v)
-        explicit = tap.wants("hook_attn_scores", "hook_pattern")
-        z = _attend(q, k, v, visible, tap) if explicit else _attend_fused(q, k, v, visible)
+        if extend is not None:
+            k, v = extend(k, v)  # [batch key_pos n_heads d_head], what was read before and this
+        if at is not None:
+            visible = seen_from(at, visible, q.shape[1], k.shape[1])
+            q = _places(q, at)
+        pdrop = self.pdrop if self.training else 0.0
+        if tap.wants("hook_attn_scores", "hook_pattern"):
+            z = _attend(q, k, v, visible, tap, pdrop)
+        else:
+            z = _attend_fused(q, k, v, visible, pdrop)
         z = tap("hook_z", z)  # [batch pos n_heads d_head]
         attn_out = cast(Tensor, self.c_proj(z.flatten(2)))
         if tap.wants("hook_result"):
@@ -80,24 +103,32 @@ class Attention(nn.Module):
             changed = tap("hook_result", result.clone())
             # A mere look changes no bit: attn_out is then computed as if nobody had asked.
             if not torch.equal(changed, result):
-                return changed.sum(2) + self.c_proj.bias
+                attn_out = changed.sum(2)
+                return attn_out if self.c_proj.bias is None else attn_out + self.c_proj.bias
         return attn_out
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, tap: Taps) -> Tensor:
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, tap: Taps, pdrop: float
+) -> Tensor:
     if visible is None:
-        visible = _causal(q.shape[1], q.device)
-    scores = einsum(q, k, "batch query n_heads d, batch key n_heads d -> batch n_heads query key")
-    scores = (scores / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf)
-    pattern = tap("hook_pattern", tap("hook_attn_scores", scores).softmax(-1))
-    return einsum(
-        pattern, v, "batch n_heads query key, batch key n_heads d -> batch query n_heads d"
-    )
-
-
-def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+        visible = causal(q.shape[1], k.shape[1], q.device)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head]
-    z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None)
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
+    scores = tap("hook_attn_scores", scores.masked_fill_(~visible, -math.inf))
+    pattern = tap("hook_pattern", scores.softmax(-1))
+    return (F.dropout(pattern, pdrop) @ v).transpose(1, 2)
+
+
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, pdrop: float) -> Tensor:
+    n_queries, n_keys = q.shape[1], k.shape[1]
+    if visible is None and 1 < n_queries < n_keys:
+        visible = causal(n_queries, n_keys, q.device)
+    is_causal = visible is None and n_queries == n_keys  # a single query sees all there is
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head]
+    z = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible, is_causal=is_causal, dropout_p=pdrop
+    )
     return z.transpose(1, 2)
 
 
@@ -106,8 +137,8 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, config.d_mlp)
-        self.c_proj = nn.Linear(config.d_mlp, config.n_embd)
+        self.c_fc = Linear(config.n_embd, config.d_mlp, bias=config.bias)
+        self.c_proj = Linear(config.d_mlp, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return what the MLP adds to the residual stream, shape [batch pos d_model]."""
@@ -122,25 +153,35 @@ class Block(nn.Module):
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
-        self.ln_1 = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.ln_1 = LayerNorm(config)
         self.attn = Attention(config)
-        self.ln_2 = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+        self.ln_2 = LayerNorm(config)
         self.mlp = MLP(config)
+        self.drop = nn.Dropout(config.resid_pdrop)
 
-    def forward(self, resid: Tensor, visible: Tensor | None, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, shape [batch pos d_model]."""
+    def forward(
+        self, resid: Tensor, visible: Tensor | None, tap: Taps,
+        at: Tensor | None = None, extend: Extend | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return the residual stream after this block, shape [batch pos d_model].
+
+        With `at`, places of shape [batch asked], it comes of these alone: [batch asked d_model].
+        """
         resid = tap("hook_resid_pre", resid)
-        attn_out = self.attn(self.ln_1(resid, tap.within("ln1")), visible, tap.within("attn"))
-        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", attn_out))
+        normed = self.ln_1(resid, tap.within("ln1"))
+        attn_out = self.attn(normed, visible, tap.within("attn"), at, extend)
+        if at is not None:
+            resid = _places(resid, at)
+        resid = tap("hook_resid_mid", resid + tap("hook_attn_out", self.drop(attn_out)))
         mlp_out = self.mlp(self.ln_2(resid, tap.within("ln2")), tap.within("mlp"))
-        return tap("hook_resid_post", resid + tap("hook_mlp_out", mlp_out))
+        return tap("hook_resid_post", resid + tap("hook_mlp_out", self.drop(mlp_out)))
 
 
 class GPT2(nn.Module):
     """GPT-2 with a tap at every site.
 
     Args:
-        config: the sizes.
+        config: the sizes and switches.
         seed: draws the weights as GPT-2 was initialised; None leaves them without storage, on the
             meta device, to be filled by `load_state_dict(..., assign=True)`.
 
@@ -157,14 +198,23 @@ class GPT2(nn.Module):
         super().__init__()
         self.config = config
         with torch.device("meta"):
-            self.wte = nn.Embedding(config.vocab_size, config.n_embd)
-            self.wpe = nn.Embedding(config.n_positions, config.n_embd)
+            self.wte = _embedding(config.vocab_size, config.n_embd)
+            self.wpe = _embedding(config.n_positions, config.n_embd)
+            self.drop = nn.Dropout(config.embd_pdrop)
             self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-            self.ln_f = LayerNorm(config.n_embd, config.layer_norm_epsilon)
+            self.ln_f = LayerNorm(config)
+            if not config.tie_word_embeddings:
+                self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if seed is not None:
             self.to_empty(device="cpu")
-            self._initialise(seed)
-        self.eval()
+            initialise(self, seed)
+        self.eval()  # no dropout until somebody trains: model.train()
+
+    @property
+    def unembedding(self) -> Tensor:
+        """The matrix that makes logits of the last layer norm's output, [d_vocab d_model]."""
+        unembedding = self.wte if self.config.tie_word_embeddings else self.lm_head
+        return unembedding.weight
 
     @classmethod
     def from_pretrained(
@@ -196,12 +246,14 @@ class GPT2(nn.Module):
     def forward(
         self, tokens: Tensor, mask: Tensor | None = None, tap: Tap | None = None,
         sites: SitePattern | Iterable[SitePattern] | None = None, *, logits: Literal[True] = True,
+        at: Tensor | None = None, past: KeyValueCache | None = None,
     ) -> Tensor: ...  # fmt: skip
 
     @overload
     def forward(
         self, tokens: Tensor, mask: Tensor | None = None, tap: Tap | None = None,
         sites: SitePattern | Iterable[SitePattern] | None = None, *, logits: bool,
+        at: Tensor | None = None, past: KeyValueCache | None = None,
     ) -> Tensor | None: ...  # fmt: skip
 
     def forward(
@@ -212,6 +264,8 @@ class GPT2(nn.Module):
         sites: SitePattern | Iterable[SitePattern] | None = None,
         *,
         logits: bool = True,
+        at: Tensor | None = None,
+        past: KeyValueCache | None = None,
     ) -> Tensor | None:
         """Return the logits, shape [batch pos d_vocab].
 
@@ -224,12 +278,16 @@ class GPT2(nn.Module):
                 those computed on request (`attn.hook_result`). Attention runs fused unless
                 scores or patterns are among them.
             logits: False stops after the last site asked for and returns None.
+            at: places in each row of `tokens`, shape [batch asked], where alone the last block has
+                queries and an MLP. Its sites behind `attn.hook_v`, those of `ln_final` and the
+                logits then have `asked` in place of `pos`.
+            past: what was read before; the tokens go on from there, and are then part of it.
 
         Raises:
             UnknownNameError: no site has a name asked for.
             ConfigError: sites are asked for without a tap to see them, or nothing at all.
-            DataError: ids outside the vocabulary, more tokens than the context, or a mask whose
-                shape is not that of the tokens or that has an empty row.
+            DataError: ids outside the vocabulary, more tokens than the context, a mask whose shape
+                is not that of the tokens or that has an empty row, or a `past` of other rows.
         """
         if tap is None and sites is not None:
             raise ConfigError("`sites` says what the tap sees, but no tap was given.")
@@ -240,77 +298,36 @@ class GPT2(nn.Module):
             raise ConfigError("Nothing is asked of this forward pass: no logits and no site.")
         taps = Taps(tap, asked, stop_when_done=not logits)
         try:
-            resid = self._residual_stream(tokens, mask, taps)
-            return F.linear(self.ln_f(resid, taps.within("ln_final")), self.wte.weight)
+            resid = self._residual_stream(tokens, mask, taps, at, past)
+            return linear(self.ln_f(resid, taps.within("ln_final")), self.unembedding)
         except ForwardStoppedError:
             return None
 
-    def _residual_stream(self, tokens: Tensor, mask: Tensor | None, tap: Taps) -> Tensor:
-        positions, visible = self._positions(tokens, mask)
-        embed = tap("hook_embed", self.wte(tokens))
-        resid = embed + tap("hook_pos_embed", self.wpe(positions))  # [batch pos d_model]
+    def _residual_stream(
+        self, tokens: Tensor, mask: Tensor | None, tap: Taps,
+        at: Tensor | None, past: KeyValueCache | None,
+    ) -> Tensor:  # fmt: skip
+        check_tokens(self.config, tokens, mask)
+        if past is not None:
+            mask = past.mask_with(tokens, mask)
+        # Found where the tokens lie and then moved: with tokens on the host nothing waits for the
+        # device.
+        positions, visible = positions_and_visible(tokens, mask, past.length if past else 0)
+        check_context(self.config, positions)
+        device = self.wte.weight.device
+        visible = None if visible is None else visible.to(device)
+        embed = tap("hook_embed", self.wte(tokens.to(device)))
+        # At least float32, whatever the weights are: each block adds to it, and rounding would too.
+        wide = embed.to(torch.promote_types(embed.dtype, torch.float32))
+        resid: Tensor = self.drop(wide + tap("hook_pos_embed", self.wpe(positions.to(device))))
+        last = len(self.h) - 1
         for layer, block in enumerate(self.h):
-            resid = block(resid, visible, tap.within(f"blocks.{layer}"))
+            places = at.to(device) if at is not None and layer == last else None
+            extend = partial(past.extend, layer) if past else None
+            resid = block(resid, visible, tap.within(f"blocks.{layer}"), places, extend)
+        if past is not None:
+            past.advance(tokens.shape[1], mask)
         return resid
-
-    def _positions(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return position ids [batch pos] and what each query sees [batch 1 query key].
-
-        None instead of the latter means the plain causal mask: it is all that right padding needs,
-        since no token looks forward.
-        """
-        self.check(tokens, mask)
-        if mask is None:
-            return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens), None
-        mask = mask.to(device=tokens.device, dtype=torch.bool)
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        if not bool((mask[:, 1:] & ~mask[:, :-1]).any()):
-            return positions, None
-        # A padded query sees itself: a softmax over nothing would be NaN and spread.
-        itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
-        visible = _causal(tokens.shape[1], tokens.device) & (mask[:, None, None, :] | itself)
-        return positions, visible
-
-    def check(self, tokens: Tensor, mask: Tensor | None = None) -> None:
-        """Refuse what the model cannot read.
-
-        Raises:
-            DataError: as `forward` does.
-        """
-        if not isinstance(tokens, Tensor):
-            raise DataError(f"tokens must be a tensor of ids, not {type(tokens).__name__}.")
-        is_integer = tokens.dtype in (torch.int64, torch.int32)
-        if tokens.ndim != 2 or tokens.shape[1] == 0 or not is_integer:
-            raise DataError(
-                "tokens must be integer ids of shape [batch pos], pos at least 1, not "
-                f"{tuple(tokens.shape)} of {tokens.dtype}."
-            )
-        lengths = torch.full(tokens.shape[:1], tokens.shape[1])
-        if mask is not None:
-            if not isinstance(mask, Tensor):
-                raise DataError(f"mask must be a tensor, not {type(mask).__name__}.")
-            if mask.shape != tokens.shape:
-                raise DataError(
-                    f"mask has shape {tuple(mask.shape)}, tokens have {tuple(tokens.shape)}."
-                )
-            if bool(((mask != 0) & (mask != 1)).any()):
-                raise DataError("A mask holds True at tokens and False at padding, nothing else.")
-            lengths = mask.to(torch.bool).sum(-1)
-        if tokens.shape[0] and int(lengths.min()) == 0:
-            raise DataError(f"Row {int(lengths.argmin())} of the mask has no token at all.")
-        if tokens.shape[0] and int(lengths.max()) > self.config.n_positions:
-            raise DataError(
-                f"{int(lengths.max())} tokens are more than the context of "
-                f"{self.config.n_positions}."
-            )
-        if (
-            tokens.numel()
-            and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.wte.num_embeddings
-        ):
-            raise DataError(
-                f"Token ids run from {int(tokens.min())} to {int(tokens.max())}; the vocabulary "
-                f"has ids 0 to {self.wte.num_embeddings - 1}."
-            )
 
     def run_with_cache(
         self,
@@ -358,43 +375,16 @@ class GPT2(nn.Module):
         """
         logits = self(tokens, mask)
         if targets is None:
-            targets = _following(tokens, mask)
-        if targets.shape != tokens.shape or targets.dtype != torch.int64:
-            raise DataError(
-                f"targets must be ids of int64 and shape {tuple(tokens.shape)}, as the tokens, not "
-                f"{targets.dtype} of shape {tuple(targets.shape)}."
-            )
-        counted = targets[targets != -100]
-        if not len(counted):
-            raise DataError("No target is counted: there is nothing to predict.")
-        if not 0 <= int(counted.min()) <= int(counted.max()) < self.config.vocab_size:
-            raise DataError(
-                f"Targets run from {int(counted.min())} to {int(counted.max())}; the vocabulary "
-                f"has ids 0 to {self.config.vocab_size - 1}."
-            )
+            targets = following(tokens, mask)
+        check_targets(self.config, tokens, targets)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
 
-    def _initialise(self, seed: int) -> None:
-        """Draw N(0, 0.02), residual projections smaller with depth, as the hub's GPT-2 does."""
-        generator = torch.Generator().manual_seed(seed)
-        std = self.config.initializer_range
-        for name, parameter in self.named_parameters():
-            if parameter.ndim == 1:
-                is_norm_weight = ".ln_" in f".{name}" and name.endswith("weight")
-                nn.init.constant_(parameter, 1.0 if is_norm_weight else 0.0)
-            else:
-                depth = 2 * self.config.n_layer if name.endswith("c_proj.weight") else 1
-                nn.init.normal_(parameter, std=std / math.sqrt(depth), generator=generator)
+
+def _places(value: Tensor, at: Tensor) -> Tensor:
+    """Return a value [batch pos ...] at some places of each row, shape [batch asked ...]."""
+    return value[torch.arange(len(at), device=at.device)[:, None], at]
 
 
-def _following(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the token after each position; -100 where it, or what it follows, is none."""
-    following = F.pad(tokens[:, 1:], (0, 1), value=-100)
-    if mask is None:
-        return following
-    real = mask.to(device=tokens.device, dtype=torch.bool)
-    return following.masked_fill(~(real & F.pad(real[:, 1:], (0, 1))), -100)
-
-
-def _causal(n: int, device: torch.device) -> Tensor:
-    return torch.ones(n, n, dtype=torch.bool, device=device).tril()
+def _embedding(n: int, d_model: int) -> nn.Embedding:
+    # Left to itself it draws numbers, and that imports torch's compiler where there is no storage.
+    return nn.Embedding(n, d_model, _weight=torch.empty(n, d_model))
