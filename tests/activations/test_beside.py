@@ -37,16 +37,22 @@ def test_no_more_than_a_few_pieces_wait():
 
 
 def test_a_failure_is_raised_and_nothing_is_done_after_it():
-    done = []
+    gate, done = threading.Event(), []
 
-    def divide():
+    def fail():
+        gate.wait(30)
+        raise ZeroDivisionError
+
+    def work():
         with beside() as do:
-            for number in range(10):
-                do(lambda n: done.append(1 / (3 - n)), number)
+            do(done.append, "before")
+            do(fail)
+            do(done.append, "behind")  # waits already when the other fails
+            gate.set()
 
     with pytest.raises(ZeroDivisionError):
-        divide()
-    assert len(done) == 3
+        work()
+    assert done == ["before"]
 
 
 def test_a_failure_of_the_last_piece_is_raised_too():
