@@ -68,8 +68,8 @@ def logit_lens(
 
     Of shape (n_sites, n_tokens, top_k): `top_ids`, the likeliest tokens, and `top_probability`.
     Of shape (n_sites, n_tokens): `next_rank` and `next_probability` of the token that follows in
-    the text (rank 1 is the likeliest; NaN at the last position), `entropy` in bits, and `kl`, the
-    divergence of what is said here from the network's output in bits, KL(output | here).
+    the text (rank 1 is the likeliest; NaN at the last position), `entropy` in nats, and `kl`, the
+    divergence of what is said here from the network's output in nats, KL(output | here).
 
     Args:
         model: the network.
@@ -125,9 +125,9 @@ def _measures(here: Tensor, final: Tensor, following: Tensor, top_k: int) -> dic
         "top_probability": top.exp(),
         "next_rank": rank.float().where(has_next, math.nan),
         "next_probability": there[:, 0].exp().where(has_next, math.nan),
-        "entropy": -(here.exp() * here).sum(-1) / math.log(2),
+        "entropy": -(here.exp() * here).sum(-1),
         # Rounding alone could bring it below 0.
-        "kl": (final.exp() * (final - here)).sum(-1).clamp(min=0) / math.log(2),
+        "kl": (final.exp() * (final - here)).sum(-1).clamp(min=0),
     }
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
+from probekit.cli.pictures import attribution, heads, lens
 from probekit.errors import ProbekitError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -170,11 +171,12 @@ def probe(
 def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
     """Say which differences between two finished runs hold: RUN_A less RUN_B."""
     from probekit.cli.comparisons import show_comparison
-    from probekit.pipeline.compare import check_comparison_file, write_comparison
     from probekit.pipeline.compare import compare as compare_runs
+    from probekit.pipeline.compare import write_comparison
+    from probekit.pipeline.exports import PAGE_OR_ROWS, check_ending
 
     if out is not None:
-        check_comparison_file(out)
+        check_ending(out, PAGE_OR_ROWS)
     comparison = compare_runs(run_a, run_b, metric=metric)
     show_comparison(comparison)
     if out is not None:
@@ -298,11 +300,11 @@ def apply(
     from probekit.cli.answers import show_answers
     from probekit.cli.terminal import watching
     from probekit.pipeline.apply import apply_probe, caution, choose_per
-    from probekit.pipeline.exports import check_answer_file, write_answers
+    from probekit.pipeline.exports import ANSWER_FILES, check_ending, write_answers
     from probekit.probes.saved import SavedProbe
 
     if out is not None:
-        check_answer_file(out)
+        check_ending(out, ANSWER_FILES)
     saved = SavedProbe.load(probe)
     per = choose_per(saved, per)
     with watching() as watcher:
@@ -374,3 +376,7 @@ def sites(model: str) -> None:
     from probekit.cli.terminal import show_sites
 
     show_sites(model)
+
+
+for command in (lens, attribution, heads):
+    cli.add_command(command)
