@@ -78,7 +78,7 @@ def head_score_map(
 def _hover(score: str, layer: int, head: int, value: float, sd: float, n: int) -> str:
     texts = f"{n} text{'s' * (n != 1)}"
     spread = "" if np.isnan(sd) else f" ± {format_number(sd)} (sd)"
-    told = "no token that could have it" if n == 0 else f"{format_number(value)}{spread}, {texts}"
+    told = "no token could have it" if n == 0 else f"{format_number(value)}{spread}, {texts}"
     return f"<b>L{layer}H{head}</b><br>{SCORES[score].title.lower()}: {told}"
 
 

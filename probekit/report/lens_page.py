@@ -97,17 +97,23 @@ def lens_answer(rows: pd.DataFrame) -> str:
     """Return what the maps show, in a sentence or two."""
     summary = lens_summary(rows)
     last = summary.iloc[-1]
-    told = (
-        f"The network's likeliest token is the one that follows in the text at {last['right']} of "
-        f"{last['n_next']} positions."
-    )
     # The layers from which on half of the positions or more agree with the output.
     settled = (summary["as_output"] >= summary["n"] / 2)[::-1].cummin()
     since = summary["layer"][settled[::-1]].iloc[0]
-    return told + (
-        f" From {'the embedding' if since == 'embed' else f'layer {since}'} on, the lens reads the "
-        f"network's own token at half of the {last['n']} positions or more."
+    half = f"half of the {last['n']} positions or more"
+    return (
+        f"The network's likeliest token is the one that follows in the text at {last['right']} of "
+        f"{last['n_next']} positions. "
+        + (
+            f"At no layer before the last does the lens read that token at {half}."
+            if since == last["layer"]
+            else f"From {_layer(since)} on, the lens reads that token at {half}."
+        )
     )
+
+
+def _layer(label: str) -> str:
+    return "the embedding" if label == "embed" else f"layer {label}"
 
 
 def lens_description(rows: pd.DataFrame) -> str:
