@@ -25,6 +25,7 @@ NOTE = (
 )
 MEAN = "the mean of all tokens"
 MOST_NAMED = 5
+LONGEST_HEADING = 100  # characters of the text
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +93,8 @@ class AttributedLogit:
 
 def attribution_page(found: AttributedLogit, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a page of HTML with the parts as map, steps and table; it asks no network."""
-    read = "".join(found.tokens[: found.position + 1])
+    read = line_label("".join(found.tokens[: found.position + 1]))
+    shown = read if len(read) <= LONGEST_HEADING else f"…{read[-LONGEST_HEADING:]}"
     n_layers = int(found.rows["layer"].max()) + 1
     n_columns = int(found.rows["head"].max()) + 3
     return AnalysisPage(
@@ -102,7 +104,7 @@ def attribution_page(found: AttributedLogit, *, model: str, facts: Mapping[str, 
         notes=[NOTE],
         parts=[
             Part(
-                f"After “{line_label(read)}”",
+                f"After “{shown}”",
                 pictures=[
                     Picture(
                         "Heads and MLPs",

@@ -77,7 +77,7 @@ def heads_page(found: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> s
         parts.insert(0, Part("Known answers", [sentence], tables=[known]))
     return AnalysisPage(
         eyebrow=f"probekit · heads · {model}",
-        title=f"Where the heads of {model} look",
+        title="Where the heads look",
         answer=heads_answer(found),
         notes=[NOTE],
         parts=parts,

@@ -19,6 +19,7 @@ from probekit.report.style import format_number, plotly_text
 from probekit.report.text_map import text_map
 
 MOST_TEXTS = 2_000  # cells beyond which a browser is slow to write in them
+MOST_TICKS = 150  # tokens named along the axis
 LONGEST_TEXT = 9  # characters of a token that a cell has room for
 
 _SEQUENTIAL = plotly.colors.sequential.Viridis
@@ -87,10 +88,18 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
         title="token",
         most_texts=MOST_TEXTS,
     )
-    colorbar = {"title": {"text": shown.title, "side": "right"}, **(shown.colorbar or {})}
+    # Above the map and at its left, where it stays in sight when a long text is scrolled.
+    colorbar = {
+        "title": {"text": shown.title, "side": "top"}, "orientation": "h", "lenmode": "pixels",
+        "len": 320, "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom",
+        **(shown.colorbar or {}),
+    }  # fmt: skip
     figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"})
-    if len(tokens) > MOST_TEXTS // len(sites):
-        figure.update_xaxes(tickangle=-90)
+    if len(tokens) > MOST_TICKS:
+        # A browser takes half a minute to write a thousand names; the hover has them all.
+        step = len(tokens) // MOST_TICKS + 1
+        axis = figure.layout.xaxis
+        figure.update_xaxes(tickvals=axis.tickvals[::step], ticktext=axis.ticktext[::step])
     return figure
 
 

@@ -21,6 +21,10 @@ CAPTION = (
     "that follows in the text. Point at a cell for more tokens, the rank of the one that follows, "
     "entropy and divergence from the output, KL(output | here). The last row is the output."
 )
+LEFT_OUT = (
+    " There are too many cells to write in them: colours and the pointer alone tell what they hold."
+)
+LONGEST_HEADING = 100  # characters of a text
 
 
 def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> str:
@@ -44,13 +48,14 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
 def _part(number: object, rows: pd.DataFrame) -> Part:
     tokens = rows.drop_duplicates("position")["token"]
     by_layer = lens_summary(rows)
+    has_texts = len(rows) <= MOST_TEXTS
     picture = Picture(
         title="Likeliest next token by layer and position",
         views={measure.title: lens_map(rows, name) for name, measure in MEASURES.items()},
-        caption=CAPTION,
+        caption=CAPTION + LEFT_OUT * (not has_texts),
         description=lens_description(rows),
-        height=8 + 1.9 * len(by_layer),
-        width=9 + len(tokens) * (4.2 if len(by_layer) * len(tokens) <= MOST_TEXTS else 1),
+        height=11 + 1.9 * len(by_layer),
+        width=9 + len(tokens) * (4.2 if has_texts else 1),
     )
     table = Cells(
         "Each layer in numbers",
@@ -68,7 +73,8 @@ def _part(number: object, rows: pd.DataFrame) -> Part:
         ],
     )
     text = line_label("".join(tokens))
-    return Part(f"{number} · {text}", pictures=[picture], tables=[table])
+    heading = text if len(text) <= LONGEST_HEADING else f"{text[: LONGEST_HEADING - 1]}…"
+    return Part(f"{number} · {heading}", pictures=[picture], tables=[table])
 
 
 def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:

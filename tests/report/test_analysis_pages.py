@@ -173,3 +173,16 @@ def test_negative_numbers_are_sorted_as_numbers(browser, pages):
     numbers = [float(cell.replace("−", "-")) for cell in column]
     assert numbers == sorted(numbers, reverse=True)
     assert numbers[-1] == -14
+
+
+def test_a_long_text_is_cut_in_the_heading_and_the_page_says_what_it_leaves_out(browser, tmp_path):
+    rows = lens_rows(tuple(f" word{number}" for number in range(1024)))
+    page = lens_page(rows, model="made", facts={})
+    assert "too many cells" in page
+    assert "too many cells" not in lens_page(lens_rows(), model="made", facts={})
+    (tmp_path / "long.html").write_text(page, "utf-8")
+    browser.open(tmp_path / "long.html", width=700)
+    assert browser.evaluate("document.querySelector('section h2').textContent.length") < 120
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 700
+    assert browser.evaluate("document.querySelectorAll('.plot .xtick').length") < 200
+    assert browser.trouble == []
