@@ -87,7 +87,7 @@ def logit_attribution(
         assert logits is not None
         logit = _difference(logits[0, -1], token, minus, minus_mean)
         direction = _difference(model.wte.weight, token, minus, minus_mean)
-        parts = _parts(model, cache, direction)
+        parts = list(_parts(model, cache, direction))
     return Attribution(
         float(logit), pd.DataFrame(parts).astype({"layer": "Int64", "head": "Int64"})
     )

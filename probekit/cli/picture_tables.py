@@ -37,13 +37,20 @@ def facts_of(network: Network, bos: bool) -> dict[str, str]:
 
 
 def show_lens(rows: pd.DataFrame, position: int) -> None:
-    """Print for each text what every site says at one position, then what the lens shows."""
-    for number, of_text in rows.groupby("prompt", sort=False):
-        tokens = of_text.drop_duplicates("position")["token"].tolist()
-        place = place_of(position, len(tokens))
+    """Print for each text what every site says at one position, then what the lens shows.
+
+    Raises:
+        ConfigError: a text has no such position.
+    """
+    texts = rows.drop_duplicates(["prompt", "position"]).groupby("prompt", sort=False)["token"]
+    # A text that lacks the position is refused before anything is printed.
+    places = {number: place_of(position, len(tokens)) for number, tokens in texts}
+    for number, text in texts:
+        tokens, place = text.tolist(), places[number]
+        here = rows[(rows["prompt"] == number) & (rows["position"] == place)]
         read = line_label("".join(tokens[: place + 1]))
         click.echo(f"{number} at [{place}] {token_label(tokens[place])}: {read}")
-        print_table(_lens_table(of_text[of_text["position"] == place]))
+        print_table(_lens_table(here))
     click.echo(lens_answer(rows))
 
 

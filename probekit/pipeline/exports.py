@@ -17,7 +17,7 @@ from probekit.report.texts import Per, TextReading, tidy_rows
 from probekit.report.texts_page import texts_page
 
 ANSWER_FILES = (".html", ".csv", ".jsonl")
-PAGE_OR_ROWS = (".html", ".csv")
+PAGE_OR_ROWS = (".csv", ".html")
 
 
 def check_ending(path: Path, allowed: Sequence[str]) -> None:

@@ -73,6 +73,11 @@ def test_what_follows_the_position_changes_nothing(model):
     assert whole.rows["value"].tolist() == pytest.approx(cut.rows["value"].tolist())
 
 
+def test_a_model_that_is_being_trained_can_be_looked_at():
+    found = logit_attribution(GPT2(TINY, seed=1), IDS, 41)
+    assert abs(found.remainder) < 1e-5
+
+
 @pytest.mark.parametrize(
     ("choice", "message"),
     [

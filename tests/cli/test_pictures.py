@@ -92,11 +92,12 @@ def test_out_writes_a_page(call, tmp_path, command):
     ("arguments", "code", "message"),
     [
         ("lens --model mini", 2, "--text or --file"),
-        ("lens --model mini --text a --out page.pdf", 2, "Allowed: .html, .csv"),
+        ("lens --model mini --text a --out page.pdf", 2, "Allowed: .csv, .html"),
         ("lens --model mini --text a --site blocks.0.attn.hook_z", 2, "cannot read"),
         ("lens --model mini --text a --site blocks.9.hook_resid_pre", 2, "6 blocks"),
         ("lens --model mini --text a --top-k 0", 2, "1 to 8192"),
         ("lens --model mini --text a --position 4", 2, "no position 4"),
+        ("lens --model mini --text a,b,c,d --text a --position 3", 2, "no position 3"),
         ("lens --model mini --file none.txt", 3, "none.txt"),
         ("lens --model nobody --text a", 3, "nobody"),
         ("attribution --model mini --text a --token keyskeyskeys", 2, "tokens of this model"),
