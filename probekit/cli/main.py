@@ -19,6 +19,7 @@ import click
 
 from probekit.cli.generation import generate
 from probekit.cli.parameters import params
+from probekit.cli.pictures import attribution, heads, lens
 from probekit.errors import ProbekitError
 
 if TYPE_CHECKING:
@@ -170,11 +171,12 @@ def cache(file: Path, overrides: tuple[str, ...], cache_root: Path | None, devic
 def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
     """Say which differences between two finished runs hold: RUN_A less RUN_B."""
     from probekit.cli.comparisons import show_comparison
-    from probekit.pipeline.compare import check_comparison_file, write_comparison
     from probekit.pipeline.compare import compare as compare_runs
+    from probekit.pipeline.compare import write_comparison
+    from probekit.pipeline.exports import PAGE_OR_ROWS, check_ending
 
     if out is not None:
-        check_comparison_file(out)
+        check_ending(out, PAGE_OR_ROWS)
     comparison = compare_runs(run_a, run_b, metric=metric)
     show_comparison(comparison)
     if out is not None:
@@ -298,11 +300,11 @@ def apply(
     from probekit.cli.answers import show_answers
     from probekit.cli.terminal import watching
     from probekit.pipeline.apply import apply_probe, caution, choose_per
-    from probekit.pipeline.exports import check_answer_file, write_answers
+    from probekit.pipeline.exports import ANSWER_FILES, check_ending, write_answers
     from probekit.probes.saved import SavedProbe
 
     if out is not None:
-        check_answer_file(out)
+        check_ending(out, ANSWER_FILES)
     saved = SavedProbe.load(probe)
     per = choose_per(saved, per)
     with watching() as watcher:
@@ -376,5 +378,5 @@ def sites(model: str) -> None:
     show_sites(model)
 
 
-for _command in (generate, params):
+for _command in (generate, params, lens, attribution, heads):
     cli.add_command(_command)
