@@ -23,6 +23,7 @@ from torch import Tensor
 from probekit.errors import ConfigError
 from probekit.model.cache import ActivationCache
 from probekit.model.gpt2 import GPT2
+from probekit.model.inputs import check_tokens
 
 _SITES = (
     "hook_embed", "hook_pos_embed", "blocks.*.attn.hook_z", "blocks.*.hook_mlp_out",
@@ -78,7 +79,7 @@ def logit_attribution(
         ConfigError: there is no such position or token, or both a token and the mean are taken off.
         DataError: there is no token in the text, or more than the context.
     """
-    model.check(ids[None])
+    check_tokens(model.config, ids[None])
     place = place_of(position, len(ids))
     _check_tokens(model, token, minus, minus_mean)
     with torch.inference_mode():
@@ -86,7 +87,7 @@ def logit_attribution(
         logits, cache = model.run_with_cache(ids[None, : place + 1], _SITES)
         assert logits is not None
         logit = _difference(logits[0, -1], token, minus, minus_mean)
-        direction = _difference(model.wte.weight, token, minus, minus_mean)
+        direction = _difference(model.unembedding, token, minus, minus_mean)
         parts = list(_parts(model, cache, direction))
     return Attribution(
         float(logit), pd.DataFrame(parts).astype({"layer": "Int64", "head": "Int64"})
@@ -142,7 +143,9 @@ def _parts(model: GPT2, cache: ActivationCache, direction: Tensor) -> Iterator[d
         z = cache["z", layer][0, -1].double()  # [n_heads d_head]
         for head, value in enumerate((z * (along @ w_o).view_as(z)).sum(-1)):
             yield part("head", value, layer, head)
-        b_o = model.get_parameter(f"h.{layer}.attn.c_proj.bias").double()
-        yield part("attn_bias", b_o @ along, layer)
+        if model.config.bias:
+            b_o = model.get_parameter(f"h.{layer}.attn.c_proj.bias").double()
+            yield part("attn_bias", b_o @ along, layer)
         yield part("mlp", cache["mlp_out", layer][0, -1].double() @ along, layer)
-    yield part("final_bias", model.ln_f.bias.double() @ direction)
+    if model.config.bias:
+        yield part("final_bias", model.get_parameter("ln_f.bias").double() @ direction)

@@ -33,7 +33,7 @@ _CHUNK = 64  # positions whose logits are held at once
 
 def logits_of(model: GPT2, resid: Tensor) -> Tensor:
     """Return the logits that final norm and unembedding make of residuals, shape [... d_vocab]."""
-    return F.linear(model.ln_f(resid, Taps(None)), model.wte.weight)
+    return F.linear(model.ln_f(resid, Taps(None)), model.unembedding)
 
 
 def lens_sites(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:

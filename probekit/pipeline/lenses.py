@@ -13,6 +13,7 @@ from probekit.analysis.attribution import logit_attribution, place_of
 from probekit.analysis.logit_lens import SITES, TOP_K, lens_rows, lens_sites, logit_lens
 from probekit.errors import ConfigError, DataError
 from probekit.model.gpt2 import GPT2
+from probekit.model.inputs import check_context, check_tokens
 from probekit.model.sites import SitePattern
 from probekit.model.tokenizer import Tokenizer
 from probekit.pipeline.devices import check_device
@@ -50,7 +51,8 @@ class Network:
         if not len(ids):
             raise DataError("The text is empty: there is nothing to look at.")
         tokens = torch.from_numpy(ids).to(self.model.wte.weight.device)
-        self.model.check(tokens[None])
+        check_tokens(self.model.config, tokens[None])
+        check_context(self.model.config, torch.arange(len(tokens)))
         return tokens
 
 
