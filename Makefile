@@ -33,6 +33,7 @@ schema: .venv/installed
 
 bench: .venv/installed-test
 	$(BIN)/python -m benchmarks.parity
+	$(BIN)/python -m benchmarks.loading
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.probes
 
 .venv/bin/python:

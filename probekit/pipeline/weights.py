@@ -87,9 +87,8 @@ def _in_order(name: str) -> list[tuple[bool, int, str]]:
 
 def _read(checkpoint: Checkpoint, name: str) -> Tensor:
     if name not in checkpoint.tensors:
-        raise UnknownNameError(
-            f"{checkpoint.path} has no tensor {name!r}. {nearest(name, checkpoint.tensors)}"
-        )
+        near = nearest(name if "." in name else f"{name}.weight", checkpoint.tensors)
+        raise UnknownNameError(f"{checkpoint.path} has no tensor {name!r}. {near}")
     return checkpoint.tensors[name].read()
 
 

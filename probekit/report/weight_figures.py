@@ -93,6 +93,7 @@ def norm_map(norms: NDArray[np.float64], parts: Sequence[str]) -> go.Figure:
             y=[f"W_{part[0].upper()}" for part in parts],
             texttemplate="%{z:.1f}",
             zmin=0.0,
+            zmax=float(norms.max()),
             colorscale=plotly.colors.sequential.Viridis,
             colorbar=_COLOURBAR,
             xgap=1,
@@ -158,6 +159,6 @@ def norms_by_block(rows: pd.DataFrame) -> go.Figure:
             )
         )
     figure.update_layout(showlegend=True)
-    figure.update_xaxes(title_text="block")
+    figure.update_xaxes(title_text="block", dtick=1 + found["block"].max() // 16)
     figure.update_yaxes(title_text="norm", rangemode="tozero")
     return figure
