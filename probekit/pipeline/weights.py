@@ -71,6 +71,8 @@ def _locate(source: str) -> Path:
     if path.is_file():
         return path
     folder = find_model(source)
+    if (folder / "config.json").is_file():
+        model_config(folder)  # refuses another architecture, whose matrices may lie otherwise
     files = list(folder.glob("*.safetensors"))
     return files[0] if len(files) == 1 else folder
 

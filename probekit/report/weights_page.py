@@ -133,7 +133,7 @@ def _weight_parts(weight: Weight) -> Iterator[FigurePart]:
         return
     down, across = _axes(name)
     shown = values[: weight.corner, : weight.corner]
-    size = f"{shown.shape[0]:,} x {shown.shape[1]:,}"
+    size = _size(shown)
     is_whole = shown.shape == values.shape
     yield FigurePart(
         "The matrix" if is_whole else f"The first {size} weights",
@@ -149,6 +149,10 @@ def _weight_parts(weight: Weight) -> Iterator[FigurePart]:
             f"Each column over {down}.",
             f"Columns of {name} as curves over {down}.",
         )
+
+
+def _size(values: Floats) -> str:
+    return " x ".join(f"{size:,}" for size in values.shape)
 
 
 def _axes(name: str) -> tuple[str, str]:
@@ -203,8 +207,8 @@ def _head_parts(weight: Weight) -> Iterator[FigurePart]:
     for head in range(heads.norms.shape[1]):
         parts = {part: heads.parts[part][head, :corner, :corner] for part in heads.drawn}
         shapes = ", ".join(
-            f"W_{part[0].upper()} {' x '.join(map(str, values.shape))}"
-            for part, values in parts.items()
+            f"W_{part[0].upper()} ({_size(shown)} of {_size(heads.parts[part][head])})"
+            for part, shown in parts.items()
         )
         yield FigurePart(
             f"Head {head}",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from probekit.errors import ConfigError, MissingError, StoreError
+from probekit.errors import CheckpointError, ConfigError, MissingError, StoreError
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.weights import write_weights_page
 from tests.model.reference import TINY
@@ -147,6 +147,13 @@ def test_mistakes_are_answered(tiny, tmp_path, options, kind, message):
     with pytest.raises(kind, match=message):
         write_weights_page(str(tiny), tmp_path / "page.html", **options)
     assert not (tmp_path / "page.html").exists()
+
+
+def test_another_architecture_is_named(tiny, tmp_path):
+    config = json.loads((tiny / "config.json").read_text())
+    (tiny / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
+    with pytest.raises(CheckpointError, match="llama"):
+        write_weights_page(str(tiny), tmp_path / "page.html")
 
 
 def test_what_is_not_there_is_said(tiny, tmp_path):
