@@ -114,7 +114,7 @@ def _check(path: Path, shapes: Mapping[str, Shape], wanted: Mapping[str, Shape])
         shown = sorted(faults)[:MAX_FAULTS]
         rest = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
         raise CheckpointError(
-            f"{path} does not hold the GPT-2 that config.json beside it describes; its tensors "
+            f"{path} does not hold the GPT-2 that the config beside it describes; its tensors "
             f"are {_described(shapes)}:\n  " + "\n  ".join([*shown, *rest])
         )
 
@@ -123,7 +123,7 @@ def _described(shapes: Mapping[str, Shape]) -> str:
     """Return the sizes that the tensors speak of.
 
     >>> _described({"wte.weight": (97, 21), "wpe.weight": (16, 21), "h.0.ln_1.bias": (21,)})
-    'of n_layer=1, vocab_size=97, n_positions=16, n_embd=21'
+    'of n_layer=1, vocab_size=97, n_embd=21, n_positions=16'
     """
     blocks = {name.split(".")[1] for name in shapes if name.startswith("h.")}
     sizes = {"n_layer": len(blocks)}
