@@ -33,6 +33,7 @@ schema: .venv/installed
 
 bench: .venv/installed-test .bench-venv/installed
 	$(BIN)/python -m benchmarks.parity
+	$(BIN)/python -m benchmarks.loading
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.probes
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.generation
 	$(BIN)/python -m benchmarks.capture

@@ -20,6 +20,7 @@ import click
 from probekit.cli.generation import generate
 from probekit.cli.parameters import params
 from probekit.cli.pictures import attribution, heads, lens
+from probekit.cli.weights import weights
 from probekit.errors import ProbekitError
 
 if TYPE_CHECKING:
@@ -378,5 +379,5 @@ def sites(model: str) -> None:
     show_sites(model)
 
 
-for _command in (generate, params, lens, attribution, heads):
+for _command in (attribution, generate, heads, lens, params, weights):
     cli.add_command(_command)

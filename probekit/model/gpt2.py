@@ -31,9 +31,10 @@ from probekit.model.initialisation import initialise
 from probekit.model.inputs import check_context, check_targets, check_tokens, following
 from probekit.model.kv_cache import Extend, KeyValueCache
 from probekit.model.linear import Linear, linear
-from probekit.model.loading import read_checkpoint
+from probekit.model.loading import as_dtype, read_checkpoint
+from probekit.model.saving import write_checkpoint
 from probekit.model.sites import SitePattern, expand
-from probekit.model.sources import find_model
+from probekit.model.sources import find_model, model_config
 from probekit.model.taps import ForwardStoppedError, Tap, Taps
 from probekit.model.visibility import causal, positions_and_visible, seen_from
 
@@ -218,29 +219,28 @@ class GPT2(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, source: str | Path, dtype: torch.dtype = torch.float32, device: str = "cpu"
+        cls, source: str | Path, dtype: str | torch.dtype = torch.float32, device: str = "cpu"
     ) -> GPT2:
         """Return a trained GPT-2, frozen; call `requires_grad_()` on it to train further.
 
         Args:
-            source: `mini` (shipped with probekit), a hub name such as `gpt2-medium` or
-                `org/name@revision`, or a folder with config.json and model.safetensors or
-                pytorch_model.bin.
-            dtype: of the weights and the computation.
+            source: `mini`, a hub name such as `gpt2-medium` or `org/name@revision`, or a folder
+                in the hub's format or OpenAI's.
+            dtype: of weights and computation: float32, float16, bfloat16 or float64.
             device: where the weights go, e.g. `cuda`.
-
-        >>> GPT2.from_pretrained("mini").config.n_layer
-        6
 
         Raises:
             MissingError: nothing is found under that name.
-            CheckpointError: a tensor is missing, extra or of the wrong shape, or the network in
-                the folder is not GPT-2.
+            CheckpointError: the files are damaged, or not exactly the tensors of a GPT-2.
         """
-        config, tensors = read_checkpoint(find_model(source))
-        model = cls(config, seed=None)
-        model.load_state_dict(tensors, assign=True)
-        return model.to(device=device, dtype=dtype).requires_grad_(False)
+        numbers, folder = as_dtype(dtype), find_model(source)
+        model = cls(model_config(folder), seed=None)
+        model.load_state_dict(read_checkpoint(folder, model.state_dict(), numbers), assign=True)
+        return model.to(device).requires_grad_(False)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors as the hub has them; transformers opens them."""
+        write_checkpoint(Path(folder), self.config, self.state_dict())
 
     @overload
     def forward(
