@@ -16,7 +16,7 @@ PACKAGE = Path(probekit.__file__).parent
 LEVELS = (
     {"errors", "provenance", "watcher"},
     {"model", "data"},
-    {"activations", "probes"},
+    {"activations", "analysis", "probes"},
     {"experiment", "report"},
     {"pipeline"},
     {"cli"},
