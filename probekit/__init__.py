@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from probekit.model.gpt2 import GPT2
     from probekit.model.tokenizer import Tokenizer
     from probekit.pipeline.apply import apply_probe
+    from probekit.pipeline.attention import explore_attention
     from probekit.pipeline.run import run
     from probekit.probes.estimator import LinearProbe
     from probekit.probes.saved import SavedProbe
@@ -33,6 +34,7 @@ __all__ = [
     "Tokenizer",
     "__version__",
     "apply_probe",
+    "explore_attention",
     "generate",
     "run",
 ]
@@ -47,6 +49,7 @@ _HOME = {
     "SavedProbe": "probekit.probes.saved",
     "Tokenizer": "probekit.model.tokenizer",
     "apply_probe": "probekit.pipeline.apply",
+    "explore_attention": "probekit.pipeline.attention",
     "generate": "probekit.model.generate",
     "run": "probekit.pipeline.run",
 }

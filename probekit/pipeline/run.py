@@ -310,4 +310,6 @@ def _attention(experiment: Experiment, prepared: Prepared, models: Models) -> li
 def _write_patterns(path: Path, prompts: list[AttentionPrompt]) -> None:
     if prompts:
         arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
+        for n, prompt in enumerate(prompts):
+            arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
         write_atomic(path, safetensors.numpy.save(arrays))
