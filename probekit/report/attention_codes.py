@@ -21,10 +21,11 @@ from probekit.report.attention import AttentionPrompt
 from probekit.report.attention_thumbnails import SIDE
 
 # 16 bits while the page stays small, then 8, then fewer of the 8, which compress better.
-LEVELS = (65535, 255, 127, 63, 31)
+LEVELS = (65535, 255, 180, 127, 90, 63, 45, 31)
 MOST_MB = 25.0
 MOST_MB_OF_16_BITS = 4.0
-SAMPLE = 16  # heads of a prompt whose size stands for that of all
+SAMPLE = 24  # heads of a prompt whose size stands for that of all
+MARGIN = 1.05  # and may be wrong by so much
 PAGE_MB = 0.1  # without any prompt
 BASE64 = 4 / 3
 
@@ -65,7 +66,7 @@ def choose_reduction(
         reduction = Reduction(
             levels, PAGE_MB + sum(_estimate(prompt, levels) for prompt in prompts)
         )
-        if reduction.estimated_mb <= allowed:
+        if reduction.estimated_mb * MARGIN <= allowed:
             return reduction
     if not strict:
         return reduction
@@ -86,9 +87,9 @@ def count_heads(prompts: Sequence[AttentionPrompt]) -> str:
 
 
 def _estimate(prompt: AttentionPrompt, levels: int) -> float:
-    """Return the megabytes of a prompt, from heads spread over its layers."""
+    """Return the megabytes of a prompt, from some of its heads drawn at random."""
     heads = prompt.patterns.reshape(-1, *prompt.patterns.shape[2:])
-    sample = heads[:: max(1, len(heads) // SAMPLE)]
+    sample = heads[np.random.default_rng(0).permutation(len(heads))[:SAMPLE]]
     mean = sum(map(len, packed_heads(sample, levels))) / len(sample)
     side = min(len(prompt.tokens), SIDE)
     return len(heads) * (mean + BASE64 * side * (side + 1)) / 1e6  # two thumbnails of each head

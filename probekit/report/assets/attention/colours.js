@@ -8,11 +8,11 @@ const SCALES = {
   log: { share: (x) => Math.max(0, 1 + Math.log10(x) / DECADES), ticks: [1e-4, 1e-3, 0.01, 0.1, 1] },
 };
 
-const STEPS = 255;
+const STEPS = 256; // even, so that a difference of 0 has the colour in the middle
 
 const darkPage = matchMedia("screen and (prefers-color-scheme: dark)");
 
-/** 256 colours between the stops of a scale. */
+/** Colours between the stops of a scale. */
 function gradient(stops) {
   return Array.from({ length: STEPS + 1 }, (_, step) => {
     const place = (step / STEPS) * (stops.length - 1);

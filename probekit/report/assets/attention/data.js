@@ -10,7 +10,11 @@ async function unpacked(text, levels) {
   return levels > 255 ? new Uint16Array(buffer) : new Uint8Array(buffer);
 }
 
-const weightsOf = (codes, levels) => Float32Array.from(codes, (code) => (code / levels) ** 2);
+function weightsOf(codes, levels) {
+  const weights = new Float32Array(codes.length);
+  for (let at = 0; at < codes.length; at++) weights[at] = (codes[at] / levels) ** 2;
+  return weights;
+}
 
 /** The weights without those on the first token, each row scaled to sum to 1; NaN is not drawn. */
 function withoutFirst(values, size) {
@@ -74,7 +78,7 @@ class Prompt {
     return MERGES[this.columns[head]](await Promise.all(this.heads.map((_, number) => one(number))));
   }
 
-  /** Weights of the thumbnails, by layer and column of the grid. */
+  /** What finds the thumbnail of a place in the grid. */
   async thumbnails(rest) {
     const { levels, side: most } = this.thumbnail;
     const side = Math.min(this.size, most);

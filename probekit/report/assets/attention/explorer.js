@@ -108,7 +108,7 @@ function showControls() {
   for (const [name, value] of Object.entries(state.sorting)) {
     const control = find(`.sorting [name=${name}]`);
     if (control.value !== value) control.value = value;
-    control.disabled = name !== "score" && !state.sorting.score;
+    control.parentElement.hidden = name !== "score" && !state.sorting.score;
   }
   root.dataset.view = state.view;
   find(".sorting").hidden = !scoreNames.length;
@@ -190,7 +190,7 @@ function facts(shown) {
 }
 
 function showKey(key, shown) {
-  const stops = look.bar(shown).filter((_, step) => step % 15 === 0);
+  const stops = look.bar(shown).filter((_, step) => step % 16 === 0);
   key.firstElementChild.style.background = `linear-gradient(to right, ${stops.map(rgb).join(", ")})`;
   const ticks = look.ticks(shown).map((value) => {
     const tick = element("span", { textContent: tickText(value) });
@@ -230,7 +230,7 @@ function mark() {
     const [ownLine, ownCell] = [line && isIn(line.index) ? line : null, cell && isIn(cell.row) ? cell : null];
     text.paint(shown, look, ownLine);
     matrix.mark({ line: ownLine, cell: ownCell });
-    const told = ownCell ? cellText(shown, ownCell) : ownLine ? lineText(shown, ownLine) : [];
+    const told = ownCell ? cellText(shown, ownCell) : ownLine ? lineText(shown, ownLine) : [HINT];
     part(".readout").replaceChildren(...told);
     part(".matrix").setAttribute("aria-label", `${shown.name}. ${part(".readout").textContent}`);
   }
@@ -238,6 +238,7 @@ function mark() {
   grid.mark(state.view === "one" ? [state.heads[0]] : state.heads.filter((one) => one.prompt === prompt), state.heads[state.active]);
 }
 
+const HINT = "Point at a token to see where it looks, with Shift who looks at it.";
 const bold = (textContent) => element("strong", { textContent });
 const quoted = (shown, i) => element("bdi", { textContent: shown.tokens[i] });
 
@@ -266,6 +267,7 @@ function lineText(shown, line) {
 }
 
 function pointAt(at, event) {
+  if (JSON.stringify([at, event.shiftKey]) === JSON.stringify([hover, isShifted])) return;
   hover = at;
   isShifted = event.shiftKey;
   mark();

@@ -31,8 +31,7 @@ class HeadGrid {
       this.box.style.gridTemplateColumns = "";
       this.box.replaceChildren(...kept.map(button));
     } else {
-      const tracks = prompt.columns.map((_, head) => `minmax(${prompt.isHead(head) ? 22 : 30}px, 72px)`);
-      this.box.style.gridTemplateColumns = `max-content ${tracks.join(" ")}`;
+      this.box.style.gridTemplateColumns = `max-content repeat(${prompt.columns.length}, minmax(26px, 72px))`;
       const names = prompt.columns.map((name, head) => (prompt.isHead(head) ? `H${name}` : name));
       this.box.replaceChildren(element("span"), ...names.map((textContent) => element("span", { textContent })));
       for (const place of all) {

@@ -4,7 +4,7 @@
 const FONT = "12px ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace";
 const LINE_HEIGHT = 14;
 const LARGEST_CELL = 34;
-const TALLEST = 760; // pixels of the window on the matrix
+const TALLEST = 760; // pixels of the window on the matrix, and of a matrix that fits it
 const MAGNIFICATIONS = [1, 2, 3, 4, 6, 8, 12, 16, 24, LARGEST_CELL];
 
 const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
@@ -55,7 +55,7 @@ class Matrix {
     const widest = Math.max(...this.labels.map((label) => context.measureText(label).width));
     this.counter = context.measureText(String(size - 1)).width + 8; // the positions' own column
     this.margin = Math.ceil(widest + this.counter) + 10;
-    const fit = Math.min(LARGEST_CELL, (room - this.margin - 2) / size);
+    const fit = Math.min(LARGEST_CELL, (Math.min(room, TALLEST) - this.margin - 2) / size);
     this.fit = fit > 4 ? Math.floor(fit) : fit;
     this.cell = this.zoom || this.fit;
     const extent = Math.ceil(this.margin + this.cell * size) + 1;

@@ -5,7 +5,7 @@ const DRAWN_SIDE = 720;
 const DRAWN_FONT = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace";
 
 function svgElement(name, attributes, text) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  const made = document.createElementNS(root.querySelector("svg").namespaceURI, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   if (text !== undefined) made.textContent = text;
   return made;
@@ -23,7 +23,7 @@ function drawing(shown, look, name) {
   const total = { width: Math.max(margin + side + 8, 340), height: margin + side + 84 };
   const top = margin + 26;
   const svg = svgElement("svg", {
-    xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${total.width} ${total.height}`, ...total,
+    viewBox: `0 0 ${total.width} ${total.height}`, ...total,
     "font-family": DRAWN_FONT, "font-size": 11, fill: "#1c2430",
   });
   svg.append(
@@ -69,14 +69,13 @@ function drawnCells(shown, look, cell, left, top) {
 }
 
 function drawnBar(shown, look, left, top) {
-  const id = "colours"; // a drawing is a document of its own
-  const stops = look.bar(shown).filter((_, step) => step % 15 === 0);
-  const fill = svgElement("linearGradient", { id });
-  fill.append(...stops.map((stop, i) => svgElement("stop", { offset: i / (stops.length - 1), "stop-color": rgb(stop) })));
-  const width = 200;
+  const [width, height] = [200, 10];
+  const strips = look.bar(shown).filter((_, step) => step % 4 === 0);
+  const wide = width / strips.length;
   return [
-    fill,
-    svgElement("rect", { x: left, y: top, width, height: 10, fill: `url(#${id})` }),
+    ...strips.map((colour, i) =>
+      svgElement("rect", { x: left + i * wide, y: top, width: wide + 0.5, height, fill: rgb(colour) }),
+    ),
     ...look.ticks(shown).map((tick) => {
       const x = left + width * look.place(shown, tick);
       return svgElement("text", { x, y: top + 24, "text-anchor": "middle", "font-size": 10 }, tickText(tick));

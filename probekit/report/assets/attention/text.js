@@ -8,7 +8,7 @@ class TokenText {
       const token = event.target.closest(".token");
       return token && { token: Number(token.dataset.at) };
     };
-    box.addEventListener("pointerover", (event) => found.point(at(event), event));
+    box.addEventListener("pointermove", (event) => found.point(at(event), event));
     box.addEventListener("pointerleave", (event) => found.point(null, event));
     box.addEventListener("focusin", (event) => found.point(at(event), event));
     box.addEventListener("click", (event) => at(event) && found.pin(at(event), event));
