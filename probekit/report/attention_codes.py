@@ -83,7 +83,7 @@ def count_heads(prompts: Sequence[AttentionPrompt]) -> str:
     sizes = [len(prompt.tokens) for prompt in prompts]
     least, most = min(sizes), max(sizes)
     lengths = f"{most:,}" if least == most else f"{least:,} to {most:,}"
-    return f"{heads:,} heads of {lengths} tokens"
+    return f"{heads:,} head{'s' * (heads > 1)} of {lengths} token{'s' * (most > 1)}"
 
 
 def _estimate(prompt: AttentionPrompt, levels: int) -> float:

@@ -52,16 +52,23 @@ def test_heads_are_packed_in_their_order(make_patterns):
         np.testing.assert_allclose(unpacked(text, 65535, 9)[0], head, atol=2e-5)
 
 
-def test_a_small_page_keeps_16_bits_and_a_larger_one_gives_up_as_much_as_it_must(make_patterns):
+def test_a_small_page_keeps_16_bits(make_patterns):
+    assert choose_reduction([prompt_of(make_patterns(150))]).levels == 65535
+
+
+def test_a_page_that_would_be_too_large_gives_up_as_little_as_it_must(make_patterns, monkeypatch):
     prompt = prompt_of(make_patterns(150))
-    exact = choose_reduction([prompt])
-    assert exact.levels == 65535
-    sizes = [exact.estimated_mb]
-    for levels in LEVELS[1:]:
-        reduction = choose_reduction([prompt], sizes[-1])
-        assert reduction.levels == levels
-        sizes.append(reduction.estimated_mb)
-    assert sizes == sorted(sizes, reverse=True)
+    found = set()
+    for limit in (0.4, 0.27, 0.25, 0.23):
+        reduction = choose_reduction([prompt], limit)
+        assert reduction.estimated_mb <= limit
+        found.add(reduction.levels)
+        with monkeypatch.context() as patch:
+            finer = LEVELS[LEVELS.index(reduction.levels) - 1]
+            patch.setattr("probekit.report.attention_codes.LEVELS", (finer,))
+            with pytest.raises(DataError, match="max-mb"):
+                choose_reduction([prompt], limit)
+    assert len(found) == 4
 
 
 def test_long_texts_are_kept_in_8_bits(make_patterns, monkeypatch):

@@ -390,6 +390,7 @@ def test_pictures_are_saved(explorer, tmp_path):
     assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
     assert svg.count("<rect") >= 15 + 1 + 50
     assert "␣keys | ␣key" in svg
+    assert "difference of attention weights (square-root scale)" in svg
     png = (tmp_path / "gpt2-L5H4-less-L5H4.png").read_bytes()
     assert png.startswith(b"\x89PNG")
     assert len(png) > 5000

@@ -3,9 +3,9 @@
 const DECADES = 4; // of the logarithmic scale, below the top
 
 const SCALES = {
-  linear: { share: (x) => x, ticks: [0, 0.25, 0.5, 0.75, 1] },
-  sqrt: { share: Math.sqrt, ticks: [0, 0.01, 0.1, 0.25, 0.5, 1] },
-  log: { share: (x) => Math.max(0, 1 + Math.log10(x) / DECADES), ticks: [1e-4, 1e-3, 0.01, 0.1, 1] },
+  linear: { name: "linear", share: (x) => x, ticks: [0, 0.25, 0.5, 0.75, 1] },
+  sqrt: { name: "square-root", share: Math.sqrt, ticks: [0, 0.01, 0.1, 0.25, 0.5, 1] },
+  log: { name: "logarithmic", share: (x) => Math.max(0, 1 + Math.log10(x) / DECADES), ticks: [1e-4, 1e-3, 0.01, 0.1, 1] },
 };
 
 const STEPS = 256; // even, so that a difference of 0 has the colour in the middle
@@ -28,6 +28,12 @@ class Look {
     this.scale = SCALES[scale];
     this.weights = gradient(colours.weights[theme]);
     this.differences = gradient(colours.differences[theme]);
+  }
+
+  /** What the bar of colours shows, in words. */
+  title(shown) {
+    const rest = shown.rest ? ", without the first token, rows renormalised" : "";
+    return `${shown.signed ? "difference of attention weights" : "attention weight"} (${this.scale.name} scale${rest})`;
   }
 
   bar(shown) {

@@ -170,25 +170,6 @@ function showView(view, shown) {
   showKey(view.part(".key"), shown);
 }
 
-/** What there is to say of a head: its largest weight and its scores. */
-function facts(shown) {
-  const { row, column } = cellAt(shown.largest);
-  const value = shown.values[shown.largest];
-  const told = [["largest", `${digits(value, shown)} at dest[${row}] → src[${column}]`]];
-  const finite = shown.values.filter((one) => !Number.isNaN(one));
-  told.push(["mean", digits(finite.reduce((sum, one) => sum + one, 0) / finite.length, shown)]);
-  const [place] = shown.places;
-  const prompt = prompts[place.prompt];
-  if (!shown.signed && prompt.isHead(place.head)) {
-    for (const name of scoreNames) told.push([scoreTitles[name], scoreText(prompt.score(name, place))]);
-  }
-  return told.map(([name, text]) => {
-    const fact = element("span", { textContent: `${name} ` });
-    fact.append(element("b", { textContent: text }));
-    return fact;
-  });
-}
-
 function showKey(key, shown) {
   const stops = look.bar(shown).filter((_, step) => step % 16 === 0);
   key.firstElementChild.style.background = `linear-gradient(to right, ${stops.map(rgb).join(", ")})`;
@@ -198,8 +179,7 @@ function showKey(key, shown) {
     return tick;
   });
   key.lastElementChild.replaceChildren(...ticks);
-  const what = shown.signed ? "differences" : "weights";
-  key.setAttribute("aria-label", `Colours of ${what} from ${tickText(look.ticks(shown)[0])} to ${tickText(shown.top)}`);
+  key.setAttribute("aria-label", `Colours of the ${look.title(shown)} from ${tickText(look.ticks(shown)[0])} to ${tickText(shown.top)}`);
 }
 
 /** The row or column that the text is coloured by: the pinned one, or the one pointed at. */
@@ -236,34 +216,6 @@ function mark() {
   }
   const { prompt } = state.heads[state.active];
   grid.mark(state.view === "one" ? [state.heads[0]] : state.heads.filter((one) => one.prompt === prompt), state.heads[state.active]);
-}
-
-const HINT = "Point at a token to see where it looks, with Shift who looks at it.";
-const bold = (textContent) => element("strong", { textContent });
-const quoted = (shown, i) => element("bdi", { textContent: shown.tokens[i] });
-
-function cellText(shown, { row, column }) {
-  const told = [`dest[${row}] `, quoted(shown, row), ` → src[${column}] `, quoted(shown, column), " "];
-  told.push(bold(digits(valueAt(shown, { row, column }), shown)));
-  if (shown.parts) {
-    const [a, b] = shown.parts.map((values) => digits(values[rowStart(row) + column], { ...shown, signed: false }));
-    told.push(` (${a} less ${b})`);
-  }
-  return told;
-}
-
-const MOST_TOLD = 3;
-
-/** The largest values of a row or column. */
-function lineText(shown, line) {
-  const [own, others, arrow] = line.axis === "row" ? ["dest", "src", "→"] : ["src", "dest", "←"];
-  const cells = shown.tokens.map((_, token) => [token, cellOn(line, token)]).filter(([, cell]) => cell);
-  const values = cells.map(([token, cell]) => [token, valueAt(shown, cell)]).filter(([, value]) => !Number.isNaN(value));
-  values.sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
-  const told = values.slice(0, MOST_TOLD).flatMap(([token, value], i) => [
-    i ? ", " : "", `${others}[${token}] `, quoted(shown, token), " ", bold(digits(value, shown)),
-  ]);
-  return [`${own}[${line.index}] `, quoted(shown, line.index), ` ${arrow} `, ...told];
 }
 
 function pointAt(at, event) {
@@ -333,5 +285,6 @@ darkPage.addEventListener("change", refresh);
 addEventListener("resize", refresh);
 
 find("[name=score]").append(...scoreNames.map((value) => element("option", { value, textContent: scoreTitles[value] })));
+find(".address").hidden = !hasAddress;
 find(".app").hidden = false;
 refresh();

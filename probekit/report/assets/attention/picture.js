@@ -20,7 +20,7 @@ function drawing(shown, look, name) {
   const labels = tokens.map((token) => fitted(context, token, 150));
   const margin = Math.ceil(Math.max(...labels.map((label) => context.measureText(label).width))) + 10;
   const side = cell * size;
-  const total = { width: Math.max(margin + side + 8, 340), height: margin + side + 84 };
+  const total = { width: Math.max(margin + side + 8, margin + 330), height: margin + side + 96 };
   const top = margin + 26;
   const svg = svgElement("svg", {
     viewBox: `0 0 ${total.width} ${total.height}`, ...total,
@@ -76,6 +76,7 @@ function drawnBar(shown, look, left, top) {
     ...strips.map((colour, i) =>
       svgElement("rect", { x: left + i * wide, y: top, width: wide + 0.5, height, fill: rgb(colour) }),
     ),
+    svgElement("text", { x: left, y: top + 42, "font-size": 10 }, look.title(shown)),
     ...look.ticks(shown).map((tick) => {
       const x = left + width * look.place(shown, tick);
       return svgElement("text", { x, y: top + 24, "text-anchor": "middle", "font-size": 10 }, tickText(tick));
