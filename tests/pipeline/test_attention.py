@@ -60,7 +60,7 @@ def test_the_size_is_told_before_the_page_is_written(tmp_path):
         ({"texts": [""]}, DataError, "empty"),
         ({"texts": []}, DataError, "No prompt"),
         ({"texts": ["word " * 300]}, DataError, "context of 256"),
-        ({"most_mb": 0.01}, DataError, "48 heads of 15 tokens .* max-mb"),
+        ({"most_mb": 0.01}, DataError, "48 heads of 15 tokens .*--max-mb"),
         ({"device": "toaster"}, ConfigError, "toaster"),
     ],
 )
