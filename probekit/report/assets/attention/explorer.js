@@ -18,19 +18,16 @@ let isShifted = false;
 let look;
 let drawn = ""; // what the grid shows
 
-const views = [0, 1].map((number) => makeView(number));
-const picks = [0, 1].map((number) => makePick(number));
-const grid = new HeadGrid(find(".grid"), (place) => openHead(place));
+const views = [makeView(), makeView()];
+const picks = [makePick(0), makePick(1)];
+const grid = new HeadGrid(find(".grid"), openHead);
 
-function makeView(number) {
+function makeView() {
   const box = find("template.view").content.cloneNode(true).firstElementChild;
   find(".views").append(box);
-  const found = {
-    point: (at, event) => pointAt(at, event),
-    pin: (at, event) => pinAt(at, event),
-  };
+  const found = { point: pointAt, pin: pinAt };
   const part = (selector) => box.querySelector(selector);
-  const view = { number, box, part, matrix: new Matrix(part(".matrix"), found), text: new TokenText(part(".tokens"), found) };
+  const view = { box, part, matrix: new Matrix(part(".matrix"), found), text: new TokenText(part(".tokens"), found) };
   part(".zoom").addEventListener("click", ({ target }) => {
     if (target.value) change({ zoom: Number(target.value) && view.matrix.magnified(Number(target.value)) });
   });
@@ -89,7 +86,7 @@ function wanted() {
 }
 
 async function pictureOrRefusal(places) {
-  const name = places.map((place) => placeName(place, places)).join(" less ");
+  const name = places.map(placeName).join(" less ");
   const sizes = places.map(({ prompt }) => prompts[prompt].size);
   if (new Set(sizes).size > 1) {
     return { name, refusal: `These texts have ${sizes.join(" and ")} tokens; a difference needs as many in both. They can be seen side by side.` };
@@ -97,7 +94,7 @@ async function pictureOrRefusal(places) {
   return { name, places, ...(await picture(prompts, places, state.rest, state.stretch)) };
 }
 
-function placeName(place, places) {
+function placeName(place) {
   const several = state.view !== "one" && new Set(state.heads.map(({ prompt }) => prompt)).size > 1;
   return prompts[place.prompt].name(place) + (several ? `, prompt ${place.prompt + 1}` : "");
 }
@@ -148,7 +145,9 @@ async function showGrid() {
   if (wantedGrid === drawn) return;
   drawn = wantedGrid;
   const prompt = prompts[number];
-  const { kept, all } = grid.show(prompt, await prompt.thumbnails(state.rest), look, state.sorting);
+  const thumbnails = await prompt.thumbnails(state.rest);
+  if (drawn !== wantedGrid) return;
+  const { kept, all } = grid.show(prompt, thumbnails, look, state.sorting);
   find(".passed").textContent = state.sorting.score ? `${kept} of ${all} heads` : "";
   find(".heads .pooled").hidden = prompt.size <= data.thumbnail.side;
 }
@@ -214,8 +213,9 @@ function mark() {
     part(".readout").replaceChildren(...told);
     part(".matrix").setAttribute("aria-label", `${shown.name}. ${part(".readout").textContent}`);
   }
-  const { prompt } = state.heads[state.active];
-  grid.mark(state.view === "one" ? [state.heads[0]] : state.heads.filter((one) => one.prompt === prompt), state.heads[state.active]);
+  const active = state.heads[state.active];
+  const open = state.view === "one" ? [active] : state.heads.filter(({ prompt }) => prompt === active.prompt);
+  grid.mark(open, active);
 }
 
 function pointAt(at, event) {
@@ -233,13 +233,9 @@ function pinAt(at, event) {
   change({ pin: isSame ? null : line });
 }
 
-const TAKEN = {
-  svg: (view, look) => asSvg(drawing(view.shown, look, fullName(view))),
-  png: (view, look) => asPng(drawing(view.shown, look, fullName(view))),
-};
+const SAVED_AS = { svg: asSvg, png: asPng };
 
-const fullName = ({ shown }) => `${data.model} · ${shown.name}`;
-
+/** Copies the values of a view, or saves its picture, and says so. */
 async function take(view, kind) {
   const status = view.part(".status");
   try {
@@ -249,9 +245,10 @@ async function take(view, kind) {
       return;
     }
     const paper = new Look(data.colours, state.scale, false);
+    const picture = drawing(view.shown, paper, `${data.model} · ${view.shown.name}`);
     const heads = view.shown.places.map((place) => prompts[place.prompt].shortName(place).replace(" ", "-"));
     const name = `${data.model.replace(/[^\w.-]+/g, "-")}-${heads.join("-less-")}.${kind}`;
-    download(await TAKEN[kind](view, paper), name);
+    download(await SAVED_AS[kind](picture), name);
     status.textContent = `Saved ${name}.`;
   } catch (error) {
     status.textContent = error.message;
@@ -278,7 +275,7 @@ for (const type of ["keydown", "keyup"]) {
 }
 addEventListener("hashchange", () => {
   if (!new URLSearchParams(location.hash.slice(1)).has("head")) return; // a heading of the page
-  state = { ...fromHash(location.hash, prompts, scoreNames) };
+  state = fromHash(location.hash, prompts, scoreNames);
   refresh();
 });
 darkPage.addEventListener("change", refresh);
