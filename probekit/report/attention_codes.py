@@ -92,7 +92,8 @@ def _estimate(prompt: AttentionPrompt, levels: int) -> float:
     sample = heads[np.random.default_rng(0).permutation(len(heads))[:SAMPLE]]
     mean = sum(map(len, packed_heads(sample, levels))) / len(sample)
     side = min(len(prompt.tokens), SIDE)
-    return len(heads) * (mean + BASE64 * side * (side + 1)) / 1e6  # two thumbnails of each head
+    small = BASE64 * 2 * side * (side + 1)  # two thumbnails and a tile of the still picture
+    return len(heads) * (mean + small) / 1e6
 
 
 def packed_heads(patterns: NDArray[np.float32], levels: int) -> list[str]:

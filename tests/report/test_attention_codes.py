@@ -58,17 +58,21 @@ def test_a_small_page_keeps_16_bits(make_patterns):
 
 def test_a_page_that_would_be_too_large_gives_up_as_little_as_it_must(make_patterns, monkeypatch):
     prompt = prompt_of(make_patterns(150))
-    found = set()
-    for limit in (0.4, 0.27, 0.25, 0.23):
-        reduction = choose_reduction([prompt], limit)
-        assert reduction.estimated_mb <= limit
-        found.add(reduction.levels)
+
+    def size(levels):
         with monkeypatch.context() as patch:
-            finer = LEVELS[LEVELS.index(reduction.levels) - 1]
-            patch.setattr("probekit.report.attention_codes.LEVELS", (finer,))
-            with pytest.raises(DataError, match="max-mb"):
-                choose_reduction([prompt], limit)
-    assert len(found) == 4
+            patch.setattr("probekit.report.attention_codes.LEVELS", (levels,))
+            return choose_reduction([prompt]).estimated_mb
+
+    sizes = [size(levels) for levels in LEVELS]
+    assert sizes == sorted(sizes, reverse=True)
+    for levels, allowed in zip(LEVELS, sizes, strict=True):
+        found = choose_reduction([prompt], allowed * 1.051)
+        # Where the next finer one is hardly larger, it fits as well.
+        assert found.levels >= levels
+        assert found.estimated_mb * 1.05 <= allowed * 1.051
+        finer = [other for other in sizes if other > found.estimated_mb]
+        assert not finer or min(finer) * 1.05 > allowed * 1.051
 
 
 def test_long_texts_are_kept_in_8_bits(make_patterns, monkeypatch):

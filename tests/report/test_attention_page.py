@@ -32,7 +32,7 @@ def test_every_weight_is_on_the_page_to_the_resolution_it_states(make_patterns):
 
 def test_coarser_weights_are_said_so(make_patterns):
     prompt = AttentionPrompt("text", tuple("abcde" * 30), make_patterns(150))
-    page = AttentionExplorer.of([prompt], "gpt2", most_mb=0.25).page()
+    page = AttentionExplorer.of([prompt], "gpt2", most_mb=0.3).page()
     levels = embedded(page)["levels"]
     assert levels < 255
     assert f"{levels} steps of their square root" in page
