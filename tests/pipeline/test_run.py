@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from probekit.activations.store import ActivationStore
+from probekit.analysis.head_scores import HEAD_SCORES, head_scores
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.model.gpt2 import GPT2
@@ -95,6 +97,11 @@ def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
     assert set(table["target"]) == {
         "task", "control", "random_weights", "majority", "word_identity", "bag_of_words", "length",
     }  # fmt: skip
+    kept = load_file(result.folder / "attention.safetensors")
+    expected = head_scores(torch.from_numpy(kept["0"]), torch.arange(len(kept["0"][0, 0])))
+    for name in HEAD_SCORES:  # the text repeats no token
+        np.testing.assert_allclose(kept[f"0.{name}"], expected[name], rtol=1e-5)
+    assert kept["0.first_token"].std() > 0
     # The embedding of the last word does not show the colour; attention has brought it by block 3.
     assert value(table, "task", "blocks.0.hook_resid_pre") < 0.7
     assert value(table, "task", "blocks.3.hook_resid_post") > 0.9
