@@ -24,7 +24,7 @@ def options(*options: Callable[[Function], Function]) -> Callable[[Function], Fu
 
 
 def _texts_options(*, required: bool) -> Callable[[Function], Function]:
-    """Return what adds the options that say which texts are read, and gives a function the texts."""
+    """Return what adds the options that say what is read, and gives a function the texts."""
 
     def decorate(function: Function) -> Function:
         @options(
