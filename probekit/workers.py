@@ -1,8 +1,8 @@
 """Many jobs of one kind side by side, in processes that share the cores.
 
 The first job runs here and tells how long the others will take: processes are started only if that
-is worth the wait for them. Every job computes with as many threads, wherever it runs, so that
-its numbers do not depend on where.
+is worth the wait for them. Every job computes with as many threads, wherever it runs, as the last
+bits of a number may depend on that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ START_UP = 4.0  # seconds until a new process has imported what a job needs
 
 
 def side_by_side(
-    job: Callable[[Item], Result], items: Sequence[Item], workers: int | None = None
+    job: Callable[[Item], Result],
+    items: Sequence[Item],
+    workers: int | None = None,
+    n_threads: int | None = None,
 ) -> Iterator[Result]:
     """Yield the result of each job, in the order of the items.
 
@@ -33,6 +36,7 @@ def side_by_side(
         job: gets an item; both must be picklable, and so must be the result.
         items: what there is to do.
         workers: how many jobs run at once, None for one a core.
+        n_threads: how many threads each of them has, None for its share of the cores.
 
     Raises:
         ConfigError: there are less than 1 workers.
@@ -47,7 +51,8 @@ def side_by_side(
     if not items:
         return
     at_once = min(wanted, len(items))
-    n_threads = max(1, cores // at_once)
+    if n_threads is None:
+        n_threads = max(1, cores // at_once)
     start = time.perf_counter()
     with threads(n_threads):
         yield job(items[0])

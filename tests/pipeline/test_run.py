@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from probekit import workers
 from probekit.activations.store import ActivationStore
 from probekit.analysis.head_scores import HEAD_SCORES, head_scores
 from probekit.errors import ConfigError, DataError, MissingError
@@ -129,6 +130,19 @@ def test_a_second_run_is_the_same_and_recomputes_nothing(experiment, go, monkeyp
     second = go(experiment(), watcher=watcher)
     assert second.folder == first.folder
     assert second.results.read_bytes() == content
+
+
+def test_sites_probed_in_other_processes_have_the_same_numbers(experiment, go, monkeypatch):
+    monkeypatch.setattr(workers, "START_UP", -1.0)
+    monkeypatch.setattr(workers, "cpu_count", lambda: 2)
+    found = []
+    for n_workers in (1, 2):
+        folder = go(experiment(), workers=n_workers).folder
+        paths = [folder / "results.csv", *folder.rglob("sites/*"), *folder.rglob("probes/*.json")]
+        found.append({str(path): path.read_bytes() for path in paths})
+        shutil.rmtree(folder)
+    assert len(found[0]) > 5
+    assert found[0] == found[1]
 
 
 def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go):
