@@ -7,9 +7,12 @@ bits of a number may depend on that.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -21,6 +24,7 @@ from probekit.errors import ConfigError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_GUARD = "ends with the parent"
 START_UP = 4.0  # seconds until a new process has imported what a job needs
 
 
@@ -59,7 +63,8 @@ def side_by_side(
     saved = (time.perf_counter() - start) * (len(items) - 1) * (1 - 1 / at_once)
     if saved > START_UP:
         run = Parallel(n_jobs=at_once, return_as="generator")
-        yield from run(delayed(_threaded)(job, item, n_threads) for item in items[1:])
+        alone = partial(_while_alive, os.getpid(), job)
+        yield from run(delayed(_threaded)(alone, item, n_threads) for item in items[1:])
     else:
         for item in items[1:]:
             yield _threaded(job, item, n_threads)
@@ -68,6 +73,19 @@ def side_by_side(
 def _threaded(job: Callable[[Item], Result], item: Item, n_threads: int) -> Result:
     with threads(n_threads):
         return job(item)
+
+
+def _while_alive(parent: int, job: Callable[[Item], Result], item: Item) -> Result:
+    """Do a job in a process that ends with its parent, even if that one is killed."""
+    if not any(thread.name == _GUARD for thread in threading.enumerate()):
+        threading.Thread(target=_end_with, args=[parent], name=_GUARD, daemon=True).start()
+    return job(item)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 @contextmanager
