@@ -58,10 +58,10 @@ def side_by_side(
     if n_threads is None:
         n_threads = max(1, cores // at_once)
     start = time.perf_counter()
-    with threads(n_threads):
-        yield job(items[0])
+    first = _threaded(job, items[0], n_threads)
     saved = (time.perf_counter() - start) * (len(items) - 1) * (1 - 1 / at_once)
-    if saved > START_UP:
+    yield first
+    if at_once > 1 and saved > START_UP:
         run = Parallel(n_jobs=at_once, return_as="generator")
         alone = partial(_while_alive, os.getpid(), job)
         yield from run(delayed(_threaded)(alone, item, n_threads) for item in items[1:])
