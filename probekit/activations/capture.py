@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.activations.files import Place
 from probekit.activations.identity import BATCH_TOKENS, SHARD_ROWS, IntArray, identify
-from probekit.activations.store import ActivationStore, FloatArray
+from probekit.activations.layout import FloatArray
+from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError
 from probekit.model.gpt2 import GPT2
@@ -47,7 +49,7 @@ def capture(
     plan: RowPlan,
     sites: Sequence[str],
     *,
-    root: Path,
+    root: Place,
     dtype: str = "float32",
     step: str = "capture",
     watcher: Watcher = SILENT,
@@ -63,7 +65,7 @@ def capture(
         tokens: the ids of every example, each of shape (n_tokens,).
         plan: which positions of which example make a row.
         sites: full names of sites with a pos axis.
-        root: the folder that holds caches.
+        root: the folder that holds caches, or its URL.
         dtype: `float32` or `float16`, the numbers on disk.
         step: what the watcher hears this work called.
         watcher: is told of the rows done and of what a user should know.
@@ -76,36 +78,35 @@ def capture(
     if dtype not in _DTYPES:
         raise ConfigError(f"Activations are stored as float32 or float16, not {dtype!r}.")
     identity = identify(model, tokenizer, tokens, plan, dtype)
-    sequences, sequence_of_row = _unique_sequences(tokens, plan)
-    shards = _shards(sequence_of_row)
-    store = ActivationStore.create(root, identity, plan, shards)
+    shards = _shards(_batches(tokens, plan))
+    order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
+    store = ActivationStore.create(root, identity, plan, order)
     if store.is_sealed and not any(store.missing(site) for site in sites):
         # Nothing to write: a finished cache may lie where nothing can be written.
         store.verify(sites)
-        watcher.progress(f"{step} (reused)", len(plan.example), len(plan.example))
+        watcher.progress(f"{step} (reused)", store.n_rows, store.n_rows)
         return Captured(store, 0, len(shards) * len(sites), store.digest_of(sites))
     with store.locked(watcher.tell):
         store.sweep()
         store.verify(sites)
         missing = {site: set(store.missing(site)) for site in sites}
-        lacking = {n: [site for site in sites if n in missing[site]] for n in range(len(shards))}
-        computed = sum(map(len, lacking.values()))
-        done = sum(len(rows) for n, rows in enumerate(shards) if not lacking[n])
-
-        def count(n_rows: int) -> None:
-            nonlocal done
-            done += n_rows
-            watcher.progress(step, done, len(plan.example))
-
-        count(0)
-        for number, rows in enumerate(shards):
-            if not lacking[number]:
+        lacking = [[site for site in sites if n in missing[site]] for n in range(len(shards))]
+        done = sum(len(rows) for rows, absent in zip(order, lacking, strict=True) if not absent)
+        watcher.progress(step, done, store.n_rows)
+        for number, absent in enumerate(lacking):
+            if not absent:
                 continue
-            batches = _batches(rows, sequence_of_row, sequences)
-            values = _run_shard(model, batches, plan, lacking[number], dtype, len(rows), count)
-            for site in lacking[number]:
-                store.commit(site, number, values[site].numpy())
+            with ExitStack() as stack:
+                writers = {
+                    site: stack.enter_context(store.writing(site, number)) for site in absent
+                }
+                for batch in shards[number]:
+                    for site, values in _run(model, batch, plan, absent, dtype).items():
+                        writers[site].append(values)
+                    done += len(batch.rows)
+                    watcher.progress(step, done, store.n_rows)
         store.seal()
+    computed = sum(map(len, lacking))
     reused = len(shards) * len(sites) - computed
     return Captured(store, computed, reused, store.digest_of(sites))
 
@@ -128,11 +129,11 @@ def stream_rows(
         ConfigError: a site has no pos axis.
     """
     check_storable(sites)
-    sequences, sequence_of_row = _unique_sequences(tokens, plan)
-    for rows in _shards(sequence_of_row):
-        batches = _batches(rows, sequence_of_row, sequences)
-        values = _run_shard(model, batches, plan, sites, dtype, len(rows), on_batch)
-        yield rows, {site: value.numpy() for site, value in values.items()}
+    for batch in _batches(tokens, plan):
+        values = _run(model, batch, plan, sites, dtype)
+        if on_batch is not None:
+            on_batch(len(batch.rows))
+        yield batch.rows, values
 
 
 def estimate_seconds(
@@ -142,17 +143,15 @@ def estimate_seconds(
 
     The weights of the model do not matter; what is cached already is not taken off.
     """
-    sequences, sequence_of_row = _unique_sequences(tokens, plan)
-    rows = _shards(sequence_of_row)[0]
-    batches = list(_batches(rows, sequence_of_row, sequences))
+    batches = list(_batches(tokens, plan))
     batch = batches[(len(batches) - 1) // 2]  # of middling length, and not the rest
     times = []
     for _ in range(3):  # the first one warms up
         start = time.perf_counter()
-        _run_shard(model, [batch], plan, sites, "float32", len(rows))
+        _run(model, batch, plan, sites, "float32")
         times.append(time.perf_counter() - start)
-    n_tokens = sum(map(len, batch.sequences))
-    return min(times[1:]) * sum(map(len, sequences)) / n_tokens
+    n_tokens = sum(len(ids) for batch in batches for ids in batch.sequences)
+    return min(times[1:]) * n_tokens / sum(map(len, batch.sequences))
 
 
 def check_storable(sites: Iterable[str]) -> None:
@@ -170,83 +169,71 @@ def check_storable(sites: Iterable[str]) -> None:
             )
 
 
-def _unique_sequences(tokens: Sequence[IntArray], plan: RowPlan) -> tuple[list[IntArray], IntArray]:
-    """Return the distinct token sequences, and for each row the number of the one it is of."""
-    number: dict[bytes, int] = {}
-    of_example = np.array([number.setdefault(ids.tobytes(), len(number)) for ids in tokens])
-    distinct = [np.frombuffer(ids, dtype=np.int64).copy() for ids in number]  # writable
-    return distinct, of_example[plan.example]
-
-
-def _shards(sequence_of_row: IntArray) -> list[IntArray]:
-    """Return row numbers in shards of about SHARD_ROWS; a sequence is never cut apart."""
-    order = np.argsort(sequence_of_row, kind="stable")
-    begins = np.flatnonzero(np.diff(sequence_of_row[order], prepend=-1))
-    # A cut falls where the first sequence begins after each multiple of SHARD_ROWS.
-    cuts = np.searchsorted(begins, np.arange(SHARD_ROWS, len(order), SHARD_ROWS))
-    return np.split(order, begins[np.unique(cuts[cuts < len(begins)])])
-
-
 @dataclass(frozen=True)
 class _Batch:
-    """Sequences of one forward pass, and the rows that are taken from them.
+    """Sequences of one forward pass, and the numbers of the rows that are taken from them.
 
-    `rows` are places within the shard; the sequence of row i is `sequences[member[i]]`.
+    The sequence of row `rows[i]` is `sequences[member[i]]`; `member` ascends.
     """
 
     sequences: list[IntArray]
     rows: IntArray
-    row_numbers: IntArray
     member: IntArray
 
 
-def _batches(
-    shard: IntArray, sequence_of_row: IntArray, sequences: Sequence[IntArray]
-) -> Iterator[_Batch]:
-    """Yield the sequences of a shard by length, as many at once as BATCH_TOKENS allows."""
-    here = np.unique(sequence_of_row[shard])
-    lengths = np.array([len(sequences[s]) for s in here])
-    here = here[np.argsort(-lengths, kind="stable")]  # longest first: memory peaks at once
+def _batches(tokens: Sequence[IntArray], plan: RowPlan) -> Iterator[_Batch]:
+    """Yield the distinct sequences by length, as many at once as BATCH_TOKENS allows.
+
+    Which sequences stand together does not depend on the rows that are taken from them, so that a
+    row's last bits do not either.
+    """
+    number: dict[bytes, int] = {}
+    of_example = np.array([number.setdefault(ids.tobytes(), len(number)) for ids in tokens])
+    distinct = [np.frombuffer(ids, dtype=np.int64).copy() for ids in number]  # writable
+    by_length = np.argsort([-len(ids) for ids in distinct], kind="stable")
+    rank = np.empty_like(by_length)  # longest first: memory peaks at once
+    rank[by_length] = np.arange(len(by_length))
+    rank_of_row = rank[of_example[plan.example]]
+    rows = np.argsort(rank_of_row, kind="stable")
+    rank_of_row = rank_of_row[rows]
     start = 0
-    while start < len(here):
-        width = len(sequences[here[start]])
-        chosen = here[start : start + max(1, BATCH_TOKENS // width)]
-        rows = np.flatnonzero(np.isin(sequence_of_row[shard], chosen))
-        sorter = np.argsort(chosen)
-        member = sorter[np.searchsorted(chosen, sequence_of_row[shard[rows]], sorter=sorter)]
-        yield _Batch([sequences[s] for s in chosen], rows, shard[rows], member)
-        start += len(chosen)
+    while start < len(by_length):
+        stop = start + max(1, BATCH_TOKENS // len(distinct[by_length[start]]))
+        here = slice(*np.searchsorted(rank_of_row, [start, stop]))
+        if here.start < here.stop:
+            sequences = [distinct[s] for s in by_length[start:stop]]
+            yield _Batch(sequences, rows[here], rank_of_row[here] - start)
+        start = stop
+
+
+def _shards(batches: Iterable[_Batch]) -> list[list[_Batch]]:
+    """Return the batches in shards of at most SHARD_ROWS rows, where a batch has not more."""
+    shards: list[list[_Batch]] = []
+    room = 0
+    for batch in batches:
+        if len(batch.rows) > room:
+            shards.append([])
+            room = SHARD_ROWS
+        shards[-1].append(batch)
+        room -= len(batch.rows)
+    return shards
 
 
 @torch.inference_mode()
-def _run_shard(
-    model: GPT2,
-    batches: Iterable[_Batch],
-    plan: RowPlan,
-    sites: Sequence[str],
-    dtype: str,
-    n_rows: int,
-    on_batch: Callable[[int], None] | None = None,
-) -> dict[str, Tensor]:
-    """Return the rows of one shard at each site, shape [row ...]; `on_batch` hears how many."""
-    out: dict[str, Tensor] = {}
+def _run(
+    model: GPT2, batch: _Batch, plan: RowPlan, sites: Sequence[str], dtype: str
+) -> dict[str, FloatArray]:
+    """Return the rows of one batch at each site, shape (n_rows, ...)."""
+    out: dict[str, FloatArray] = {}
     device = model.wte.weight.device
-    for batch in batches:
-        ids, mask = pad(batch.sequences, "right")
-        place, row, count = _gather_plan(batch, plan, ids.shape[1])
-        place, row, count = place.to(device), row.to(device), count.to(device)
+    ids, mask = pad(batch.sequences, "right")
+    places = [part.to(device) for part in _gather_plan(batch, plan, ids.shape[1])]
 
-        def keep(site: str, value: Tensor, batch: _Batch = batch,
-                 at: tuple[Tensor, Tensor, Tensor] = (place, row, count)) -> Tensor:  # fmt: skip
-            means = _row_means(value, *at)
-            if site not in out:
-                out[site] = torch.empty(n_rows, *means.shape[1:], dtype=_DTYPES[dtype])
-            out[site][torch.from_numpy(batch.rows)] = means.to("cpu", _DTYPES[dtype])
-            return value
+    def keep(site: str, value: Tensor) -> Tensor:
+        out[site] = _row_means(value, *places).to("cpu", _DTYPES[dtype]).numpy()
+        return value
 
-        model(ids.to(device), mask.to(device), keep, sites, logits=False)
-        if on_batch is not None:
-            on_batch(len(batch.rows))
+    model(ids.to(device), mask.to(device), keep, sites, logits=False)
     return out
 
 
@@ -255,7 +242,7 @@ def _gather_plan(batch: _Batch, plan: RowPlan, width: int) -> tuple[Tensor, Tens
 
     These are flat places in [batch pos], the row that each place goes to, and places per row.
     """
-    starts, ends = plan.offsets[batch.row_numbers], plan.offsets[batch.row_numbers + 1]
+    starts, ends = plan.offsets[batch.rows], plan.offsets[batch.rows + 1]
     count = ends - starts
     row = np.repeat(np.arange(len(count)), count)
     within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)

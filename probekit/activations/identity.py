@@ -1,20 +1,22 @@
-"""What identifies a cache of activations: everything that their numbers depend on."""
+"""What identifies a cache of activations: everything that their numbers depend on (`spec.json`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from probekit.activations.layout import Sizes
+from probekit.activations.sealed import FORMAT, seal, unseal
 from probekit.data.positions import RowPlan
+from probekit.errors import DamagedError, StoreMismatchError
 from probekit.model.gpt2 import GPT2
 from probekit.provenance import digest, digest_code, digest_json
-
-FORMAT = 1
 
 # How sequences are put together for the forward pass changes the last bits of a row, and thereby
 # belongs to the identity.
@@ -33,13 +35,16 @@ class Identity:
         weights: digest of names, dtypes, shapes and bytes of all parameters.
         config: all sizes; heads and the epsilon of the norms show in no parameter.
         tokenizer: digest of the vocabulary.
-        tokens: digest of the token ids of every example, in order.
+        tokens: digest of the token ids of every example, in order. They are ragged: the lengths,
+            which are in the digest, are the mask.
         rows: digest of which positions make each row.
         dtype: the numbers on disk.
         compute: dtype of the forward pass.
         device: class of device of the forward pass.
         torch: release of torch, without its patch number.
         code: digest of the code that computes the rows, comments apart.
+        attention: the path that it takes; patterns, which want another, are not stored.
+        pooling: what becomes of a row's positions.
         shard_rows: rows after which a shard ends.
         batch_tokens: padded tokens in one batch.
     """
@@ -54,6 +59,8 @@ class Identity:
     device: str
     torch: str
     code: str
+    attention: str = "fused"
+    pooling: str = "mean"
     format: int = FORMAT
     shard_rows: int = SHARD_ROWS
     batch_tokens: int = BATCH_TOKENS
@@ -66,6 +73,54 @@ class Identity:
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a plain dictionary."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What stands in `spec.json`: the identity, and how many rows there are and in what order."""
+
+    identity: Identity
+    sizes: Sizes
+
+    def pack(self) -> bytes:
+        """Return the bytes of the file."""
+        return seal({"identity": self.identity.to_json(), "rows": asdict(self.sizes)})
+
+    @classmethod
+    def unpack(cls, data: bytes, path: str) -> Spec:
+        """Return what the bytes of a file say; `path` is what a message calls it.
+
+        Raises:
+            DamagedError: it is no spec, or a byte is another.
+            StoreError: a newer release wrote it.
+        """
+        content = unseal(data, path)
+        try:
+            return cls(Identity(**content["identity"]), Sizes(**content["rows"]))
+        except (TypeError, KeyError) as error:
+            raise DamagedError(f"{path} does not say what a cache holds: {error}.") from error
+
+    def require(self, expected: Spec | Identity, place: Path | str) -> None:
+        """Refuse to be what lies at a place where something else is expected.
+
+        Raises:
+            StoreMismatchError: the message lists what differs.
+        """
+        there, here = (
+            self.identity.to_json(),
+            (expected.identity if isinstance(expected, Spec) else expected).to_json(),
+        )
+        if isinstance(expected, Spec):
+            there, here = there | {"layout": self.sizes}, here | {"layout": expected.sizes}
+        differing = [
+            f"{name}: there {there.get(name)!r}, here {here.get(name)!r}"
+            for name in sorted(there.keys() | here.keys())
+            if there.get(name) != here.get(name)
+        ]
+        if differing:
+            raise StoreMismatchError(
+                f"{place} holds the activations of something else:\n  " + "\n  ".join(differing)
+            )
 
 
 def identify(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probekit.activations.capture import Captured, capture
-from probekit.activations.store import default_root
+from probekit.activations.places import default_root
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.prepare import Prepared
