@@ -164,10 +164,12 @@ class Draft:
         while True:
             temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
             descriptor = self._disk.create(temporary)
-            self._disk.lock(descriptor, wait=True)
-            if self._disk.is_named(descriptor):
-                return temporary, descriptor
-            self._disk.close(descriptor)  # a sweep was faster than our lock
+            with contextlib.ExitStack() as undo:
+                undo.callback(self._drop, temporary, descriptor)
+                self._disk.lock(descriptor, wait=True)
+                if self._disk.is_named(descriptor):  # no sweep was faster than our lock
+                    undo.pop_all()
+                    return temporary, descriptor
 
     @property
     def digest(self) -> str:
@@ -210,11 +212,14 @@ class Draft:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._drop(self._temporary, self._descriptor)
+
+    def _drop(self, temporary: Path, descriptor: int) -> None:
         # What cannot be removed now is swept later; the error that led here says more.
         with contextlib.suppress(OSError):
-            self._disk.remove(self._temporary)
+            self._disk.remove(temporary)
         with contextlib.suppress(OSError):
-            self._disk.close(self._descriptor)
+            self._disk.close(descriptor)
 
     def _told(self) -> contextlib.AbstractContextManager[None]:
         return told("write", self._path, " What is there stays valid.")

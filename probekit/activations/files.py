@@ -107,22 +107,17 @@ class LocalFiles:
         if folder in self._begun:
             return
         path = self._path(folder)
+        # A site's folder is never made where the cache itself was taken away.
+        made = [path] if folder else [path, *path.parents]
         with told("write", path):
-            if not folder:
-                self._make_parents(path.parent)
-            with contextlib.suppress(FileExistsError):
-                self.disk.make_folder(path)
-            # Also if it was there: who made it may have been killed just then.
-            self.disk.sync_folder(path.parent)
+            for each in reversed(made):
+                with contextlib.suppress(FileExistsError, PermissionError):
+                    if folder or not each.is_dir():
+                        self.disk.make_folder(each)
+                # Also if it was there: who made it may have been killed just then.
+                with contextlib.suppress(PermissionError):
+                    self.disk.sync_folder(each.parent)
         self._begun.add(folder)
-
-    def _make_parents(self, path: Path) -> None:
-        if path.is_dir():
-            return
-        self._make_parents(path.parent)
-        with contextlib.suppress(FileExistsError):
-            self.disk.make_folder(path)
-        self.disk.sync_folder(path.parent)
 
     def draft(self, name: str) -> Draft:
         """Return a file to be written bit by bit, which has no name yet."""
@@ -275,7 +270,8 @@ class LocalFiles:
                     self.disk.lock(descriptor, wait=True)
             yield
         finally:
-            self.disk.close(descriptor)
+            with told("unlock", self.place):
+                self.disk.close(descriptor)
 
     def _path(self, name: str) -> Path:
         return self.place.joinpath(*checked(name).parts)

@@ -257,13 +257,12 @@ class ActivationStore:
         """Write the manifest of all finished sites."""
         digests = self._all_digests()
         manifest = Manifest.of(self.spec, digests).pack()
-        if self.files.read_all([MANIFEST]).get(MANIFEST) == manifest:
-            return
-        for site in digests:
-            self.files.settle(site)  # a writer may have been killed before it did
-        with self.files.draft(MANIFEST) as draft:
-            draft.write(manifest)
-            self.files.publish(draft, MANIFEST)
+        if self.files.read_all([MANIFEST]).get(MANIFEST) != manifest:
+            with self.files.draft(MANIFEST) as draft:
+                draft.write(manifest)
+                self.files.publish(draft, MANIFEST)
+        for folder in ("", *digests):
+            self.files.settle(folder)  # a writer may have been killed just before it did
 
     @property
     def is_sealed(self) -> bool:
