@@ -146,6 +146,7 @@ class Draft:
         path: where it is meant to go; the temporary name stands beside it.
 
     Attributes:
+        temporary: where it is until it gets its name.
         size: bytes written.
 
     Raises:
@@ -158,7 +159,7 @@ class Draft:
         self._hasher = blake3()
         self.size = 0
         with self._told():
-            self._temporary, self._descriptor = self._create()
+            self.temporary, self._descriptor = self._create()
 
     def _create(self) -> tuple[Path, int]:
         while True:
@@ -189,7 +190,7 @@ class Draft:
         """Put the file where it belongs, in place of what is there; then it survives anything."""
         with self._told():
             self._disk.sync(self._descriptor)
-            self._disk.rename(self._temporary, path)
+            self._disk.rename(self.temporary, path)
             self._disk.sync_folder(path.parent)
 
     def link(self, path: Path) -> bool:
@@ -197,7 +198,7 @@ class Draft:
         with self._told():
             self._disk.sync(self._descriptor)
             try:
-                self._disk.link(self._temporary, path)
+                self._disk.link(self.temporary, path)
             except FileExistsError:
                 return False
             self._disk.sync_folder(path.parent)
@@ -212,7 +213,7 @@ class Draft:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._drop(self._temporary, self._descriptor)
+        self._drop(self.temporary, self._descriptor)
 
     def _drop(self, temporary: Path, descriptor: int) -> None:
         # What cannot be removed now is swept later; the error that led here says more.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -68,8 +69,17 @@ class Files(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file; it may be gone already."""
 
-    def remove_abandoned(self, name: str) -> bool:
-        """Return whether a file was removed; False, if its writer is alive."""
+    def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
+        """Return whether a file was removed; False, if its writer is alive or it is in use."""
+
+    def remove_folder(self, folder: str = "") -> bool:
+        """Return whether a folder is gone; False, if something stands in it."""
+
+    def changed(self, name: str) -> float | None:
+        """Return when a file was last written, in seconds since 1970; None if there is none."""
+
+    def break_lock(self) -> None:
+        """Take away the lock that a dead writer has left."""
 
     def sweep(self) -> dict[str, int]:
         """Return the sizes of the files that killed writers had left, and that are gone now."""
@@ -216,18 +226,43 @@ class LocalFiles:
         with told("remove", path), contextlib.suppress(FileNotFoundError):
             self.disk.remove(path)
 
-    def remove_abandoned(self, name: str) -> bool:
-        """Return whether a file was removed; False, if its writer is alive or it is gone."""
+    def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
+        """Return whether a file was removed; False, if its writer is alive, or it is in use.
+
+        Args:
+            name: of the file.
+            is_in_use: asked when no writer holds it any more, so that the answer stays.
+        """
         path = self._path(name)
         with told("remove", path), contextlib.suppress(FileNotFoundError):
             descriptor = self.disk.open(path)
             try:
-                if self.disk.lock(descriptor, wait=False):
+                if self.disk.lock(descriptor, wait=False) and not is_in_use():
                     self.disk.remove(path)
                     return True
             finally:
                 self.disk.close(descriptor)
         return False
+
+    def remove_folder(self, folder: str = "") -> bool:
+        """Return whether a folder is gone; False, if something stands in it."""
+        path = self._path(folder)
+        with told("remove", path), contextlib.suppress(FileNotFoundError):
+            try:
+                self.disk.remove_folder(path)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                return False
+        return True
+
+    def changed(self, name: str) -> float | None:
+        """Return when a file was last written, in seconds since 1970; None if there is none."""
+        found = self._list("").get(name)
+        return None if found is None else found.st_mtime
+
+    def break_lock(self) -> None:
+        """Do nothing: the system lets go of the locks of the dead."""
 
     def sweep(self) -> dict[str, int]:
         """Return the sizes of the files that killed writers had left, and that are gone now."""

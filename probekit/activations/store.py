@@ -14,7 +14,7 @@ memory-mapped, one site at a time.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -76,16 +76,32 @@ class ActivationStore:
         """
         files = files_at(join(root, identity.key) if isinstance(root, Place) else root)
         sizes, pieces = pack_layout(plan, shards)
-        spec = Spec(identity, sizes)
+        return cls.begin(files, Spec(identity, sizes), pieces)
+
+    @classmethod
+    def begin(cls, files: Files, spec: Spec, pieces: Iterable[bytes]) -> ActivationStore:
+        """Return the store of this spec among files, new or as far as it has come.
+
+        Args:
+            files: where it is to be.
+            spec: what it will hold.
+            pieces: the bytes of the file of its layout.
+
+        Raises:
+            StoreMismatchError: what lies there is something else.
+            StoreError: nothing can be written there.
+        """
         there = files.sizes()
-        if ROWS not in there:
+        if SPEC not in there or ROWS not in there:
             files.begin()
+        if ROWS not in there:
             with files.draft(ROWS) as draft:
                 for piece in pieces:
                     draft.write(piece)
+                if draft.digest != spec.sizes.digest:
+                    raise damaged(ROWS, "it is not the layout of these rows")
                 files.publish(draft, ROWS)
         if SPEC not in there:
-            files.begin()
             files.create(SPEC, spec.pack())
         return cls.open(files, expect=spec)
 
@@ -238,6 +254,22 @@ class ActivationStore:
         with self.writing(site, shard) as writer:
             writer.append(values)
 
+    def adopt(self, record: ShardRecord, chunks: Iterable[bytes]) -> None:
+        """Commit a shard that another copy of this store has, from the bytes of its file.
+
+        Raises:
+            DamagedError: the bytes are not those that the record commits.
+            StoreError: the disk refuses.
+        """
+        self.files.begin(record.site)
+        with self.files.draft(draft_name(record.site, record.shard)) as draft:
+            for chunk in chunks:
+                draft.write(chunk)
+            if draft.digest != record.digest:
+                raise damaged(record.file, "its digest is another")
+            self.files.publish(draft, record.file)
+            self._commit(record)
+
     def _commit(self, mine: ShardRecord) -> None:
         while not self.files.create(mine.name, mine.pack()):
             first = self.records(mine.site).get(mine.shard)
@@ -332,14 +364,19 @@ class ActivationStore:
         if site not in self._readers:
             records = self.records(site)
             if self.root is not None:
-                self._require_sealed(site, records)
+                self.require_sealed(site, records)
             reader = SiteReader(self.files, self.layout, records, is_trusted=self.root is None)
             if not reader.is_complete:
                 return reader
             self._readers[site] = reader
         return self._readers[site]
 
-    def _require_sealed(self, site: str, records: dict[int, ShardRecord]) -> None:
+    def require_sealed(self, site: str, records: dict[int, ShardRecord]) -> None:
+        """Refuse records of a site that are not those of the manifest.
+
+        Raises:
+            DamagedError: they are others.
+        """
         manifest = self.manifest()
         sealed = None if manifest is None else manifest.sites.get(site)
         if sealed != [records[shard].digest for shard in sorted(records)]:
@@ -351,7 +388,7 @@ class ActivationStore:
         Raises:
             DamagedError: the message names each file whose bytes are not those committed.
         """
-        bad = [] if self._layout_is_whole() else [ROWS]
+        bad = [] if self.layout_is_whole() else [ROWS]
         for site in self.files.folders() if sites is None else sites:
             bad += [r.file for r in self.records(site).values() if not is_whole(self.files, r)]
         if bad:
@@ -361,7 +398,8 @@ class ActivationStore:
                 f"{self.folder}` takes them out, and the next run makes them again."
             )
 
-    def _layout_is_whole(self) -> bool:
+    def layout_is_whole(self) -> bool:
+        """Return whether the bytes of the layout are those that the spec commits."""
         try:
             return digest(self.files.chunks(ROWS)) == self.spec.sizes.digest
         except MissingError:

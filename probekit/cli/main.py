@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
 from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from probekit.cli.caches import cache
+from probekit.cli.options import Function, cache_option, capture_options, file_options, together
 from probekit.errors import ProbekitError
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from probekit.activations.files import Place
 
 
 def main() -> None:
@@ -70,30 +72,6 @@ def cli() -> None:
     """Linear probes for GPT-2: one experiment file in, an honest layer curve out."""
 
 
-def _options(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Return one decorator that applies several."""
-
-    def decorate(function: Function) -> Function:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-_file_options = _options(
-    click.argument("file", type=click.Path(path_type=Path)),
-    click.option(
-        "--set", "overrides", multiple=True, metavar="a.b=c", help="Overrides a key; repeatable."
-    ),
-)
-_capture_options = _options(
-    _file_options,
-    click.option(
-        "--cache", "cache_root", type=click.Path(path_type=Path), help="Folder of the caches."
-    ),
-    click.option("--device", default="cpu", help="Where the model computes, e.g. cuda."),
-)
 _out_option = click.option(
     "--out", type=click.Path(path_type=Path), default="runs", show_default=True,
     help="Folder that gets NAME/KEY.",
@@ -101,10 +79,10 @@ _out_option = click.option(
 
 
 @cli.command()
-@_capture_options
+@capture_options
 @_out_option
 def run(
-    file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str, out: Path
+    file: Path, overrides: tuple[str, ...], cache_root: Place | None, device: str, out: Path
 ) -> None:
     """Run an experiment: capture, probe, report."""
     from probekit.cli.terminal import show_results, show_warnings, watching
@@ -121,31 +99,14 @@ def run(
     click.echo(str(result.report))
 
 
-@cli.command()
-@_capture_options
-def cache(file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str) -> None:
-    """Only capture the activations of an experiment."""
-    from probekit.cli.terminal import watching
-    from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.run import capture_only
-
-    with watching() as watcher:
-        captured = capture_only(
-            load_experiment(file, overrides),
-            cache_root=cache_root, device=device, watcher=watcher,
-        )  # fmt: skip
-    for target, part in captured.items():
-        click.echo(
-            f"{target}: {part.store.n_rows} rows, {part.computed} shards computed, "
-            f"{part.reused} reused, digest {part.root[:16]}, {part.store.folder}"
-        )
+cli.add_command(cache)
 
 
 @cli.command()
-@_capture_options
+@capture_options
 @_out_option
 def probe(
-    file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str, out: Path
+    file: Path, overrides: tuple[str, ...], cache_root: Place | None, device: str, out: Path
 ) -> None:
     """Capture what is missing and probe; write results.csv but no page."""
     from probekit.cli.terminal import show_results, show_warnings, watching
@@ -193,16 +154,14 @@ def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> N
     show_default=True,
     help="Permuted labels that judge the cosines.",
 )
-@click.option(
-    "--cache", "cache_root", type=click.Path(path_type=Path), help="Folder of the caches."
-)
+@cache_option
 @click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Folder that is written."
 )
 def transfer(
     files: tuple[Path, ...], overrides: tuple[str, ...], sites: tuple[str, ...],
-    kinds: tuple[str, ...], null_draws: int, cache_root: Path | None, device: str, out: Path,
+    kinds: tuple[str, ...], null_draws: int, cache_root: Place | None, device: str, out: Path,
 ) -> None:  # fmt: skip
     """Train on the data of one experiment, test on those of the others: all pairs of FILES."""
     from probekit.cli.comparisons import show_transfer, with_choices
@@ -251,7 +210,7 @@ _probe_argument = click.argument("probe", type=click.Path(path_type=Path))
 def _texts_options(function: Function) -> Function:
     """Add the options that say which texts are read, and give the function the texts."""
 
-    @_options(
+    @together(
         click.option("--text", "texts", multiple=True, help="What is read; repeatable."),
         click.option("--file", type=click.Path(path_type=Path), help="A file of texts."),
         click.option(
@@ -332,7 +291,7 @@ def directions(probe: Path, out: Path, unit: bool) -> None:
 
 
 @cli.command()
-@_file_options
+@file_options
 def validate(file: Path, overrides: tuple[str, ...]) -> None:
     """Check file and data before any work: counts, duplicates, leaks, sizes, time."""
     from probekit.cli.terminal import show_validation

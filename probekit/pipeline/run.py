@@ -15,6 +15,7 @@ import safetensors.numpy
 import torch
 
 from probekit.activations.capture import Captured
+from probekit.activations.files import Place
 from probekit.activations.identity import identify
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
@@ -48,7 +49,8 @@ from probekit.watcher import SILENT, Watcher
 _CODE = (
     "probekit.probes",
     "probekit.data",
-    "probekit.activations.store",
+    "probekit.activations.layout",
+    "probekit.activations.reader",
     "probekit.model.sites",
     "probekit.model.tokenizer",
     "probekit.pipeline.features",
@@ -107,7 +109,7 @@ def run(
     experiment: Experiment | str | Path,
     *,
     out: Path | str = "runs",
-    cache_root: Path | None = None,
+    cache_root: Place | None = None,
     device: str = "cpu",
     watcher: Watcher = SILENT,
     page: bool = True,
@@ -191,7 +193,7 @@ def run(
 def capture_only(
     experiment: Experiment,
     *,
-    cache_root: Path | None = None,
+    cache_root: Place | None = None,
     device: str = "cpu",
     watcher: Watcher = SILENT,
 ) -> dict[str, Captured]:
@@ -216,7 +218,7 @@ def _capture(
     experiment: Experiment,
     prepared: Prepared,
     models: Models,
-    cache_root: Path | None,
+    cache_root: Place | None,
     watcher: Watcher,
 ) -> dict[str, Captured]:
     return {
