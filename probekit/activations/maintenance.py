@@ -226,17 +226,18 @@ def remove_cache(place: Place) -> list[str]:
     with files.lock(None):
         files.sweep()
         files.remove(MANIFEST)
-        for folder in files.folders():
+        folders = files.folders()
+        for folder in folders:
             names = sorted(files.sizes(folder))
             for pattern in (_RECORD, _ROWS_FILE):  # a record is never there without its rows
                 for name in names:
                     if pattern.fullmatch(name.rpartition("/")[2]):
                         files.remove(name)
-            files.remove_folder(folder)
+        left = [folder for folder in folders if not files.remove_folder(folder)]
         files.remove(ROWS)
         files.remove(SPEC)
         for lock in (LOCK, f"{LOCK}.mend"):
             files.remove(lock)
     if files.remove_folder():
         return []
-    return sorted([*_all_sizes(files), *files.folders()])
+    return sorted([*files.sizes(), *left]) or [str(place)]

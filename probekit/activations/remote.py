@@ -45,7 +45,7 @@ class ObjectFiles:
             self._system, self._root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise StoreError(
-                f"Cannot reach {url}: {error}. Install probekit[s3] for s3://, gcsfs for gs://."
+                f"Cannot reach {url}: {error}. Install probekit[s3] for s3://, probekit[gs] for gs://."
             ) from error
         self._mark = secrets.token_hex(8)
         self._is_exclusive: bool | None = None
@@ -186,7 +186,9 @@ class ObjectFiles:
 
     def remove_folder(self, folder: str = "") -> bool:
         """Return whether a folder is gone, which it is with its last object."""
-        return not self._list(folder)
+        self._system.invalidate_cache()
+        with self._told("read", folder):
+            return not self._system.find(self._key(folder))
 
     def changed(self, name: str) -> float | None:
         """Return when an object was last written, in seconds since 1970; None if there is none."""

@@ -286,14 +286,16 @@ class ActivationStore:
                 self.files.remove(mine.name)
 
     def seal(self) -> None:
-        """Write the manifest of all finished sites."""
-        digests = self._all_digests()
-        manifest = Manifest.of(self.spec, digests).pack()
-        if self.files.read_all([MANIFEST]).get(MANIFEST) != manifest:
+        """Write the manifest of all finished sites.
+
+        Raises:
+            StoreError: the disk refuses, or a newer release has written one.
+        """
+        if not self.is_sealed:
             with self.files.draft(MANIFEST) as draft:
-                draft.write(manifest)
+                draft.write(Manifest.of(self.spec, self._all_digests()).pack())
                 self.files.publish(draft, MANIFEST)
-        for folder in ("", *digests):
+        for folder in ("", *self.sites):
             self.files.settle(folder)  # a writer may have been killed just before it did
 
     @property

@@ -44,8 +44,9 @@ class ShardWriter:
         """
         if not len(values):
             return
-        code = CODES.get(values.dtype, str(values.dtype))
-        kind = Kind(code, (len(self._rows), *values.shape[1:]))
+        if values.dtype not in (np.float32, np.float16):
+            raise ConfigError(f"Rows are stored as float32 or float16, not {values.dtype}.")
+        kind = Kind(CODES[values.dtype], (len(self._rows), *values.shape[1:]))
         if self._kind not in (None, kind) or self._done + len(values) > len(self._rows):
             raise ConfigError(
                 f"Shard {self._shard} of {self._site} takes {len(self._rows)} rows of one kind; "

@@ -174,7 +174,7 @@ class ForgetfulDisk(WatchedDisk):
 
     def worst_state(self):
         """What is left when everything is lost that may be."""
-        return self._image(self.base, dict.fromkeys(self.pending, []), _dropped)
+        return self._image(self.base, {folder: [] for folder in self.pending}, _dropped)
 
     def _image(self, folder, changes, content):
         names = dict(self.lasting[folder])

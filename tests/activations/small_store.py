@@ -30,9 +30,7 @@ class Content:
         self.shards = np.split(order, n_shards)
         self.plan = RowPlan(np.arange(n), np.zeros(n, dtype=np.int64), np.arange(n + 1))
         generator = np.random.default_rng(1)
-        self.values = {
-            site: generator.normal(size=(n, width)).astype(np.float32) for site in sites
-        }
+        self.values = {site: generator.normal(size=(n, width)).astype(np.float32) for site in sites}
 
     def create(self, files):
         return ActivationStore.create(files, IDENTITY, self.plan, self.shards)

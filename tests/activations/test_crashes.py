@@ -14,7 +14,9 @@ from tests.activations.disks import ForgetfulDisk, lay_out
 from tests.activations.small_store import Content
 
 CONTENT = Content()
-MODULES = {Path(module.__file__).name: module for module in (probekit.disk, probekit.activations.files)}
+MODULES = {
+    Path(module.__file__).name: module for module in (probekit.disk, probekit.activations.files)
+}
 
 
 def calls_of_sync():

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from probekit.activations.maintenance import collect_garbage
 from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, StoreError, StoreMismatchError, UnknownNameError
 from probekit.model.gpt2 import GPT2
@@ -27,7 +28,7 @@ def test_a_layout_of_other_rows_is_never_read(tmp_path, model):
     content = bytearray(path.read_bytes())
     content[-9] ^= 1
     path.write_bytes(content)
-    with pytest.raises(StoreError, match="repair .* takes them out"):
+    with pytest.raises(StoreError, match=r"repair .* takes them out"):
         run(tmp_path, model)
 
 
@@ -105,7 +106,7 @@ def test_rows_of_another_site_or_store_are_made_again(tmp_path, model):
     shutil.copytree(other.folder / SITES[0], first)
     assert run(tmp_path, model).computed == len(store.shards)
     assert expected.items() <= files(store.folder).items()
-    gc(store.folder)  # what the strangers left
+    collect_garbage(store.folder)  # what the strangers left
     assert files(store.folder) == expected
 
 
