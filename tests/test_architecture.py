@@ -14,7 +14,7 @@ PACKAGE = Path(probekit.__file__).parent
 
 # A package imports from lower levels only, and never from a sibling on its own level.
 LEVELS = (
-    {"errors", "provenance", "watcher"},
+    {"errors", "disk", "provenance", "watcher"},
     {"model", "data"},
     {"activations", "probes"},
     {"experiment", "report"},

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.activations.derive import derive
 from probekit.activations.files import Place
 from probekit.activations.identity import BATCH_TOKENS, SHARD_ROWS, IntArray, identify
 from probekit.activations.layout import FloatArray
+from probekit.activations.pooling import ranges, row_means
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError
@@ -56,6 +58,7 @@ def capture(
 ) -> Captured:
     """Return the store that holds the rows of `plan` at `sites`, computing what it lacks.
 
+    What a cache of every token beside it has (`position: all`) is taken from there.
     Identical token sequences are run once. Killed at any moment, a later call with the same
     arguments goes on after the last committed shard and ends with the same bytes.
 
@@ -89,6 +92,7 @@ def capture(
     with store.locked(watcher.tell):
         store.sweep()
         store.verify(sites)
+        derive(store, root, sites)
         missing = {site: set(store.missing(site)) for site in sites}
         lacking = [[site for site in sites if n in missing[site]] for n in range(len(shards))]
         done = sum(len(rows) for rows, absent in zip(order, lacking, strict=True) if not absent)
@@ -227,10 +231,11 @@ def _run(
     out: dict[str, FloatArray] = {}
     device = model.wte.weight.device
     ids, mask = pad(batch.sequences, "right")
-    places = [part.to(device) for part in _gather_plan(batch, plan, ids.shape[1])]
+    place, row, count = (part.to(device) for part in _gather_plan(batch, plan, ids.shape[1]))
 
     def keep(site: str, value: Tensor) -> Tensor:
-        out[site] = _row_means(value, *places).to("cpu", _DTYPES[dtype]).numpy()
+        picked = value.flatten(0, 1)[place]
+        out[site] = row_means(picked, row, count).to("cpu", _DTYPES[dtype]).numpy()
         return value
 
     model(ids.to(device), mask.to(device), keep, sites, logits=False)
@@ -245,14 +250,5 @@ def _gather_plan(batch: _Batch, plan: RowPlan, width: int) -> tuple[Tensor, Tens
     starts, ends = plan.offsets[batch.rows], plan.offsets[batch.rows + 1]
     count = ends - starts
     row = np.repeat(np.arange(len(count)), count)
-    within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-    place = batch.member[row] * width + plan.positions[starts[row] + within]
+    place = batch.member[row] * width + plan.positions[ranges(starts, count)]
     return torch.from_numpy(place), torch.from_numpy(row), torch.from_numpy(count)
-
-
-def _row_means(value: Tensor, place: Tensor, row: Tensor, count: Tensor) -> Tensor:
-    """Return the mean over the places of each row, shape [row ...]; a copy, never a view."""
-    picked = value.flatten(0, 1)[place].float()  # [place ...]
-    sums = torch.zeros(len(count), *picked.shape[1:], device=picked.device)
-    sums.index_add_(0, row, picked)
-    return sums / count.view(-1, *[1] * (picked.ndim - 1))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from probekit.activations.committed import ROWS
 from probekit.activations.files import Place
 from probekit.activations.places import files_at, join
 from probekit.activations.records import ShardRecord
-from probekit.activations.store import ROWS, ActivationStore
+from probekit.activations.store import ActivationStore
 from probekit.errors import StoreError
 from probekit.watcher import SILENT, Watcher
 

@@ -195,6 +195,10 @@ class LocalFiles:
                 descriptor = self.disk.open(path)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise MissingError(f"There is no {path}.") from error
+            except OSError as error:
+                if error.errno in (errno.EINVAL, errno.ELOOP):
+                    raise damaged(path, "it is a link, or no file at all") from error
+                raise
             try:
                 yield descriptor
             finally:

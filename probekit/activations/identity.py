@@ -158,6 +158,7 @@ def identify(
             "probekit.model.taps",
             "probekit.model.tokenizer",
             "probekit.activations.capture",
+            "probekit.activations.pooling",
         ),
     )
 

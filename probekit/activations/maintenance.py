@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from probekit.activations.committed import MANIFEST, ROWS, SPEC
 from probekit.activations.files import LOCK, Files, Place
 from probekit.activations.places import as_place, files_at, join
 from probekit.activations.reader import is_whole
 from probekit.activations.records import ShardRecord
-from probekit.activations.store import MANIFEST, ROWS, SPEC, ActivationStore
+from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, nearest
 
 _RECORD = re.compile(r"\d{5,}\.json")

@@ -9,7 +9,7 @@ import numpy as np
 from probekit.activations.files import Files, damaged
 from probekit.activations.layout import FloatArray, IntArray, Layout
 from probekit.activations.records import ShardRecord
-from probekit.errors import ConfigError, MissingError
+from probekit.errors import ConfigError, DamagedError, MissingError
 from probekit.provenance import digest
 
 
@@ -85,7 +85,7 @@ def is_whole(files: Files, record: ShardRecord) -> bool:
     """Return whether the bytes of a shard are those that its record commits."""
     try:
         return digest(files.chunks(record.file)) == record.digest
-    except MissingError:
+    except (MissingError, DamagedError):
         return False
 
 

@@ -49,6 +49,7 @@ from probekit.watcher import SILENT, Watcher
 _CODE = (
     "probekit.probes",
     "probekit.data",
+    "probekit.activations.committed",
     "probekit.activations.layout",
     "probekit.activations.reader",
     "probekit.model.sites",

@@ -67,6 +67,41 @@ def test_rows_of_one_example_may_stand_apart(model):
     np.testing.assert_allclose(rows[1][::-1], rows[0], rtol=1e-5, atol=1e-6)
 
 
+def rows_under(model, tokens, plan, monkeypatch, **policy):
+    """All rows of all sites under a batch policy."""
+    for name, value in policy.items():
+        monkeypatch.setattr(capturing, name, value)
+    out = {}
+    for numbers, values in stream_rows(model, tokens, plan, SITES):
+        for site in SITES:
+            out.setdefault(site, np.empty((len(plan.example), *values[site].shape[1:])))
+            out[site][numbers] = values[site]
+    return out
+
+
+def test_batches_shards_and_the_order_of_rows_never_change_a_row(model, monkeypatch):
+    tokens = make_tokens()
+    plan = last_and_mean(tokens)
+    first = rows_under(model, tokens, plan, monkeypatch)
+    for shard_rows in (1, 7, 4096):  # bitwise within one batch policy
+        again = rows_under(model, tokens, plan, monkeypatch, SHARD_ROWS=shard_rows)
+        assert all(np.array_equal(first[site], again[site]) for site in SITES)
+    for batch_tokens in (1, 33, 4096):
+        again = rows_under(model, tokens, plan, monkeypatch, BATCH_TOKENS=batch_tokens)
+        for site in SITES:
+            scale = np.abs(first[site]).max()
+            np.testing.assert_allclose(again[site] / scale, first[site] / scale, atol=1e-5)
+    order = np.random.default_rng(2).permutation(len(tokens))
+    mixed = [tokens[n] for n in order]
+    again = rows_under(model, mixed, last_and_mean(mixed), monkeypatch, BATCH_TOKENS=60)
+    for site in SITES:
+        scale = np.abs(first[site]).max()
+        for part in (0, 1):  # the last token, and the mean
+            np.testing.assert_allclose(
+                again[site][part::2] / scale, first[site][part::2][order] / scale, atol=1e-5
+            )
+
+
 def test_a_site_without_positions_is_not_streamed(model):
     with pytest.raises(ConfigError, match="pairs of positions"):
         next(stream_rows(model, make_tokens(), last_and_mean(make_tokens()),
