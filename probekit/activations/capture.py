@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,10 +99,7 @@ def capture(
         for number, absent in enumerate(lacking):
             if not absent:
                 continue
-            with ExitStack() as stack:
-                writers = {
-                    site: stack.enter_context(store.writing(site, number)) for site in absent
-                }
+            with store.writing(absent, number) as writers:
                 for batch in shards[number]:
                     for site, values in _run(model, batch, plan, absent, dtype).items():
                         writers[site].append(values)

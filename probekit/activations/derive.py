@@ -89,14 +89,14 @@ def _fill(
     """Commit the missing shards of a site from the rows of a source."""
     offsets = store.layout.plan.offsets
     for shard in store.missing(site):
-        with store.writing(site, shard) as writer:
+        with store.writing([site], shard) as writers:
             for rows in _slices(store.shards[shard], np.diff(offsets)):
                 counts = offsets[rows + 1] - offsets[rows]
                 places = ranges(offsets[rows], counts)
                 picked = torch.from_numpy(source.read(site, rows_of_places[places]))
                 row = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
                 means = row_means(picked, row, torch.from_numpy(counts))
-                writer.append(means.to(picked.dtype).numpy())
+                writers[site].append(means.to(picked.dtype).numpy())
 
 
 def _slices(rows: IntArray, counts: IntArray) -> Iterable[IntArray]:

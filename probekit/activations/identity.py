@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from probekit.activations.layout import Sizes
 from probekit.activations.sealed import FORMAT, seal, unseal
 from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError, StoreMismatchError
-from probekit.model.gpt2 import GPT2
 from probekit.provenance import digest, digest_code, digest_json
+
+if TYPE_CHECKING:  # torch takes seconds to import, and looking after caches needs none of it
+    from probekit.model.gpt2 import GPT2
 
 # How sequences are put together for the forward pass changes the last bits of a row, and thereby
 # belongs to the identity.
@@ -152,7 +154,7 @@ def identify(
         dtype=dtype,
         compute=str(parameter.dtype).removeprefix("torch."),
         device=parameter.device.type,
-        torch=".".join(torch.__version__.split(".")[:2]),
+        torch=".".join(version("torch").split(".")[:2]),
         code=digest_code(
             "probekit.model.gpt2",
             "probekit.model.taps",
@@ -165,6 +167,7 @@ def identify(
 
 def digest_weights(model: GPT2) -> str:
     """Return the digest over name, dtype, shape and bytes of all parameters, sorted by name."""
+    import torch
 
     def parts() -> Any:
         for name, tensor in sorted(model.state_dict().items()):

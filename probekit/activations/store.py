@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -33,6 +34,8 @@ from probekit.errors import (
     UnknownNameError,
     nearest,
 )
+
+_SYNCS_AT_ONCE = 8
 
 
 class ActivationStore(Committed):
@@ -144,8 +147,8 @@ class ActivationStore(Committed):
         self.verify([])  # the order of the rows, too
 
     @contextlib.contextmanager
-    def writing(self, site: str, shard: int) -> Iterator[ShardWriter]:
-        """Give a writer for the rows of one shard, and commit them at the end of the block.
+    def writing(self, sites: Sequence[str], shard: int) -> Iterator[dict[str, ShardWriter]]:
+        """Give a writer for the rows of one shard at each site; commit them at the block's end.
 
         Any number of processes may write the same shard: the first one to come to its end wins, and
         what the others wrote is dropped. An error in the block leaves nothing behind.
@@ -153,14 +156,23 @@ class ActivationStore(Committed):
         Raises:
             StoreError: a value is not finite, or the disk refuses.
         """
-        self.files.begin(site)
-        with self.files.draft(draft_name(site, shard)) as draft:
-            writer = ShardWriter(
-                self.files, draft,
-                key=self.identity.key, site=site, shard=shard, rows=self.shards[shard],
-            )  # fmt: skip
-            yield writer
-            self._commit(writer.publish())
+        with contextlib.ExitStack() as stack:
+            writers = {}
+            for site in sites:
+                self.files.begin(site)
+                draft = stack.enter_context(self.files.draft(draft_name(site, shard)))
+                writers[site] = ShardWriter(
+                    self.files, draft,
+                    key=self.identity.key, site=site, shard=shard, rows=self.shards[shard],
+                )  # fmt: skip
+            yield writers
+            # A disk that is waited for at many files at once is waited for hardly longer.
+            with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
+                for committed in [pool.submit(self._publish, each) for each in writers.values()]:
+                    committed.result()
+
+    def _publish(self, writer: ShardWriter) -> None:
+        self._commit(writer.publish())
 
     def commit(self, site: str, shard: int, values: FloatArray) -> None:
         """Write one shard of one site, values of shape (n_rows, ...), and commit it.
@@ -168,8 +180,8 @@ class ActivationStore(Committed):
         Raises:
             StoreError: a value is not finite, or the disk refuses.
         """
-        with self.writing(site, shard) as writer:
-            writer.append(values)
+        with self.writing([site], shard) as writers:
+            writers[site].append(values)
 
     def adopt(self, record: ShardRecord, chunks: Iterable[bytes]) -> None:
         """Commit a shard that another copy of this store has, from the bytes of its file.

@@ -10,10 +10,6 @@ import os
 import sys
 from pathlib import Path
 
-import boto3
-from moto.server import ThreadedMotoServer
-from s3fs import S3FileSystem
-
 from probekit.activations.exchange import copy_cache
 from probekit.activations.files import LocalFiles
 from probekit.activations.maintenance import caches_in, find_damage, remove_cache, summarize
@@ -45,6 +41,10 @@ def tell(line):
 
 def main(folder: Path) -> None:
     """Start a server, write, race, copy, damage and remove."""
+    import boto3  # here, as pytest reads this file where there is none of them
+    from moto.server import ThreadedMotoServer
+    from s3fs import S3FileSystem
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

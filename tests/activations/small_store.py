@@ -44,10 +44,10 @@ class Content:
             store.sweep()
             for site in self.sites:
                 for shard in store.missing(site):
-                    with store.writing(site, shard) as writer:
+                    with store.writing([site], shard) as writers:
                         rows = self.values[site][self.shards[shard]]
                         for part in np.array_split(rows, 2):
-                            writer.append(part)
+                            writers[site].append(part)
                     done((site, shard))
             store.seal()
             done(SEALED)

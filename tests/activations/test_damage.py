@@ -204,9 +204,9 @@ def test_a_folder_that_is_deleted_under_the_run_is_told(tmp_path):
     rows = CONTENT.values[SITE][store.shards[0]]
 
     def deleted_while_written():
-        with store.writing(SITE, 0) as writer:
+        with store.writing([SITE], 0) as writers:
             shutil.rmtree(tmp_path / "key")
-            writer.append(rows)
+            writers[SITE].append(rows)
 
     with pytest.raises(StoreError, match="No such file"):
         deleted_while_written()
@@ -340,9 +340,9 @@ def test_a_shard_takes_its_rows_and_no_others(tmp_path):
     rows = CONTENT.values[SITE][:3]
 
     def write(parts):
-        with store.writing(SITE, 0) as writer:
+        with store.writing([SITE], 0) as writers:
             for part in parts:
-                writer.append(part)
+                writers[SITE].append(part)
 
     for parts in ([rows[:2]], [rows, rows[:1]], [rows[:1], rows[1:, :1]], [rows.astype("f8")], []):
         with pytest.raises(ConfigError):

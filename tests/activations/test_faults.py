@@ -125,8 +125,8 @@ def test_the_first_committer_wins_and_the_others_rows_are_dropped(tmp_path):
     store = CONTENT.create(LocalFiles(tmp_path / "both"))
     site, rows = CONTENT.sites[0], store.shards[1]
     first, second = CONTENT.values[site][rows], CONTENT.values[site][rows] + 1
-    with store.writing(site, 1) as slow:
-        slow.append(second)  # another machine, whose last bits differ
+    with store.writing([site], 1) as slow:
+        slow[site].append(second)  # another machine, whose last bits differ
         store.commit(site, 1, first)
     store.verify()
     assert (store.read(site, rows, partial=True) == first).all()

@@ -60,8 +60,8 @@ def test_the_first_committer_wins_there_too(root):
     store = CONTENT.create(ObjectFiles(f"{root}/{KEY}"))
     site, rows = SITES[0], store.shards[1]
     first = CONTENT.values[site][rows]
-    with store.writing(site, 1) as slow:
-        slow.append(first + 1)
+    with store.writing([site], 1) as slow:
+        slow[site].append(first + 1)
         store.commit(site, 1, first)
     store.verify()
     assert (store.read(site, rows, partial=True) == first).all()
