@@ -48,6 +48,10 @@ class StoreError(ProbekitError, OSError):
     """The activation store cannot be read or written: full disk, damaged shard, read-only."""
 
 
+class DamagedError(StoreError):
+    """A file of a store is not what was written."""
+
+
 class StoreMismatchError(StoreError):
     """A store holds activations of another identity than the one asked for."""
 

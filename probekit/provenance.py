@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import platform
-import tempfile
 from collections.abc import Iterable
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -15,7 +13,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from probekit.errors import StoreError
+from probekit.disk import Disk, Draft, told
 
 _RECORDED = ("probekit", "torch", "tiktoken", "scikit-learn", "numpy", "scipy", "pandas", "plotly")
 
@@ -77,39 +75,12 @@ def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]
         StoreError: the disk is full, the folder cannot be written, ...; nothing is left behind.
     """
     text = content.encode() if isinstance(content, str) else content
-    parts = [text] if isinstance(text, bytes) else text
-    try:
+    with told("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise _cannot_write(path, error) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(descriptor)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        Path(name).unlink(missing_ok=True)
-        raise _cannot_write(path, error) from error
-    except BaseException:  # Ctrl-C: leave no temporary file behind
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _cannot_write(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"Cannot write {path}: {error.strerror or error}. What is there stays valid.")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power loss."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with Draft(Disk(), path) as draft:
+        for part in [text] if isinstance(text, bytes) else text:
+            draft.write(part)
+        draft.rename(path)
 
 
 def digest_code(*packages: str) -> str:

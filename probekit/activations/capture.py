@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from probekit.activations.batches import make_batches, make_shards
 from probekit.activations.beside import beside
+from probekit.activations.derive import derive
+from probekit.activations.files import Place
 from probekit.activations.forward import DTYPES, Part, run_batch
 from probekit.activations.identity import IntArray, batch_tokens, identify
-from probekit.activations.store import ActivationStore, FloatArray
+from probekit.activations.layout import FloatArray
+from probekit.activations.store import ActivationStore
+from probekit.activations.writer import ShardWriter
 from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError
 from probekit.model.gpt2 import GPT2
@@ -45,13 +48,14 @@ def capture(
     plan: RowPlan,
     sites: Sequence[str],
     *,
-    root: Path,
+    root: Place,
     dtype: str = "float32",
     step: str = "capture",
     watcher: Watcher = SILENT,
 ) -> Captured:
     """Return the store that holds the rows of `plan` at `sites`, computing what it lacks.
 
+    What a cache of every token beside it has (`position: all`) is taken from there.
     Identical token sequences are run once. Killed at any moment, a later call with the same
     arguments goes on after the last committed shard and ends with the same bytes.
 
@@ -61,7 +65,7 @@ def capture(
         tokens: the ids of every example, each of shape (n_tokens,).
         plan: which positions of which example make a row.
         sites: full names of sites with a pos axis.
-        root: the folder that holds caches.
+        root: the folder that holds caches, or its URL.
         dtype: `float32` or `float16`, the numbers on disk.
         step: what the watcher hears this work called.
         watcher: is told of the rows done and of what a user should know.
@@ -87,36 +91,32 @@ def capture(
         store.verify(sites)
         watcher.progress(f"{step} (reused)", store.n_rows, store.n_rows)
         return Captured(store, 0, len(shards) * len(sites), store.digest_of(sites))
-    with store.locked(watcher.tell), beside() as do:
+    with store.locked(watcher.tell):
         store.sweep()
         store.verify(sites)
+        derive(store, root, sites)
         missing = {site: set(store.missing(site)) for site in sites}
         lacking = [[site for site in sites if n in missing[site]] for n in range(len(shards))]
         done = sum(len(rows) for rows, absent in zip(order, lacking, strict=True) if not absent)
         watcher.progress(step, done, store.n_rows)
         for number, absent in enumerate(lacking):
-            arrays: list[dict[str, FloatArray]] = []
-            for batch in shards[number] if absent else ():
-                part = run_batch(model, batch, plan, absent, dtype)
-                do(_take, arrays, part)
-                done += len(batch.rows)
-                watcher.progress(step, done, store.n_rows)
-            do(_commit, store, number, absent, arrays)
-        do(store.seal)
+            if not absent:
+                continue
+            with store.writing(absent, number) as writers, beside() as do:
+                for batch in shards[number]:
+                    do(_append, writers, run_batch(model, batch, plan, absent, dtype))
+                    done += len(batch.rows)
+                    watcher.progress(step, done, store.n_rows)
+        store.seal()
     computed = sum(map(len, lacking))
     reused = len(shards) * len(sites) - computed
     return Captured(store, computed, reused, store.digest_of(sites))
 
 
-def _take(arrays: list[dict[str, FloatArray]], part: Part) -> None:
-    arrays.append(part.arrays())
-
-
-def _commit(
-    store: ActivationStore, shard: int, sites: Sequence[str], arrays: list[dict[str, FloatArray]]
-) -> None:
-    for site in sites:
-        store.commit(site, shard, np.concatenate([part.pop(site) for part in arrays]))
+def _append(writers: Mapping[str, ShardWriter], part: Part) -> None:
+    arrays = part.arrays()
+    for site, writer in writers.items():
+        writer.append(arrays[site])
 
 
 def stream_rows(

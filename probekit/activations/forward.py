@@ -11,7 +11,8 @@ from torch import Tensor
 
 from probekit.activations.batches import Batch
 from probekit.activations.identity import IntArray
-from probekit.activations.store import FloatArray
+from probekit.activations.layout import FloatArray
+from probekit.activations.pooling import ranges, row_means
 from probekit.data.positions import RowPlan
 from probekit.model.gpt2 import GPT2
 from probekit.model.tokenizer import pad
@@ -95,12 +96,10 @@ class _Gather:
 
     def rows(self, value: Tensor) -> Tensor:
         """Return the mean over the places of each row in float32, shape [row ...]."""
-        picked = value.flatten(0, 1).index_select(0, self.place).float()  # [place ...]
+        picked = value.flatten(0, 1).index_select(0, self.place)  # [place ...]
         if len(self.place) == len(self.count):
-            return picked
-        sums = picked.new_zeros(len(self.count), *picked.shape[1:])
-        sums.index_add_(0, self.row, picked)
-        return sums / self.count.view(-1, *[1] * (picked.ndim - 1))
+            return picked.float()
+        return row_means(picked, self.row, self.count)
 
 
 def _plan_gathers(
@@ -114,8 +113,7 @@ def _plan_gathers(
     starts, ends = plan.offsets[batch.rows], plan.offsets[batch.rows + 1]
     count = ends - starts
     row = np.repeat(np.arange(len(count)), count)
-    within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-    place = batch.member[row] * width + plan.positions[starts[row] + within]
+    place = batch.member[row] * width + plan.positions[ranges(starts, count)]
 
     distinct, which = np.unique(place, return_inverse=True)
     member, position = np.divmod(distinct, width)

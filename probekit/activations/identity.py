@@ -1,20 +1,26 @@
-"""What identifies a cache of activations: everything that their numbers depend on."""
+"""What identifies a cache of activations: everything that their numbers depend on (`spec.json`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from probekit.activations.layout import Sizes
+from probekit.activations.sealed import FORMAT, seal, unseal
 from probekit.data.positions import RowPlan
-from probekit.model.gpt2 import GPT2
+from probekit.errors import DamagedError, StoreMismatchError
 from probekit.provenance import digest, digest_code, digest_json
 
-FORMAT = 1
+if TYPE_CHECKING:  # torch takes seconds to import, and looking after caches needs none of it
+    import torch
+
+    from probekit.model.gpt2 import GPT2
 
 # How sequences are put together for the forward pass changes the last bits of a row, and thereby
 # belongs to the identity.
@@ -33,13 +39,16 @@ class Identity:
         weights: digest of names, dtypes, shapes and bytes of all parameters.
         config: all sizes; heads and the epsilon of the norms show in no parameter.
         tokenizer: digest of the vocabulary.
-        tokens: digest of the token ids of every example, in order.
+        tokens: digest of the token ids of every example, in order. They are ragged: the lengths,
+            which are in the digest, are the mask.
         rows: digest of which positions make each row.
         dtype: the numbers on disk.
         compute: dtype of the forward pass.
         device: class of device of the forward pass.
         torch: release of torch, without its patch number.
         code: digest of the code that computes the rows, comments apart.
+        attention: the path that it takes; patterns, which want another, are not stored.
+        pooling: what becomes of a row's positions.
         shard_rows: rows after which a shard ends.
         batch_tokens: padded tokens in one batch.
     """
@@ -54,9 +63,11 @@ class Identity:
     device: str
     torch: str
     code: str
-    shard_rows: int
-    batch_tokens: int
+    attention: str = "fused"
+    pooling: str = "mean"
     format: int = FORMAT
+    shard_rows: int = SHARD_ROWS
+    batch_tokens: int = BATCH_TOKENS["cpu"]
 
     @property
     def key(self) -> str:
@@ -66,6 +77,54 @@ class Identity:
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a plain dictionary."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What stands in `spec.json`: the identity, and how many rows there are and in what order."""
+
+    identity: Identity
+    sizes: Sizes
+
+    def pack(self) -> bytes:
+        """Return the bytes of the file."""
+        return seal({"identity": self.identity.to_json(), "rows": asdict(self.sizes)})
+
+    @classmethod
+    def unpack(cls, data: bytes, path: str) -> Spec:
+        """Return what the bytes of a file say; `path` is what a message calls it.
+
+        Raises:
+            DamagedError: it is no spec, or a byte is another.
+            StoreError: a newer release wrote it.
+        """
+        content = unseal(data, path)
+        try:
+            return cls(Identity(**content["identity"]), Sizes(**content["rows"]))
+        except (TypeError, KeyError) as error:
+            raise DamagedError(f"{path} does not say what a cache holds: {error}.") from error
+
+    def require(self, expected: Spec | Identity, place: Path | str) -> None:
+        """Refuse to be what lies at a place where something else is expected.
+
+        Raises:
+            StoreMismatchError: the message lists what differs.
+        """
+        there, here = (
+            self.identity.to_json(),
+            (expected.identity if isinstance(expected, Spec) else expected).to_json(),
+        )
+        if isinstance(expected, Spec):
+            there, here = there | {"layout": self.sizes}, here | {"layout": expected.sizes}
+        differing = [
+            f"{name}: there {there.get(name)!r}, here {here.get(name)!r}"
+            for name in sorted(there.keys() | here.keys())
+            if there.get(name) != here.get(name)
+        ]
+        if differing:
+            raise StoreMismatchError(
+                f"{place} holds the activations of something else:\n  " + "\n  ".join(differing)
+            )
 
 
 def identify(
@@ -97,7 +156,7 @@ def identify(
         dtype=dtype,
         compute=str(parameter.dtype).removeprefix("torch."),
         device=parameter.device.type,
-        torch=".".join(torch.__version__.split(".")[:2]),
+        torch=".".join(version("torch").split(".")[:2]),
         code=digest_code(
             "probekit.model.gpt2",
             "probekit.products",
@@ -106,6 +165,7 @@ def identify(
             "probekit.model.visibility",
             "probekit.activations.batches",
             "probekit.activations.forward",
+            "probekit.activations.pooling",
         ),
         shard_rows=SHARD_ROWS,
         batch_tokens=batch_tokens(parameter.device),
@@ -119,6 +179,7 @@ def batch_tokens(device: torch.device) -> int:
 
 def digest_weights(model: GPT2) -> str:
     """Return the digest over name, dtype, shape and bytes of all parameters, sorted by name."""
+    import torch
 
     def parts() -> Any:
         for name, tensor in sorted(model.state_dict().items()):

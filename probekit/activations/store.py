@@ -1,388 +1,298 @@
 """The activations of a data set on disk: written in shards, each whole or not there.
 
-    <cache>/<key>/identity.json            what the rows were computed from; written first
-    <cache>/<key>/rows.safetensors         which example and positions each row is
-    <cache>/<key>/<site>/00000.safetensors the rows of one shard, shape (n_rows, ...)
-    <cache>/<key>/<site>/00000.json        its record: size and digest; written last, commits it
-    <cache>/<key>/manifest.json            the finished sites and one digest over all
+    <cache>/<key>/spec.json                what the rows were computed from, and how many there are
+    <cache>/<key>/rows.safetensors         which example and positions each row is, and their order
+    <cache>/<key>/<site>/00000.<digest>.safetensors   the rows of one shard, shape (n_rows, ...)
+    <cache>/<key>/<site>/00000.json        its record; made last, by one writer only: commits it
+    <cache>/<key>/manifest.json            the finished sites and one root digest over all
 
 A shard without its record does not exist. A site is finished when all its shards are committed;
-sites can be added later. Reading is memory-mapped, one site at a time.
+sites can be added later, by any number of writers: the first one to commit a shard wins. Reading is
+memory-mapped, one site at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import numpy.typing as npt
-import safetensors.numpy
-from filelock import FileLock, Timeout
-from platformdirs import user_cache_path
 
-from probekit.activations.identity import Identity
+from probekit.activations.committed import MANIFEST, ROWS, SPEC, Committed
+from probekit.activations.files import LOCK, Files, Place, damaged
+from probekit.activations.identity import Identity, Spec
+from probekit.activations.layout import FloatArray, IntArray, pack_layout
+from probekit.activations.places import files_at, join
+from probekit.activations.reader import SiteReader, row_numbers
+from probekit.activations.records import ShardRecord
+from probekit.activations.writer import ShardWriter, draft_name
 from probekit.data.positions import RowPlan
 from probekit.errors import (
-    ConfigError,
-    MissingError,
-    StoreError,
+    DamagedError,
     StoreMismatchError,
     UnknownNameError,
     nearest,
 )
-from probekit.provenance import canonical_json, digest, digest_json, pretty_json, write_atomic
 
-FloatArray = npt.NDArray[np.floating[Any]]
-IntArray = npt.NDArray[np.int64]
-
-LOCK = ".lock"
-_DTYPES: dict[str, type[np.floating[Any]]] = {"F32": np.float32, "F16": np.float16}
+_SYNCS_AT_ONCE = 8
 
 
-@dataclass(frozen=True)
-class ShardRecord:
-    """What commits one shard of one site of one store: its size and digest."""
-
-    store: str
-    site: str
-    shard: int
-    rows: int
-    bytes: int
-    digest: str
-
-
-class ActivationStore:
+class ActivationStore(Committed):
     """The rows of one capture, by site.
 
     Use `ActivationStore.open(folder)` to read one; `capture` in capture.py makes them.
 
     Attributes:
-        folder: where it lies.
-        identity: what its rows were computed from.
-        shards: the store's order of rows: for each shard the numbers of its rows.
+        files: what it is kept in.
+        spec: what its rows were computed from, and how many there are.
+        root: the root digest that it must have, None to trust it.
     """
 
-    def __init__(self, folder: Path, identity: Identity, shards: Sequence[IntArray]) -> None:
-        self.folder = folder
-        self.identity = identity
-        self.shards = tuple(shards)
+    def __init__(self, files: Files, spec: Spec, *, root: str | None = None) -> None:
+        super().__init__(files, spec)
+        self.root = root
+        self._readers: dict[str, SiteReader] = {}
 
     @classmethod
     def create(
-        cls, root: Path, identity: Identity, plan: RowPlan, shards: Sequence[IntArray]
+        cls, root: Place | Files, identity: Identity, plan: RowPlan, shards: Sequence[IntArray]
     ) -> ActivationStore:
         """Return the store with this identity under `root`, new or as far as it has come.
+
+        Args:
+            root: folder or URL that holds caches, or the files of this very one.
+            identity: of the rows.
+            plan: what each row is.
+            shards: for each shard the numbers of its rows, in the order in which they will come.
 
         Raises:
             StoreMismatchError: what lies in its folder has another identity.
             StoreError: the folder cannot be written.
         """
-        folder = root / identity.key
-        layout = _layout(plan, shards)
-        if not os.path.lexists(folder / "identity.json"):
-            write_atomic(folder / "rows.safetensors", layout)
-            write_atomic(folder / "identity.json", pretty_json(identity.to_json()))
-        store = cls.open(folder, expect=identity)
-        if _read_bytes(folder / "rows.safetensors") != layout:
-            raise _damaged(folder, "rows.safetensors is not the layout of these rows")
-        return store
+        files = files_at(join(root, identity.key) if isinstance(root, Place) else root)
+        sizes, pieces = pack_layout(plan, shards)
+        return cls.begin(files, Spec(identity, sizes), pieces)
 
     @classmethod
-    def open(cls, folder: Path | str, expect: Identity | None = None) -> ActivationStore:
-        """Return the store in `folder`.
+    def begin(cls, files: Files, spec: Spec, pieces: Iterable[bytes]) -> ActivationStore:
+        """Return the store of this spec among files, new or as far as it has come.
+
+        Args:
+            files: where it is to be.
+            spec: what it will hold.
+            pieces: the bytes of the file of its layout.
+
+        Raises:
+            StoreMismatchError: what lies there is something else.
+            StoreError: nothing can be written there.
+        """
+        there = files.sizes()
+        if SPEC not in there or ROWS not in there:
+            files.begin()
+        if ROWS not in there:
+            with files.draft(ROWS) as draft:
+                for piece in pieces:
+                    draft.write(piece)
+                if draft.digest != spec.sizes.digest:
+                    raise damaged(ROWS, "it is not the layout of these rows")
+                files.publish(draft, ROWS)
+        if SPEC not in there:
+            files.create(SPEC, spec.pack())
+        return cls.open(files, expect=spec)
+
+    @classmethod
+    def open(
+        cls,
+        place: Place | Files,
+        expect: Spec | Identity | None = None,
+        *,
+        root: str | None = None,
+        mapped: bool | None = None,
+    ) -> ActivationStore:
+        """Return the store in a folder.
+
+        Args:
+            place: the folder, its URL or its files.
+            expect: what it must hold.
+            root: the root digest that it must have, for a cache that came from elsewhere; every
+                shard is then digested before its first row is read.
+            mapped: whether rows are memory-mapped, None: unless the folder is on a network.
 
         Raises:
             MissingError: there is no store.
             StoreMismatchError: it is not the one expected; the message lists what differs.
             StoreError: it is damaged.
         """
-        folder = Path(folder)
+        files = files_at(place, mapped=mapped)
         try:
-            found = _read_json(folder / "identity.json")
-        except StoreError as error:
-            raise _damaged(folder, str(error)) from error
-        if expect is not None and found != expect.to_json():
-            raise StoreMismatchError(_differences(folder, found, expect.to_json()))
-        try:
-            rows = safetensors.numpy.load(_read_bytes(folder / "rows.safetensors"))
-            shards = np.split(rows["order"], np.cumsum(rows["shard_sizes"])[:-1])
-            return cls(folder, Identity(**found), shards)
-        except (StoreError, safetensors.SafetensorError, KeyError, TypeError) as error:
-            raise _damaged(folder, str(error)) from error
+            spec = Spec.unpack(files.read(SPEC), f"{files.place}/{SPEC}")
+        except DamagedError as error:
+            raise DamagedError(f"{error} Delete the folder to have it computed anew.") from error
+        store = cls(files, spec, root=root)
+        if expect is not None:
+            spec.require(expect, files.place)
+        if root is not None:
+            store._require_root(root)
+        return store
 
-    @property
-    def n_rows(self) -> int:
-        """The number of rows of every site."""
-        return sum(len(rows) for rows in self.shards)
+    def _require_root(self, root: str) -> None:
+        manifest = self.manifest()
+        if manifest is None or manifest.root != root:
+            found = "no manifest" if manifest is None else f"the root digest {manifest.root}"
+            raise StoreMismatchError(
+                f"{self.folder} has {found}, not {root}. It was changed or extended since that was "
+                "written down, or it is another cache."
+            )
+        self.verify([])  # the order of the rows, too
 
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """The sites whose every shard is committed."""
-        folders = sorted(path.name for path in self.folder.iterdir() if path.is_dir())
-        return tuple(site for site in folders if not self.missing(site))
+    @contextlib.contextmanager
+    def writing(self, sites: Sequence[str], shard: int) -> Iterator[dict[str, ShardWriter]]:
+        """Give a writer for the rows of one shard at each site; commit them at the block's end.
 
-    def missing(self, site: str) -> tuple[int, ...]:
-        """Return the shards of a site that are not committed, or whose file is not whole."""
-        return tuple(n for n in range(len(self.shards)) if not self._is_committed(site, n))
-
-    def _committed(self, site: str) -> list[int]:
-        missing = set(self.missing(site))
-        return [shard for shard in range(len(self.shards)) if shard not in missing]
-
-    def _is_committed(self, site: str, shard: int) -> bool:
-        path = self._path(site, shard)
-        try:
-            record = self._record(site, shard)
-            mine = (self.identity.key, site, shard, len(self.shards[shard]))
-            named = (record.store, record.site, record.shard, record.rows)
-            return named == mine and path.stat().st_size == record.bytes
-        except (MissingError, FileNotFoundError, StoreError):
-            return False
-
-    def commit(self, site: str, shard: int, values: FloatArray) -> None:
-        """Write one shard of one site, values of shape (n_rows, ...), then the record.
+        Any number of processes may write the same shard: the first one to come to its end wins, and
+        what the others wrote is dropped. An error in the block leaves nothing behind.
 
         Raises:
             StoreError: a value is not finite, or the disk refuses.
         """
-        self._refuse_non_finite(site, shard, values)
-        # safetensors 0.8 writes wrong bytes for arrays that are not C-contiguous.
-        content = safetensors.numpy.save({"rows": np.ascontiguousarray(values)})
-        record = ShardRecord(
-            self.identity.key, site, shard, len(values), len(content), digest([content])
-        )
-        write_atomic(self._path(site, shard), content)
-        write_atomic(self._path(site, shard).with_suffix(".json"), canonical_json(asdict(record)))
+        with contextlib.ExitStack() as stack:
+            writers = {}
+            for site in sites:
+                self.files.begin(site)
+                draft = stack.enter_context(self.files.draft(draft_name(site, shard)))
+                writers[site] = ShardWriter(
+                    self.files, draft,
+                    key=self.identity.key, site=site, shard=shard, rows=self.shards[shard],
+                )  # fmt: skip
+            yield writers
+            # A disk that is waited for at many files at once is waited for hardly longer.
+            with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
+                for committed in [pool.submit(self._publish, each) for each in writers.values()]:
+                    committed.result()
 
-    def _refuse_non_finite(self, site: str, shard: int, values: FloatArray) -> None:
-        finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-        if finite.all():
-            return
-        advice = (
-            "float16 ends at 65,504: store float32" if values.dtype == np.float16 else
-            "look at the weights, or compute in float32"
-        )  # fmt: skip
-        row = int(self.shards[shard][int(np.argmin(finite))])
-        raise StoreError(
-            f"{int((~finite).sum())} rows of {site} are not finite, first row {row}; nothing of "
-            f"this shard was stored. {advice}."
-        )
+    def _publish(self, writer: ShardWriter) -> None:
+        self._commit(writer.publish())
+
+    def commit(self, site: str, shard: int, values: FloatArray) -> None:
+        """Write one shard of one site, values of shape (n_rows, ...), and commit it.
+
+        Raises:
+            StoreError: a value is not finite, or the disk refuses.
+        """
+        with self.writing([site], shard) as writers:
+            writers[site].append(values)
+
+    def adopt(self, record: ShardRecord, chunks: Iterable[bytes]) -> None:
+        """Commit a shard that another copy of this store has, from the bytes of its file.
+
+        Raises:
+            DamagedError: the bytes are not those that the record commits.
+            StoreError: the disk refuses.
+        """
+        self.files.begin(record.site)
+        with self.files.draft(draft_name(record.site, record.shard)) as draft:
+            for chunk in chunks:
+                draft.write(chunk)
+            if draft.digest != record.digest:
+                raise damaged(record.file, "its digest is another")
+            self.files.publish(draft, record.file)
+            self._commit(record)
+
+    def _commit(self, mine: ShardRecord) -> None:
+        while not self.files.create(mine.name, mine.pack()):
+            first = self.records(mine.site).get(mine.shard)
+            if first is not None:
+                if first.file != mine.file:
+                    self.files.remove(mine.file)
+                return
+            self._drop_broken(mine)
+
+    def _drop_broken(self, mine: ShardRecord) -> None:
+        """Take a record away that commits nothing: it is damaged, or its file is."""
+        with self.files.lock(lambda _: None, name=f"{LOCK}.mend"):
+            if mine.shard not in self.records(mine.site):  # another one may have mended it
+                self.files.remove(mine.name)
 
     def seal(self) -> None:
-        """Write the manifest of all finished sites."""
+        """Write the manifest of all finished sites.
+
+        Raises:
+            StoreError: the disk refuses, or a newer release has written one.
+        """
         if not self.is_sealed:
-            write_atomic(self.folder / "manifest.json", pretty_json(self._manifest()))
+            with self.files.draft(MANIFEST) as draft:
+                draft.write(self.due_manifest().pack())
+                self.files.publish(draft, MANIFEST)
+        for folder in ("", *self.sites):
+            self.files.settle(folder)  # a writer may have been killed just before it did
 
-    def digest_of(self, sites: Sequence[str]) -> str:
-        """Return one digest over the identity and the rows of finished sites, in any order."""
-        return digest_json(
-            {
-                "identity": self.identity.to_json(),
-                "sites": {site: self._digests(site) for site in sites},
-            }
-        )
-
-    def _digests(self, site: str) -> list[str]:
-        return [self._record(site, shard).digest for shard in range(len(self.shards))]
-
-    def _manifest(self) -> dict[str, Any]:
-        finished = self.sites
-        sites = {site: self._digests(site) for site in finished}
-        return {"root": self.digest_of(finished), "sites": sites}
-
-    def sweep(self) -> None:
-        """Delete the shards that killed writers left half-written; for the lock's holder only."""
-        for path in self.folder.glob("*/.*"):
-            if path.is_file():
-                path.unlink(missing_ok=True)
-
-    def read(self, site: str, rows: IntArray | Sequence[int] | None = None) -> FloatArray:
+    def read(
+        self, site: str, rows: IntArray | Sequence[int] | None = None, *, partial: bool = False
+    ) -> FloatArray:
         """Return the rows of a site in the order of the data set, shape (n_rows, ...).
 
         Args:
             site: the full name.
             rows: numbers of the rows wanted, None for all.
+            partial: whether a site may be read that is not finished; None for `rows` then means
+                those of `rows_at(site)`.
 
         Raises:
-            UnknownNameError: the store does not hold that site.
+            UnknownNameError: the store does not hold all of that site, or not those rows of it.
             ConfigError: `rows` are no numbers of rows.
             StoreError: a file is damaged or lost.
         """
-        if self.missing(site):
+        reader = self._reader(site)
+        there = None if reader.is_complete else reader.rows
+        wanted = np.arange(self.n_rows) if rows is None else row_numbers(rows, self.n_rows)
+        if there is not None and partial and rows is None:
+            wanted = there
+        if there is not None and not (partial and len(there) and np.isin(wanted, there).all()):
+            start = f"The store {self.folder} does not hold all of {site}"
             raise UnknownNameError(
-                f"The store {self.folder} does not hold all of {site}. {nearest(site, self.sites)}"
-            )
-        wanted = self._numbers(rows)
-        place = np.empty(self.n_rows, dtype=np.int64)
-        place[np.concatenate(self.shards)] = np.arange(self.n_rows)
-        place = place[wanted]  # where each wanted row stands in the order of the store
-        first = np.cumsum([0, *(len(rows) for rows in self.shards)])
-        out: FloatArray | None = None
-        for shard in range(len(self.shards)):
-            here = np.flatnonzero((place >= first[shard]) & (place < first[shard + 1]))
-            values = self._map(site, shard)
-            if out is None:
-                out = np.empty((len(wanted), *values.shape[1:]), dtype=values.dtype)
-            out[here] = values[place[here] - first[shard]]
-        assert out is not None
-        return out
+                f"{start}: {reader.extent}. Run the capture to its end, or read those of "
+                "rows_at(site) with partial=True." if len(there) else
+                f"{start}. {nearest(site, self.sites)}"
+            )  # fmt: skip
+        return reader.read(wanted)
 
-    def _numbers(self, rows: IntArray | Sequence[int] | None) -> IntArray:
-        if rows is None:
-            return np.arange(self.n_rows)
-        wanted = np.asarray(rows)
-        if not wanted.size:
-            return np.empty(0, dtype=np.int64)
-        in_range = wanted.dtype.kind in "iu" and 0 <= wanted.min() <= wanted.max() < self.n_rows
-        if wanted.ndim != 1 or not in_range:
-            raise ConfigError(
-                f"rows must be numbers from 0 to {self.n_rows - 1}, shape (n,), not {wanted.dtype} "
-                f"of shape {wanted.shape} from {wanted.min()} to {wanted.max()}."
-            )
-        return wanted.astype(np.int64)
+    def rows_at(self, site: str) -> IntArray:
+        """Return the numbers of the rows of a site that are there, ascending."""
+        return self._reader(site).rows
 
-    def _map(self, site: str, shard: int) -> FloatArray:
-        """Return one shard as a memory-mapped array."""
-        path = self._path(site, shard)
-        try:
-            with path.open("rb") as file:
-                header_size = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(header_size))["rows"]
-            values: FloatArray = np.memmap(
-                path,
-                dtype=_DTYPES[header["dtype"]],
-                mode="r",
-                offset=8 + header_size,
-                shape=tuple(header["shape"]),
-            )
-            return values
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"{path} is damaged ({error}); delete it and run the same command again."
-            ) from error
+    def _reader(self, site: str) -> SiteReader:
+        if site not in self._readers:
+            records = self.records(site)
+            if self.root is not None:
+                self.require_sealed(site, records)
+            reader = SiteReader(self.files, self.layout, records, is_trusted=self.root is None)
+            if not reader.is_complete:
+                return reader
+            self._readers[site] = reader
+        return self._readers[site]
 
-    @property
-    def is_sealed(self) -> bool:
-        """Whether the manifest tells of all finished sites."""
-        try:
-            return _read_json(self.folder / "manifest.json") == self._manifest()
-        except (MissingError, StoreError):  # it is made anew from the records
-            return False
-
-    def verify(self, sites: Sequence[str] | None = None) -> None:
-        """Digest every committed shard of the given sites, or of all.
+    def require_sealed(self, site: str, records: dict[int, ShardRecord]) -> None:
+        """Refuse records of a site that are not those of the manifest.
 
         Raises:
-            StoreError: the message names each file whose bytes are not those committed.
+            DamagedError: they are others.
         """
-        bad = [
-            str(self._path(site, shard))
-            for site in (self.sites if sites is None else sites)
-            for shard in self._committed(site)
-            if digest([_read_bytes(self._path(site, shard))]) != self._record(site, shard).digest
-        ]
-        if bad:
-            raise StoreError(
-                f"{len(bad)} files are not what was written: {', '.join(bad)}. Delete them and "
-                "run the same command again."
-            )
+        manifest = self.manifest()
+        sealed = None if manifest is None else manifest.sites.get(site)
+        if sealed != [records[shard].digest for shard in sorted(records)]:
+            raise damaged(f"{self.folder}/{site}", "its records are not those that were sealed")
 
-    @contextlib.contextmanager
-    def locked(self, tell: Callable[[str], None]) -> Iterator[None]:
+    def sweep(self) -> None:
+        """Delete what killed writers left half-written; the living keep theirs."""
+        self.files.sweep()
+
+    def locked(self, tell: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
         """Hold the store for one writer; a second one waits, and is told so through `tell`.
+
+        Nothing would be lost without it: two writers would only compute the same rows twice.
 
         Raises:
             StoreError: the folder cannot be written.
         """
-        lock = FileLock(self.folder / LOCK)
-        try:
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                tell(f"another run is writing {self.folder}; waiting for it, then using its rows")
-                lock.acquire()
-        except OSError as error:
-            raise StoreError(f"Cannot write {self.folder}: {error.strerror or error}.") from error
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def _path(self, site: str, shard: int) -> Path:
-        return self.folder / site / f"{shard:05d}.safetensors"
-
-    def _record(self, site: str, shard: int) -> ShardRecord:
-        path = self._path(site, shard).with_suffix(".json")
-        try:
-            return ShardRecord(**_read_json(path))
-        except TypeError as error:
-            raise StoreError(f"{path} is not the record of a shard: {error}.") from error
-
-
-def _layout(plan: RowPlan, shards: Sequence[IntArray]) -> bytes:
-    """Return the bytes of rows.safetensors."""
-    arrays = {
-        "example": plan.example,
-        "positions": plan.positions,
-        "offsets": plan.offsets,
-        "order": np.concatenate(shards),
-        "shard_sizes": np.array([len(rows) for rows in shards], dtype=np.int64),
-    }
-    content: bytes = safetensors.numpy.save(
-        {name: np.ascontiguousarray(array, np.int64) for name, array in arrays.items()}
-    )
-    return content
-
-
-def _damaged(folder: Path, why: str) -> StoreError:
-    return StoreError(
-        f"The activation store {folder} cannot be used: {why.rstrip('.')}. Where that is no matter "
-        "of permissions, delete the folder to have it computed anew."
-    )
-
-
-def default_root() -> Path:
-    """Return where caches lie unless told otherwise: PROBEKIT_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("PROBEKIT_CACHE")
-    if chosen:
-        return Path(chosen)
-    try:
-        return user_cache_path("probekit") / "activations"
-    except RuntimeError as error:
-        raise StoreError(
-            "There is no home folder for the caches. Set PROBEKIT_CACHE, or give --cache."
-        ) from error
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise MissingError(f"There is no {path}.") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(content, dict):
-        raise StoreError(f"{path} must hold a JSON object.")
-    return content
-
-
-def _differences(folder: Path, found: dict[str, Any], expected: dict[str, Any]) -> str:
-    differing = [
-        f"{name}: there {found.get(name)!r}, here {expected.get(name)!r}"
-        for name in sorted(found.keys() | expected.keys())
-        if found.get(name) != expected.get(name)
-    ]
-    return f"{folder} holds the activations of something else:\n  " + "\n  ".join(differing)
+        return self.files.lock(tell)

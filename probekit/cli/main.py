@@ -16,14 +16,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.cli.attention import attention
+from probekit.cli.caches import cache
 from probekit.cli.generation import generate
-from probekit.cli.options import options, texts_options
+from probekit.cli.options import (
+    cache_option,
+    capture_options,
+    file_options,
+    texts_options,
+    together,
+)
 from probekit.cli.parameters import params
 from probekit.cli.pictures import attribution, heads, lens
 from probekit.cli.weights import weights
 from probekit.errors import ProbekitError
 
 if TYPE_CHECKING:
+    from probekit.activations.files import Place
     from probekit.pipeline.run import RunResult
 
 
@@ -75,25 +83,12 @@ def cli() -> None:
     """Linear probes for GPT-2: one experiment file in, an honest layer curve out."""
 
 
-_file_options = options(
-    click.argument("file", type=click.Path(path_type=Path)),
-    click.option(
-        "--set", "overrides", multiple=True, metavar="a.b=c", help="Overrides a key; repeatable."
-    ),
-)
-_capture_options = options(
-    _file_options,
-    click.option(
-        "--cache", "cache_root", type=click.Path(path_type=Path), help="Folder of the caches."
-    ),
-    click.option("--device", default="cpu", help="Where the model computes, e.g. cuda."),
-)
 _out_option = click.option(
     "--out", type=click.Path(path_type=Path), default="runs", show_default=True,
     help="Folder that gets NAME/KEY.",
 )  # fmt: skip
-_run_options = options(
-    _capture_options,
+_run_options = together(
+    capture_options,
     _out_option,
     click.option(
         "--workers",
@@ -132,26 +127,6 @@ def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
 
 
 @cli.command()
-@_capture_options
-def cache(file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str) -> None:
-    """Only capture the activations of an experiment."""
-    from probekit.cli.terminal import watching
-    from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.run import capture_only
-
-    with watching() as watcher:
-        captured = capture_only(
-            load_experiment(file, overrides),
-            cache_root=cache_root, device=device, watcher=watcher,
-        )  # fmt: skip
-    for target, part in captured.items():
-        click.echo(
-            f"{target}: {part.store.n_rows} rows, {part.computed} shards computed, "
-            f"{part.reused} reused, digest {part.root[:16]}, {part.store.folder}"
-        )
-
-
-@cli.command()
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
 @click.option("--metric", help="On the test rows.  [default: accuracy, of numbers r2]")
@@ -183,16 +158,14 @@ def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> N
     show_default=True,
     help="Permuted labels that judge the cosines.",
 )
-@click.option(
-    "--cache", "cache_root", type=click.Path(path_type=Path), help="Folder of the caches."
-)
+@cache_option
 @click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Folder that is written."
 )
 def transfer(
     files: tuple[Path, ...], overrides: tuple[str, ...], sites: tuple[str, ...],
-    kinds: tuple[str, ...], null_draws: int, cache_root: Path | None, device: str, out: Path,
+    kinds: tuple[str, ...], null_draws: int, cache_root: Place | None, device: str, out: Path,
 ) -> None:  # fmt: skip
     """Train on the data of one experiment, test on those of the others: all pairs of FILES."""
     from probekit.cli.comparisons import show_transfer, with_choices
@@ -278,7 +251,7 @@ def directions(probe: Path, out: Path, unit: bool) -> None:
 
 
 @cli.command()
-@_file_options
+@file_options
 def validate(file: Path, overrides: tuple[str, ...]) -> None:
     """Check file and data before any work: counts, duplicates, leaks, sizes, time."""
     from probekit.cli.terminal import show_validation
@@ -322,5 +295,5 @@ def sites(model: str) -> None:
     show_sites(model)
 
 
-for _command in (attention, attribution, generate, heads, lens, params, weights):
+for _command in (attention, attribution, cache, generate, heads, lens, params, weights):
     cli.add_command(_command)

@@ -12,7 +12,18 @@ import click
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def options(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+class PlaceType(click.ParamType[Any]):
+    """A folder, or the URL of an object store."""
+
+    name = "folder or url"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return a Path, or a URL as it was written, whose slashes a Path would not keep."""
+        del param, ctx
+        return value.rstrip("/") if "://" in str(value) else Path(value)
+
+
+def together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
     """Return one decorator that applies several."""
 
     def decorate(function: Function) -> Function:
@@ -27,7 +38,7 @@ def _texts_options(*, required: bool) -> Callable[[Function], Function]:
     """Return what adds the options that say what is read, and gives a function the texts."""
 
     def decorate(function: Function) -> Function:
-        @options(
+        @together(
             click.option("--text", "texts", multiple=True, help="What is read; repeatable."),
             click.option("--file", type=click.Path(path_type=Path), help="A file of texts."),
             click.option(
@@ -56,3 +67,17 @@ def _texts_options(*, required: bool) -> Callable[[Function], Function]:
 
 texts_options = _texts_options(required=True)
 optional_texts_options = _texts_options(required=False)
+cache_option = click.option(
+    "--cache", "cache_root", type=PlaceType(), help="Folder of the caches, or its URL."
+)
+file_options = together(
+    click.argument("file", type=click.Path(path_type=Path)),
+    click.option(
+        "--set", "overrides", multiple=True, metavar="a.b=c", help="Overrides a key; repeatable."
+    ),
+)
+capture_options = together(
+    file_options,
+    cache_option,
+    click.option("--device", default="cpu", help="Where the model computes, e.g. cuda."),
+)

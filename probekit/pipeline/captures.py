@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from probekit.activations.capture import Captured, capture
-from probekit.activations.store import default_root
+from probekit.activations.files import Place
+from probekit.activations.places import default_root
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.prepare import Prepared
@@ -17,7 +16,7 @@ def capture_rows(
     prepared: Prepared,
     model: GPT2,
     *,
-    cache_root: Path | None,
+    cache_root: Place | None,
     step: str,
     watcher: Watcher,
 ) -> Captured:
@@ -27,7 +26,7 @@ def capture_rows(
         experiment: gives the numbers on disk.
         prepared: its rows.
         model: whose activations are captured.
-        cache_root: folder of the caches, None for the user's own.
+        cache_root: folder or URL of the caches, None for the user's own.
         step: what the watcher hears that this is.
         watcher: hears how far the work has come.
     """

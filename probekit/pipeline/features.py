@@ -8,7 +8,8 @@ import numpy as np
 
 from probekit.activations.capture import check_storable
 from probekit.activations.identity import Identity
-from probekit.activations.store import ActivationStore, FloatArray, IntArray
+from probekit.activations.layout import FloatArray, IntArray
+from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
 from probekit.model.config import GPT2Config

@@ -16,6 +16,7 @@ import safetensors.numpy
 import torch
 
 from probekit.activations.capture import Captured
+from probekit.activations.files import Place
 from probekit.activations.identity import identify
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
@@ -49,7 +50,9 @@ from probekit.watcher import SILENT, Watcher
 _CODE = (
     "probekit.probes",
     "probekit.data",
-    "probekit.activations.store",
+    "probekit.activations.committed",
+    "probekit.activations.layout",
+    "probekit.activations.reader",
     "probekit.model.sites",
     "probekit.model.tokenizer",
     "probekit.pipeline.features",
@@ -108,7 +111,7 @@ def run(
     experiment: Experiment | str | Path,
     *,
     out: Path | str = "runs",
-    cache_root: Path | None = None,
+    cache_root: Place | None = None,
     device: str = "cpu",
     workers: int | None = None,
     watcher: Watcher = SILENT,
@@ -196,7 +199,7 @@ def run(
 def capture_only(
     experiment: Experiment,
     *,
-    cache_root: Path | None = None,
+    cache_root: Place | None = None,
     device: str = "cpu",
     watcher: Watcher = SILENT,
 ) -> dict[str, Captured]:
@@ -221,7 +224,7 @@ def _capture(
     experiment: Experiment,
     prepared: Prepared,
     models: Models,
-    cache_root: Path | None,
+    cache_root: Place | None,
     watcher: Watcher,
 ) -> dict[str, Captured]:
     return {

@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
+from probekit.activations.files import Place
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.features import Probed
@@ -54,7 +55,7 @@ def transfer(
     *,
     out: Path | str,
     null_draws: int = NULL_DRAWS,
-    cache_root: Path | None = None,
+    cache_root: Place | None = None,
     device: str = "cpu",
     watcher: Watcher = SILENT,
 ) -> Transfer:

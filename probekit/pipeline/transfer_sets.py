@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from probekit.activations.files import Place
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.schema import Data, Experiment
 from probekit.model.gpt2 import GPT2
@@ -61,7 +61,7 @@ class TransferSet:
 def make_sets(
     experiments: Sequence[Experiment],
     *,
-    cache_root: Path | None,
+    cache_root: Place | None,
     device: str,
     watcher: Watcher,
 ) -> list[TransferSet]:
@@ -101,7 +101,7 @@ def _reader(
     experiment: Experiment,
     prepared: Prepared,
     model: GPT2,
-    cache_root: Path | None,
+    cache_root: Place | None,
     watcher: Watcher,
 ) -> FeatureReader:
     captured = capture_rows(

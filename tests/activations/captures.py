@@ -47,3 +47,14 @@ def files(folder):
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.name.startswith(".")
     }
+
+
+def shard_file(folder, site, shard):
+    """The file of a shard, whose name has its digest in it."""
+    [path] = (folder / site).glob(f"{shard:05d}.*.safetensors")
+    return path
+
+
+def record_file(folder, site, shard):
+    """The record of a shard."""
+    return folder / site / f"{shard:05d}.json"

@@ -1,5 +1,10 @@
 """A small model, and shards so small that small data have many."""
 
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from probekit.activations import identity
@@ -12,6 +17,18 @@ def small_shards(monkeypatch):
     """Shards of 16 rows and batches of 60 tokens, so that small data have many of both."""
     monkeypatch.setattr(identity, "SHARD_ROWS", 16)
     monkeypatch.setitem(identity.BATCH_TOKENS, "cpu", 60)
+
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """A folder in memory where there is such a thing: these tests wait for thousands of fsyncs."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    folder = Path(tempfile.mkdtemp(dir=memory, prefix="probekit-"))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

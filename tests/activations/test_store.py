@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from probekit.activations.maintenance import collect_garbage
 from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, StoreError, StoreMismatchError, UnknownNameError
 from probekit.model.gpt2 import GPT2
-from tests.activations.captures import SITES, files, make_tokens, run
+from tests.activations.captures import SITES, files, make_tokens, record_file, run, shard_file
 from tests.model.reference import TINY
 
 
@@ -27,20 +28,20 @@ def test_a_layout_of_other_rows_is_never_read(tmp_path, model):
     content = bytearray(path.read_bytes())
     content[-9] ^= 1
     path.write_bytes(content)
-    with pytest.raises(StoreError, match="delete the folder"):
+    with pytest.raises(StoreError, match=r"repair .* takes them out"):
         run(tmp_path, model)
 
 
 def test_what_a_killed_writer_left_half_written_is_swept(tmp_path, model):
     store = run(tmp_path, model).store
-    left = store.folder / SITES[0] / ".00000.safetensors.x1y2"
-    left.write_bytes(b"half")
-    # The writer of these files holds no lock: it may be another run that has just begun.
-    beginning = store.folder / ".rows.safetensors.a9b8"
-    beginning.write_bytes(b"half")
-    run(tmp_path, model, sites=(*SITES, "blocks.1.hook_mlp_out"))
-    assert not left.exists()
-    assert beginning.exists()
+    left = [store.folder / name for name in (".rows.safetensors.a9b8", f"{SITES[0]}/.0.x1y2")]
+    for path in left:
+        path.write_bytes(b"half")
+    with store.files.draft(f"{SITES[0]}/alive") as alive:
+        alive.write(b"a living writer holds the lock of its file")
+        run(tmp_path, model, sites=(*SITES, "blocks.1.hook_mlp_out"))
+        assert not any(path.exists() for path in left)
+        store.files.publish(alive, f"{SITES[0]}/alive")
 
 
 def test_opening_with_another_expectation_lists_what_differs(tmp_path, model):
@@ -56,16 +57,17 @@ def test_opening_with_another_expectation_lists_what_differs(tmp_path, model):
 @pytest.mark.parametrize("damage", ["truncated", "lost", "record lost", "record broken"])
 def test_a_shard_that_is_not_whole_is_made_again(tmp_path, model, damage):
     first = run(tmp_path, model)
-    path = first.store.folder / SITES[3] / "00002.safetensors"
+    path = shard_file(first.store.folder, SITES[3], 2)
+    record = record_file(first.store.folder, SITES[3], 2)
     expected = files(first.store.folder)
     if damage == "truncated":
         path.write_bytes(path.read_bytes()[:-7])
     elif damage == "lost":
         path.unlink()
     elif damage == "record lost":
-        path.with_suffix(".json").unlink()
+        record.unlink()
     else:
-        path.with_suffix(".json").write_text("{")
+        record.write_text("{")
     with pytest.raises(UnknownNameError, match="does not hold all of"):
         first.store.read(SITES[3])
     again = run(tmp_path, model)
@@ -76,17 +78,17 @@ def test_a_shard_that_is_not_whole_is_made_again(tmp_path, model, damage):
 def test_one_flipped_bit_is_found_and_named(tmp_path, model):
     store = run(tmp_path, model).store
     store.verify()
-    path = store.folder / SITES[-1] / "00001.safetensors"
+    path = shard_file(store.folder, SITES[-1], 1)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    message = r"1 files are not.*hook_resid_post/00001\.safetensors"
+    message = r"1 files are not.*hook_resid_post/00001\.\w+\.safetensors"
     with pytest.raises(StoreError, match=message):
         store.verify()
     with pytest.raises(StoreError, match=message):  # no run takes such rows for numbers
         run(tmp_path, model)
     # Nor one that goes on with the site after a kill.
-    path.with_name("00002.json").unlink()
+    record_file(store.folder, SITES[-1], 2).unlink()
     with pytest.raises(StoreError, match=message):
         run(tmp_path, model)
 
@@ -103,6 +105,8 @@ def test_rows_of_another_site_or_store_are_made_again(tmp_path, model):
     shutil.rmtree(first)
     shutil.copytree(other.folder / SITES[0], first)
     assert run(tmp_path, model).computed == len(store.shards)
+    assert expected.items() <= files(store.folder).items()
+    collect_garbage(store.folder)  # what the strangers left
     assert files(store.folder) == expected
 
 

@@ -1,0 +1,335 @@
+"""`probekit cache`: capturing the activations of an experiment, and looking after the caches."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from probekit.cli.options import Function, PlaceType, cache_option, capture_options
+
+if TYPE_CHECKING:
+    from probekit.activations.files import Place
+    from probekit.activations.maintenance import Summary
+
+
+class _CacheGroup(click.Group):
+    """Takes what is no command for the file of an experiment, whose activations are captured."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["capture", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_CacheGroup)
+def cache() -> None:
+    """Capture the activations of an experiment FILE, or look after what was captured.
+
+    `probekit cache FILE.yaml` captures.
+    """
+
+
+@cache.command()
+@capture_options
+def capture(file: Path, overrides: tuple[str, ...], cache_root: Place | None, device: str) -> None:
+    """Only capture the activations of an experiment."""
+    from probekit.cli.terminal import watching
+    from probekit.experiment.loader import load_experiment
+    from probekit.pipeline.run import capture_only
+
+    _require_file(file)
+    with watching() as watcher:
+        captured = capture_only(
+            load_experiment(file, overrides),
+            cache_root=cache_root, device=device, watcher=watcher,
+        )  # fmt: skip
+    for target, part in captured.items():
+        click.echo(
+            f"{target}: {part.store.n_rows} rows, {part.computed} shards computed, "
+            f"{part.reused} reused, digest {part.root[:16]}, {part.store.folder}"
+        )
+
+
+def _require_file(file: Path) -> None:
+    """Offer the commands to whoever mistyped one."""
+    if not file.suffix and not file.exists():
+        from probekit.errors import nearest
+
+        raise click.UsageError(
+            f"There is no file {file}, and no such command. {nearest(str(file), cache.commands)}"
+        )
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _of_caches(n_args: int) -> Callable[[Function], Function]:
+    """Return a decorator that gives a command the places of the caches that are named."""
+
+    def decorate(function: Function) -> Function:
+        @click.argument("names", nargs=n_args, metavar="CACHE" if n_args == 1 else "[CACHE]...")
+        @cache_option
+        @_json_option
+        @wraps(function)
+        def command(names: Any, cache_root: Place | None, **others: Any) -> Any:
+            from probekit.activations.maintenance import caches_in, find_cache
+
+            root = _root(cache_root)
+            if n_args == 1:
+                return function(place=find_cache(names, root), **others)
+            found = [find_cache(name, root) for name in names] or caches_in(root)
+            return function(places=found, **others)
+
+        return command  # type: ignore[return-value]  # click calls it by the names of its options
+
+    return decorate
+
+
+def _root(cache_root: Place | None) -> Place:
+    from probekit.activations.places import default_root
+
+    return default_root() if cache_root is None else cache_root
+
+
+@cache.command("ls")
+@cache_option
+@_json_option
+def list_caches(cache_root: Place | None, as_json: bool) -> None:
+    """List all caches: key, size, age, what they hold."""
+    from probekit.activations.maintenance import caches_in, summarize
+
+    root = _root(cache_root)
+    summaries = [summarize(place) for place in caches_in(root)]
+    if as_json:
+        _print_json([asdict(summary) for summary in summaries])
+        return
+    for summary in summaries:
+        click.echo(_line(summary))
+    total = sum(summary.bytes for summary in summaries)
+    click.echo(f"{len(summaries)} caches, {_size(total)}, in {root}", err=bool(summaries))
+
+
+@cache.command()
+@_of_caches(1)
+def show(place: Place, as_json: bool) -> None:
+    """Say what a cache holds: rows, sites, identity, root digest."""
+    from probekit.activations.files import Place as AnyPlace
+    from probekit.activations.maintenance import summarize
+    from probekit.activations.store import ActivationStore
+
+    assert isinstance(place, AnyPlace)
+    summary = summarize(place)
+    if summary.problem is not None:
+        _finish_with([summary.problem], as_json, {"problem": summary.problem})
+    identity = ActivationStore.open(place).identity.to_json()
+    if as_json:
+        _print_json(asdict(summary) | {"identity": identity})
+        return
+    click.echo(f"{summary.place}\n{summary.what}")
+    click.echo(f"{_size(summary.bytes)}, {_age(summary.age)}, root {summary.root or 'not sealed'}")
+    for site, n_rows in summary.sites.items():
+        partly = "" if n_rows == summary.rows else f" ({n_rows / summary.rows:.0%})"
+        click.echo(f"  {site}: {n_rows:,} rows{partly}")
+    for name, value in identity.items():
+        click.echo(f"  {name}: {json.dumps(value) if isinstance(value, dict) else value}")
+
+
+@cache.command()
+@_of_caches(-1)
+def verify(places: Sequence[Place], as_json: bool) -> None:
+    """Digest every byte of caches, or of all, and name the files that are not what was written."""
+    from probekit.activations.maintenance import find_damage
+    from probekit.activations.store import ActivationStore
+    from probekit.errors import DamagedError
+
+    found: dict[str, list[dict[str, str]]] = {}
+    for place in places:
+        try:
+            damages = find_damage(ActivationStore.open(place))
+            found[str(place)] = [damage._asdict() for damage in damages]
+        except DamagedError as error:
+            found[str(place)] = [{"file": "", "why": str(error)}]
+        if not as_json and not found[str(place)]:
+            click.echo(f"{place}: whole")
+    bad = [f"{place}/{d['file']}: {d['why']}" for place, all_of in found.items() for d in all_of]
+    if as_json:
+        _print_json(found)
+    _finish_with(bad, as_json, None)
+
+
+@cache.command()
+@_of_caches(1)
+def repair(place: Place, as_json: bool) -> None:
+    """Take away what is damaged, so that the next run makes it again."""
+    from probekit.activations.maintenance import repair as repair_store
+    from probekit.activations.store import ActivationStore
+
+    damages = repair_store(ActivationStore.open(place))
+    if as_json:
+        _print_json([damage._asdict() for damage in damages])
+        return
+    for damage in damages:
+        click.echo(f"{damage.file}: {damage.why}")
+    again = "; run the capture again" if damages else ""
+    click.echo(f"{len(damages)} damaged files were taken away{again}", err=True)
+
+
+@cache.command()
+@click.argument("names", nargs=-1, required=True, metavar="CACHE...")
+@cache_option
+@_json_option
+def rm(names: Sequence[str], cache_root: Place | None, as_json: bool) -> None:
+    """Remove caches."""
+    from probekit.activations.maintenance import find_cache, remove_cache
+
+    places = [find_cache(name, _root(cache_root)) for name in names]
+    left = {str(place): remove_cache(place) for place in places}
+    if as_json:
+        _print_json(left)
+    for place, files in left.items():
+        if files:
+            click.echo(
+                f"warning: {place}: left, as no cache has them: {', '.join(files)}", err=True
+            )
+        elif not as_json:
+            click.echo(f"removed {place}")
+
+
+@cache.command()
+@_of_caches(-1)
+@click.option(
+    "--older-than", type=click.FloatRange(0), metavar="DAYS",
+    help="Also remove caches that were not written for so long.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="With --older-than: only say which ones.")
+def gc(places: Sequence[Place], as_json: bool, older_than: float | None, dry_run: bool) -> None:
+    """Remove what killed writers left behind, in caches or in all; committed rows stay."""
+    from probekit.activations.maintenance import (
+        collect_garbage,
+        is_older,
+        remove_cache,
+        summarize,
+    )
+
+    gone: dict[str, Any] = {}
+    for place in places:
+        summary = summarize(place)
+        if older_than is not None and is_older(summary, older_than):
+            if not dry_run:
+                remove_cache(place)
+            gone[str(place)] = summary.bytes
+        elif summary.problem is None and not dry_run:
+            gone |= {f"{place}/{name}": size for name, size in collect_garbage(place).items()}
+        elif summary.problem is not None:
+            click.echo(f"warning: left as it is: {summary.problem}", err=True)
+    if as_json:
+        _print_json(gone)
+        return
+    for name, size in gone.items():
+        click.echo(f"{'would remove' if dry_run else 'removed'} {name}, {_size(size)}")
+    click.echo(f"{_size(sum(gone.values()))} in all", err=True)
+
+
+@cache.command()
+@_of_caches(1)
+@click.option("--format", "format_", default="npy", show_default=True, help="npy, parquet, zarr.")
+@click.option("--site", "sites", multiple=True, help="Full name; repeatable.  [default: all]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder that gets the files."
+)
+def export(place: Place, as_json: bool, format_: str, sites: tuple[str, ...], out: Path) -> None:
+    """Write the rows of sites for others to read, in the order of the data set."""
+    from probekit.activations.export import export as export_rows
+    from probekit.activations.store import ActivationStore
+
+    paths = export_rows(ActivationStore.open(place), out, format_, sites or None)
+    if as_json:
+        _print_json([str(path) for path in paths])
+        return
+    for path in paths:
+        click.echo(str(path))
+
+
+@cache.command()
+@click.argument("url", type=PlaceType())
+@click.option("--root", "pin", metavar="DIGEST", help="The root digest that it must have.")
+@cache_option
+@_json_option
+def pull(url: Place, pin: str | None, cache_root: Place | None, as_json: bool) -> None:
+    """Copy the cache at URL (or in a folder) to the caches here, every byte digested."""
+    _copy(url, _root(cache_root), pin, as_json)
+
+
+@cache.command()
+@_of_caches(1)
+@click.argument("url", type=PlaceType())
+def push(place: Place, as_json: bool, url: Place) -> None:
+    """Copy a cache to URL/KEY (or a folder), every byte digested."""
+    _copy(place, url, None, as_json)
+
+
+def _copy(source: Place, root: Place, pin: str | None, as_json: bool) -> None:
+    from probekit.activations.exchange import copy_cache
+    from probekit.cli.terminal import watching
+
+    with watching() as watcher:
+        store, copied = copy_cache(source, root, pin=pin, watcher=watcher)
+    digest = store.digest_of(list(store.sites))
+    if as_json:
+        _print_json({"place": str(store.folder), "copied": copied, "root": digest})
+        return
+    click.echo(f"{store.folder}: {copied} shards copied, root {digest}")
+
+
+def _finish_with(bad: Sequence[str], as_json: bool, told: Any) -> None:
+    """End the process with code 1 if something is damaged."""
+    if as_json and told is not None:
+        _print_json(told)
+    for line in () if as_json else bad:
+        click.echo(line)
+    if bad:
+        sys.exit(1)
+
+
+def _line(summary: Summary) -> str:
+    state = summary.problem or summary.what
+    return f"{summary.key}  {_size(summary.bytes):>9}  {_age(summary.age):>12}  {state}"
+
+
+def _size(n_bytes: float) -> str:
+    """Return a size as people read it.
+
+    >>> _size(999), _size(25_300_000)
+    ('999 B', '25.3 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} TB"
+
+
+def _age(seconds: float | None) -> str:
+    """Return an age as people read it.
+
+    >>> _age(30), _age(7_300), _age(3 * 86_400)
+    ('just now', '2 hours ago', '3 days ago')
+    """
+    if seconds is None:
+        return "age unknown"
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        count = int(seconds // size)
+        if count:
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,91 @@
+"""What `test_s3.py` runs where s3fs and moto are: a store on a real S3 server, by several writers.
+
+    python -m tests.activations.s3_session FOLDER
+
+It prints one line for each thing that was found to hold.
+"""
+
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+
+from probekit.activations.exchange import copy_cache
+from probekit.activations.files import LocalFiles
+from probekit.activations.maintenance import caches_in, find_damage, remove_cache, summarize
+from probekit.activations.remote import ObjectFiles
+from probekit.activations.store import ActivationStore
+from probekit.errors import StoreError
+from tests.activations.captures import files as bytes_of
+from tests.activations.small_store import IDENTITY, SITES, Content
+
+ROOT = "s3://bucket/some/caches"
+CONTENT = Content()
+
+
+def write(_):
+    """Write the whole store, beside others."""
+    store = CONTENT.write(ObjectFiles(f"{ROOT}/{IDENTITY.key}"), alone=False)
+    return store.manifest().root
+
+
+def try_to_create(number):
+    """Return whether this one of many made an object."""
+    return ObjectFiles(f"{ROOT}/race").create("x.json", str(number).encode())
+
+
+def tell(line):
+    """Say what was found to hold."""
+    sys.stdout.write(f"{line}\n")
+
+
+def main(folder: Path) -> None:
+    """Start a server, write, race, copy, damage and remove."""
+    import boto3  # here, as pytest reads this file where there is none of them
+    from moto.server import ThreadedMotoServer
+    from s3fs import S3FileSystem
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    os.environ |= {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
+    }  # fmt: skip
+    boto3.client("s3").create_bucket(Bucket="bucket")
+    here = CONTENT.write(LocalFiles(folder / IDENTITY.key))
+    root = here.manifest().root
+
+    assert ObjectFiles(f"{ROOT}/{IDENTITY.key}").is_exclusive
+    tell("conditional create")
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert sum(pool.map(try_to_create, range(8), chunksize=1)) == 1
+        tell("one of eight creators wins")
+        assert pool.map(write, range(2), chunksize=1) == [root, root]
+    tell("two writers, one root digest")
+
+    url = f"{ROOT}/{IDENTITY.key}"
+    store = ActivationStore.open(url, root=root)
+    assert all((store.read(site) == CONTENT.values[site]).all() for site in SITES)
+    assert find_damage(store) == []
+    assert caches_in(ROOT) == [url]
+    assert summarize(url).age < 1000
+    pulled, copied = copy_cache(url, folder / "pulled", pin=root)
+    assert copied == 4
+    assert bytes_of(pulled.folder) == bytes_of(folder / IDENTITY.key)
+    tell("read, verified and pulled")
+
+    assert remove_cache(url) == []
+    assert caches_in(ROOT) == []
+    tell("removed")
+    os.environ["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
+    S3FileSystem.clear_instance_cache()
+    try:
+        ActivationStore.open("s3://elsewhere/key")
+    except StoreError as error:
+        tell(f"an unreachable server is told: {error}")
+    server.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

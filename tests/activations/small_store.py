@@ -1,0 +1,90 @@
+"""A store of known numbers, written without a model, for tests that write it hundreds of times."""
+
+import contextlib
+
+import numpy as np
+
+from probekit.activations.committed import MANIFEST
+from probekit.activations.files import LocalFiles
+from probekit.activations.identity import Identity
+from probekit.activations.records import ShardRecord
+from probekit.activations.store import ActivationStore
+from probekit.data.positions import RowPlan
+from probekit.errors import MissingError
+from tests.activations.captures import files as bytes_of
+
+SITES = ("blocks.0.hook_resid_pre", "hook_embed")
+IDENTITY = Identity(
+    weights="w", config={"n_layer": 1}, tokenizer="t", tokens="s", rows="r", dtype="float32",
+    compute="float32", device="cpu", torch="2", code="c",
+)  # fmt: skip
+CREATED, SEALED = "created", "sealed"
+
+
+class Content:
+    """The rows of a small store: so many shards of so many rows, and so many numbers in a row."""
+
+    def __init__(self, n_shards=2, n_rows=3, width=2, sites=SITES):
+        self.sites = sites
+        n = n_shards * n_rows
+        order = np.random.default_rng(0).permutation(n)
+        self.shards = np.split(order, n_shards)
+        self.plan = RowPlan(np.arange(n), np.zeros(n, dtype=np.int64), np.arange(n + 1))
+        generator = np.random.default_rng(1)
+        self.values = {site: generator.normal(size=(n, width)).astype(np.float32) for site in sites}
+
+    def create(self, files):
+        return ActivationStore.create(files, IDENTITY, self.plan, self.shards)
+
+    def write(self, files, done=lambda what: None, *, alone=True):
+        """Write what is missing, and tell of everything that is promised to stay."""
+        store = self.create(files)
+        done(CREATED)
+        with store.locked(lambda _: None) if alone else contextlib.nullcontext():
+            store.sweep()
+            for site in self.sites:
+                for shard in store.missing(site):
+                    with store.writing([site], shard) as writers:
+                        rows = self.values[site][self.shards[shard]]
+                        for part in np.array_split(rows, 2):
+                            writers[site].append(part)
+                    done((site, shard))
+            store.seal()
+            done(SEALED)
+        return store
+
+    def expected(self, folder):
+        """The bytes of a store that was written in peace."""
+        self.write(LocalFiles(folder))
+        return bytes_of(folder)
+
+    def check(self, folder, done, expected):
+        """Require that everything told of is there, nothing false is, and work can go on."""
+        self.check_readable(folder, done)
+        self.write(LocalFiles(folder))
+        assert bytes_of(folder) == expected
+        assert not [path for path in folder.rglob(".*") if not path.name.startswith(".lock")]
+
+    def check_readable(self, folder, done):
+        """Require that everything told of is there, and nothing false is."""
+        try:
+            store = ActivationStore.open(LocalFiles(folder))
+        except MissingError:
+            assert not done
+            return
+        store.verify()
+        for site in self.sites:
+            records = store.records(site)
+            for path in (folder / site).glob("0*.json"):
+                record = ShardRecord.unpack(path.read_bytes(), path.name)
+                assert records.get(record.shard) == record, "a record came before its rows"
+            told = {shard for name, shard in done - {CREATED, SEALED} if name == site}
+            assert told <= records.keys(), "what was committed is lost"
+            if records:
+                rows = store.rows_at(site)
+                found = store.read(site, rows, partial=True)
+                assert np.array_equal(found, self.values[site][rows])
+        if SEALED in done:
+            assert (folder / MANIFEST).exists()
+            assert store.is_sealed
+            assert store.sites == self.sites

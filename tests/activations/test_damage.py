@@ -1,0 +1,356 @@
+"""What disks, people and strangers do to files: all of it is found, none of it is served."""
+
+import dataclasses
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from probekit.activations.files import LocalFiles, checked
+from probekit.activations.layout import Kind, header
+from probekit.activations.maintenance import find_damage, repair, summarize
+from probekit.activations.records import ShardRecord
+from probekit.activations.sealed import FORMAT, seal
+from probekit.activations.store import ActivationStore
+from probekit.errors import (
+    ConfigError,
+    DamagedError,
+    StoreError,
+    StoreMismatchError,
+    UnknownNameError,
+)
+from tests.activations.captures import files as bytes_of
+from tests.activations.captures import record_file, shard_file
+from tests.activations.small_store import IDENTITY, SITES, Content
+
+CONTENT = Content()
+SITE = SITES[0]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A finished small store."""
+    CONTENT.write(LocalFiles(tmp_path / "key"))
+    return tmp_path / "key"
+
+
+FILES = {
+    "spec": lambda folder: folder / "spec.json",
+    "layout": lambda folder: folder / "rows.safetensors",
+    "record": lambda folder: record_file(folder, SITE, 1),
+    "rows": lambda folder: shard_file(folder, SITE, 1),
+    "manifest": lambda folder: folder / "manifest.json",
+}
+
+
+def complaints(folder):
+    """The names of the damaged files, as `verify` finds them."""
+    try:
+        store = ActivationStore.open(folder)
+    except DamagedError:
+        return {"spec.json"}
+    return {damage.file for damage in find_damage(store)}
+
+
+@pytest.mark.parametrize("which", FILES)
+def test_every_flipped_bit_of_every_file_is_found(folder, which):
+    path = FILES[which](folder)
+    whole = path.read_bytes()
+    assert complaints(folder) == set()
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << (place % 8)
+        path.write_bytes(changed)
+        assert str(path.relative_to(folder)) in complaints(folder), place
+    path.write_bytes(whole)
+    assert complaints(folder) == set()
+
+
+@pytest.mark.parametrize("which", FILES)
+def test_every_truncation_is_found_and_mended(folder, which):
+    path = FILES[which](folder)
+    expected = bytes_of(folder)
+    whole = path.read_bytes()
+    for size in (0, 1, 8, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        assert str(path.relative_to(folder)) in complaints(folder), size
+    if which == "spec":
+        path.write_bytes(whole)
+        return
+    repair(ActivationStore.open(folder))
+    CONTENT.write(LocalFiles(folder))
+    assert bytes_of(folder) == expected
+
+
+def test_lost_files_are_found(folder):
+    for which in ("layout", "record", "rows"):
+        path = FILES[which](folder)
+        path.rename(folder / "aside")
+        assert str(path.relative_to(folder)) in complaints(folder)
+        (folder / "aside").rename(path)
+
+
+HEADERS = {
+    "absurd length": (2**63).to_bytes(8, "little"),
+    "length of the whole": (152).to_bytes(8, "little"),
+    "duplicate keys": b'{"rows":{"dtype":"F32"},"rows":{"dtype":"F16"}}',
+    "overlap": b'{"rows":{"dtype":"F32","shape":[3,2],"data_offsets":[0,24]},"x":[0,24]}',
+    "other shape": header({"rows": Kind("F32", (2, 3))})[8:],
+    "other type": header({"rows": Kind("I64", (3, 1))})[8:],
+}
+
+
+@pytest.mark.parametrize("damage", HEADERS)
+def test_a_header_that_is_not_ours_is_never_followed(folder, damage):
+    path = FILES["rows"](folder)
+    content = bytearray(path.read_bytes())
+    start = 0 if "length" in damage else 8
+    content[start : start + len(HEADERS[damage])] = HEADERS[damage]
+    path.write_bytes(content[: len(path.read_bytes())])
+    with pytest.raises(DamagedError, match="header"):
+        ActivationStore.open(folder, mapped=True).read(SITE)
+    with pytest.raises(DamagedError, match="header"):
+        ActivationStore.open(folder, mapped=False).read(SITE)
+    assert str(path.relative_to(folder)) in complaints(folder)
+
+
+@pytest.mark.parametrize("make", [
+    lambda path, aside: path.symlink_to(aside),
+    lambda path, aside: os.mkfifo(path),
+    lambda path, aside: path.mkdir(),
+], ids=["link", "fifo", "folder"])  # fmt: skip
+@pytest.mark.parametrize("which", FILES)
+def test_what_is_no_file_is_refused_at_once(folder, which, make):
+    path = FILES[which](folder)
+    aside = folder.parent / "aside"
+    path.rename(aside)
+    make(path, aside)
+    if which not in ("spec", "manifest"):
+        with pytest.raises((StoreError, UnknownNameError)):
+            ActivationStore.open(folder).read(SITE)
+    assert complaints(folder)
+
+
+def reseal(path, **changes):
+    content = json.loads(path.read_text())
+    del content["seal"], content["format"]
+    path.write_bytes(seal(content | changes))
+
+
+@pytest.mark.parametrize("changes", [
+    {"site": "../../elsewhere"},
+    {"digest": "../../../elsewhere"},
+    {"shape": [3, -2]},
+    {"shape": [3, 2**62]},
+    {"shape": []},
+    {"shape": [3, "2"]},
+    {"dtype": "I64"},
+    {"dtype": "../F32"},
+    {"shard": 0},
+    {"store": "another"},
+    {"more": 1},
+], ids=str)  # fmt: skip
+def test_a_record_that_leads_astray_commits_nothing(folder, changes):
+    path = FILES["record"](folder)
+    reseal(path, **changes)
+    store = ActivationStore.open(folder)
+    assert store.missing(SITE) == (1,)
+    assert complaints(folder)
+    with pytest.raises(UnknownNameError, match="3 of 6 rows are there"):
+        store.read(SITE)
+    expected = bytes_of(folder)
+    CONTENT.write(LocalFiles(folder))
+    assert ActivationStore.open(folder).missing(SITE) == ()
+    assert bytes_of(folder) != expected
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a\\b", "a\0b"])
+def test_no_name_leads_out_of_a_cache(folder, name):
+    with pytest.raises(DamagedError, match="no name of a file"):
+        checked(name)
+    with pytest.raises((DamagedError, UnknownNameError)):
+        ActivationStore.open(folder).read(name)
+
+
+@pytest.mark.parametrize("which", ["spec", "record", "manifest"])
+def test_a_file_of_a_future_format_is_refused_and_kept(folder, which):
+    path = FILES[which](folder)
+    path.write_text(json.dumps({"format": FORMAT + 1, "content": "of tomorrow"}))
+    future = path.read_bytes()
+    with pytest.raises(StoreError, match="newer one"):
+        find_damage(ActivationStore.open(folder))
+    with pytest.raises(StoreError, match=f"format {FORMAT + 1}"):
+        CONTENT.write(LocalFiles(folder))
+    assert path.read_bytes() == future
+
+
+def test_two_caches_of_the_same_name_are_never_mixed(tmp_path, folder):
+    other = dataclasses.replace(IDENTITY, weights="others")
+    with pytest.raises(StoreMismatchError, match="weights: there 'w', here 'others'"):
+        ActivationStore.create(LocalFiles(folder), other, CONTENT.plan, CONTENT.shards)
+    moved = Content(n_shards=3, n_rows=2)
+    with pytest.raises(StoreMismatchError, match="layout"):
+        moved.create(LocalFiles(folder))
+
+
+def test_a_folder_that_is_deleted_under_the_run_is_told(tmp_path):
+    store = CONTENT.create(LocalFiles(tmp_path / "key"))
+    rows = CONTENT.values[SITE][store.shards[0]]
+
+    def deleted_while_written():
+        with store.writing([SITE], 0) as writers:
+            shutil.rmtree(tmp_path / "key")
+            writers[SITE].append(rows)
+
+    with pytest.raises(StoreError, match="No such file"):
+        deleted_while_written()
+    with pytest.raises(StoreError, match="Cannot write"):
+        store.commit(SITES[1], 0, rows)
+    assert not (tmp_path / "key").exists()
+
+
+def as_somebody_else(work):
+    """Run in a process that may not write whatever it likes, as root may."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            if os.getuid() == 0:
+                os.setuid(65534)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_read_only_folder_is_read_and_refuses_writers(folder):
+    folder.parent.chmod(0o755)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+
+    def work():
+        store = ActivationStore.open(folder)
+        store.verify()
+        assert np.array_equal(store.read(SITE), CONTENT.values[SITE])
+        with pytest.raises(StoreError, match=r"Cannot write .*: Permission denied"):
+            store.commit(SITE, 0, CONTENT.values[SITE][:3])
+
+    assert as_somebody_else(work) == 0
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755)
+
+
+def test_a_full_disk_keeps_what_was_committed(tmp_path):
+    """A real one: a small tmpfs where we may mount, else a limit on the size of files."""
+    content = Content(n_shards=12, n_rows=32, width=64)
+    expected = content.expected(tmp_path / "peace")
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(small)]
+    is_mounted = os.getuid() == 0 and subprocess.run(mount, check=False).returncode == 0
+    done = set()
+
+    def work():
+        if not is_mounted:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+        with pytest.raises(StoreError, match=r"Cannot write .* What is there stays valid"):
+            content.write(LocalFiles(small / "key"), done.add)
+
+    try:
+        if is_mounted:
+            work()
+            assert len(done) > 3
+        else:
+            assert as_somebody_else(work) == 0
+        content.check_readable(small / "key", done)
+        assert not list((small / "key").rglob("*/.*"))
+        shutil.copytree(small / "key", tmp_path / "key")
+    finally:
+        if is_mounted:
+            subprocess.run(["umount", str(small)], check=True)
+    content.check(tmp_path / "key", done, expected)
+
+
+@pytest.mark.parametrize("now", [0.0, 4e9])
+def test_clocks_that_jump_change_nothing(tmp_path, folder, monkeypatch, now):
+    expected = bytes_of(folder)
+    for path in folder.rglob("*"):
+        os.utime(path, (now, now))
+    monkeypatch.setattr(time, "time", lambda: 4e9 - now)
+    record_file(folder, SITE, 0).unlink()
+    CONTENT.write(LocalFiles(folder))
+    assert bytes_of(folder) == expected
+    assert complaints(folder) == set()
+    assert summarize(folder).age >= 0
+
+
+def test_a_strangers_cache_is_pinned_by_its_root(folder):
+    root = ActivationStore.open(folder).manifest().root
+    assert np.array_equal(ActivationStore.open(folder, root=root).read(SITE), CONTENT.values[SITE])
+    with pytest.raises(StoreMismatchError, match=f"has the root digest {root}, not abc"):
+        ActivationStore.open(folder, root="abc")
+    path = FILES["rows"](folder)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    ActivationStore.open(folder).read(SITE)  # sizes are right, which is all that is looked at
+    with pytest.raises(DamagedError, match="digest"):
+        ActivationStore.open(folder, root=root).read(SITE)
+
+
+def test_a_stranger_who_forges_a_record_as_well_is_found_out(folder):
+    root = ActivationStore.open(folder).manifest().root
+    values = CONTENT.values[SITE] + 1
+    store = ActivationStore.open(folder)
+    for shard in (0, 1):
+        record_file(folder, SITE, shard).unlink()
+        store.commit(SITE, shard, values[store.shards[shard]])
+    with pytest.raises(DamagedError, match="not those that were sealed"):
+        ActivationStore.open(folder, root=root).read(SITE)
+    store.seal()
+    with pytest.raises(StoreMismatchError):
+        ActivationStore.open(folder, root=root)
+
+
+def test_a_partial_cache_is_read_only_when_asked_for(tmp_path):
+    store = CONTENT.create(LocalFiles(tmp_path / "key"))
+    rows = store.shards[1]
+    store.commit(SITE, 1, CONTENT.values[SITE][rows])
+    with pytest.raises(UnknownNameError, match=r"3 of 6 rows are there \(50%\)"):
+        store.read(SITE)
+    assert sorted(rows) == store.rows_at(SITE).tolist()
+    assert np.array_equal(store.read(SITE, partial=True), CONTENT.values[SITE][np.sort(rows)])
+    assert np.array_equal(store.read(SITE, rows, partial=True), CONTENT.values[SITE][rows])
+    with pytest.raises(UnknownNameError, match="50%"):
+        store.read(SITE, store.shards[0], partial=True)
+    with pytest.raises(UnknownNameError):
+        store.read(SITES[1], partial=True)
+
+
+def test_a_shard_takes_its_rows_and_no_others(tmp_path):
+    store = CONTENT.create(LocalFiles(tmp_path / "key"))
+    rows = CONTENT.values[SITE][:3]
+
+    def write(parts):
+        with store.writing([SITE], 0) as writers:
+            for part in parts:
+                writers[SITE].append(part)
+
+    for parts in ([rows[:2]], [rows, rows[:1]], [rows[:1], rows[1:, :1]], [rows.astype("f8")], []):
+        with pytest.raises(ConfigError):
+            write(parts)
+    assert store.missing(SITE) == (0, 1)
+    assert not list(tmp_path.rglob("*.safetensors.*"))
+
+
+def test_a_record_says_all_that_its_file_is():
+    record = ShardRecord("k", "hook_embed", 0, "F16", (4, 3), "0" * 64)
+    assert record.size == len(header({"rows": Kind("F16", (4, 3))})) + 24

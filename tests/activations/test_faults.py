@@ -1,0 +1,133 @@
+"""Kills and errors: before and at every call on the disk in turn, and at random moments."""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import time
+from functools import partial
+
+import pytest
+
+from probekit.activations.files import LocalFiles
+from probekit.errors import StoreError
+from tests.activations.captures import files as bytes_of
+from tests.activations.disks import WatchedDisk, failing, killing, writing_short
+from tests.activations.small_store import CREATED, SEALED, Content
+
+CONTENT = Content()
+# Kills that found a writer at work. PROBEKIT_KILLS=200 takes a minute or two.
+N_KILLS = int(os.environ.get("PROBEKIT_KILLS", "60"))
+
+
+def n_calls(folder):
+    """How many calls on the disk an undisturbed run makes."""
+    disk = WatchedDisk()
+    CONTENT.write(LocalFiles(folder, disk=disk))
+    return len(disk.calls)
+
+
+@pytest.fixture
+def expected(tmp_path):
+    return CONTENT.expected(tmp_path / "peace")
+
+
+def in_a_child(work):
+    """Start a process that tells through a pipe what it was promised; return it and the pipe."""
+    out, into = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(into)
+        return child, out
+    try:  # pytest must not go on in the child
+        work(lambda what: os.write(into, f"{what!r}\n".encode()))
+    finally:
+        os._exit(0)
+
+
+def what_it_told(pipe):
+    with os.fdopen(pipe) as told:
+        names = {repr(CREATED): CREATED, repr(SEALED): SEALED}
+        lines = told.read().splitlines()
+    promised = {repr((site, n)): (site, n) for site in Content().sites for n in range(20)}
+    return {(names | promised)[line] for line in lines}
+
+
+def test_a_kill_before_each_call(tmp_path, expected):
+    n_kills, folder = 0, tmp_path / "killed"
+    for at in range(n_calls(tmp_path / "counted")):
+        child, pipe = in_a_child(partial(CONTENT.write, LocalFiles(folder, disk=killing(at))))
+        done = what_it_told(pipe)
+        n_kills += os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        CONTENT.check(folder, done, expected)
+        shutil.rmtree(folder)
+    assert n_kills == at + 1 > 100
+
+
+@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EACCES])
+def test_an_error_at_each_call(tmp_path, expected, code, for_good):
+    n_errors = 0
+    for at in range(n_calls(tmp_path / "counted")):
+        folder = tmp_path / "failed"
+        done = set()
+        try:
+            CONTENT.write(LocalFiles(folder, disk=failing(at, code, for_good=for_good)), done.add)
+        except StoreError as error:
+            n_errors += str(folder) in str(error)
+        CONTENT.check(folder, done, expected)
+        shutil.rmtree(folder)
+    # The rest fell on what is done in passing: removing drafts that got their name, closing.
+    assert n_errors > at / 2
+
+
+def test_a_short_write_at_each_write(tmp_path, expected):
+    for at in range(n_calls(tmp_path / "counted")):
+        folder = tmp_path / "short"
+        CONTENT.write(LocalFiles(folder, disk=writing_short(at)))
+        assert bytes_of(folder) == expected
+        shutil.rmtree(folder)
+
+
+def test_kills_at_random_moments_some_with_two_writers(tmp_path):
+    content = Content(n_shards=8, n_rows=16, width=300)
+    expected = content.expected(tmp_path / "peace")
+    moments = random.Random(5)
+    began = time.perf_counter()
+    content.write(LocalFiles(tmp_path / "timed"))
+    whole = time.perf_counter() - began
+    folder = tmp_path / "killed"
+    n_kills = n_pairs = 0
+    while n_kills < N_KILLS:
+        pair = moments.random() < 0.4
+        work = [
+            in_a_child(partial(content.write, LocalFiles(folder), alone=not pair))
+            for _ in range(1 + pair)
+        ]
+        time.sleep(moments.uniform(0, whole))
+        done, killed = set(), 0
+        for child, pipe in work:
+            os.kill(child, signal.SIGKILL)
+            killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])  # else it had come to its end
+            done |= what_it_told(pipe)
+        n_kills += killed
+        n_pairs += killed == 2
+        content.check_readable(folder, done)
+        if SEALED in done:
+            content.check(folder, done, expected)
+            shutil.rmtree(folder)
+    assert n_pairs >= N_KILLS / 40
+    content.check(folder, set(), expected)
+
+
+def test_the_first_committer_wins_and_the_others_rows_are_dropped(tmp_path):
+    store = CONTENT.create(LocalFiles(tmp_path / "both"))
+    site, rows = CONTENT.sites[0], store.shards[1]
+    first, second = CONTENT.values[site][rows], CONTENT.values[site][rows] + 1
+    with store.writing([site], 1) as slow:
+        slow[site].append(second)  # another machine, whose last bits differ
+        store.commit(site, 1, first)
+    store.verify()
+    assert (store.read(site, rows, partial=True) == first).all()
+    assert len(list((store.folder / site).iterdir())) == 2
