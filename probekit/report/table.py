@@ -137,9 +137,8 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     rows["part"] = component.mask(component.isin(RESIDUAL_STREAM), "residual stream")
     rows["line"] = rows["part"]
     for axis, numbers in {"head": rows["head"], "neuron": names["neuron"]}.items():
-        rows["line"] += (
-            numbers.astype(float).map(f" {axis} {{:.0f}}".format).mask(numbers.isna(), "")
-        )
+        told = numbers.astype(float).map(f" {axis} {{:.0f}}".format).mask(numbers.isna(), "")
+        rows["line"] += told.astype(str)  # of no rows, pandas would not know
     return rows.sort_values("depth", kind="stable")
 
 
