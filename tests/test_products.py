@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.func import grad, jacfwd, jvp, vmap
 
 from probekit import products
 from probekit.model.linear import Linear
@@ -27,13 +28,50 @@ def test_views_are_read_as_what_they_show():
     torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
 
 
-@pytest.mark.parametrize("trained", ["input", "weight"])
+def test_onednn_is_found_where_torch_has_it():
+    assert (products._ONEDNN is not None) == torch.backends.mkldnn.is_available()
+
+
+@pytest.mark.parametrize("trained", ["input", "weight", "bias"])
 def test_what_is_trained_has_its_gradient(trained):
-    layer = Linear(3, 2).requires_grad_(trained == "weight")
-    x = torch.ones(4, 3, requires_grad=trained == "input")
-    layer(x).sum().backward()
-    expected = layer.weight.sum(0).expand(4, 3) if trained == "input" else torch.full((2, 3), 4.0)
-    torch.testing.assert_close(x.grad if trained == "input" else layer.weight.grad, expected)
+    layer = Linear(3, 2).requires_grad_(False)
+    tensors = {"input": torch.ones(4, 3), "weight": layer.weight, "bias": layer.bias}
+    expected = {
+        "input": layer.weight.sum(0).expand(4, 3),
+        "weight": torch.full((2, 3), 4.0),
+        "bias": torch.full((2,), 4.0),
+    }
+    asked = tensors[trained].requires_grad_()
+    layer(tensors["input"]).sum().backward()
+    torch.testing.assert_close(asked.grad, expected[trained])
+
+
+# torch compiles what it needs of forward mode in a way that it has itself deprecated.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("is_grad_enabled", [True, False])
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["input", "weight", "bias"])
+def test_forward_derivatives_are_those_of_torch(place, is_grad_enabled):
+    tensors = [torch.randn(shape) for shape in ((4, 3), (2, 3), (2,))]
+
+    def derivatives(product):
+        def of_one(value):
+            return product(*tensors[:place], value, *tensors[place + 1 :])
+
+        at, along = tensors[place], torch.ones_like(tensors[place])
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(at, along)
+            tangent = torch.autograd.forward_ad.unpack_dual(of_one(dual)).tangent
+        return tangent, jvp(of_one, (at,), (along,))[1], jacfwd(of_one)(at)
+
+    with torch.set_grad_enabled(is_grad_enabled):
+        for found, expected in zip(derivatives(linear), derivatives(F.linear), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
+def test_a_gradient_through_vmap_is_there():
+    x, weight = torch.randn(4, 3), torch.randn(2, 3)
+    found = grad(lambda x: vmap(lambda row: linear(row, weight))(x).sum())(x)
+    torch.testing.assert_close(found, weight.sum(0).expand(4, 3))
 
 
 def test_without_onednn_it_is_torch_s_own(monkeypatch):

@@ -25,6 +25,7 @@ def summarise(tensors: Iterable[tuple[str, Tensor]]) -> pd.DataFrame:
     """Return a row for each tensor: name, shape, dtype, mean, std, norm, least, most.
 
     The norm is the root of the sum of squares, std that of the population; sums are in float64.
+    A tensor without numbers has NaN for all of them but the norm.
 
     >>> rows = summarise([("wpe.weight", torch.tensor([[3.0, -4.0]]))])
     >>> rows[["mean", "std", "norm"]].iloc[0].tolist()
@@ -37,13 +38,14 @@ def _row(name: str, tensor: Tensor) -> dict[str, object]:
     wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
     mean = float(wide.mean(dtype=torch.float64))
     norm = float(torch.linalg.vector_norm(wide, dtype=torch.float64))
-    least, most = torch.aminmax(wide)
+    n = tensor.numel()
+    least, most = torch.aminmax(wide) if n else (math.nan, math.nan)
     return {
         "name": name,
         "shape": tuple(tensor.shape),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "mean": mean,
-        "std": math.sqrt(max(norm**2 / tensor.numel() - mean**2, 0.0)),
+        "std": math.sqrt(max(norm**2 / n - mean**2, 0.0)) if n else math.nan,
         "norm": norm,
         "least": float(least),
         "most": float(most),

@@ -15,14 +15,14 @@ import click
     help="Drawn as a curve; repeatable.  [default, of wpe.weight: 150, 200, 250]",
 )  # fmt: skip
 @click.option(
-    "--corner", type=click.IntRange(1, 2000), default=300, show_default=True,
-    help="Rows and columns drawn of a matrix that is too large to be drawn in full.",
+    "--corner", type=click.IntRange(1, 2000),
+    help="Rows and columns drawn of a matrix too large to be drawn in full.  [default: 300]",
 )  # fmt: skip
 @click.option("--n-head", type=click.IntRange(1), help="Where no config.json tells it.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The page to write.")
 def weights(
-    model: str, tensor: str | None, columns: tuple[int, ...], corner: int, n_head: int | None,
-    out: Path,
+    model: str, tensor: str | None, columns: tuple[int, ...], corner: int | None,
+    n_head: int | None, out: Path,
 ) -> None:  # fmt: skip
     """Look at weights: all tensors of a model in a table, or one of them drawn."""
     from probekit.pipeline.weights import write_weights_page

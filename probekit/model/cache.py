@@ -29,7 +29,8 @@ class Recording:
     """A tap that keeps every value it sees over several forward passes that follow one another.
 
     Generation with it gives what one pass over all of the text would give, except for the last new
-    token, which no pass has read.
+    token, which no pass has read. Generation that slides refuses it: windows that overlap cannot be
+    joined.
 
     >>> from probekit import GPT2, generate
     >>> model, tokens, record = GPT2.from_pretrained("mini"), torch.tensor([[5, 6, 7]]), Recording()

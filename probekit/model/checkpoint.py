@@ -13,6 +13,9 @@ from probekit.model.openai import HPARAMS, open_openai
 from probekit.model.sources import WEIGHT_FILES
 from probekit.model.stored import StoredTensor
 
+# Any of these makes a folder a checkpoint; the first that is there is read.
+CHECKPOINT_FILES = (*WEIGHT_FILES, HPARAMS)
+
 # Buffers of old checkpoints that hold the causal mask, no weights.
 _MASK_BUFFER = re.compile(r"^h\.\d+\.attn\.(masked_)?bias$")
 
@@ -47,13 +50,12 @@ def open_checkpoint(source: Path) -> Checkpoint:
 
 
 def _weight_file(folder: Path) -> Path:
-    names = (*WEIGHT_FILES, HPARAMS)
-    for name in names:
+    for name in CHECKPOINT_FILES:
         if (folder / name).is_file():
             return folder / name
     there = sorted(path.name for path in folder.glob("*.safetensors"))
     raise MissingError(
-        f"{folder} has neither {' nor '.join(names)}."
+        f"{folder} has neither {' nor '.join(CHECKPOINT_FILES)}."
         + f" It has {', '.join(there)}: rename it where it is the whole model." * bool(there)
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from probekit.errors import CheckpointError, ConfigError, MissingError
+from probekit.model.json_files import read_json
 
 # Far beyond any GPT-2: a typing error, not a size.
 MAX_SIZE = 10**7
@@ -45,11 +45,13 @@ class GPT2Config:
     bias: bool = True  # of linear maps and layer norms
     qkv_bias: bool | None = None  # of c_attn; None means as `bias`
     tie_word_embeddings: bool = True  # the unembedding is the token embedding
+    # Nothing is computed of these two: they are kept for those who open what we save.
+    bos_token_id: int | list[int] | None = field(default=None, compare=False)
+    eos_token_id: int | list[int] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n_inner, int | None):
-            raise ConfigError(f"n_inner must be a positive integer, not {self.n_inner!r}.")
-        for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "d_mlp"):
+        sizes = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
+        for name in sizes if self.n_inner is None else (*sizes, "n_inner"):
             size, most = getattr(self, name), MAX_LAYERS if name == "n_layer" else MAX_SIZE
             if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= most:
                 raise ConfigError(
@@ -109,8 +111,8 @@ class GPT2Config:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dictionary, as they stand in a hub config.json."""
-        return asdict(self)
+        """Return the sizes and switches as a plain dictionary, under the keys of config.json."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
 
 
 def is_number(value: object) -> bool:
@@ -148,26 +150,19 @@ def read_config(folder: Path) -> GPT2Config:
         CheckpointError: it is not JSON, or describes a network that gpt2.py does not compute.
     """
     path = folder / "config.json"
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    if not path.exists():
         raise MissingError(
             f"{folder} has no config.json; a model folder holds config.json beside "
             "model.safetensors or pytorch_model.bin."
-        ) from error
-    except OSError as error:
-        raise MissingError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(entries, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, not a {type(entries).__name__}.")
+        )
+    entries = read_json(path)
     for key, allowed in _REQUIRED.items():
         if entries.get(key, allowed[0]) not in allowed:
             raise CheckpointError(
                 f"{path}: {key} is {entries[key]!r}; probekit's GPT-2 computes "
                 f"{' or '.join(map(repr, allowed))} only."
             )
-    known = {field.name for field in fields(GPT2Config)}
+    known = {entry.name for entry in fields(GPT2Config)}
     try:
         return GPT2Config(**{key: value for key, value in entries.items() if key in known})
     except ConfigError as error:

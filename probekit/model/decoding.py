@@ -13,6 +13,9 @@ from torch import Tensor
 from probekit.errors import ConfigError, DataError
 from probekit.model.config import GPT2Config, is_number
 
+# Each entry of a seed is one word of 32 bits, so that no two lists of them are the same words.
+MAX_SEED = 2**32 - 1
+
 # Says of the new ids of one row whether it is at its end.
 Stop = Callable[[Sequence[int]], bool]
 
@@ -29,8 +32,8 @@ class Decoding:
         top_p: draw among the fewest most probable tokens whose probabilities, after temperature
             and top_k, sum to p or more.
         num_samples: how many continuations each prompt gets.
-        seed: of the draws. They depend on it, on the tokens of the prompt and on the number of the
-            sample alone: not on what else is in the batch.
+        seed: of the draws, below 2^32. They depend on it, on the tokens of the prompt and on the
+            number of the sample alone: not on what else is in the batch.
         stop: says of the new ids of a row whether it is at its end.
         slide: beyond the context, let the earliest tokens go instead of refusing. Each token then
             takes a full pass over the context, for the positions of all tokens move.
@@ -51,7 +54,7 @@ class Decoding:
     def __post_init__(self) -> None:
         _check_whole("max_new_tokens", self.max_new_tokens, least=1)
         _check_whole("num_samples", self.num_samples, least=1)
-        _check_whole("seed", self.seed, least=0)
+        _check_whole("seed", self.seed, least=0, most=MAX_SEED)
         if self.top_k is not None:
             _check_whole("top_k", self.top_k, least=1)
         if not is_number(self.temperature) or not 0 <= self.temperature < math.inf:
@@ -77,33 +80,43 @@ class Decoding:
             f"of {config.n_positions}: {mend}, or slide, which lets the earliest tokens go."
         )
 
-    def draws(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Return a uniform number for each row and new token, shape [batch * num_samples new].
+    def generators(self, prompts: Sequence[Sequence[int]]) -> list[np.random.Generator]:
+        """Return what draws for each row, one number a step; nothing where nothing is drawn.
 
         The samples of a prompt stand one after another.
+
+        >>> len(Decoding(1, temperature=1, num_samples=2).generators([[5, 6], [7]]))
+        4
         """
-        rows = [
-            np.random.default_rng([self.seed, sample, *prompt]).random(self.max_new_tokens)
+        if self.temperature == 0:
+            return []
+        # numpy fills short lists with zeros: without its length, [5] would draw as [5, 0].
+        return [
+            np.random.default_rng([self.seed, sample, len(prompt), *prompt])
             for prompt in prompts
             for sample in range(self.num_samples)
         ]
-        return torch.from_numpy(np.stack(rows))
 
     def choose(self, logits: Tensor, draws: Tensor) -> Tensor:
         """Return a token for each row, shape [batch].
 
         Args:
             logits: shape [batch d_vocab].
-            draws: uniform in [0, 1), shape [batch].
+            draws: uniform in [0, 1), shape [batch]; not looked at when temperature is 0.
 
         >>> logits = torch.tensor([[0.0, 3.0, 2.9, 0.0]])
         >>> Decoding(1, temperature=1, top_k=2).choose(logits, torch.tensor([0.99]))
         tensor([2])
+
+        Raises:
+            DataError: a row has a logit that is NaN or inf, or none above -inf.
         """
+        best = logits.amax(-1, keepdim=True)
+        self._check_finite(best[:, 0])
         if self.temperature == 0:
             return logits.argmax(-1)
         # The best at 0: a small temperature then makes the others -inf, and none of them NaN.
-        scaled = (logits - logits.amax(-1, keepdim=True)).double() / self.temperature
+        scaled = (logits - best).double() / self.temperature
         if self.top_k is not None:
             scaled = keep_top_k(scaled, self.top_k)
         if self.top_p is not None:
@@ -111,6 +124,19 @@ class Decoding:
         sums = scaled.softmax(-1).cumsum(-1)
         # The first token whose sum is beyond the draw: one of probability 0 never is.
         return torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True)[:, 0]
+
+    def _check_finite(self, best: Tensor) -> None:
+        # NaN is the largest of all, and -inf the best of a row that has nothing else.
+        if bool(best.isfinite().all()):
+            return
+        row = int((~best.isfinite()).nonzero()[0])
+        prompt, sample = (number + 1 for number in divmod(row, self.num_samples))
+        raise DataError(
+            f"The logits of prompt {prompt}, sample {sample} are not finite (the largest is "
+            f"{best[row].item()}), so no token can be chosen. A tap that returns NaN or inf does "
+            "that, and so do float16 weights whose values overflow: look at the tap, or load the "
+            "model in float32 or bfloat16."
+        )
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
@@ -138,6 +164,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(outside.scatter(1, order, outside), -torch.inf)
 
 
-def _check_whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name} must be a whole number of {least} or more, not {value!r}.")
+def _check_whole(name: str, value: object, least: int, most: float = math.inf) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        allowed = f"of {least} or more" if most == math.inf else f"from {least} to {most}"
+        raise ConfigError(f"{name} must be a whole number {allowed}, not {value!r}.")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
+from probekit.model.cache import Recording
 from probekit.model.decoding import Decoding, Stop
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import check_tokens
@@ -48,8 +49,8 @@ def generate(
         top_k: draw among the k most probable tokens only.
         top_p: draw among the fewest most probable tokens whose probabilities sum to p only.
         num_samples: how many continuations each prompt gets.
-        seed: of the draws. They depend on it, the prompt and the number of the sample: the same
-            prompt gets the same tokens whatever else is in the batch.
+        seed: of the draws, below 2^32. They depend on it, the prompt and the number of the sample:
+            the same prompt gets the same tokens whatever else is in the batch.
         stop: says of the new ids of a row whether it is at its end, such as `StopStrings`.
         slide: beyond the context, let the earliest tokens go instead of refusing.
         tap: sees, and may change, the value at each site in each pass: first all of the prompt (or
@@ -64,7 +65,7 @@ def generate(
         ConfigError: temperature, top_k, top_p, num_samples, seed or max_new_tokens make no sense,
             or the model is in training mode.
         DataError: the prompts are nothing that the model can read, or exceed the context together
-            with the continuation.
+            with the continuation; the logits are not finite; or a Recording shall slide.
     """
     how = Decoding(
         max_new_tokens, temperature, top_k, top_p, num_samples=num_samples, seed=seed, stop=stop,
@@ -96,19 +97,25 @@ def new_tokens(
             "The model is in training mode, where dropout makes every token a draw; call "
             "model.eval() first."
         )
+    if how.slide and isinstance(tap, Recording):
+        raise DataError(
+            "A Recording joins passes that read on, but beyond the context each pass reads a whole "
+            "window anew: leave slide out, or look at the windows with a tap of your own."
+        )
     check_tokens(model.config, tokens, mask)
     if not len(tokens):
         raise DataError("There is no prompt to go on with.")
     tokens, mask = _on_the_right(tokens.to(model.wte.weight.device), mask)
     how.check_length(model.config, tokens.shape[1])
     prompts = [row[real].tolist() for row, real in zip(tokens, mask, strict=True)]
-    draws = how.draws(prompts).to(tokens.device)
+    generators = how.generators(prompts)
     tokens, mask = (x.repeat_interleave(how.num_samples, 0) for x in (tokens, mask))
     steps = _Steps(model, tokens, mask, tap, sites)
     rows: list[list[int]] = [[] for _ in tokens]
     ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
-    for step in range(how.max_new_tokens):
-        chosen = how.choose(steps.logits().float(), draws[:, step])
+    for _ in range(how.max_new_tokens):
+        draws = torch.tensor([row.random() for row in generators], dtype=torch.float64)
+        chosen = how.choose(steps.logits().float(), draws.to(tokens.device))
         yield chosen.masked_fill(ended, ENDED)
         if how.stop is not None:
             for row, token in zip(rows, chosen.tolist(), strict=True):

@@ -288,7 +288,8 @@ class GPT2(nn.Module):
             UnknownNameError: no site has a name asked for.
             ConfigError: sites are asked for without a tap to see them, or nothing at all.
             DataError: ids outside the vocabulary, more tokens than the context, a mask whose shape
-                is not that of the tokens or that has an empty row, or a `past` of other rows.
+                is not that of the tokens or that has an empty row, or a `past` of another
+                model or of other rows.
         """
         if tap is None and sites is not None:
             raise ConfigError("`sites` says what the tap sees, but no tap was given.")
@@ -310,7 +311,7 @@ class GPT2(nn.Module):
     ) -> Tensor:  # fmt: skip
         check_tokens(self.config, tokens, mask)
         if past is not None:
-            mask = past.mask_with(tokens, mask)
+            mask = past.mask_with(self, tokens, mask)
         # Found where the tokens lie and then moved: with tokens on the host nothing waits for the
         # device.
         positions, visible = positions_and_visible(tokens, mask, past.length if past else 0)

@@ -105,7 +105,7 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
 
 
 def _read_pytorch(path: Path, name: str) -> Tensor:
-    return _load_pytorch(path, mmap=True)[name]
+    return _load_pytorch(path, mmap=True)[name].detach()  # it may be an nn.Parameter
 
 
 def _load_pytorch(path: Path, *, mmap: bool) -> dict[str, Tensor]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from probekit.errors import DataError
 
@@ -32,15 +33,22 @@ class KeyValueCache:
 
     def __init__(self) -> None:
         self.length = 0  # columns read, those of padding included
+        self._model: weakref.ref[nn.Module] | None = None
         self._mask: Tensor | None = None  # [batch length] once there was padding
         self._kept: dict[int, Tensor] = {}  # by block, [kv batch n_heads room d_head]
 
-    def mask_with(self, tokens: Tensor, mask: Tensor | None) -> Tensor | None:
+    def mask_with(self, model: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor | None:
         """Return the mask of all columns, old and new; None where none of them is padding.
 
         Raises:
-            DataError: the batch has not as many rows as what was read before.
+            DataError: another model read what was read before, or in another number of rows.
         """
+        if self.length and self._model is not None and self._model() is not model:
+            raise DataError(
+                "The cache was filled by another model, whose keys and values mean nothing to this "
+                "one: begin with a new KeyValueCache."
+            )
+        self._model = weakref.ref(model)
         if self.length and self._kept[0].shape[1] != len(tokens):
             raise DataError(
                 f"The cache was filled by {self._kept[0].shape[1]} rows, now there are "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -25,6 +25,13 @@ DTYPES = {
 
 # The hub stores these as Conv1D, [in, out]; a Linear is [out, in].
 _CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
+
+# What all extra tensors end with, and the entry of config.json that makes them part of the model.
+_SWITCHES = (
+    ("lm_head.weight", '"tie_word_embeddings": false'),
+    (".c_attn.bias", '"qkv_bias": true'),
+    (".bias", '"bias": true'),
+)
 
 Shape = tuple[int, ...]
 
@@ -47,8 +54,7 @@ def read_checkpoint(
     """
     checkpoint = open_checkpoint(folder)
     path, tensors = checkpoint.path, checkpoint.tensors
-    if "lm_head.weight" not in like:
-        _drop_tied_copy(tensors)
+    _drop_idle(tensors, like)
     wanted = {name: tuple(turned(name, tensor).shape) for name, tensor in like.items()}
     _check(path, {name: tensor.shape for name, tensor in tensors.items()}, wanted)
     # The largest first: while it is copied, it is in memory twice, and it alone.
@@ -88,23 +94,30 @@ def _ready(path: Path, name: str, stored: Tensor, dtype: torch.dtype) -> Tensor:
         )
     source = turned(name, stored)
     ready = torch.empty(source.shape, dtype=dtype).copy_(source)
-    for numbers, why in ((stored, "the file is damaged"), (ready, f"they exceed {dtype}")):
+    overflow = f"they exceed {str(dtype).removeprefix('torch.')}, bfloat16 and float32 hold them"
+    for numbers, why in ((stored, "the file is damaged"), (ready, overflow)):
         # An overflow or a NaN spreads from the first token on.
         if not all(map(math.isfinite, torch.stack(torch.aminmax(numbers)).tolist())):
             raise CheckpointError(f"{path}: {name} holds numbers that are not finite: {why}.")
     return ready
 
 
-def _drop_tied_copy(tensors: dict[str, StoredTensor]) -> None:
-    """Drop an unembedding that only repeats the embedding."""
+def _drop_idle(tensors: dict[str, StoredTensor], like: Mapping[str, Tensor]) -> None:
+    """Drop what changes nothing: biases of 0, an unembedding that only repeats the embedding."""
+    for name in tensors.keys() - like.keys():
+        if _is_bias(name, like) and not tensors[name].read().any():
+            del tensors[name]
     tied, embedding = tensors.get("lm_head.weight"), tensors.get("wte.weight")
-    if tied and embedding and torch.equal(tied.read(), embedding.read()):
+    if "lm_head.weight" in like or not tied or not embedding:
+        return
+    if torch.equal(tied.read(), embedding.read()):
         del tensors["lm_head.weight"]
 
 
 def _check(path: Path, shapes: Mapping[str, Shape], wanted: Mapping[str, Shape]) -> None:
     faults = [f"missing: {name} {wanted[name]}" for name in wanted.keys() - shapes.keys()]
-    faults += [f"extra: {name} {shapes[name]}" for name in shapes.keys() - wanted.keys()]
+    extra = shapes.keys() - wanted.keys()
+    faults += [f"extra: {name} {shapes[name]}" for name in extra]
     faults += [
         f"wrong shape: {name} is {shapes[name]}, must be {wanted[name]}"
         for name in wanted.keys() & shapes.keys()
@@ -113,10 +126,28 @@ def _check(path: Path, shapes: Mapping[str, Shape], wanted: Mapping[str, Shape])
     if faults:
         shown = sorted(faults)[:MAX_FAULTS]
         rest = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
+        mends = _mends(extra, wanted) if len(extra) == len(faults) else []
         raise CheckpointError(
             f"{path} does not hold the GPT-2 that the config beside it describes; its tensors "
-            f"are {_described(shapes)}:\n  " + "\n  ".join([*shown, *rest])
+            f"are {_described(shapes)}:\n  " + "\n  ".join([*shown, *rest, *mends])
         )
+
+
+def _mends(extra: Collection[str], wanted: Collection[str]) -> list[str]:
+    """Return how to have the extra tensors, where one entry of the config asks for all of them.
+
+    >>> _mends({"lm_head.weight"}, {"wte.weight"})
+    ['To use what is extra, config.json must say "tie_word_embeddings": false.']
+    """
+    if not all(name == "lm_head.weight" or _is_bias(name, wanted) for name in extra):
+        return []
+    entries = [entry for end, entry in _SWITCHES if all(name.endswith(end) for name in extra)]
+    return [f"To use what is extra, config.json must say {entry}." for entry in entries[:1]]
+
+
+def _is_bias(name: str, wanted: Collection[str]) -> bool:
+    """Return whether a tensor is the bias of a module that the model to fill has."""
+    return name.endswith(".bias") and name.removesuffix("bias") + "weight" in wanted
 
 
 def _described(shapes: Mapping[str, Shape]) -> str:

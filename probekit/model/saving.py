@@ -43,10 +43,17 @@ def hub_config(config: GPT2Config, tensors: Mapping[str, Tensor]) -> dict[str, A
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "activation_function": "gelu_new",
-        "tie_word_embeddings": "lm_head.weight" not in tensors,
         "dtype": dtype,
         **config.to_json(),
+        **{key: _special_token(config, key) for key in ("bos_token_id", "eos_token_id")},
     }
+
+
+def _special_token(config: GPT2Config, key: str) -> int | list[int] | None:
+    """Return the id that begins or ends a text: the config's, or the published `<|endoftext|>`."""
+    is_published = config.vocab_size == GPT2Config.vocab_size
+    kept: int | list[int] | None = getattr(config, key)
+    return config.vocab_size - 1 if kept is None and is_published else kept
 
 
 def _hub_name(name: str) -> str:

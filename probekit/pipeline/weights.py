@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probekit.analysis.weights import circuits, head_norms, output, query_key_value, summarise
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.model.checkpoint import Checkpoint, open_checkpoint
+from probekit.model.checkpoint import CHECKPOINT_FILES, Checkpoint, open_checkpoint
 from probekit.model.config import PUBLISHED
 from probekit.model.openai import HPARAMS
 from probekit.model.sources import find_model, model_config
@@ -35,7 +35,7 @@ def write_weights_page(
     *,
     tensor: str | None = None,
     columns: Sequence[int] = (),
-    corner: int = CORNER,
+    corner: int | None = None,
     n_head: int | None = None,
 ) -> Path:
     """Write one self-contained page about the weights of a model and return its path.
@@ -45,22 +45,26 @@ def write_weights_page(
         out: the page to write.
         tensor: the name of the one to draw; None gives an overview of all.
         columns: of a matrix, drawn as curves; of the position embeddings by default COLUMNS.
-        corner: how many rows and columns of a large matrix are drawn.
+        corner: how many rows and columns of a large matrix are drawn; by default CORNER.
         n_head: number of heads, where no config.json beside the weights tells it.
 
     Raises:
         MissingError: there are no such weights.
         CheckpointError: they cannot be read.
-        ConfigError: there is no such tensor or column, or the number of heads is not known.
+        ConfigError: there is no such tensor or column, it cannot be drawn, or the number of heads
+            is not known or another than config.json tells.
     """
     checkpoint = open_checkpoint(_locate(source))
     if tensor is None:
-        if columns:
-            raise ConfigError("Columns are drawn of one tensor; name it too, e.g. wpe.weight.")
+        if columns or corner is not None or n_head is not None:
+            raise ConfigError(
+                "Columns, a corner and heads are drawn of one tensor; name it too, e.g. "
+                "--tensor wpe.weight."
+            )
         names = sorted(checkpoint.tensors, key=_in_order)
         page = overview_page(summarise((name, _read(checkpoint, name)) for name in names), source)
     else:
-        page = weight_page(_weight(checkpoint, tensor, columns, corner, n_head), source)
+        page = weight_page(_weight(checkpoint, tensor, columns, corner or CORNER, n_head), source)
     write_atomic(out, page)
     return out
 
@@ -73,6 +77,8 @@ def _locate(source: str) -> Path:
     folder = find_model(source)
     if (folder / "config.json").is_file():
         model_config(folder)  # refuses another architecture, whose matrices may lie otherwise
+    if any((folder / name).is_file() for name in CHECKPOINT_FILES):
+        return folder
     files = list(folder.glob("*.safetensors"))
     return files[0] if len(files) == 1 else folder
 
@@ -103,6 +109,11 @@ def _weight(
 ) -> Weight:
     name = tensor.removeprefix("transformer.")
     stored = _read(checkpoint, name)
+    if stored.ndim not in (1, 2) or not stored.numel():
+        raise ConfigError(
+            f"{name} has shape {tuple(stored.shape)}: a vector or a matrix can be drawn. Without a "
+            "tensor, an overview has the numbers of all."
+        )
     values = _floats(stored)
     is_whole = name == "wpe.weight" and values.size <= MOST_CELLS
     attention = _ATTENTION.fullmatch(name)
@@ -145,8 +156,7 @@ def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -
         for name, full in names.items()
         if full in checkpoint.tensors
     }
-    if n_head is None:
-        n_head = _n_head(checkpoint, there[drawn].shape[0])
+    n_head = _n_head(checkpoint, there[drawn].shape[0], n_head)
     if "c_attn" in there:
         parts |= query_key_value(there["c_attn"], n_head)
     if "c_proj" in there:
@@ -159,15 +169,24 @@ def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -
     )
 
 
-def _n_head(checkpoint: Checkpoint, n_embd: int) -> int:
+def _n_head(checkpoint: Checkpoint, n_embd: int, given: int | None) -> int:
     """Return the number of heads, which shows in no tensor.
 
     Raises:
-        ConfigError: no config says it, and no published GPT-2 has this width.
+        ConfigError: no config says it, nor who asks, and no published GPT-2 has this width; or
+            config and who asks say different numbers.
     """
     folder = checkpoint.path.parent
     if any((folder / name).is_file() for name in ("config.json", HPARAMS)):
-        return model_config(folder).n_head
+        told = model_config(folder).n_head
+        if given not in (None, told):
+            raise ConfigError(
+                f"--n-head {given} contradicts the config in {folder}, which tells {told} heads: "
+                "leave --n-head out, or mend the config."
+            )
+        return told
+    if given is not None:
+        return given
     for config in PUBLISHED.values():
         if config.n_embd == n_embd:
             return config.n_head

@@ -55,7 +55,7 @@ def test_an_empty_prompt_may_follow_the_beginning_of_text():
         (["--top-p", "1.5"], 2, "top_p must be above 0 and at most 1"),
         (["--max-new-tokens", "0"], 2, "max_new_tokens must be a whole number of 1"),
         (["--num-samples", "0"], 2, "num_samples"),
-        (["--seed", "-1"], 2, "seed must be a whole number of 0 or more"),
+        (["--seed", "-1"], 2, "seed must be a whole number from 0 to 4294967295"),
         (["--stop", ""], 2, "not empty"),
         (["--prompt", ""], 2, "Prompt 2 is empty"),
         (["--prompt", "so and " * 300], 2, "do not fit the context of 256"),

@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from probekit.cli.main import cli
 from probekit.errors import ProbekitError
+from probekit.pipeline.weights import COLUMNS, CORNER
 
 
 def invoke(*arguments):
@@ -35,6 +36,12 @@ def test_a_wrong_option_is_named(arguments, word):
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert word in result.output
+
+
+def test_the_help_tells_the_defaults():
+    text = invoke("--help").output
+    assert f"[default: {CORNER}]" in text
+    assert f"wpe.weight: {', '.join(map(str, COLUMNS))}]" in " ".join(text.split())
 
 
 def test_a_model_that_is_none_is_an_error_of_ours(tmp_path):

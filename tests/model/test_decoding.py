@@ -1,11 +1,12 @@
 """The choice of a token: against transformers' own filters, and by counting draws."""
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-from probekit.errors import ConfigError
+from probekit.errors import ConfigError, DataError
 from probekit.model.decoding import Decoding, keep_top_k, keep_top_p
 
 
@@ -75,11 +76,38 @@ def test_an_extreme_temperature_makes_no_nan(temperature):
 
 
 def test_draws_depend_on_seed_prompt_and_sample_alone():
-    alone = Decoding(4, num_samples=2, seed=3).draws([[5, 6]])
-    beside = Decoding(9, num_samples=3, seed=3).draws([[7], [5, 6], [5]])
-    assert torch.equal(alone, beside[3:5, :4])
-    assert len(beside.flatten().unique()) == 9 * 9
-    assert not torch.equal(alone, Decoding(4, num_samples=2, seed=4).draws([[5, 6]]))
+    alone = draws(4, [[5, 6]], num_samples=2, seed=3)
+    beside = draws(9, [[7], [5, 6], [5]], num_samples=3, seed=3)
+    assert np.array_equal(alone, beside[3:5, :4])
+    assert len(np.unique(beside)) == 9 * 9
+    assert not np.array_equal(alone, draws(4, [[5, 6]], num_samples=2, seed=4))
+
+
+def draws(n, prompts, **options):
+    generators = Decoding(1, temperature=1.0, **options).generators(prompts)
+    return np.stack([generator.random(n) for generator in generators])
+
+
+def test_no_two_prompts_seeds_and_samples_draw_alike():
+    prompts = [[5], [5, 0], [0, 5], [0, 0, 5], [7], [0, 7], [1, 7]]
+    first = np.stack([draws(1, prompts, num_samples=3, seed=s) for s in (0, 1, 2**32 - 1)])
+    assert len(np.unique(first)) == 3 * 3 * len(prompts)
+
+
+def test_greedy_draws_nothing():
+    assert Decoding(1).generators([[5, 6]]) == []
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_logits_that_are_not_finite_are_no_token(number, temperature):
+    bad = logits()
+    bad[3, slice(None) if number == -torch.inf else slice(96, 97)] = number
+    how = Decoding(1, temperature=temperature, num_samples=2)
+    with pytest.raises(DataError, match=r"prompt 2, sample 2 are not finite.*tap.*float16"):
+        how.choose(bad, torch.full((5,), 0.5))
+    bad[3] = torch.tensor([0.0] + [-torch.inf] * 96)
+    assert how.choose(bad, torch.full((5,), 0.5))[3] == 0
 
 
 @pytest.mark.parametrize(
@@ -94,7 +122,8 @@ def test_draws_depend_on_seed_prompt_and_sample_alone():
         ({"top_p": 0}, "top_p must be above 0"),
         ({"top_p": 1.01}, "top_p must be above 0 and at most 1, not 1.01"),
         ({"num_samples": 0}, "num_samples"),
-        ({"seed": -1}, "seed"),
+        ({"seed": -1}, "seed must be a whole number from 0 to 4294967295, not -1"),
+        ({"seed": 2**32}, "seed must be a whole number from 0 to 4294967295"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"max_new_tokens": True}, "max_new_tokens"),
     ],

@@ -7,7 +7,8 @@ import torch
 
 from probekit.errors import ConfigError, DataError
 from probekit.model.cache import Recording
-from probekit.model.generate import ENDED, generate
+from probekit.model.decoding import Decoding
+from probekit.model.generate import ENDED, generate, new_tokens
 from probekit.model.gpt2 import GPT2
 from tests.model.reference import TINY, our_model, pad, ragged, reference_model
 
@@ -118,6 +119,28 @@ def test_what_a_recording_keeps_is_what_one_pass_over_all_shows(model):
     assert list(cache) == list(expected)
     for site, value in expected.items():
         torch.testing.assert_close(cache[site], value, rtol=1e-9, atol=1e-12, msg=site)
+
+
+def test_a_recording_does_not_slide(model):
+    with pytest.raises(DataError, match="Recording joins passes"):
+        generate(model, torch.stack(ragged(TINY, [5])), 30, tap=Recording(), slide=True)
+
+
+def test_a_tap_that_returns_nan_is_named_as_the_likely_cause(model):
+    with pytest.raises(DataError, match=r"prompt 1, sample 1 are not finite.*A tap"):
+        generate(
+            model, torch.stack(ragged(TINY, [5, 5])), 3, temperature=1.0,
+            tap=lambda site, value: value * torch.nan, sites=["blocks.1.hook_resid_mid"],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_how_many_tokens_there_may_be_takes_no_memory(model, temperature):
+    prompt = torch.stack(ragged(TINY, [5]))
+    short = generate(model, prompt, 3, temperature=temperature, slide=True)
+    how = Decoding(10**12, temperature=temperature, slide=True)
+    for expected, step in zip(short.T, new_tokens(model, prompt, how), strict=False):
+        assert torch.equal(step, expected)
 
 
 def test_sites_that_can_be_read_but_once_are_seen_at_every_step(model):

@@ -260,6 +260,8 @@ def test_half_precision_is_near_where_a_position_has_a_huge_norm(dtype, toleranc
         ({"n_embd": 20, "n_head": 3}, "n_head=3 does not divide n_embd=20"),
         ({"vocab_size": 0}, "vocab_size"),
         ({"n_layer": -1}, "n_layer"),
+        ({"n_inner": 0}, "n_inner must be a whole number from 1"),
+        ({"n_inner": "3"}, "n_inner must be a whole number from 1"),
         ({"n_positions": 1.5}, "n_positions"),
         ({"layer_norm_epsilon": 0}, "layer_norm_epsilon"),
         ({"initializer_range": True}, "initializer_range"),

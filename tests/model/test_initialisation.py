@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from probekit.model.config import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.gpt2 import GPT2, LayerNorm
 from tests.model.reference import TINY
 
 SIZES = GPT2Config(n_layer=3, n_embd=192, n_head=3, vocab_size=500, tie_word_embeddings=False)
@@ -28,10 +28,12 @@ def test_every_matrix_is_drawn_from_its_normal_distribution():
 
 
 def test_biases_are_zero_and_layer_norms_do_nothing():
-    for name, parameter in GPT2(SIZES, seed=0).named_parameters():
+    model = GPT2(SIZES, seed=0)
+    gains = {m.weight.data_ptr() for m in model.modules() if isinstance(m, LayerNorm)}
+    assert len(gains) == 2 * 3 + 1
+    for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
-            is_norm = ".ln_" in f".{name}" and name.endswith("weight")
-            assert (parameter == float(is_norm)).all(), name
+            assert (parameter == float(parameter.data_ptr() in gains)).all(), name
 
 
 def test_the_width_is_that_of_the_config():

@@ -1,5 +1,6 @@
 """The key-value cache: reading on gives what reading anew gives."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -112,3 +113,12 @@ def test_what_does_not_fit_is_refused(model):
     with pytest.raises(DataError, match="24 tokens are more than the context of 23"):
         model(torch.ones(2, 4, dtype=torch.int64), past=past)
     assert past.length == 20
+
+
+@pytest.mark.parametrize("change", [{}, {"n_layer": 2}, {"n_layer": 6}, {"n_head": 7}], ids=str)
+def test_the_cache_of_another_model_is_refused(model, change):
+    past, other = KeyValueCache(), GPT2(replace(TINY, **change), seed=2).double()
+    model(torch.ones(1, 3, dtype=torch.int64), past=past)
+    with pytest.raises(DataError, match="filled by another model"):
+        other(torch.ones(1, 1, dtype=torch.int64), past=past)
+    assert past.length == 3

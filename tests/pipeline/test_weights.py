@@ -15,6 +15,8 @@ from probekit.model.gpt2 import GPT2
 from probekit.pipeline.weights import write_weights_page
 from tests.model.reference import TINY
 
+FIRST_SHARD = "model-00001-of-00002.safetensors"
+
 
 @pytest.fixture
 def tiny(tmp_path):
@@ -104,6 +106,47 @@ def test_a_file_with_some_tensors_is_enough(look, tmp_path):
     assert len(figures["Norm by head"]["data"][0]["y"]) == 3
 
 
+def test_a_lone_shard_beside_its_index_is_not_shown_as_the_model(tiny, tmp_path):
+    tensors = load_file(tiny / "model.safetensors")
+    (tiny / "model.safetensors").unlink()
+    save_file({"transformer.wte.weight": tensors["transformer.wte.weight"]}, tiny / FIRST_SHARD)
+    files = {name: FIRST_SHARD if "wte" in name else "model-00002-of-00002" for name in tensors}
+    index = {
+        "weight_map": {name: f"{file.split('.')[0]}.safetensors" for name, file in files.items()}
+    }
+    (tiny / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(MissingError, match="model-00002-of-00002"):
+        write_weights_page(str(tiny), tmp_path / "page.html")
+
+
+def test_an_adapter_beside_the_model_is_not_shown_as_the_model(look, tiny):
+    tensors = {n: torch.from_numpy(t) for n, t in load_file(tiny / "model.safetensors").items()}
+    (tiny / "model.safetensors").rename(tiny / "adapter.safetensors")
+    save_file({"adapter": np.ones(3, np.float32)}, tiny / "adapter.safetensors")
+    torch.save(tensors, tiny / "pytorch_model.bin")
+    _, page = look(tiny)
+    assert "<bdi>wpe.weight</bdi>" in page
+    assert "<bdi>adapter</bdi>" not in page
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 4), (2, 3, 4)])
+def test_what_cannot_be_drawn_is_in_the_overview_alone(look, tmp_path, shape):
+    part = {"one": np.ones(shape, np.float32), "two": np.ones((2, 2), np.float32)}
+    save_file(part, tmp_path / "part.safetensors")
+    _, page = look(tmp_path / "part.safetensors")
+    assert "<bdi>one</bdi>" in page
+    with pytest.raises(
+        ConfigError, match=re.escape(f"one has shape {shape}: a vector or a matrix")
+    ):
+        look(tmp_path / "part.safetensors", tensor="one")
+
+
+def test_parameters_in_a_pytorch_file_are_drawn(look, tmp_path):
+    torch.save({"ln_f.weight": torch.nn.Parameter(torch.ones(5))}, tmp_path / "part.bin")
+    figures, _ = look(tmp_path / "part.bin", tensor="ln_f.weight")
+    assert np.array_equal(numbers(figures["All values"]["data"][0]["y"]), np.ones(5))
+
+
 def test_the_real_part_of_gpt2_small_is_drawn(look, shared):
     part = shared / "weights/gpt2_small_part"
     figures, _ = look(part, tensor="wpe.weight")
@@ -140,7 +183,9 @@ def test_columns_of_the_real_position_embeddings_are_smooth_waves(look, shared):
         ({"tensor": "wpe.weight", "columns": (21,)}, ConfigError, "columns 0 to 20, no column 21"),
         ({"tensor": "ln_f.bias", "columns": (1,)}, ConfigError, "no columns"),
         ({"columns": (1,)}, ConfigError, "name it too"),
-        ({"tensor": "h.0.attn.c_attn.weight", "n_head": 4}, ValueError, "number of heads"),
+        ({"corner": 300}, ConfigError, "name it too"),
+        ({"n_head": 3}, ConfigError, "name it too"),
+        ({"tensor": "h.0.attn.c_attn.weight", "n_head": 7}, ConfigError, "7 contradicts.* 3 heads"),
     ],
 )
 def test_mistakes_are_answered(tiny, tmp_path, options, kind, message):
