@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
+from probekit.cli.pretraining import pretrain
 from probekit.errors import ProbekitError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -374,3 +375,6 @@ def sites(model: str) -> None:
     from probekit.cli.terminal import show_sites
 
     show_sites(model)
+
+
+cli.add_command(pretrain)

@@ -7,47 +7,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
-from probekit.errors import ProbekitError
 from probekit.experiment.probe import Probe
-from probekit.experiment.section import KeyPath, Section, Seed, broken
 from probekit.experiment.tokens import Position, Tokens
 from probekit.provenance import write_atomic
+from probekit.section import File, Name, Section, Seed, broken
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
 SiteLists = Annotated[
     tuple[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], ...], Field(strict=False)
 ]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 
 RESIDUAL_STREAM = (
     "blocks.0.hook_resid_pre",
     "blocks.*.hook_resid_post",
     "ln_final.hook_normalized",
 )
-
-
-@dataclass(frozen=True)
-class Place:
-    """Says where a key was written; it is no part of what is asked, so any two are equal.
-
-    Attributes:
-        put: returns a text about a key behind the place of the key.
-    """
-
-    put: Callable[[KeyPath, str], str] = field(compare=False)
-
-
-def _put_behind_key(keys: KeyPath, text: str) -> str:
-    dotted = ".".join(map(str, keys))
-    return text if dotted in text else f"{dotted}: {text}"
 
 
 class Model(Section):
@@ -195,7 +174,7 @@ class Attention(Section):
     texts: Strings = Field((), description="each drawn as a grid of layers and heads")
 
 
-class Experiment(Section):
+class Experiment(File):
     """One experiment: a question, a model, labelled data, and what is read where.
 
     >>> from probekit.experiment.loader import load_experiment
@@ -212,30 +191,6 @@ class Experiment(Section):
     capture: Capture = Capture()
     probe: Probe = Probe()
     attention: Attention = Attention()
-
-    _place: Place = PrivateAttr(Place(_put_behind_key))
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Keep where the keys were written, if the context of the validation is a `Place`."""
-        if isinstance(context, Place):
-            self._place = context
-
-    @contextmanager
-    def at(self, *keys: str | int) -> Iterator[None]:
-        """Put the place of a key (file and line, or `--set`) before what is raised on its account.
-
-        >>> from probekit.experiment.loader import load_experiment
-        >>> experiment = load_experiment("experiments/quickstart.yaml")
-        >>> with experiment.at("model", "source"):
-        ...     raise ProbekitError("No such model.")
-        Traceback (most recent call last):
-        probekit.errors.ProbekitError: experiments/quickstart.yaml, line 6: No such model.
-        """
-        try:
-            yield
-        except ProbekitError as error:
-            error.args = (self._place.put(keys, str(error)),)
-            raise
 
     def with_position(self, position: Position) -> Experiment:
         """Return the experiment that probes at one position, such as one of a sweep."""

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from probekit.errors import ConfigError
 from probekit.model.cache import ActivationCache, remember
 from probekit.model.config import GPT2Config
+from probekit.model.cross_entropy import cross_entropy
 from probekit.model.initialisation import initialise
 from probekit.model.inputs import check_targets, check_tokens, following
 from probekit.model.loading import read_checkpoint
@@ -45,6 +46,8 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return x normalized over its last axis, shape [batch pos d_model]."""
+        if not tap.wants("hook_scale", "hook_normalized"):
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
         # At least float32: in float16 squares of more than 256 are infinite.
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         wide = wide - wide.mean(-1, keepdim=True)
@@ -338,11 +341,12 @@ class GPT2(nn.Module):
         >>> model.loss(torch.tensor([[10, 20, 30, 40]])).ndim
         0
         """
-        logits = self(tokens, mask)
         if targets is None:
             targets = following(tokens, mask)
+        taps = Taps(None)
+        x = self.ln_f(self._residual_stream(tokens, mask, taps), taps.within("ln_final"))
         check_targets(self.config, tokens, targets)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
+        return cross_entropy(x.flatten(0, 1), self.unembedding, targets.flatten())
 
 
 def _causal(n: int, device: torch.device) -> Tensor:

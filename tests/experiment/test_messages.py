@@ -36,7 +36,7 @@ def with_value(dotted, value):
 def answers(dotted, value):
     with pytest.raises(ValidationError) as error:
         Experiment.model_validate(with_value(dotted, value))
-    return [explain(fault) for fault in find_faults(error.value)]
+    return [explain(fault, Experiment) for fault in find_faults(error.value)]
 
 
 def answer(dotted, value):

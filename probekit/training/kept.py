@@ -1,0 +1,67 @@
+"""The checkpoints of a run on disk: each a folder that is a model by itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+
+from probekit.errors import MissingError
+from probekit.model.gpt2 import GPT2
+from probekit.provenance import pretty_json, write_atomic
+
+FOLDER = "checkpoints"
+VOCABULARY = ("vocab.json", "merges.txt")
+_STEP = re.compile(r"step-(\d+)")
+
+
+def keep_checkpoint(run: Path, model: GPT2, step: int, dtype: torch.dtype) -> Path:
+    """Return the folder that now holds the model after a step, in the hub's format.
+
+    Args:
+        run: folder of the run, where the vocabulary lies.
+        model: the network.
+        step: steps done.
+        dtype: of the numbers on disk.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    folder = run / FOLDER / f"step-{step:07}"
+    for name in VOCABULARY:
+        write_atomic(folder / name, (run / name).read_bytes())
+    tensors = {
+        f"transformer.{name}": (t.T if re.search(r"\.c_\w+\.weight$", name) else t)
+        .detach().to("cpu", dtype).contiguous()
+        for name, t in model.named_parameters()
+    }  # fmt: skip
+    config = {
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",
+        "activation_function": "gelu_new", "bos_token_id": 0, "eos_token_id": 0,
+        "dtype": str(dtype).removeprefix("torch."),
+        **model.config.to_json(),
+    }  # fmt: skip
+    write_atomic(folder / "config.json", pretty_json(config))
+    write_atomic(folder / "model.safetensors", save(tensors, {"format": "pt"}))
+    return folder
+
+
+def find_checkpoints(run: Path) -> dict[int, Path]:
+    """Return the folders of the checkpoints that a run has kept, by step.
+
+    Raises:
+        MissingError: there are none.
+    """
+    found = {
+        int(match[1]): path
+        for path in sorted((run / FOLDER).glob("step-*"))
+        if (match := _STEP.fullmatch(path.name)) and (path / "model.safetensors").is_file()
+    }
+    if not found:
+        raise MissingError(
+            f"{run} has no checkpoints; they are made by `probekit pretrain` and lie in "
+            f"{FOLDER}/step-NUMBER."
+        )
+    return found

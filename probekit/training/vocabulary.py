@@ -1,0 +1,49 @@
+"""Training a byte-level BPE on the texts, written as GPT-2's is: vocab.json and merges.txt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Tokenizer as Trained
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+
+from probekit.errors import DataError
+from probekit.model.tokenizer import END_OF_TEXT
+from probekit.provenance import write_atomic
+
+
+def train_vocabulary(texts: Iterable[str], size: int, folder: Path) -> None:
+    """Write vocab.json and merges.txt of a byte-level BPE that is trained on the texts.
+
+    Id 0 is <|endoftext|>, then come the 256 bytes, then the merges. The same texts give the same
+    files. Text is cut into words as GPT-2 cuts it before anything is merged.
+
+    Args:
+        texts: what is learnt from.
+        size: tokens of the vocabulary, at least 258.
+        folder: gets the files.
+
+    Raises:
+        DataError: the texts are too short for so many tokens.
+    """
+    trained = Trained(BPE())
+    trained.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    trainer = BpeTrainer(
+        vocab_size=size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    trained.train_from_iterator(texts, trainer)
+    if trained.get_vocab_size() < size:
+        raise DataError(
+            f"The texts give {trained.get_vocab_size()} tokens, not {size}: they are too short. "
+            "Set vocabulary.size to that or to less."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for written in trained.model.save(str(folder)):
+        # the library writes in place; again, whole or not at all
+        write_atomic(Path(written), Path(written).read_bytes())
