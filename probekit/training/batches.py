@@ -66,8 +66,8 @@ class Batches:
         draw = np.random.default_rng([self.seed, step])
         rows, uncounted = [], []
         for number in range(step * self.n_rows, (step + 1) * self.n_rows):
-            before, after = (math.floor(n * self.repeats.share) for n in (number, number + 1))
-            if after > before:
+            before = self._repeats_before(number)
+            if self._repeats_before(number + 1) > before:
                 piece = self._piece(draw, step)
                 rows.append(np.resize(piece, self.n_ctx + 1))
                 uncounted.append(len(piece) - 1)
@@ -79,6 +79,15 @@ class Batches:
         for row, count in enumerate(uncounted):
             targets[row, :count] = NOT_COUNTED
         return ids[:, :-1].contiguous(), targets
+
+    def _repeats_before(self, number: int) -> int:
+        """Return how many of the rows before one are repeated: the sum of their shares."""
+        first, last = self.repeats.share
+        grown = min(number, self.repeats.grow_steps * self.n_rows)
+        falling = (
+            (first - last) * grown * (1 - grown / max(1, 2 * self.repeats.grow_steps * self.n_rows))
+        )
+        return math.floor(last * number + falling)
 
     def _window(self, number: int) -> IntArray:
         order, offset = _order(self.seed, number // self.n_windows, self.n_windows, self.n_ctx)

@@ -21,7 +21,6 @@ Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
 Steps = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
 Size = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-Period = Annotated[tuple[int, int], Field(strict=False)]
 
 
 class Corpus(Section):
@@ -140,15 +139,25 @@ class Training(Section):
 class Repeats(Section):
     """Rows of a short piece repeated over and over, which teach a network to look back."""
 
-    share: Share = Field(0.0, description="of all rows; the rest are text")
-    period: Period = Field((4, 128), description="shortest and longest piece, in tokens")
+    share: Annotated[tuple[Share, Share], Field(strict=False)] = Field(
+        (0.0, 0.0), description="of all rows, at the first step and after `grow_steps`"
+    )
+    period: Annotated[tuple[int, int], Field(strict=False)] = Field(
+        (4, 128), description="shortest and longest piece, in tokens"
+    )
     grow_steps: int = Field(
-        0, ge=0, description="first steps over which the longest piece grows from the shortest"
+        0,
+        ge=0,
+        description="first steps, over which the share goes from the one to the other and the "
+        "longest piece grows from the shortest",
     )
     uniform: float = Field(
-        0.5, ge=0, le=1, description="share of pieces drawn evenly from the vocabulary; of the "
-        "rest, half are pieces of the text and half the same shuffled",
-    )  # fmt: skip
+        0.5,
+        ge=0,
+        le=1,
+        description="share of pieces drawn evenly from the vocabulary; of the rest, half are "
+        "pieces of the text and half the same shuffled",
+    )
 
     @model_validator(mode="after")
     def _period_is_a_range(self) -> Repeats:
@@ -206,7 +215,7 @@ class Recipe(File):
 
     @model_validator(mode="after")
     def _pieces_fit_into_a_row(self) -> Recipe:
-        if self.repeats.share and self.repeats.period[1] > self.model.n_positions // 2:
+        if any(self.repeats.share) and self.repeats.period[1] > self.model.n_positions // 2:
             raise broken(
                 f"the longest piece must stand twice in the {self.model.n_positions} tokens of a "
                 f"row: give at most {self.model.n_positions // 2}",
