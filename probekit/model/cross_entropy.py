@@ -41,16 +41,17 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, unembedding: Tensor, targets: Tensor) -> Tensor:
         counted = targets != NOT_COUNTED
-        weight = counted / counted.sum()
+        wide = torch.promote_types(x.dtype, torch.float32)
+        weight = counted.to(wide) / counted.sum()
         targets = targets.clamp(min=0)
-        loss = torch.zeros((), device=x.device)
+        loss = torch.zeros((), dtype=wide, device=x.device)
         grads = torch.zeros_like(x), torch.zeros_like(unembedding)
         narrow = _narrowed(x), _narrowed(unembedding)
         for start in range(0, len(x), CHUNK):
             chunk = slice(start, start + CHUNK)
             part, share, target = narrow[0][chunk], weight[chunk, None], targets[chunk, None]
             logits = part @ narrow[1].T  # [chunk d_vocab]
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            logits = logits.to(wide)
             total = logits.logsumexp(-1, keepdim=True)
             loss = loss + ((total - logits.gather(1, target)) * share).sum()
             if any(ctx.needs_input_grad):

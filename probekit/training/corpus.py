@@ -54,6 +54,8 @@ def read_corpus(
     path = Path(source)
     try:
         contents = _read(path, files)
+    except MissingError:  # an OSError as well, but one whose message is complete
+        raise
     except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"{path} is damaged or not an archive: {error}.") from error
     except OSError as error:
@@ -90,12 +92,16 @@ def _read(path: Path, files: Sequence[str]) -> dict[str, bytes]:
 
 
 def _members(archive: tarfile.TarFile, files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the members that are wanted in the order they stand in: no going back in a stream."""
+    """Yield names and contents in the order they stand in, for a stream is read once.
+
+    Of what is not wanted the content is empty.
+    """
     for member in archive:
         name = member.name.removeprefix("./")
         file = archive.extractfile(member) if member.isfile() else None
-        if file is not None and (name in files or (not files and name.endswith(".txt"))):
-            yield name, file.read()
+        if file is not None:
+            is_wanted = name in files if files else name.endswith(".txt")
+            yield name, file.read() if is_wanted else b""
 
 
 def _choose(path: Path, names: Mapping[str, object], files: Sequence[str]) -> Sequence[str]:
