@@ -33,6 +33,15 @@ class Place:
 
     put: Callable[[KeyPath, str], str] = field(compare=False)
 
+    @contextmanager
+    def before(self, keys: KeyPath) -> Iterator[None]:
+        """Put the place of a key before what is raised on its account."""
+        try:
+            yield
+        except ProbekitError as error:
+            error.args = (self.put(keys, str(error)),)
+            raise
+
 
 def _put_behind_key(keys: KeyPath, text: str) -> str:
     dotted = ".".join(map(str, keys))
@@ -58,11 +67,8 @@ class File(Section):
         Traceback (most recent call last):
         probekit.errors.ProbekitError: model.source: No such model.
         """
-        try:
+        with self._place.before(keys):
             yield
-        except ProbekitError as error:
-            error.args = (self._place.put(keys, str(error)),)
-            raise
 
 
 def broken(problem: str, *keys: str) -> PydanticCustomError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -79,6 +80,12 @@ class Document:
                 break
             node = node[key]
         return line + 1
+
+    @contextmanager
+    def at(self, *keys: str | int) -> Iterator[None]:
+        """Put the place of a key before what is raised on its account."""
+        with Place(self.put).before(keys):
+            yield
 
     def folder_of(self, keys: KeyPath) -> Path:
         """Return the folder that a relative path at these keys is found from."""

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from probekit.errors import ConfigError, MissingError
 from probekit.experiment.document import Document, dump_settings, load_settings
 from probekit.experiment.schema import Experiment
 from probekit.model.sources import KNOWN_MODELS
+from probekit.training.kept import find_checkpoints
 from probekit.training.recipe import Recipe
 
 
@@ -56,7 +58,39 @@ def _find_of_experiment(values: dict[str, Any], document: Document) -> None:
     if isinstance(data, dict):
         data.setdefault("root", ".")
     _find_path(values, ("data", "root"), document)
+    _find_path(values, ("model", "path"), document)
     _find_model(values, ("model", "source"), document)
+    model = values.get("model")
+    if isinstance(model, dict) and isinstance(model.get("path"), str):
+        _choose_checkpoints(model, document)
+
+
+def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
+    """Fill in which checkpoints of a pretraining run are meant, and as `source` the last of them.
+
+    Raises:
+        MissingError: the folder has no checkpoints, or lacks one of those asked for.
+        ConfigError: another source is given as well.
+    """
+    with document.at("model", "path"):
+        found = find_checkpoints(Path(model["path"]))
+    asked = model.get("checkpoints")
+    if asked == "all":
+        model["checkpoints"] = asked = sorted(found)
+    absent = [step for step in asked or () if step not in found] if isinstance(asked, list) else []
+    if absent:
+        steps = ", ".join(map(str, found))
+        raise MissingError(
+            document.put(
+                ("model", "checkpoints"),
+                f"{model['path']} has no checkpoint of step {absent[0]}; it has {steps}.",
+            )
+        )
+    last = str(found[max(asked if asked and isinstance(asked, list) else found)])
+    if model.setdefault("source", last) != last:
+        raise ConfigError(
+            document.put(("model", "source"), "give either `source` or `path`, not both.")
+        )
 
 
 def _find_of_recipe(values: dict[str, Any], document: Document) -> None:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from probekit.experiment.probe import Probe
 from probekit.experiment.tokens import Position, Tokens
@@ -18,6 +18,7 @@ from probekit.provenance import write_atomic
 from probekit.section import File, Name, Section, Seed, broken
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
+Steps = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
 SiteLists = Annotated[
     tuple[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], ...], Field(strict=False)
 ]
@@ -29,8 +30,16 @@ RESIDUAL_STREAM = (
 )
 
 
+def _needs_source_or_path(schema: dict[str, Any]) -> None:
+    del schema["required"]
+    schema["oneOf"] = [{"required": ["source"]}, {"required": ["path"]}]
+
+
 class Model(Section):
     """The network whose activations are read."""
+
+    # A file may give `path` instead; reading it then fills `source` in.
+    model_config = ConfigDict(json_schema_extra=_needs_source_or_path)
 
     source: str = Field(
         min_length=1,
@@ -39,6 +48,19 @@ class Model(Section):
         "folder if there is one of that path, found from the folder of the experiment file (with "
         "--set: from the current directory) or else from the current directory; else a name",
     )
+    path: str | None = Field(
+        None,
+        min_length=1,
+        examples=["runs/my_model"],
+        description="in place of `source`: folder of a run of `probekit pretrain`, found as that "
+        "is; its last checkpoint is probed, or the last of `checkpoints`",
+    )
+    checkpoints: Literal["all"] | Steps | None = Field(
+        None,
+        description="with `path`: `all`, or the steps of the checkpoints that are probed too, for "
+        "a map of the scores by layer and step",
+        examples=["all"],
+    )
     dtype: Literal["float32", "float16", "bfloat16", "float64"] = Field(
         "float32", description="numbers that the forward pass computes with"
     )
@@ -46,6 +68,12 @@ class Model(Section):
         True, description="also probe the same architecture with untrained weights"
     )
     random_seed: Seed = Field(0, description="draws the untrained weights")
+
+    @model_validator(mode="after")
+    def _checkpoints_have_a_path(self) -> Model:
+        if self.checkpoints is not None and self.path is None:
+            raise broken("`checkpoints` are those of a pretraining run: give its `path`", "path")
+        return self
 
 
 class Columns(Section):

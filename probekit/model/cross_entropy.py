@@ -45,7 +45,8 @@ class _CrossEntropy(torch.autograd.Function):
         weight = counted.to(wide) / counted.sum()
         targets = targets.clamp(min=0)
         loss = torch.zeros((), dtype=wide, device=x.device)
-        grads = torch.zeros_like(x), torch.zeros_like(unembedding)
+        wanted = (x, unembedding) if any(ctx.needs_input_grad) else ()
+        grads = [torch.zeros_like(tensor) for tensor in wanted]
         narrow = _narrowed(x), _narrowed(unembedding)
         for start in range(0, len(x), CHUNK):
             chunk = slice(start, start + CHUNK)
@@ -54,7 +55,7 @@ class _CrossEntropy(torch.autograd.Function):
             logits = logits.to(wide)
             total = logits.logsumexp(-1, keepdim=True)
             loss = loss + ((total - logits.gather(1, target)) * share).sum()
-            if any(ctx.needs_input_grad):
+            if grads:
                 error = logits.sub_(total).exp_().scatter_add_(1, target, -torch.ones_like(total))
                 error = error.mul_(share).to(part.dtype)
                 grads[0][chunk] = error @ narrow[1]
