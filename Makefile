@@ -34,6 +34,7 @@ schema: .venv/installed
 bench: .venv/installed-test
 	$(BIN)/python -m benchmarks.parity
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.probes
+	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.generation
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     __version__: str
     from probekit.activations.store import ActivationStore
     from probekit.experiment.schema import Experiment
-    from probekit.model.cache import ActivationCache
+    from probekit.model.cache import ActivationCache, Recording
     from probekit.model.config import GPT2Config
+    from probekit.model.continuation import StopStrings
     from probekit.model.generate import generate
     from probekit.model.gpt2 import GPT2
+    from probekit.model.kv_cache import KeyValueCache
     from probekit.model.tokenizer import Tokenizer
     from probekit.pipeline.apply import apply_probe
     from probekit.pipeline.run import run
@@ -28,8 +30,11 @@ __all__ = [
     "ActivationStore",
     "Experiment",
     "GPT2Config",
+    "KeyValueCache",
     "LinearProbe",
+    "Recording",
     "SavedProbe",
+    "StopStrings",
     "Tokenizer",
     "__version__",
     "apply_probe",
@@ -43,8 +48,11 @@ _HOME = {
     "Experiment": "probekit.experiment.schema",
     "GPT2": "probekit.model.gpt2",
     "GPT2Config": "probekit.model.config",
+    "KeyValueCache": "probekit.model.kv_cache",
     "LinearProbe": "probekit.probes.estimator",
+    "Recording": "probekit.model.cache",
     "SavedProbe": "probekit.probes.saved",
+    "StopStrings": "probekit.model.continuation",
     "Tokenizer": "probekit.model.tokenizer",
     "apply_probe": "probekit.pipeline.apply",
     "generate": "probekit.model.generate",

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import click
 
+from probekit.cli.generation import generate
+from probekit.cli.parameters import params
 from probekit.cli.pretraining import pretrain
 from probekit.errors import ProbekitError
 
@@ -377,4 +379,5 @@ def sites(model: str) -> None:
     show_sites(model)
 
 
-cli.add_command(pretrain)
+for _command in (generate, params, pretrain):
+    cli.add_command(_command)

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from probekit.model.config import GPT2Config
-from probekit.model.gpt2 import GPT2
+from probekit.model.parameters import count_parameters
 from probekit.model.sites import SITES, site_names
 from probekit.model.sources import KNOWN_MODELS, find_config
 from probekit.pipeline.run import RunResult
@@ -177,7 +177,7 @@ def show_models() -> None:
         config = find_config(name)
         origin = "ships with probekit" if name == "mini" else "the hub"
         sizes = (config.n_layer, config.n_head, config.n_embd)
-        shown.add_row(name, *map(str, sizes), f"{_n_parameters(config):,}", origin)
+        shown.add_row(name, *map(str, sizes), f"{count_parameters(config):,}", origin)
     _print(shown)
     click.echo("Also: org/name@revision on the hub, or the path of a folder.")
 
@@ -199,10 +199,6 @@ def _axis(axis: str, config: GPT2Config) -> str:
     return (
         f"{axis}={config.axis_sizes[axis]}" if axis in config.axis_sizes and axis != "1" else axis
     )
-
-
-def _n_parameters(config: GPT2Config) -> int:
-    return sum(parameter.numel() for parameter in GPT2(config, seed=None).parameters())
 
 
 def _print(table: Table) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import UnknownNameError, nearest
-from probekit.model.sites import SitePattern, expand
+from probekit.model.sites import SitePattern, describe, expand
 from probekit.model.taps import Tap
 
 
@@ -22,6 +23,43 @@ def remember(values: dict[str, Tensor]) -> Tap:
         return value
 
     return tap
+
+
+class Recording:
+    """A tap that keeps every value it sees over several forward passes that follow one another.
+
+    Generation with it gives what one pass over all of the text would give, except for the last new
+    token, which no pass has read.
+
+    >>> from probekit import GPT2, generate
+    >>> model, tokens, record = GPT2.from_pretrained("mini"), torch.tensor([[5, 6, 7]]), Recording()
+    >>> _ = generate(model, tokens, 4, tap=record, sites=["blocks.*.hook_resid_post"])
+    >>> record.cache(model.config.n_layer)["resid_post", 5].shape
+    torch.Size([1, 6, 256])
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[Tensor]] = {}
+
+    def __call__(self, site: str, value: Tensor) -> Tensor:
+        """Keep a value and return it."""
+        self._seen.setdefault(site, []).append(value.clone())
+        return value
+
+    def cache(self, n_layers: int) -> ActivationCache:
+        """Return the values of all passes so far, joined along the positions."""
+        joined = {site: _join(site, values) for site, values in self._seen.items()}
+        return ActivationCache(joined, n_layers)
+
+
+def _join(site: str, values: list[Tensor]) -> Tensor:
+    axes = describe(site).axes
+    if "key_pos" in axes:
+        # Earlier passes did not see the later keys, which are masked in one pass over all.
+        nothing = -torch.inf if site.endswith("attn_scores") else 0.0
+        n_keys = values[-1].shape[-1]
+        values = [F.pad(v, (0, n_keys - v.shape[-1]), value=nothing) for v in values]
+    return torch.cat(values, dim=axes.index("query_pos" if "key_pos" in axes else "pos"))
 
 
 class ActivationCache(Mapping[str, Tensor]):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from probekit.model.inputs import NOT_COUNTED
+from probekit.model.linear import linear
 
 CHUNK = 256  # tokens whose logits are held at once
 
@@ -51,8 +52,7 @@ class _CrossEntropy(torch.autograd.Function):
         for start in range(0, len(x), CHUNK):
             chunk = slice(start, start + CHUNK)
             part, share, target = narrow[0][chunk], weight[chunk, None], targets[chunk, None]
-            logits = part @ narrow[1].T  # [chunk d_vocab]
-            logits = logits.to(wide)
+            logits = linear(part, narrow[1]).to(wide)  # [chunk d_vocab]
             total = logits.logsumexp(-1, keepdim=True)
             loss = loss + ((total - logits.gather(1, target)) * share).sum()
             if grads:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Literal, cast, overload
 
@@ -28,11 +29,14 @@ from probekit.model.cache import ActivationCache, remember
 from probekit.model.config import GPT2Config
 from probekit.model.cross_entropy import cross_entropy
 from probekit.model.initialisation import initialise
-from probekit.model.inputs import check_targets, check_tokens, following
+from probekit.model.inputs import check_context, check_targets, check_tokens, following
+from probekit.model.kv_cache import Extend, KeyValueCache
+from probekit.model.linear import Linear, linear
 from probekit.model.loading import read_checkpoint
 from probekit.model.sites import SitePattern, expand
 from probekit.model.sources import find_model
 from probekit.model.taps import ForwardStoppedError, Tap, Taps
+from probekit.model.visibility import causal, positions_and_visible, seen_from
 
 
 class LayerNorm(nn.Module):
@@ -46,15 +50,17 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return x normalized over its last axis, shape [batch pos d_model]."""
-        if not tap.wants("hook_scale", "hook_normalized"):
-            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-        # At least float32: in float16 squares of more than 256 are infinite.
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        wide = wide - wide.mean(-1, keepdim=True)
-        scale = tap("hook_scale", (wide.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
-        normalized = tap("hook_normalized", (wide / scale).to(x.dtype))
-        scaled = normalized.to(wide.dtype) * self.weight
-        return (scaled if self.bias is None else scaled + self.bias).to(x.dtype)
+        normalized = F.layer_norm(x, x.shape[-1:], eps=self.eps)
+        if tap.wants("hook_scale"):
+            scale = (x.var(-1, correction=0, keepdim=True) + self.eps).sqrt()
+            # A mere look multiplies by 1, and changes no bit.
+            normalized = normalized * (scale / tap("hook_scale", scale.clone()))
+        normalized = tap("hook_normalized", normalized)
+        scaled = (
+            normalized * self.weight if self.bias is None
+            else torch.addcmul(self.bias, normalized, self.weight)
+        )  # fmt: skip
+        return scaled.to(self.weight.dtype)
 
 
 class Attention(nn.Module):
@@ -64,16 +70,24 @@ class Attention(nn.Module):
         super().__init__()
         self.n_heads = config.n_head
         self.pdrop = config.attn_pdrop
-        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.has_qkv_bias)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.c_attn = Linear(config.n_embd, 3 * config.n_embd, bias=config.has_qkv_bias)
+        self.c_proj = Linear(config.n_embd, config.n_embd, bias=config.bias)
 
-    def forward(self, x: Tensor, visible: Tensor | None, tap: Taps) -> Tensor:
+    def forward(
+        self, x: Tensor, visible: Tensor | None, tap: Taps,
+        at: Tensor | None = None, extend: Extend | None = None,
+    ) -> Tensor:  # fmt: skip
         """Return what attention adds to the residual stream, shape [batch pos d_model]."""
         q, k, v = rearrange(
             self.c_attn(x), "batch pos (qkv n_heads d_head) -> qkv batch pos n_heads d_head",
             qkv=3, n_heads=self.n_heads,
         )  # fmt: skip
         q, k, v = tap("hook_q", q), tap("hook_k", k), tap("hook_v", v)
+        if extend is not None:
+            k, v = extend(k, v)  # [batch key_pos n_heads d_head], what was read before and this
+        if at is not None:
+            visible = seen_from(at, visible, q.shape[1], k.shape[1])
+            q = _places(q, at)
         pdrop = self.pdrop if self.training else 0.0
         if tap.wants("hook_attn_scores", "hook_pattern"):
             z = _attend(q, k, v, visible, tap, pdrop)
@@ -99,7 +113,7 @@ def _attend(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, tap: Taps, pdrop: float
 ) -> Tensor:
     if visible is None:
-        visible = _causal(q.shape[1], q.device)
+        visible = causal(q.shape[1], k.shape[1], q.device)
     scores = einsum(q, k, "batch query n_heads d, batch key n_heads d -> batch n_heads query key")
     scores = (scores / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf)
     pattern = tap("hook_pattern", tap("hook_attn_scores", scores).softmax(-1))
@@ -110,9 +124,13 @@ def _attend(
 
 
 def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, pdrop: float) -> Tensor:
+    n_queries, n_keys = q.shape[1], k.shape[1]
+    if visible is None and 1 < n_queries < n_keys:
+        visible = causal(n_queries, n_keys, q.device)
+    is_causal = visible is None and n_queries == n_keys  # a single query sees all there is
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head]
     z = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=visible, is_causal=visible is None, dropout_p=pdrop
+        q, k, v, attn_mask=visible, is_causal=is_causal, dropout_p=pdrop
     )
     return z.transpose(1, 2)
 
@@ -122,8 +140,8 @@ class MLP(nn.Module):
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, config.d_mlp, bias=config.bias)
-        self.c_proj = nn.Linear(config.d_mlp, config.n_embd, bias=config.bias)
+        self.c_fc = Linear(config.n_embd, config.d_mlp, bias=config.bias)
+        self.c_proj = Linear(config.d_mlp, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return what the MLP adds to the residual stream, shape [batch pos d_model]."""
@@ -144,10 +162,19 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.drop = nn.Dropout(config.resid_pdrop)
 
-    def forward(self, resid: Tensor, visible: Tensor | None, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, shape [batch pos d_model]."""
+    def forward(
+        self, resid: Tensor, visible: Tensor | None, tap: Taps,
+        at: Tensor | None = None, extend: Extend | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Return the residual stream after this block, shape [batch pos d_model].
+
+        With `at`, places of shape [batch asked], it comes of these alone: [batch asked d_model].
+        """
         resid = tap("hook_resid_pre", resid)
-        attn_out = self.attn(self.ln_1(resid, tap.within("ln1")), visible, tap.within("attn"))
+        normed = self.ln_1(resid, tap.within("ln1"))
+        attn_out = self.attn(normed, visible, tap.within("attn"), at, extend)
+        if at is not None:
+            resid = _places(resid, at)
         resid = tap("hook_resid_mid", resid + tap("hook_attn_out", self.drop(attn_out)))
         mlp_out = self.mlp(self.ln_2(resid, tap.within("ln2")), tap.within("mlp"))
         return tap("hook_resid_post", resid + tap("hook_mlp_out", self.drop(mlp_out)))
@@ -222,12 +249,14 @@ class GPT2(nn.Module):
     def forward(
         self, tokens: Tensor, mask: Tensor | None = None, tap: Tap | None = None,
         sites: SitePattern | Iterable[SitePattern] | None = None, *, logits: Literal[True] = True,
+        at: Tensor | None = None, past: KeyValueCache | None = None,
     ) -> Tensor: ...  # fmt: skip
 
     @overload
     def forward(
         self, tokens: Tensor, mask: Tensor | None = None, tap: Tap | None = None,
         sites: SitePattern | Iterable[SitePattern] | None = None, *, logits: bool,
+        at: Tensor | None = None, past: KeyValueCache | None = None,
     ) -> Tensor | None: ...  # fmt: skip
 
     def forward(
@@ -238,6 +267,8 @@ class GPT2(nn.Module):
         sites: SitePattern | Iterable[SitePattern] | None = None,
         *,
         logits: bool = True,
+        at: Tensor | None = None,
+        past: KeyValueCache | None = None,
     ) -> Tensor | None:
         """Return the logits, shape [batch pos d_vocab].
 
@@ -250,12 +281,16 @@ class GPT2(nn.Module):
                 those computed on request (`attn.hook_result`). Attention runs fused unless
                 scores or patterns are among them.
             logits: False stops after the last site asked for and returns None.
+            at: places in each row of `tokens`, shape [batch asked], where alone the last block has
+                queries and an MLP. Its sites behind `attn.hook_v`, those of `ln_final` and the
+                logits then have `asked` in place of `pos`.
+            past: what was read before; the tokens go on from there, and are then part of it.
 
         Raises:
             UnknownNameError: no site has a name asked for.
             ConfigError: sites are asked for without a tap to see them, or nothing at all.
-            DataError: ids outside the vocabulary, more tokens than the context, or a mask whose
-                shape is not that of the tokens or that has an empty row.
+            DataError: ids outside the vocabulary, more tokens than the context, a mask whose shape
+                is not that of the tokens or that has an empty row, or a `past` of other rows.
         """
         if tap is None and sites is not None:
             raise ConfigError("`sites` says what the tap sees, but no tap was given.")
@@ -266,36 +301,32 @@ class GPT2(nn.Module):
             raise ConfigError("Nothing is asked of this forward pass: no logits and no site.")
         taps = Taps(tap, asked, stop_when_done=not logits)
         try:
-            resid = self._residual_stream(tokens, mask, taps)
-            return F.linear(self.ln_f(resid, taps.within("ln_final")), self.unembedding)
+            resid = self._residual_stream(tokens, mask, taps, at, past)
+            return linear(self.ln_f(resid, taps.within("ln_final")), self.unembedding)
         except ForwardStoppedError:
             return None
 
-    def _residual_stream(self, tokens: Tensor, mask: Tensor | None, tap: Taps) -> Tensor:
-        positions, visible = self._positions(tokens, mask)
-        embed = tap("hook_embed", self.wte(tokens))
-        resid: Tensor = self.drop(embed + tap("hook_pos_embed", self.wpe(positions)))
-        for layer, block in enumerate(self.h):
-            resid = block(resid, visible, tap.within(f"blocks.{layer}"))
-        return resid
-
-    def _positions(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return position ids [batch pos] and what each query sees [batch 1 query key].
-
-        None instead of the latter means the plain causal mask: it is all that right padding needs,
-        since no token looks forward.
-        """
+    def _residual_stream(
+        self, tokens: Tensor, mask: Tensor | None, tap: Taps,
+        at: Tensor | None, past: KeyValueCache | None,
+    ) -> Tensor:  # fmt: skip
         check_tokens(self.config, tokens, mask)
-        if mask is None:
-            return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens), None
-        mask = mask.to(device=tokens.device, dtype=torch.bool)
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        if not bool((mask[:, 1:] & ~mask[:, :-1]).any()):
-            return positions, None
-        # A padded query sees itself: a softmax over nothing would be NaN and spread.
-        itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
-        visible = _causal(tokens.shape[1], tokens.device) & (mask[:, None, None, :] | itself)
-        return positions, visible
+        if past is not None:
+            mask = past.mask_with(tokens, mask)
+        positions, visible = positions_and_visible(tokens, mask, past.length if past else 0)
+        check_context(self.config, positions)
+        embed = tap("hook_embed", self.wte(tokens))
+        # At least float32, whatever the weights are: each block adds to it, and rounding would too.
+        wide = embed.to(torch.promote_types(embed.dtype, torch.float32))
+        resid: Tensor = self.drop(wide + tap("hook_pos_embed", self.wpe(positions)))
+        last = len(self.h) - 1
+        for layer, block in enumerate(self.h):
+            places = at if layer == last else None
+            extend = partial(past.extend, layer) if past else None
+            resid = block(resid, visible, tap.within(f"blocks.{layer}"), places, extend)
+        if past is not None:
+            past.advance(tokens.shape[1], mask)
+        return resid
 
     def run_with_cache(
         self,
@@ -343,14 +374,14 @@ class GPT2(nn.Module):
         """
         if targets is None:
             targets = following(tokens, mask)
-        taps = Taps(None)
-        x = self.ln_f(self._residual_stream(tokens, mask, taps), taps.within("ln_final"))
+        x = self.ln_f(self._residual_stream(tokens, mask, Taps(None), None, None), Taps(None))
         check_targets(self.config, tokens, targets)
         return cross_entropy(x.flatten(0, 1), self.unembedding, targets.flatten())
 
 
-def _causal(n: int, device: torch.device) -> Tensor:
-    return torch.ones(n, n, dtype=torch.bool, device=device).tril()
+def _places(value: Tensor, at: Tensor) -> Tensor:
+    """Return a value [batch pos ...] at some places of each row, shape [batch asked ...]."""
+    return value[torch.arange(len(at), device=at.device)[:, None], at]
 
 
 def _embedding(n: int, d_model: int) -> nn.Embedding:

@@ -16,8 +16,8 @@ def check_tokens(config: GPT2Config, tokens: Tensor, mask: Tensor | None = None)
     """Refuse what a model of this config cannot read.
 
     Raises:
-        DataError: the tokens are not ids of shape [batch pos] inside the vocabulary, are more than
-            the context, or the mask has another shape or an empty row.
+        DataError: the tokens are not ids of shape [batch pos] inside the vocabulary, or the mask
+            has another shape or an empty row.
 
     >>> check_tokens(GPT2Config(vocab_size=97), torch.tensor([[96, 97]]))
     Traceback (most recent call last):
@@ -31,16 +31,8 @@ def check_tokens(config: GPT2Config, tokens: Tensor, mask: Tensor | None = None)
             "tokens must be integer ids of shape [batch pos], pos at least 1, not "
             f"{tuple(tokens.shape)} of {tokens.dtype}."
         )
-    lengths = torch.full(tokens.shape[:1], tokens.shape[1])
     if mask is not None:
         _check_mask(tokens, mask)
-        lengths = mask.to(torch.bool).sum(-1)
-    if tokens.shape[0] and int(lengths.min()) == 0:
-        raise DataError(f"Row {int(lengths.argmin())} of the mask has no token at all.")
-    if tokens.shape[0] and int(lengths.max()) > config.n_positions:
-        raise DataError(
-            f"{int(lengths.max())} tokens are more than the context of {config.n_positions}."
-        )
     if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < config.vocab_size:
         raise DataError(
             f"Token ids run from {int(tokens.min())} to {int(tokens.max())}; the vocabulary has "
@@ -55,6 +47,21 @@ def _check_mask(tokens: Tensor, mask: Tensor) -> None:
         raise DataError(f"mask has shape {tuple(mask.shape)}, tokens have {tuple(tokens.shape)}.")
     if bool(((mask != 0) & (mask != 1)).any()):
         raise DataError("A mask holds True at tokens and False at padding, nothing else.")
+    empty = (~mask.to(torch.bool)).all(-1)
+    if bool(empty.any()):
+        raise DataError(f"Row {int(empty.int().argmax())} of the mask has no token at all.")
+
+
+def check_context(config: GPT2Config, positions: Tensor) -> None:
+    """Refuse positions, shape [batch pos], that the model has no embedding for.
+
+    Raises:
+        DataError: there are more tokens than the context.
+    """
+    if positions.numel() and int(positions.max()) >= config.n_positions:
+        raise DataError(
+            f"{int(positions.max()) + 1} tokens are more than the context of {config.n_positions}."
+        )
 
 
 def following(tokens: Tensor, mask: Tensor | None) -> Tensor:

@@ -168,7 +168,11 @@ class Tokenizer:
         >>> tokenizer.decode(tokenizer.encode("Größe ✓", bos=False).ids)
         'Größe ✓'
         """
-        return b"".join(self._bytes(int(token)) for token in ids).decode(errors="replace")
+        return self.bytes_of(ids).decode(errors="replace")
+
+    def bytes_of(self, ids: Sequence[int] | IntArray) -> bytes:
+        """Return the bytes of token ids, which need not end with a whole character."""
+        return b"".join(self._bytes(int(token)) for token in ids)
 
     def strings(self, ids: Sequence[int] | IntArray) -> list[str]:
         """Return what each token shows by itself; bytes that are no text are written <0xE2>."""

@@ -145,9 +145,12 @@ def _draw(
     hover[at] = _hover(table, cells, metric)
 
     figure = go.Figure(layout={"template": TEMPLATE})
-    figure.add_trace(_heatmap(values, hover, map_colours(cells, metric)))
+    shown = heatmap(values, hover.tolist(), map_colours(cells, metric))
+    shown.text = [[cell_text(value) for value in row] for row in values]
+    shown.texttemplate = "%{text}" if values.size <= MOST_TEXTS else None
+    figure.add_trace(shown)
     depths = [tick(int(depth), n_blocks(placed(table))) for depth in rows]
-    _name_cells(figure, labels, depths, "head" if across == "head" else "tokens from the span")
+    name_cells(figure, labels, depths, "head" if across == "head" else "tokens from the span")
     framed = chosen_cell(table, cells)
     if framed is not None:
         _frame(figure, columns[framed[across]], rows[framed["depth"]])
@@ -169,12 +172,11 @@ def _check_cells(cells: pd.DataFrame, across: str) -> None:
         )
 
 
-def _heatmap(values: NDArray[np.float64], hover: NDArray[np.object_], shown: Colours) -> go.Heatmap:
+def heatmap(values: NDArray[np.float64], hover: list[list[str]], shown: Colours) -> go.Heatmap:
+    """Return the cells of a map; NaN is no cell."""
     return go.Heatmap(
         z=values.tolist(),
-        text=[[_cell_text(value) for value in row] for row in values],
-        texttemplate="%{text}" if values.size <= MOST_TEXTS else None,
-        hovertext=hover.tolist(),
+        hovertext=hover,
         hoverinfo="text",
         hoverongaps=False,
         zmin=shown.low,
@@ -186,10 +188,10 @@ def _heatmap(values: NDArray[np.float64], hover: NDArray[np.object_], shown: Col
     )
 
 
-def _cell_text(value: float) -> str:
+def cell_text(value: float) -> str:
     """Return a value as short as it can be read.
 
-    >>> _cell_text(0.968), _cell_text(-0.25), _cell_text(1.0), _cell_text(-0.001)
+    >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(-0.001)
     ('.97', '−.25', '1', '0')
     """
     if np.isnan(value):
@@ -231,7 +233,8 @@ def _features(rows: pd.DataFrame) -> list[tuple[str, ...]]:
     return list(rows[list(SAME_FEATURES)].itertuples(index=False, name=None))
 
 
-def _name_cells(figure: go.Figure, across: list[str], down: list[str], title: str) -> None:
+def name_cells(figure: go.Figure, across: list[str], down: list[str], title: str) -> None:
+    """Name the columns and rows of a map; columns may share a name, as tokens of a text do."""
     axis = {"tickmode": "array", "showgrid": False, "showline": False, "ticks": ""}
     figure.update_xaxes(
         **axis, title_text=title, tickvals=list(range(len(across))), ticktext=across

@@ -1,0 +1,86 @@
+"""Tokens per second beside transformers' `generate`, on the same weights, prompts and lengths.
+
+    python -m benchmarks.generation [--threads 2] [--rounds 3] [--new 200]
+
+The gpt2 shape with random weights (biases and norms included) in float32. Both choose greedily and
+both keep keys and values; the runs alternate, and the best of each counts. The tokens of both are
+compared at every step; where they part, the gap between the two best logits there is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from transformers import GPT2LMHeadModel
+
+from probekit import GPT2, generate
+from tests.model.reference import SMALL, our_model, reference_model
+
+PROMPT = 64
+BATCHES = (1, 8)
+
+
+def theirs(model: GPT2LMHeadModel, prompts: Tensor, n_new: int) -> Tensor:
+    """Return what transformers adds to the prompts, shape [batch new]."""
+    out = model.generate(
+        prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=n_new,
+        do_sample=False, use_cache=True, pad_token_id=0, eos_token_id=None,
+    )  # fmt: skip
+    return out[:, prompts.shape[1] :]
+
+
+def seconds(run: Callable[[], Tensor]) -> tuple[float, Tensor]:
+    """Return how long it takes, and what it returns."""
+    start = time.perf_counter()
+    out = run()
+    return time.perf_counter() - start, out
+
+
+def parting(ours: GPT2, prompts: Tensor, a: Tensor, b: Tensor) -> str:
+    """Return in words whether the tokens are equal, or where they part first."""
+    if torch.equal(a, b):
+        return f"equal over {a.shape[1]} steps"
+    step = int((a != b).any(0).int().argmax())
+    row = int((a[:, step] != b[:, step]).int().argmax())
+    logits = ours(torch.cat([prompts[row], a[row, :step]])[None])[0, -1]
+    best = logits.topk(2).values
+    return f"part at step {step}, where the two best logits are {best[0] - best[1]:.1e} apart"
+
+
+@torch.no_grad()
+def main() -> None:
+    """Print one row for each size of batch."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--new", type=int, default=200)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    reference = reference_model(SMALL, torch.float32)
+    reference.set_attn_implementation("sdpa")  # its fastest
+    ours = our_model(reference, SMALL)
+    generator = torch.Generator().manual_seed(0)
+    print(f"gpt2 shape, float32, {options.threads} threads, {PROMPT} + {options.new} tokens")
+    print(f"{'batch':>5} {'probekit':>12} {'transformers':>12} {'ratio':>6}  greedy tokens")
+    for batch in BATCHES:
+        prompts = torch.randint(SMALL.vocab_size, (batch, PROMPT), generator=generator)
+        runs = (
+            lambda prompts=prompts: generate(ours, prompts, options.new),
+            lambda prompts=prompts: theirs(reference, prompts, options.new),
+        )
+        for run in runs:  # what only the first call pays for
+            run()
+        times = [[seconds(run)[0] for run in runs] for _ in range(options.rounds)]
+        rates = [batch * options.new / min(column) for column in zip(*times, strict=True)]
+        told = parting(ours, prompts, runs[0](), runs[1]())
+        print(
+            f"{batch:5} {rates[0]:8.1f} t/s {rates[1]:8.1f} t/s {rates[0] / rates[1]:6.2f}  {told}"
+        )
+
+
+if __name__ == "__main__":
+    main()

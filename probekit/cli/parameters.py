@@ -1,0 +1,93 @@
+"""`probekit params`: what a GPT-2 is made of, in numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from probekit.model.config import GPT2Config
+    from probekit.model.parameters import ParameterCount
+
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@click.command()
+@click.argument("model")
+@click.option("--untied", is_flag=True, help="With an unembedding of its own.")
+@click.option("--no-qkv-bias", is_flag=True, help="Without biases of queries, keys and values.")
+@click.option("--n-positions", type=int, help="Another length of the context.")
+@click.option("--vocab-size", type=int, help="Another number of tokens.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def params(
+    model: str, untied: bool, no_qkv_bias: bool, n_positions: int | None, vocab_size: int | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Count the parameters of MODEL, a component at a time: formula, number, share and size."""
+    from probekit.model.sources import find_config
+
+    asked: dict[str, Any] = {
+        "tie_word_embeddings": False if untied else None,
+        "qkv_bias": False if no_qkv_bias else None,
+        "n_positions": n_positions,
+        "vocab_size": vocab_size,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    config = replace(find_config(model), **given)
+    if as_json:
+        click.echo(json.dumps(_to_json(model, config), indent=2))
+    else:
+        _show(config)
+
+
+def _to_json(model: str, config: GPT2Config) -> dict[str, Any]:
+    from probekit.model.parameters import count_components, count_sums
+
+    *sums, total = count_sums(config)
+    return {
+        "model": model,
+        "config": config.to_json(),
+        "components": [_entry(count, total) for count in count_components(config)],
+        "sums": [_entry(count, total) for count in (*sums, total)],
+    }
+
+
+def _entry(count: ParameterCount, total: ParameterCount) -> dict[str, Any]:
+    return {
+        "name": count.name,
+        "formula": count.formula,
+        "number": count.number,
+        "times": count.times,
+        "in_all": count.in_all,
+        "share": count.in_all / total.in_all,
+        "megabytes": {dtype: count.megabytes(size) for dtype, size in _BYTES.items()},
+    }
+
+
+def _show(config: GPT2Config) -> None:
+    """Print the components, then the sums of several of them, then the sizes of the axes."""
+    from rich.table import Table
+
+    from probekit.cli.tables import print_table
+    from probekit.model.parameters import count_components, count_sums
+
+    sums = count_sums(config)
+    shown = Table("component", "formula", box=None, pad_edge=False)
+    for name in ("number", "times", "in all", "share", *(f"{dtype} MB" for dtype in _BYTES)):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for counts in (count_components(config), sums):
+        for count in counts:
+            shown.add_row(
+                count.name, count.formula, f"{count.number:,}", str(count.times),
+                f"{count.in_all:,}", f"{count.in_all / sums[-1].in_all:.2%}",
+                *(f"{count.megabytes(size):,.2f}" for size in _BYTES.values()),
+                end_section=count is sums[-1],
+            )  # fmt: skip
+        shown.add_row()
+    print_table(shown)
+    sizes = config.axis_sizes.items()
+    click.echo(", ".join(f"{axis} = {size:,}" for axis, size in sizes if axis != "1"))
+    click.echo("MB are 2^20 bytes.")

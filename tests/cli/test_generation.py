@@ -1,0 +1,78 @@
+"""`probekit generate` as people call it."""
+
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from probekit.cli.main import cli, main
+
+SAID = ["--model", "mini", "--prompt", "The old man", "--max-new-tokens", "12"]
+
+
+def run(*arguments):
+    result = CliRunner().invoke(cli, ["generate", *arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_one_text_is_the_prompt_and_what_follows_and_nothing_else():
+    whole = run(*SAID).stdout
+    assert whole.startswith("The old man ")
+    assert len(whole) > 30
+    assert run(*SAID, "--stream").stdout == whole
+    stop = whole[20:22]
+    stopped = whole.partition(stop)[0] + "\n"
+    assert run(*SAID, "--stop", stop).stdout == run(*SAID, "--stop", stop, "--stream").stdout
+    assert run(*SAID, "--stop", stop).stdout == stopped
+
+
+def test_several_texts_have_headings_and_a_seed_draws_them_again():
+    drawn = [*SAID, "--prompt", "She", "--temperature", "1", "--top-p", "0.9", "--top-k", "50"]
+    first = run(*drawn, "--num-samples", "2", "--seed", "7").stdout
+    headings = [line for line in first.splitlines() if line.startswith("--- prompt")]
+    assert headings == [f"--- prompt {p}, sample {s} ---" for p in (1, 2) for s in (1, 2)]
+    assert run(*drawn, "--num-samples", "2", "--seed", "7").stdout == first
+    assert run(*drawn, "--num-samples", "2", "--seed", "8").stdout != first
+    alone = run(*SAID, *drawn[len(SAID) + 2 :], "--seed", "7").stdout
+    assert alone.strip() in first
+
+
+def test_an_option_without_effect_is_told():
+    assert "temperature 0 always takes" in run(*SAID, "--top-k", "5").stderr
+    assert run(*SAID, "--temperature", "1", "--top-k", "5").stderr == ""
+
+
+def test_an_empty_prompt_may_follow_the_beginning_of_text():
+    assert len(run(*SAID[:2], "--prompt", "", "--max-new-tokens", "3", "--bos").stdout) > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--temperature", "-1"], 2, "temperature must be 0"),
+        (["--top-k", "0"], 2, "top_k must be a whole number of 1 or more"),
+        (["--top-p", "1.5"], 2, "top_p must be above 0 and at most 1"),
+        (["--max-new-tokens", "0"], 2, "max_new_tokens must be a whole number of 1"),
+        (["--num-samples", "0"], 2, "num_samples"),
+        (["--seed", "-1"], 2, "seed must be a whole number of 0 or more"),
+        (["--stop", ""], 2, "not empty"),
+        (["--prompt", ""], 2, "Prompt 2 is empty"),
+        (["--prompt", "so and " * 300], 2, "do not fit the context of 256"),
+        (["--max-new-tokens", "300"], 2, "ask for at most 254 new ones"),
+        (["--stream", "--num-samples", "2"], 2, "--stream shows one text"),
+        (["--model", "gpt-2"], 3, "Nearest: gpt2"),
+        (["--device", "warp"], 2, "--device warp"),
+    ],
+    ids=str,
+)
+def test_a_mistake_gets_one_message_and_its_exit_code(
+    monkeypatch, capsys, arguments, code, message
+):
+    monkeypatch.setattr(sys, "argv", ["probekit", "generate", *SAID, *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    out = capsys.readouterr()
+    assert end.value.code == code, out.err
+    assert message in out.err
+    assert out.out == ""

@@ -1,0 +1,77 @@
+"""Counting parameters: the published figures, and the formula against a model that is built."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from probekit.model.config import PUBLISHED, GPT2Config
+from probekit.model.gpt2 import GPT2
+from probekit.model.parameters import COMPONENTS, count_components, count_parameters, count_sums
+from tests.model.reference import TINY
+
+PUBLISHED_COUNTS = {  # with all biases, tied; without qkv bias: untied, tied, MB of the untied
+    "gpt2": (124_439_808, 163_009_536, 124_412_160, 621.83),
+    "gpt2-medium": (354_823_168, 406_212_608, 354_749_440, 1549.58),
+    "gpt2-large": (774_030_080, 838_220_800, 773_891_840, 3197.56),
+    "gpt2-xl": (1_557_611_200, 1_637_792_000, 1_557_380_800, 6247.68),
+}
+SWITCHES = [
+    {"tie_word_embeddings": tied, "bias": bias, "qkv_bias": qkv}
+    for tied, bias, qkv in product((True, False), (True, False), (None, True, False))
+]
+
+
+def by_name(counts):
+    return {count.name: count for count in counts}
+
+
+@pytest.mark.parametrize(("name", "known"), PUBLISHED_COUNTS.items())
+def test_the_published_figures_come_out(name, known):
+    tied, untied_without, tied_without, megabytes = known
+    config = PUBLISHED[name]
+    without = replace(config, qkv_bias=False)
+    untied = replace(without, tie_word_embeddings=False)
+    assert count_parameters(config) == tied
+    assert count_parameters(untied) == untied_without
+    assert count_parameters(without) == tied_without
+    assert round(by_name(count_sums(untied))["total"].megabytes(4), 2) == megabytes
+
+
+def test_the_published_figures_of_the_parts_of_gpt2_come_out():
+    parts = by_name(count_sums(GPT2Config()) + count_components(GPT2Config()))
+    numbers = {name: part.number for name, part in parts.items()}
+    assert numbers["block"] == 7_087_872
+    assert numbers["attention"] == 2_362_368
+    assert numbers["MLP"] == 4_722_432
+    assert numbers["ln_1"] == numbers["ln_2"] == numbers["final norm"] == 1_536
+    without = by_name(count_sums(GPT2Config(qkv_bias=False)))
+    assert without["attention"].number == 2_360_064
+    assert without["MLP"].number == 4_722_432
+    assert round(without["total"].megabytes(4), 2) == 474.59
+
+
+@pytest.mark.parametrize("config", PUBLISHED.values(), ids=PUBLISHED)
+def test_the_formula_is_what_a_published_model_has(config):
+    built = GPT2(config, seed=None)
+    assert all(parameter.is_meta for parameter in built.parameters())
+    assert count_parameters(config) == sum(p.numel() for p in built.parameters())
+
+
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+def test_each_component_is_what_a_built_model_has_under_every_switch(switches):
+    config = replace(TINY, **switches)
+    built = {name: p.numel() for name, p in GPT2(config, seed=None).named_parameters()}
+    for component, count in zip(COMPONENTS, count_components(config), strict=True):
+        layers = range(config.n_layer) if component.in_block else [0]
+        for layer in layers:
+            module = component.module.format(l=layer)
+            parts = [built.pop(f"{module}.{part}", 0) for part in ("weight", "bias")]
+            assert sum(parts) == count.number, component
+    assert not built, "parameters that no component counts"
+
+
+def test_the_components_are_the_whole():
+    for config in (TINY, replace(TINY, tie_word_embeddings=False)):
+        in_all = sum(count.in_all for count in count_components(config))
+        assert in_all == by_name(count_sums(config))["total"].number
