@@ -52,11 +52,10 @@ class _CrossEntropy(torch.autograd.Function):
         for start in range(0, len(x), CHUNK):
             chunk = slice(start, start + CHUNK)
             part, share, target = narrow[0][chunk], weight[chunk, None], targets[chunk, None]
-            logits = linear(part, narrow[1]).to(wide)  # [chunk d_vocab]
-            total = logits.logsumexp(-1, keepdim=True)
-            loss = loss + ((total - logits.gather(1, target)) * share).sum()
+            log_p = linear(part, narrow[1]).to(wide).log_softmax(-1)  # [chunk d_vocab]
+            loss = loss - (log_p.gather(1, target) * share).sum()
             if grads:
-                error = logits.sub_(total).exp_().scatter_add_(1, target, -torch.ones_like(total))
+                error = log_p.exp_().scatter_add_(1, target, -torch.ones_like(share))
                 error = error.mul_(share).to(part.dtype)
                 grads[0][chunk] = error @ narrow[1]
                 grads[1].add_(error.T @ part)

@@ -64,7 +64,7 @@ def result_parts(table: pd.DataFrame) -> list[FigurePart]:
 def _size_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
     if not sparse_rows(table).empty:
         yield FigurePart(
-            f"{_title(main_metric(table))} by number of features",
+            f"{title(main_metric(table))} by number of features",
             _json(sparse_curve(table)),
             words.sparse_caption(table),
             words.sparse_description(table),
@@ -74,7 +74,7 @@ def _size_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
 def _growth_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
     if any(True for _ in growth_lines(table)):
         yield FigurePart(
-            f"{_title(main_metric(table))} by number of training rows",
+            f"{title(main_metric(table))} by number of training rows",
             _json(growth_curve(table)),
             words.growth_caption(table),
             words.growth_description(table),
@@ -96,14 +96,15 @@ def reliability_part(bins: pd.DataFrame, table: pd.DataFrame) -> FigurePart:
     )
 
 
-def _title(metric: str) -> str:
+def title(metric: str) -> str:
+    """Return a metric as headings name it."""
     name = metric_name(metric)
     return name[0].upper() + name[1:]
 
 
 def _metric_parts(table: pd.DataFrame, metric: str) -> Iterator[FigurePart]:
     is_open = metric in OPEN_METRICS
-    name = _title(metric)
+    name = title(metric)
     curve, position = curve_rows(table), shown_position(table)
     if metric in measured_metrics(curve):
         yield FigurePart(
@@ -115,26 +116,28 @@ def _metric_parts(table: pd.DataFrame, metric: str) -> Iterator[FigurePart]:
         )
     for part, is_shown, rows in head_tables(table):
         if metric in measured_metrics(rows):
-            title = f"{name} by layer and head · {part}"
-            yield _map(title, rows, metric, head_map(rows, metric), is_open and is_shown)
+            heading = f"{name} by layer and head · {part}"
+            yield _map(heading, rows, metric, head_map(rows, metric), is_open and is_shown)
     for part, rows in position_tables(table):
         if metric in measured_metrics(rows):
-            title = f"{name} by layer and position · {part}"
-            yield _map(title, rows, metric, position_map(rows, metric), is_open)
+            heading = f"{name} by layer and position · {part}"
+            yield _map(heading, rows, metric, position_map(rows, metric), is_open)
 
 
 def _map(
-    title: str, rows: pd.DataFrame, metric: str, figure: go.Figure, is_open: bool
+    heading: str, rows: pd.DataFrame, metric: str, figure: go.Figure, is_open: bool
 ) -> FigurePart:
+    caption, described = words.map_caption(rows, metric), words.map_description(rows, metric)
+    return map_part(heading, figure, caption, described, is_open)
+
+
+def map_part(
+    heading: str, figure: go.Figure, caption: str, description: str, is_open: bool = True
+) -> FigurePart:
+    """Return a map as the page embeds it, as high as its rows need."""
     n_rows = len(figure.data[0].z)
-    return FigurePart(
-        title,
-        _json(figure),
-        words.map_caption(rows, metric),
-        words.map_description(rows, metric),
-        is_open,
-        height=7 + 1.75 * max(n_rows, 4),
-    )
+    height = 7 + 1.75 * max(n_rows, 4)
+    return FigurePart(heading, _json(figure), caption, description, is_open, height)
 
 
 def norms_part(norms: list[Norms]) -> FigurePart:
