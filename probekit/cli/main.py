@@ -226,10 +226,12 @@ def transfer(
 @cli.command()
 @click.argument("run_dir", type=click.Path(path_type=Path))
 def report(run_dir: Path) -> None:
-    """Write report.html anew from the files of a run."""
+    """Write report.html anew from the files of a run, or of a pretraining run."""
     from probekit.report.page import write_report
+    from probekit.report.pretraining import write_pretraining_report
 
-    click.echo(str(write_report(run_dir)))
+    write = write_pretraining_report if (run_dir / "log.csv").is_file() else write_report
+    click.echo(str(write(run_dir)))
 
 
 @cli.command()

@@ -32,3 +32,4 @@ def pretrain(file: Path, overrides: tuple[str, ...], device: str, out: Path) -> 
         f"{last.held_out_per_character:.4f} per character"
     )
     click.echo(str(result.model))
+    click.echo(str(result.report))

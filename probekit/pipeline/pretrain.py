@@ -16,8 +16,9 @@ from probekit.model.sources import find_model
 from probekit.model.tokenizer import Tokenizer
 from probekit.pipeline.devices import check_device
 from probekit.provenance import pretty_json, versions, write_atomic
+from probekit.report.pretraining import write_pretraining_report
 from probekit.training.corpus import Text, corpus_digest, read_corpus
-from probekit.training.kept import VOCABULARY, keep_checkpoint
+from probekit.training.kept import VOCABULARY, find_checkpoints, keep_checkpoint
 from probekit.training.log import Row, read_log
 from probekit.training.loop import train
 from probekit.training.recipe import Recipe
@@ -39,11 +40,13 @@ class PretrainResult:
         folder: of the run.
         model: folder of the last checkpoint.
         last: the last row of the log.
+        report: the page of the run.
     """
 
     folder: Path
     model: Path
     last: Row
+    report: Path
 
 
 def pretrain(
@@ -52,7 +55,7 @@ def pretrain(
     """Train a GPT-2 as the recipe says, or go on where a run of the same recipe stopped.
 
     The folder `out`/NAME gets the vocabulary, the tokens, checkpoints (each a model by itself),
-    log.csv, recipe.yaml and run.json.
+    log.csv, recipe.yaml, run.json and report.html.
 
     Raises:
         ConfigError: the folder holds a run of another recipe, or the device is not there.
@@ -78,7 +81,8 @@ def pretrain(
 
     train(recipe, tokens, d_vocab, folder, keep, device=device, watcher=watcher)
     last = read_log(folder / "log.csv")[-1]
-    return PretrainResult(folder, folder / "checkpoints" / f"step-{last.step:07}", last)
+    report = write_pretraining_report(folder)
+    return PretrainResult(folder, find_checkpoints(folder)[last.step], last, report)
 
 
 def _check_same(folder: Path, recipe: Recipe) -> None:
@@ -162,6 +166,8 @@ def _write_facts(
     """Write run.json: what the numbers came from."""
     facts = {
         "run": recipe.name,
+        "steps": recipe.training.steps,
+        "tokens_per_step": recipe.training.batch * recipe.model.n_positions,
         "texts": [text.name for text in texts],
         "tokens": {"train": len(tokens.train), "held_out": len(tokens.held_out)},
         "characters": {
