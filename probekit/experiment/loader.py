@@ -74,19 +74,16 @@ def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
     """
     with document.at("model", "path"):
         found = find_checkpoints(Path(model["path"]))
+    if model.get("checkpoints") in ("all", []):
+        model["checkpoints"] = sorted(found)
     asked = model.get("checkpoints")
-    if asked == "all":
-        model["checkpoints"] = asked = sorted(found)
-    absent = [step for step in asked or () if step not in found] if isinstance(asked, list) else []
+    listed = asked if isinstance(asked, list) else []
+    absent = [step for step in listed if step not in found]
     if absent:
         steps = ", ".join(map(str, found))
-        raise MissingError(
-            document.put(
-                ("model", "checkpoints"),
-                f"{model['path']} has no checkpoint of step {absent[0]}; it has {steps}.",
-            )
-        )
-    last = str(found[max(asked if asked and isinstance(asked, list) else found)])
+        text = f"{model['path']} has no checkpoint of step {absent[0]}; it has {steps}."
+        raise MissingError(document.put(("model", "checkpoints"), text))
+    last = str(found[max(listed or found)])
     if model.setdefault("source", last) != last:
         raise ConfigError(
             document.put(("model", "source"), "give either `source` or `path`, not both.")

@@ -10,15 +10,22 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 
 from probekit.experiment.probe import Probe
 from probekit.experiment.tokens import Position, Tokens
 from probekit.provenance import write_atomic
 from probekit.section import File, Name, Section, Seed, broken
 
+
+def _all_or_listed(steps: Any) -> Any:
+    return () if steps == "all" else steps
+
+
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
-Steps = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
+Step = Annotated[int, Field(ge=0)]
+Steps = Annotated[tuple[Step, ...] | None, Field(strict=False), BeforeValidator(_all_or_listed)]
 SiteLists = Annotated[
     tuple[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], ...], Field(strict=False)
 ]
@@ -30,9 +37,12 @@ RESIDUAL_STREAM = (
 )
 
 
+_STEPS_SCHEMA: JsonDict = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+
+
 def _needs_source_or_path(schema: dict[str, Any]) -> None:
     del schema["required"]
-    schema["oneOf"] = [{"required": ["source"]}, {"required": ["path"]}]
+    schema["anyOf"] = [{"required": ["source"]}, {"required": ["path"]}]
 
 
 class Model(Section):
@@ -55,11 +65,12 @@ class Model(Section):
         description="in place of `source`: folder of a run of `probekit pretrain`, found as that "
         "is; its last checkpoint is probed, or the last of `checkpoints`",
     )
-    checkpoints: Literal["all"] | Steps | None = Field(
+    checkpoints: Steps = Field(
         None,
-        description="with `path`: `all`, or the steps of the checkpoints that are probed too, for "
-        "a map of the scores by layer and step",
-        examples=["all"],
+        description="with `path`: the steps of the checkpoints that are probed too, for a map of "
+        "the scores by layer and step, or `all`, which an empty list means as well",
+        examples=["[0, 1000]"],
+        json_schema_extra={"anyOf": [{"const": "all"}, _STEPS_SCHEMA, {"type": "null"}]},
     )
     dtype: Literal["float32", "float16", "bfloat16", "float64"] = Field(
         "float32", description="numbers that the forward pass computes with"

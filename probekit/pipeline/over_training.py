@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,8 +50,7 @@ def over_training(
         return None
     with experiment.at("model", "path"):
         found = find_checkpoints(Path(model.path))
-    steps: Iterable[int] = found if model.checkpoints == "all" else model.checkpoints
-    *earlier, latest = sorted(steps)
+    *earlier, latest = sorted(model.checkpoints or found)
     tables = [run_one(_at(experiment, step, found[step])).table for step in earlier]
     rows = [
         only(table, target="task").assign(step=step)

@@ -5,7 +5,7 @@ import pytest
 from probekit.errors import DataError
 from probekit.model.tokenizer import Tokenizer
 from probekit.training.vocabulary import train_vocabulary
-from tests.training.conftest import sentences
+from tests.training.recipes import sentences
 
 
 @pytest.fixture
