@@ -15,8 +15,9 @@ from probekit.errors import CheckpointError
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import NOT_COUNTED
 from probekit.training.batches import Batches
+from probekit.training.first_weights import first_model
 from probekit.training.log import Row, read_log, write_log
-from probekit.training.measurement import held_out_loss, repeat_losses
+from probekit.training.measurement import held_out_loss, held_out_windows, repeat_losses
 from probekit.training.optimizers import make_optimizers
 from probekit.training.recipe import Recipe, Training
 from probekit.training.schedule import checkpoint_steps, learning_rate
@@ -77,11 +78,12 @@ def train(
         StoreError: the folder cannot be written.
     """
     training, shape = recipe.training, recipe.model
-    model = GPT2(shape.config(d_vocab), seed=recipe.seed).to(device)
+    model = first_model(recipe, d_vocab).to(device)
     learner = Learner(model, make_optimizers(model, training))
     batches = Batches(
         tokens.train, training.batch, shape.n_positions, d_vocab, recipe.repeats, recipe.seed
     )
+    held_out_windows(tokens.held_out, shape.n_positions)  # too few are told before any work
     log_path, state_path = folder / "log.csv", folder / "state.safetensors"
     done = read_state(state_path, learner) if state_path.is_file() else 0
     log = [row for row in read_log(log_path) if row.step <= done] if done else []

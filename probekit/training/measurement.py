@@ -35,18 +35,30 @@ def held_out_loss(model: GPT2, tokens: TokenArray, rows: int | None = None) -> f
     Raises:
         DataError: there are fewer tokens than one window.
     """
-    n_ctx = model.config.n_positions
+    windows = held_out_windows(tokens, model.config.n_positions)
+    if rows is not None and rows < len(windows):
+        windows = windows[np.arange(rows) * len(windows) // rows]
+    ids = torch.from_numpy(windows.astype(np.int64)).to(model.wte.weight.device)
+    parts = torch.split(ids, ROWS_AT_ONCE)
+    return sum(model.loss(part).item() * len(part) for part in parts) / len(ids)
+
+
+def held_out_windows(tokens: TokenArray, n_ctx: int) -> TokenArray:
+    """Return the windows of held-out text, shape [n_windows n_ctx].
+
+    >>> held_out_windows(np.arange(10, dtype=np.uint16), 4).tolist()
+    [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+    Raises:
+        DataError: there are fewer tokens than one window.
+    """
     windows = tokens[: len(tokens) // n_ctx * n_ctx].reshape(-1, n_ctx)
     if not len(windows):
         raise DataError(
             f"{len(tokens):,} held-out tokens do not fill the context of {n_ctx}. Hold more out "
             "(`corpus.held_out`), or make the context shorter."
         )
-    if rows is not None and rows < len(windows):
-        windows = windows[np.arange(rows) * len(windows) // rows]
-    ids = torch.from_numpy(windows.astype(np.int64)).to(model.wte.weight.device)
-    parts = torch.split(ids, ROWS_AT_ONCE)
-    return sum(model.loss(part).item() * len(part) for part in parts) / len(ids)
+    return windows
 
 
 @torch.no_grad()

@@ -75,6 +75,11 @@ class Shape(Section):
     qkv_bias: bool | None = Field(None, description="bias of queries, keys, values; null: as bias")
     tie_word_embeddings: bool = Field(True, description="the unembedding is the token embedding")
     initializer_range: float = Field(0.02, gt=0, lt=1, description="width of the first weights")
+    first_positions: Literal["normal", "waves"] = Field(
+        "normal",
+        description="position embeddings before training: drawn as all weights, or sines and "
+        "cosines of as much strength, in which a token's neighbours are found by a rotation",
+    )
 
     @model_validator(mode="after")
     def _is_a_network(self) -> Shape:
@@ -86,7 +91,8 @@ class Shape(Section):
 
     def config(self, vocab_size: int) -> GPT2Config:
         """Return the config of the network over a vocabulary of this size."""
-        return GPT2Config(vocab_size=vocab_size, **self.model_dump())
+        sizes = self.model_dump(exclude={"first_positions"})
+        return GPT2Config(vocab_size=vocab_size, **sizes)
 
 
 class Training(Section):
