@@ -14,9 +14,9 @@ from probekit.training.recipe import Recipe
 def first_model(recipe: Recipe, d_vocab: int) -> GPT2:
     """Return the network that a run begins with, drawn by the seed of the recipe."""
     model = GPT2(recipe.model.config(d_vocab), seed=recipe.seed)
-    if recipe.model.first_positions == "waves":
+    if recipe.model.position_waves:
         with torch.no_grad():
-            model.wpe.weight.copy_(waves(*model.wpe.weight.shape) * model.config.initializer_range)
+            model.wpe.weight.copy_(waves(*model.wpe.weight.shape) * recipe.model.position_waves)
     return model
 
 

@@ -75,10 +75,12 @@ class Shape(Section):
     qkv_bias: bool | None = Field(None, description="bias of queries, keys, values; null: as bias")
     tie_word_embeddings: bool = Field(True, description="the unembedding is the token embedding")
     initializer_range: float = Field(0.02, gt=0, lt=1, description="width of the first weights")
-    first_positions: Literal["normal", "waves"] = Field(
-        "normal",
-        description="position embeddings before training: drawn as all weights, or sines and "
-        "cosines of as much strength, in which a token's neighbours are found by a rotation",
+    position_waves: float = Field(
+        0.0,
+        ge=0,
+        le=10,
+        description="root mean square of the sines and cosines that the position embeddings begin "
+        "as, so that a token's neighbours are found by a rotation; 0 draws them as all weights",
     )
 
     @model_validator(mode="after")
@@ -91,7 +93,7 @@ class Shape(Section):
 
     def config(self, vocab_size: int) -> GPT2Config:
         """Return the config of the network over a vocabulary of this size."""
-        sizes = self.model_dump(exclude={"first_positions"})
+        sizes = self.model_dump(exclude={"position_waves"})
         return GPT2Config(vocab_size=vocab_size, **sizes)
 
 

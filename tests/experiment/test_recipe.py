@@ -57,7 +57,7 @@ def test_what_is_written_back_reads_as_the_same(write, tmp_path):
 
 def test_the_network_has_the_keys_and_defaults_of_the_config():
     own = {field.name: field.default for field in dataclasses.fields(GPT2Config)}
-    keys = {k: f for k, f in Shape.model_fields.items() if k != "first_positions"}
+    keys = {k: f for k, f in Shape.model_fields.items() if k != "position_waves"}
     for key, field in keys.items():
         assert field.is_required() or field.default == own[key], key
     assert set(own) - set(keys) == {"vocab_size", "layer_norm_epsilon"}

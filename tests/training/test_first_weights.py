@@ -13,11 +13,11 @@ def test_it_is_the_drawn_network(make_recipe):
         assert torch.equal(tensor, drawn[name]), name
 
 
-def test_waves_change_the_positions_alone_and_keep_their_strength(make_recipe):
+def test_waves_change_the_positions_alone_and_have_the_strength_asked_for(make_recipe):
     drawn = first_model(make_recipe(), 300).state_dict()
-    begun = first_model(make_recipe(model__first_positions="waves"), 300).state_dict()
+    begun = first_model(make_recipe(model__position_waves=0.1), 300).state_dict()
     assert {name for name in drawn if not torch.equal(drawn[name], begun[name])} == {"wpe.weight"}
-    assert abs(begun["wpe.weight"].pow(2).mean().sqrt() - 0.02) < 1e-3
+    assert abs(begun["wpe.weight"].pow(2).mean().sqrt() - 0.1) < 1e-3
 
 
 def test_one_rotation_leads_from_every_position_to_the_next():
