@@ -32,10 +32,12 @@ schema: .venv/installed
 	$(BIN)/python -m probekit.experiment.schema experiments/experiment.schema.json
 	$(BIN)/python -m probekit.training.recipe experiments/recipe.schema.json
 
-bench: .venv/installed-test
+bench: .venv/installed-test .bench-venv/installed
 	$(BIN)/python -m benchmarks.parity
+	$(BIN)/python -m benchmarks.loading
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.probes
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.generation
+	$(BIN)/python -m benchmarks.capture
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -48,5 +50,11 @@ bench: .venv/installed-test
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@
 
+# TransformerLens, which wants older releases than probekit.
+.bench-venv/installed: benchmarks/peers.txt
+	$(PYTHON) -m venv .bench-venv
+	.bench-venv/bin/python -m pip install --quiet --requirement benchmarks/peers.txt
+	touch $@
+
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv .bench-venv build dist *.egg-info

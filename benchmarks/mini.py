@@ -13,8 +13,8 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-import torch
 
+from probekit.analysis.heads import random_repeats, score_heads
 from probekit.experiment.loader import load_recipe
 from probekit.model.gpt2 import GPT2
 from probekit.model.tokenizer import Tokenizer
@@ -29,20 +29,9 @@ def text_losses(source: str, model: GPT2, texts: tuple[Text, ...]) -> tuple[int,
     """Return the number of held-out tokens, and the loss per token and per character."""
     tokenizer = Tokenizer.from_pretrained(source)
     ends = [tokenizer.encode(text.held_out, bos=True).ids for text in texts]
-    tokens = np.concatenate(ends).astype(np.uint16)
+    tokens = np.concatenate(ends).astype(np.uint32)
     loss = held_out_loss(model, tokens)
     return len(tokens), loss, loss * len(tokens) / sum(len(text.held_out) for text in texts)
-
-
-def head_scores(model: GPT2) -> tuple[np.ndarray, np.ndarray]:
-    """Return the previous-token and the induction score of each head, [n_layers n_heads]."""
-    half = np.random.default_rng(1).integers(model.config.vocab_size, size=(ROWS, HALF))
-    ids = torch.from_numpy(half).repeat(1, 2)
-    _, cache = model.run_with_cache(ids, sites=["blocks.*.attn.hook_pattern"], logits=True)
-    patterns = [cache["pattern", layer] for layer in range(model.config.n_layer)]
-    previous = [p.diagonal(-1, 2, 3).mean((0, 2)) for p in patterns]
-    induction = [p.diagonal(1 - HALF, 2, 3)[:, :, 1:].mean((0, 2)) for p in patterns]
-    return torch.stack(previous).numpy(), torch.stack(induction).numpy()
 
 
 def main() -> None:
@@ -59,11 +48,15 @@ def main() -> None:
         print(f"held-out text: {n_tokens:,} tokens, {loss:.4f} nats per token")
         print(f"               {per_character:.4f} nats per character")
         print(f"random tokens twice: first half {first:.3f}, second {second:.3f} nats per token")
-        for name, scores in zip(("previous token", "induction"), head_scores(model), strict=True):
-            layer, head = np.unravel_index(scores.argmax(), scores.shape)
-            print(f"{name} scores by layer and head, highest L{layer}H{head} {scores.max():.3f}")
-            for row in scores:
-                print("  " + " ".join(f"{score:.3f}" for score in row))
+        sequences = random_repeats(range(model.config.vocab_size), ROWS, HALF)
+        scores = score_heads(model, sequences).set_index(["score", "layer", "head"])["value"]
+        for name in ("previous_token", "induction"):
+            table = scores[name].unstack("head")
+            layer, head = scores[name].idxmax()
+            print(f"{name} by layer and head, highest L{layer}H{head} {table.max().max():.3f}")
+            print(
+                "\n".join(f"  {' '.join(f'{value:.3f}' for value in row)}" for row in table.values)
+            )
 
 
 if __name__ == "__main__":

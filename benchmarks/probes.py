@@ -2,7 +2,8 @@
 
     python -m benchmarks.probes [--quick]
 
-Both get the same rows, folds and threads. scikit-learn's rows are standardised inside each fold,
+Both get the same rows, folds and cores; we take sites side by side as a run does, each with its
+share of the threads. scikit-learn's rows are standardised inside each fold,
 but for LogisticRegressionCV, which has no place for that and gets them standardised once, for less.
 Times are medians of repeats that alternate between the two. Slow work of scikit-learn's is timed on
 some of the sites and scaled; the table says so. `gap` is how far our objective is above a reference
@@ -40,6 +41,7 @@ from probekit.probes.design import Floats
 from probekit.probes.fits import Column, fit_columns
 from probekit.probes.folds import group_folds
 from probekit.probes.solver import Codes, Fit, Problem, Solver
+from probekit.workers import side_by_side
 
 Rows = NDArray[np.float32]
 
@@ -226,7 +228,7 @@ def compare(
         some = sites[: rival.n_sites]
         times: list[tuple[float, float]] = []
         while not times or (len(times) < REPEATS and times[0][1] < ONCE):
-            mine = seconds(lambda: [own(site) for site in sites])
+            mine = seconds(lambda: list(side_by_side(own, sites, THREADS)))
             theirs = seconds(lambda run=rival.run, some=some: [run(site) for site in some])
             times.append((mine, theirs * len(sites) / len(some)))
         ours, theirs = (median(column) for column in zip(*times, strict=True))

@@ -62,8 +62,10 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version(name) for name in _RECORDED}
 
 
-def write_atomic(path: Path, content: bytes | str) -> None:
+def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]) -> None:
     """Write a file that appears whole or not at all, and survives a power loss once it is there.
+
+    Content that does not fit into memory comes as an iterable of its parts.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "result.txt"
@@ -74,7 +76,8 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     Raises:
         StoreError: the disk is full, the folder cannot be written, ...; nothing is left behind.
     """
-    data = content.encode() if isinstance(content, str) else content
+    text = content.encode() if isinstance(content, str) else content
+    parts = [text] if isinstance(text, bytes) else text
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -82,7 +85,7 @@ def write_atomic(path: Path, content: bytes | str) -> None:
         raise _cannot_write(path, error) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            file.writelines(parts)
             file.flush()
             os.fsync(descriptor)
         Path(name).chmod(0o644)

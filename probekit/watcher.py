@@ -26,3 +26,21 @@ class Silent:
 
 
 SILENT = Silent()
+
+
+class Here:
+    """A watcher that hears of this process alone: a copy sent to another one is silent."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+
+    def progress(self, step: str, done: float, total: int) -> None:
+        """Pass it on."""
+        self._watcher.progress(step, done, total)
+
+    def tell(self, message: str) -> None:
+        """Pass it on."""
+        self._watcher.tell(message)
+
+    def __reduce__(self) -> tuple[type[Silent], tuple[()]]:
+        return Silent, ()

@@ -14,9 +14,9 @@ PACKAGE = Path(probekit.__file__).parent
 
 # A package imports from lower levels only, and never from a sibling on its own level.
 LEVELS = (
-    {"errors", "provenance", "section", "watcher"},
+    {"errors", "provenance", "section", "watcher", "workers"},
     {"model", "data"},
-    {"activations", "probes", "training"},
+    {"activations", "analysis", "probes", "training"},
     {"experiment", "report"},
     {"pipeline"},
     {"cli"},

@@ -19,7 +19,7 @@ FORMAT = 1
 # How sequences are put together for the forward pass changes the last bits of a row, and thereby
 # belongs to the identity.
 SHARD_ROWS = 4096
-BATCH_TOKENS = 2048
+BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # a GPU wants more at once, a CPU what its caches hold
 
 IntArray = npt.NDArray[np.int64]
 
@@ -54,9 +54,9 @@ class Identity:
     device: str
     torch: str
     code: str
+    shard_rows: int
+    batch_tokens: int
     format: int = FORMAT
-    shard_rows: int = SHARD_ROWS
-    batch_tokens: int = BATCH_TOKENS
 
     @property
     def key(self) -> str:
@@ -104,9 +104,17 @@ def identify(
             "probekit.model.taps",
             "probekit.model.tokenizer",
             "probekit.model.visibility",
-            "probekit.activations.capture",
+            "probekit.activations.batches",
+            "probekit.activations.forward",
         ),
+        shard_rows=SHARD_ROWS,
+        batch_tokens=batch_tokens(parameter.device),
     )
+
+
+def batch_tokens(device: torch.device) -> int:
+    """Return how many padded tokens go through a model at once on a device."""
+    return BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])
 
 
 def digest_weights(model: GPT2) -> str:

@@ -31,7 +31,7 @@ def show_comparison(comparison: Comparison) -> None:
         click.echo(f"  and {len(comparison.settings) - MOST_SETTINGS} more settings")
     if not comparison.settings:
         click.echo("  no setting, digest or version differs")
-    _print(_table(comparison))
+    print_table(_table(comparison))
     for note in comparison.notes:
         click.echo(note)
     click.echo(comparison.verdict)
@@ -85,11 +85,11 @@ def show_transfer(found: Transfer) -> None:
     click.echo(line_label(" ".join(found.chosen)))
     main = only(scores, metric=found.metric)
     click.echo(f"{METRICS[found.metric]}, trained on (down) and tested on (across):")
-    _print(_matrix(found.names, main, ("value", "ci_low", "ci_high")))
+    print_table(_matrix(found.names, main, ("value", "ci_low", "ci_high")))
     for space, rows in cosines.groupby("space", sort=False):
         click.echo(f"cosine, {space} features, with 95 % of those of permuted labels:")
-        _print(_matrix(found.names, rows, ("cosine", "null_low", "null_high")))
-    _print(_by_site(found))
+        print_table(_matrix(found.names, rows, ("cosine", "null_low", "null_high")))
+    print_table(_by_site(found))
     for note in found.notes:
         click.echo(f"warning: {note}", err=True)
 
@@ -119,6 +119,7 @@ def _by_site(found: Transfer) -> Table:
     return shown
 
 
-def _print(table: Table) -> None:
+def print_table(table: Table) -> None:
+    """Print a table as wide as the terminal, and whole where there is none."""
     # A pipe or a file has no width: nothing may be cut there.
     Console(width=None if sys.stdout.isatty() else 400, highlight=False).print(table)

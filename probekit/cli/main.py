@@ -13,14 +13,19 @@ from collections.abc import Callable
 from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from probekit.cli.generation import generate
 from probekit.cli.parameters import params
+from probekit.cli.pictures import attribution, heads, lens
 from probekit.cli.pretraining import pretrain
+from probekit.cli.weights import weights
 from probekit.errors import ProbekitError
+
+if TYPE_CHECKING:
+    from probekit.pipeline.run import RunResult
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -101,27 +106,43 @@ _out_option = click.option(
     "--out", type=click.Path(path_type=Path), default="runs", show_default=True,
     help="Folder that gets NAME/KEY.",
 )  # fmt: skip
+_run_options = _options(
+    _capture_options,
+    _out_option,
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        help="Sites probed at once, each in a process; one a core if not given.",
+    ),
+)
 
 
 @cli.command()
-@_capture_options
-@_out_option
-def run(
-    file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str, out: Path
-) -> None:
+@_run_options
+def run(**options: Any) -> None:
     """Run an experiment: capture, probe, report."""
+    click.echo(str(_run(**options, page=True).report))
+
+
+@cli.command()
+@_run_options
+def probe(**options: Any) -> None:
+    """Capture what is missing and probe; write results.csv but no page."""
+    click.echo(str(_run(**options, page=False).results))
+
+
+def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
+    """Run an experiment and show its numbers and warnings."""
     from probekit.cli.terminal import show_results, show_warnings, watching
     from probekit.experiment.loader import load_experiment
     from probekit.pipeline.run import run as run_experiment
 
     experiment = load_experiment(file, overrides)
     with watching() as watcher:
-        result = run_experiment(
-            experiment, out=out, cache_root=cache_root, device=device, watcher=watcher
-        )
+        result = run_experiment(experiment, **options, watcher=watcher)
     show_results(result)
     show_warnings(result)
-    click.echo(str(result.report))
+    return result
 
 
 @cli.command()
@@ -145,27 +166,6 @@ def cache(file: Path, overrides: tuple[str, ...], cache_root: Path | None, devic
 
 
 @cli.command()
-@_capture_options
-@_out_option
-def probe(
-    file: Path, overrides: tuple[str, ...], cache_root: Path | None, device: str, out: Path
-) -> None:
-    """Capture what is missing and probe; write results.csv but no page."""
-    from probekit.cli.terminal import show_results, show_warnings, watching
-    from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.run import run as run_experiment
-
-    experiment = load_experiment(file, overrides)
-    with watching() as watcher:
-        result = run_experiment(
-            experiment, out=out, cache_root=cache_root, device=device, watcher=watcher, page=False
-        )
-    show_results(result)
-    show_warnings(result)
-    click.echo(str(result.results))
-
-
-@cli.command()
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
 @click.option("--metric", help="On the test rows.  [default: accuracy, of numbers r2]")
@@ -173,11 +173,12 @@ def probe(
 def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
     """Say which differences between two finished runs hold: RUN_A less RUN_B."""
     from probekit.cli.comparisons import show_comparison
-    from probekit.pipeline.compare import check_comparison_file, write_comparison
     from probekit.pipeline.compare import compare as compare_runs
+    from probekit.pipeline.compare import write_comparison
+    from probekit.pipeline.exports import PAGE_OR_ROWS, check_ending
 
     if out is not None:
-        check_comparison_file(out)
+        check_ending(out, PAGE_OR_ROWS)
     comparison = compare_runs(run_a, run_b, metric=metric)
     show_comparison(comparison)
     if out is not None:
@@ -303,11 +304,11 @@ def apply(
     from probekit.cli.answers import show_answers
     from probekit.cli.terminal import watching
     from probekit.pipeline.apply import apply_probe, caution, choose_per
-    from probekit.pipeline.exports import check_answer_file, write_answers
+    from probekit.pipeline.exports import ANSWER_FILES, check_ending, write_answers
     from probekit.probes.saved import SavedProbe
 
     if out is not None:
-        check_answer_file(out)
+        check_ending(out, ANSWER_FILES)
     saved = SavedProbe.load(probe)
     per = choose_per(saved, per)
     with watching() as watcher:
@@ -381,5 +382,5 @@ def sites(model: str) -> None:
     show_sites(model)
 
 
-for _command in (generate, params, pretrain):
+for _command in (attribution, generate, heads, lens, params, pretrain, weights):
     cli.add_command(_command)

@@ -58,12 +58,12 @@ class GPT2Config:
         if self.n_embd % self.n_head:
             raise ConfigError(f"n_head={self.n_head} does not divide n_embd={self.n_embd}.")
         for name in ("layer_norm_epsilon", "initializer_range"):
-            if not _is_number(getattr(self, name)) or not 0 < getattr(self, name) < 1:
+            if not is_number(getattr(self, name)) or not 0 < getattr(self, name) < 1:
                 raise ConfigError(
                     f"{name} must be a number between 0 and 1, not {getattr(self, name)!r}."
                 )
         for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop"):
-            if not _is_number(getattr(self, name)) or not 0 <= getattr(self, name) < 1:
+            if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) < 1:
                 raise ConfigError(
                     f"{name} must be a share from 0 (no dropout) to below 1, not "
                     f"{getattr(self, name)!r}."
@@ -113,7 +113,12 @@ class GPT2Config:
         return asdict(self)
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Return whether it is a number; True and False are none.
+
+    >>> is_number(0.5), is_number(True)
+    (True, False)
+    """
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

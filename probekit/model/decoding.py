@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
-from probekit.model.config import GPT2Config
+from probekit.model.config import GPT2Config, is_number
 
 # Says of the new ids of one row whether it is at its end.
 Stop = Callable[[Sequence[int]], bool]
@@ -54,12 +54,12 @@ class Decoding:
         _check_whole("seed", self.seed, least=0)
         if self.top_k is not None:
             _check_whole("top_k", self.top_k, least=1)
-        if not _is_number(self.temperature) or not 0 <= self.temperature < math.inf:
+        if not is_number(self.temperature) or not 0 <= self.temperature < math.inf:
             raise ConfigError(
                 "temperature must be 0 (the most probable token) or more, not "
                 f"{self.temperature!r}."
             )
-        if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
+        if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ConfigError(f"top_p must be above 0 and at most 1, not {self.top_p!r}.")
 
     def check_length(self, config: GPT2Config, n_prompt: int) -> None:
@@ -136,10 +136,6 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     ordered, order = logits.softmax(-1).sort(descending=True, stable=True)
     outside = ordered.cumsum(-1) - ordered >= p  # what stands before it is enough
     return logits.masked_fill(outside.scatter(1, order, outside), -torch.inf)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_whole(name: str, value: object, least: int) -> None:

@@ -99,7 +99,7 @@ def new_tokens(
     check_tokens(model.config, tokens, mask)
     if not len(tokens):
         raise DataError("There is no prompt to go on with.")
-    tokens, mask = _on_the_right(tokens, mask)
+    tokens, mask = _on_the_right(tokens.to(model.wte.weight.device), mask)
     how.check_length(model.config, tokens.shape[1])
     prompts = [row[real].tolist() for row, real in zip(tokens, mask, strict=True)]
     draws = how.draws(prompts).to(tokens.device)
@@ -136,7 +136,8 @@ class _Steps:
         sites: SitePattern | Iterable[SitePattern] | None,
     ) -> None:  # fmt: skip
         self._model = model
-        self._tap, self._sites = tap, sites
+        # Every step reads them anew, and an iterator can be read but once.
+        self._tap, self._sites = tap, list(sites) if isinstance(sites, Iterator) else sites
         self._tokens, self._mask = tokens, mask
         self._past = KeyValueCache()
 

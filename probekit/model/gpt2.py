@@ -32,9 +32,10 @@ from probekit.model.initialisation import initialise
 from probekit.model.inputs import check_context, check_targets, check_tokens, following
 from probekit.model.kv_cache import Extend, KeyValueCache
 from probekit.model.linear import Linear, linear
-from probekit.model.loading import read_checkpoint
+from probekit.model.loading import as_dtype, read_checkpoint
+from probekit.model.saving import write_checkpoint
 from probekit.model.sites import SitePattern, expand
-from probekit.model.sources import find_model
+from probekit.model.sources import find_model, model_config
 from probekit.model.taps import ForwardStoppedError, Tap, Taps
 from probekit.model.visibility import causal, positions_and_visible, seen_from
 
@@ -50,9 +51,9 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
         """Return x normalized over its last axis, shape [batch pos d_model]."""
-        normalized = F.layer_norm(x, x.shape[-1:], eps=self.eps)
+        normalized, _, inverse = torch.native_layer_norm(x, x.shape[-1:], None, None, self.eps)
         if tap.wants("hook_scale"):
-            scale = (x.var(-1, correction=0, keepdim=True) + self.eps).sqrt()
+            scale = inverse.reciprocal()  # [batch pos 1]
             # A mere look multiplies by 1, and changes no bit.
             normalized = normalized * (scale / tap("hook_scale", scale.clone()))
         normalized = tap("hook_normalized", normalized)
@@ -114,13 +115,11 @@ def _attend(
 ) -> Tensor:
     if visible is None:
         visible = causal(q.shape[1], k.shape[1], q.device)
-    scores = einsum(q, k, "batch query n_heads d, batch key n_heads d -> batch n_heads query key")
-    scores = (scores / math.sqrt(q.shape[-1])).masked_fill(~visible, -math.inf)
-    pattern = tap("hook_pattern", tap("hook_attn_scores", scores).softmax(-1))
-    return einsum(
-        F.dropout(pattern, pdrop), v,
-        "batch n_heads query key, batch key n_heads d -> batch query n_heads d",
-    )  # fmt: skip
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head]
+    scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)
+    scores = tap("hook_attn_scores", scores.masked_fill_(~visible, -math.inf))
+    pattern = tap("hook_pattern", scores.softmax(-1))
+    return (F.dropout(pattern, pdrop) @ v).transpose(1, 2)
 
 
 def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, pdrop: float) -> Tensor:
@@ -221,29 +220,28 @@ class GPT2(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, source: str | Path, dtype: torch.dtype = torch.float32, device: str = "cpu"
+        cls, source: str | Path, dtype: str | torch.dtype = torch.float32, device: str = "cpu"
     ) -> GPT2:
         """Return a trained GPT-2, frozen; call `requires_grad_()` on it to train further.
 
         Args:
-            source: `mini` (shipped with probekit), a hub name such as `gpt2-medium` or
-                `org/name@revision`, or a folder with config.json and model.safetensors or
-                pytorch_model.bin.
-            dtype: of the weights and the computation.
+            source: `mini`, a hub name such as `gpt2-medium` or `org/name@revision`, or a folder
+                in the hub's format or OpenAI's.
+            dtype: of weights and computation: float32, float16, bfloat16 or float64.
             device: where the weights go, e.g. `cuda`.
-
-        >>> GPT2.from_pretrained("mini").config.n_layer
-        6
 
         Raises:
             MissingError: nothing is found under that name.
-            CheckpointError: a tensor is missing, extra or of the wrong shape, or the network in
-                the folder is not GPT-2.
+            CheckpointError: the files are damaged, or not exactly the tensors of a GPT-2.
         """
-        config, tensors = read_checkpoint(find_model(source))
-        model = cls(config, seed=None)
-        model.load_state_dict(tensors, assign=True)
-        return model.to(device=device, dtype=dtype).requires_grad_(False)
+        numbers, folder = as_dtype(dtype), find_model(source)
+        model = cls(model_config(folder), seed=None)
+        model.load_state_dict(read_checkpoint(folder, model.state_dict(), numbers), assign=True)
+        return model.to(device).requires_grad_(False)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors as the hub has them; transformers opens them."""
+        write_checkpoint(Path(folder), self.config, self.state_dict())
 
     @overload
     def forward(
@@ -313,15 +311,19 @@ class GPT2(nn.Module):
         check_tokens(self.config, tokens, mask)
         if past is not None:
             mask = past.mask_with(tokens, mask)
+        # Found where the tokens lie and then moved: with tokens on the host nothing waits for the
+        # device.
         positions, visible = positions_and_visible(tokens, mask, past.length if past else 0)
         check_context(self.config, positions)
-        embed = tap("hook_embed", self.wte(tokens))
+        device = self.wte.weight.device
+        visible = None if visible is None else visible.to(device)
+        embed = tap("hook_embed", self.wte(tokens.to(device)))
         # At least float32, whatever the weights are: each block adds to it, and rounding would too.
         wide = embed.to(torch.promote_types(embed.dtype, torch.float32))
-        resid: Tensor = self.drop(wide + tap("hook_pos_embed", self.wpe(positions)))
+        resid: Tensor = self.drop(wide + tap("hook_pos_embed", self.wpe(positions.to(device))))
         last = len(self.h) - 1
         for layer, block in enumerate(self.h):
-            places = at if layer == last else None
+            places = at.to(device) if at is not None and layer == last else None
             extend = partial(past.extend, layer) if past else None
             resid = block(resid, visible, tap.within(f"blocks.{layer}"), places, extend)
         if past is not None:

@@ -1,141 +1,132 @@
-"""Reading a hub checkpoint: every tensor's name and shape is accounted for."""
+"""Filling a GPT-2 from a checkpoint: every tensor's name and shape is accounted for."""
 
 from __future__ import annotations
 
-import pickle
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from probekit.errors import CheckpointError, MissingError
-from probekit.model.config import GPT2Config, read_config
-from probekit.model.sources import WEIGHT_FILES
+from probekit.errors import CheckpointError, ConfigError, nearest
+from probekit.model.checkpoint import open_checkpoint
+from probekit.model.stored import StoredTensor
 
 MAX_FAULTS = 200  # shown of a checkpoint
 
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
 # The hub stores these as Conv1D, [in, out]; a Linear is [out, in].
 _CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
-# Buffers of old checkpoints that hold the causal mask, no weights.
-_MASK_BUFFER = re.compile(r"^h\.\d+\.attn\.(masked_)?bias$")
+
+Shape = tuple[int, ...]
 
 
-def read_checkpoint(folder: Path) -> tuple[GPT2Config, dict[str, Tensor]]:
-    """Return the config and the state dict of the GPT-2 in `folder`, linear maps as [out, in].
+def read_checkpoint(
+    folder: Path, like: Mapping[str, Tensor], dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Return the state dict of the GPT-2 in `folder`, linear maps as [out, in].
 
-    >>> from probekit.model.sources import MINI
-    >>> config, tensors = read_checkpoint(MINI)
-    >>> tensors["h.0.attn.c_attn.weight"].shape
-    torch.Size([768, 256])
+    The file is mapped and read tensor by tensor: there is never a second copy of the whole.
+
+    Args:
+        folder: with weights in one of the formats of the hub, or OpenAI's own.
+        like: the state dict to fill; only its names and shapes count.
+        dtype: of the tensors returned, whatever those stored have.
 
     Raises:
-        MissingError: the folder lacks config.json or a file of weights.
-        CheckpointError: the weights cannot be read or are not those of the config.
+        MissingError: the folder lacks a file of weights.
+        CheckpointError: the weights cannot be read, or are not those of the model to fill.
     """
-    config = read_config(folder)
-    path = _weight_file(folder)
-    tensors = _without_prefix(path, _read_tensors(path))
-    _check(path, tensors, _hub_shapes(config))
-    return config, {
-        name: tensor.T.contiguous() if _CONV1D.search(name) else tensor
-        for name, tensor in tensors.items()
-    }
+    checkpoint = open_checkpoint(folder)
+    path, tensors = checkpoint.path, checkpoint.tensors
+    if "lm_head.weight" not in like:
+        _drop_tied_copy(tensors)
+    wanted = {name: tuple(turned(name, tensor).shape) for name, tensor in like.items()}
+    _check(path, {name: tensor.shape for name, tensor in tensors.items()}, wanted)
+    # The largest first: while it is copied, it is in memory twice, and it alone.
+    names = sorted(tensors, key=lambda name: -math.prod(tensors[name].shape))
+    return {name: _ready(path, name, tensors.pop(name).read(), dtype) for name in names}
 
 
-def _weight_file(folder: Path) -> Path:
-    for name in WEIGHT_FILES:
-        if (folder / name).is_file():
-            return folder / name
-    raise MissingError(f"{folder} has neither {' nor '.join(WEIGHT_FILES)}.")
+def turned(name: str, tensor: Tensor) -> Tensor:
+    """Return a linear map turned between [in, out] and [out, in], any other tensor as it is.
+
+    >>> turned("h.0.mlp.c_fc.weight", torch.zeros(4, 1)).shape
+    torch.Size([1, 4])
+    """
+    return tensor.T if _CONV1D.search(name) else tensor
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        # weights_only refuses every pickle that would run code.
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from error
-    except pickle.UnpicklingError as error:
+def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """Return the dtype of a name.
+
+    >>> as_dtype("bfloat16")
+    torch.bfloat16
+
+    Raises:
+        ConfigError: GPT-2 does not compute in it.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ConfigError(f"No GPT-2 computes in {name!r}. {nearest(name, DTYPES)}")
+    return DTYPES[name]
+
+
+def _ready(path: Path, name: str, stored: Tensor, dtype: torch.dtype) -> Tensor:
+    if stored.dtype not in DTYPES.values():
+        kind = str(stored.dtype).removeprefix("torch.")
         raise CheckpointError(
-            f"{path} holds more than tensors, and reading it could run code: it is refused. "
-            "Convert it to model.safetensors where you trust it."
-        ) from error
-    except (RuntimeError, EOFError, ValueError, LookupError, AttributeError) as error:
-        raise CheckpointError(f"{path} is damaged or not a PyTorch file ({error}).") from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error}).") from error
-    if not isinstance(tensors, Mapping) or not all(
-        isinstance(name, str) and _is_plain(tensor) for name, tensor in tensors.items()
-    ):
-        raise CheckpointError(f"{path} must hold a dictionary of named tensors.")
-    return dict(tensors)
-
-
-def _is_plain(tensor: object) -> bool:
-    return (
-        isinstance(tensor, Tensor)
-        and tensor.device.type == "cpu"
-        and tensor.layout == torch.strided
-    )
-
-
-def _without_prefix(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors under the names of the bare GPT-2, without masks and the tied copy."""
-    bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
-    if len(bare) < len(tensors):
-        twice = sorted(
-            name for name in bare if name in tensors and f"transformer.{name}" in tensors
+            f"{path}: {name} holds numbers of {kind}; weights are {', '.join(DTYPES)}."
         )
-        raise CheckpointError(f"{path} holds tensors with and without prefix: {', '.join(twice)}.")
-    tied, embedding = bare.get("lm_head.weight"), bare.get("wte.weight")
-    if tied is not None and embedding is not None and torch.equal(tied, embedding):
-        del bare["lm_head.weight"]
-    return {name: tensor for name, tensor in bare.items() if not _MASK_BUFFER.match(name)}
+    source = turned(name, stored)
+    ready = torch.empty(source.shape, dtype=dtype).copy_(source)
+    for numbers, why in ((stored, "the file is damaged"), (ready, f"they exceed {dtype}")):
+        # An overflow or a NaN spreads from the first token on.
+        if not all(map(math.isfinite, torch.stack(torch.aminmax(numbers)).tolist())):
+            raise CheckpointError(f"{path}: {name} holds numbers that are not finite: {why}.")
+    return ready
 
 
-def _hub_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
-    """Return name and shape of every tensor of a hub checkpoint, linear maps as [in, out]."""
-    d, d_mlp = config.n_embd, config.d_mlp
-    block = {
-        "ln_1.weight": (d,), "ln_1.bias": (d,),
-        "attn.c_attn.weight": (d, 3 * d), "attn.c_attn.bias": (3 * d,),
-        "attn.c_proj.weight": (d, d), "attn.c_proj.bias": (d,),
-        "ln_2.weight": (d,), "ln_2.bias": (d,),
-        "mlp.c_fc.weight": (d, d_mlp), "mlp.c_fc.bias": (d_mlp,),
-        "mlp.c_proj.weight": (d_mlp, d), "mlp.c_proj.bias": (d,),
-    }  # fmt: skip
-    return {
-        "wte.weight": (config.vocab_size, d),
-        "wpe.weight": (config.n_positions, d),
-        **{f"h.{n}.{name}": s for n in range(config.n_layer) for name, s in block.items()},
-        "ln_f.weight": (d,),
-        "ln_f.bias": (d,),
-    }
+def _drop_tied_copy(tensors: dict[str, StoredTensor]) -> None:
+    """Drop an unembedding that only repeats the embedding."""
+    tied, embedding = tensors.get("lm_head.weight"), tensors.get("wte.weight")
+    if tied and embedding and torch.equal(tied.read(), embedding.read()):
+        del tensors["lm_head.weight"]
 
 
-def _check(
-    path: Path, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
-) -> None:
-    faults = [f"missing: {name} {shapes[name]}" for name in shapes.keys() - tensors.keys()]
-    faults += [f"extra: {name} {tuple(tensors[name].shape)}" for name in tensors.keys() - shapes]
+def _check(path: Path, shapes: Mapping[str, Shape], wanted: Mapping[str, Shape]) -> None:
+    faults = [f"missing: {name} {wanted[name]}" for name in wanted.keys() - shapes.keys()]
+    faults += [f"extra: {name} {shapes[name]}" for name in shapes.keys() - wanted.keys()]
     faults += [
-        f"wrong shape: {name} is {tuple(tensors[name].shape)}, must be {shapes[name]}"
-        for name in shapes.keys() & tensors.keys()
-        if tuple(tensors[name].shape) != shapes[name]
+        f"wrong shape: {name} is {shapes[name]}, must be {wanted[name]}"
+        for name in wanted.keys() & shapes.keys()
+        if shapes[name] != wanted[name]
     ]
     if faults:
         shown = sorted(faults)[:MAX_FAULTS]
         rest = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
         raise CheckpointError(
-            f"{path} does not hold the GPT-2 that config.json beside it describes:\n  "
-            + "\n  ".join([*shown, *rest])
+            f"{path} does not hold the GPT-2 that the config beside it describes; its tensors "
+            f"are {_described(shapes)}:\n  " + "\n  ".join([*shown, *rest])
         )
-    strange = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
-    if strange:
-        raise CheckpointError(f"{path}: {', '.join(strange)} are not floating-point numbers.")
+
+
+def _described(shapes: Mapping[str, Shape]) -> str:
+    """Return the sizes that the tensors speak of.
+
+    >>> _described({"wte.weight": (97, 21), "wpe.weight": (16, 21), "h.0.ln_1.bias": (21,)})
+    'of n_layer=1, vocab_size=97, n_embd=21, n_positions=16'
+    """
+    blocks = {name.split(".")[1] for name in shapes if name.startswith("h.")}
+    sizes = {"n_layer": len(blocks)}
+    for name, keys in (("wte", ("vocab_size", "n_embd")), ("wpe", ("n_positions", "n_embd"))):
+        sizes |= dict(zip(keys, shapes.get(f"{name}.weight", ()), strict=False))
+    return f"of {', '.join(f'{key}={size}' for key, size in sizes.items())}"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from huggingface_hub import constants, errors, hf_hub_download
 
 from probekit.errors import ConfigError, MissingError, nearest
 from probekit.model.config import PUBLISHED, GPT2Config, read_config
+from probekit.model.hub_files import shard_of_tensors
+from probekit.model.openai import HPARAMS, read_hparams
 
 MINI = Path(__file__).parent / "mini"
 
 KNOWN_MODELS = ("mini", *PUBLISHED)
 
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+WEIGHT_FILES = (
+    "model.safetensors", "model.safetensors.index.json",
+    "pytorch_model.bin", "pytorch_model.bin.index.json",
+)  # fmt: skip
 VOCABULARY_FILES = (
     ("vocab.json", "merges.txt"),
     ("encoder.json", "vocab.bpe"),
@@ -58,7 +63,18 @@ def find_config(source: str | Path) -> GPT2Config:
     folder = _local_folder(source)
     if folder is None and str(source) in PUBLISHED:
         return PUBLISHED[str(source)]
-    return read_config(folder or _download(str(source), weights=False))
+    return model_config(folder or _download(str(source), weights=False))
+
+
+def model_config(folder: Path) -> GPT2Config:
+    """Return the sizes of the model in a folder, from config.json or else OpenAI's hparams.json.
+
+    Raises:
+        MissingError: it has neither.
+        CheckpointError: what is there is not a GPT-2.
+    """
+    is_original = (folder / HPARAMS).is_file() and not (folder / "config.json").is_file()
+    return read_hparams(folder) if is_original else read_config(folder)
 
 
 # What people write for a published name.
@@ -101,7 +117,10 @@ def _download(source: str, *, weights: bool = True) -> Path:
     try:
         config = _fetch(name, revision, "config.json")
         if weights:
-            _fetch_first(name, revision, [(file,) for file in WEIGHT_FILES])
+            read_config(config.parent)  # before what may be gigabytes of another architecture
+            found = _fetch_first(name, revision, [(file,) for file in WEIGHT_FILES])
+            for shard in sorted(set(_shards(found))):
+                _fetch(name, revision, shard)
             _fetch_first(name, revision, VOCABULARY_FILES)
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
@@ -124,17 +143,19 @@ def _download(source: str, *, weights: bool = True) -> Path:
     return config.parent
 
 
-def _fetch_first(name: str, revision: str, choices: Sequence[tuple[str, ...]]) -> None:
-    """Fetch the first complete choice of files that the model has."""
+def _shards(found: Path) -> Iterable[str]:
+    return shard_of_tensors(found).values() if found.suffix == ".json" else ()
+
+
+def _fetch_first(name: str, revision: str, choices: Sequence[tuple[str, ...]]) -> Path:
+    """Fetch the first complete choice of files that the model has, and return its last."""
     for files in choices:
         try:
-            for file in files:
-                _fetch(name, revision, file)
+            return [_fetch(name, revision, file) for file in files][-1]
         except errors.LocalEntryNotFoundError:
             raise
         except errors.EntryNotFoundError:
             continue
-        return
     wanted = " or ".join(" + ".join(files) for files in choices)
     raise MissingError(f"The hub's model {name!r} has no {wanted}.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.pipeline.alignment import align, n_shared, names_rows_alike
+from probekit.pipeline.exports import write_page_or_rows
 from probekit.pipeline.finished import FinishedRun
 from probekit.pipeline.matching import Pair, match, settings_that_differ
 from probekit.probes.differences import (
@@ -27,7 +29,6 @@ from probekit.probes.differences import (
 from probekit.probes.measurement import Said, metrics_of
 from probekit.probes.metrics import Answers, Resamples
 from probekit.probes.regression import NumberAnswers
-from probekit.provenance import write_atomic
 from probekit.report.compare_page import comparison_page
 from probekit.report.comparison import COLUMNS, LEVEL, Comparison
 
@@ -156,19 +157,6 @@ def reordered(said: Said, places: NDArray[np.int64]) -> Said:
     return replace(said, truth=said.truth[places], guess=said.guess[places], scores=scores)
 
 
-def check_comparison_file(path: Path) -> None:
-    """Refuse, before any work, a file whose ending says none of the formats.
-
-    Raises:
-        ConfigError: as said.
-    """
-    if path.suffix not in (".csv", ".html"):
-        raise ConfigError(
-            f"--out {path}: the ending says what is written. Allowed: .csv (a row a comparison), "
-            ".html (a page)."
-        )
-
-
 def write_comparison(path: Path, comparison: Comparison) -> Path:
     """Write the rows or the page of a comparison, and return the path.
 
@@ -176,15 +164,7 @@ def write_comparison(path: Path, comparison: Comparison) -> Path:
         ConfigError: The ending says no format.
         StoreError: The file cannot be written.
     """
-    check_comparison_file(path)
-    is_page = path.suffix == ".html"
-    content = (
-        comparison_page(comparison)
-        if is_page
-        else comparison.rows.to_csv(index=False, lineterminator="\n")
-    )
-    write_atomic(path, content)
-    return path
+    return write_page_or_rows(path, partial(comparison_page, comparison), comparison.rows)
 
 
 def _check_labels(a: FinishedRun, b: FinishedRun) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +17,32 @@ from probekit.report.texts import Per, TextReading, tidy_rows
 from probekit.report.texts_page import texts_page
 
 ANSWER_FILES = (".html", ".csv", ".jsonl")
+PAGE_OR_ROWS = (".csv", ".html")
 
 
-def check_answer_file(path: Path) -> None:
+def check_ending(path: Path, allowed: Sequence[str]) -> None:
     """Refuse, before any work, a file whose ending says none of the formats.
 
     Raises:
         ConfigError: as said.
     """
-    if path.suffix not in ANSWER_FILES:
+    if path.suffix not in allowed:
         raise ConfigError(
-            f"--out {path}: the ending says what is written. Allowed: {', '.join(ANSWER_FILES)}."
+            f"--out {path}: the ending says what is written. Allowed: {', '.join(allowed)}."
         )
+
+
+def write_page_or_rows(path: Path, page: Callable[[], str], rows: pd.DataFrame) -> Path:
+    """Write a page as .html or its rows as .csv, as the ending says, and return the path.
+
+    Raises:
+        ConfigError: the ending says no format.
+        StoreError: the file cannot be written.
+    """
+    check_ending(path, PAGE_OR_ROWS)
+    is_page = path.suffix == ".html"
+    write_atomic(path, page() if is_page else rows.to_csv(index=False, lineterminator="\n"))
+    return path
 
 
 def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> Path:
@@ -38,7 +52,7 @@ def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe
         ConfigError: the ending says no format, or the probe has no answer a text.
         StoreError: the file cannot be written.
     """
-    check_answer_file(path)
+    check_ending(path, ANSWER_FILES)
     if path.suffix == ".html":
         write_atomic(path, texts_page(readings, probe.classes, probe.facts))
         return path

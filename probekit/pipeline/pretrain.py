@@ -77,7 +77,7 @@ def pretrain(
     dtype = getattr(torch, recipe.checkpoints.dtype)
 
     def keep(model: GPT2, step: int) -> None:
-        keep_checkpoint(folder, model, step, dtype)
+        keep_checkpoint(folder, model, step, dtype, tokenizer.bos_id)
 
     train(recipe, tokens, d_vocab, folder, keep, device=device, watcher=watcher)
     last = read_log(folder / "log.csv")[-1]

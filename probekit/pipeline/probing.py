@@ -19,7 +19,8 @@ from probekit.pipeline.rows import PositionRows
 from probekit.probes.curve import Prober, ProbeResult
 from probekit.probes.data import ProbeData
 from probekit.probes.measurement import Measurement, Said
-from probekit.watcher import Watcher
+from probekit.watcher import Here, Watcher
+from probekit.workers import side_by_side
 
 COLUMNS = (
     "run", "model", "dataset", "site", "layer", "component", "head", "position", "probe",
@@ -85,6 +86,7 @@ def probe_sites(
     selections: Sequence[Probed],
     run_dir: Path,
     watcher: Watcher,
+    workers: int | None = 1,
 ) -> list[SiteRows]:
     """Return what was found by the baselines, then at every site in forward order.
 
@@ -96,29 +98,70 @@ def probe_sites(
         selections: the sites.
         run_dir: finished sites are kept in its folder `sites` and not computed again.
         watcher: hears of each finished site.
+        workers: how many sites are probed at once, each in a process; None for one a core.
     """
-    offset, position = experiment.tokens.position.offset, experiment.tokens.position.text
-    folder = Path("sites") / (f"{offset:+d}" if offset else "")
     kept = KeptSites(run_dir, prober)
-    found = []
-    for done, selection in enumerate([None, *selections]):
+    spots = [_Spot.of(selection, experiment, run_dir) for selection in (None, *selections)]
+    sites = [kept.read(spot.stem, spot.origin) for spot in spots]
+    n_kept = sum(site is not None for site in sites[1:])
+    job = _Job(experiment, prober, stores, kept, run_dir / "probes", Here(watcher), len(selections))
+    if sites[0] is None:  # takes another time than a site
+        sites[0] = job((n_kept, spots[0]))
+    missing = [number for number, site in enumerate(sites) if site is None]
+    items = [(n_kept + done, spots[number]) for done, number in enumerate(missing)]
+    for done, site in enumerate(side_by_side(job, items, workers)):
+        sites[missing[done]] = site
+        watcher.progress("probe", n_kept + done + 1, len(selections))
+    watcher.progress("probe", len(selections), len(selections))
+    return [
+        SiteRows(_table_rows(experiment, spot.selection, site.measurements), site.said)
+        for spot, site in zip(spots, sites, strict=True)
+        if site is not None
+    ]
+
+
+@dataclass(frozen=True)
+class _Spot:
+    """A site, or None for the baselines, and where and under what origin its numbers are kept."""
+
+    selection: Probed | None
+    stem: Path
+    origin: Mapping[str, str]
+
+    @classmethod
+    def of(cls, selection: Probed | None, experiment: Experiment, run_dir: Path) -> _Spot:
+        offset, position = experiment.tokens.position.offset, experiment.tokens.position.text
+        folder = Path("sites") / (f"{offset:+d}" if offset else "")
         name = "baselines" if selection is None else selection.text
         origin = {"run": run_dir.name, "position": position, "site": name}
-        stem = folder / file_name(name)
-        site = kept.read(stem, origin)
-        if site is None:
-            inner = _Inner(watcher, done - 1, len(selections))
-            probes = run_dir / "probes" / stem.relative_to("sites")
-            site = (
-                _baselines(prober)
-                if selection is None
-                else _measure(experiment, prober, stores, selection, inner, probes)
+        return cls(selection, folder / file_name(name), origin)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Measures one site, in this process or another, and keeps what is found."""
+
+    experiment: Experiment
+    prober: Prober
+    stores: Mapping[str, FeatureReader]
+    kept: KeptSites
+    probes: Path
+    watcher: Watcher
+    n_sites: int
+
+    def __call__(self, item: tuple[int, _Spot]) -> Site:
+        """Return what is found at a site, before which others are done, as a later run sees it."""
+        done, spot = item
+        if spot.selection is None:
+            site = _baselines(self.prober)
+        else:
+            inner = _Inner(self.watcher, done, self.n_sites)
+            folder = self.probes / spot.stem.relative_to("sites")
+            site = _measure(
+                self.experiment, self.prober, self.stores, spot.selection, inner, folder
             )
-            kept.write(stem, origin, site)
-            site = kept.read(stem, origin) or site  # as a later run will see it
-        found.append(SiteRows(_table_rows(experiment, selection, site.measurements), site.said))
-    watcher.progress("probe", len(selections), len(selections))
-    return found
+        self.kept.write(spot.stem, spot.origin, site)
+        return self.kept.read(spot.stem, spot.origin) or site
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,7 @@ def run(
     out: Path | str = "runs",
     cache_root: Path | None = None,
     device: str = "cpu",
+    workers: int | None = None,
     watcher: Watcher = SILENT,
     page: bool = True,
 ) -> RunResult:
@@ -124,6 +125,8 @@ def run(
         out: folder that gets `<name>/<key>`.
         cache_root: folder of the activation caches, None for the user's own.
         device: where the model computes.
+        workers: how many sites are probed at once, each in a process where that pays; None for one
+            a core. The numbers are the same for any.
         watcher: hears how far the work has come.
         page: whether report.html is written.
 
@@ -146,7 +149,8 @@ def run(
     with clock.step("capture"):
         captured = _capture(experiment, prepared, models, cache_root, watcher)
     with clock.step("probe"):
-        found = _probe(experiment, prepared, probers, captured, folder, watcher)
+        at_once = workers if device == "cpu" else 1  # one accelerator is not shared
+        found = _probe(experiment, prepared, probers, captured, folder, watcher, at_once)
     with clock.step("compare"):
         table, differences = _conclude(experiment, found, probers[0])
         write_atomic(folder / "config.yaml", dump_experiment(experiment))
@@ -246,6 +250,7 @@ def _probe(
     captured: Mapping[str, Captured],
     folder: Path,
     watcher: Watcher,
+    workers: int | None,
 ) -> list[SiteRows]:
     """Return what was found at every site, position by position."""
     found = []
@@ -257,7 +262,7 @@ def _probe(
             for target, part in captured.items()
         }
         here = experiment.with_position(at.position)
-        found += probe_sites(here, prober, readers, prepared.selections, folder, watcher)
+        found += probe_sites(here, prober, readers, prepared.selections, folder, watcher, workers)
     return found
 
 

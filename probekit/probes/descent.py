@@ -173,6 +173,13 @@ class _State:
         decrement = torch.maximum(-self.slope, _dot(self.gradient, self.gradient))
         return 0.5 * decrement / self.value
 
+    def watch(self) -> None:
+        """Take account of whether the fits have come further than before."""
+        now = self.value, self.excess
+        is_idle = (now[0] >= self.least[0]) & (now[1] >= self.least[1])
+        self.idle = torch.where(is_idle, self.idle + 1, 0)
+        self.least = torch.minimum(now[0], self.least[0]), torch.minimum(now[1], self.least[1])
+
 
 @dataclass(frozen=True, eq=False)
 class Solution:
@@ -256,15 +263,8 @@ def _step(
     inverse = torch.where(product > torch.finfo(product.dtype).tiny, 1 / product, 0.0)
     pairs = [*state.pairs, (step, change, inverse)][-MEMORY:]
     after = replace(state, point=point, scores=scores, value=value, gradient=gradient, pairs=pairs)
-    return _watched(after)
-
-
-def _watched(state: _State) -> _State:
-    """Return the state with account of whether it has come further than before."""
-    now = state.value, state.excess
-    is_idle = (now[0] >= state.least[0]) & (now[1] >= state.least[1])
-    least = torch.minimum(now[0], state.least[0]), torch.minimum(now[1], state.least[1])
-    return replace(state, idle=torch.where(is_idle, state.idle + 1, 0), least=least)
+    after.watch()
+    return after
 
 
 def _inverse_hessian_times(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:

@@ -21,6 +21,8 @@ Features = NDArray[np.floating]
 BLOCK_ROWS = 4096
 # Rows that take more than this are standardised anew, block by block, at each pass.
 RESIDENT_BYTES = 4 << 30
+# Rows for each feature that the axes are made of; they set how fast fits converge, not where to.
+AXES_ROWS = 4
 # A variance below this share of the mean square is computed anew, in two passes.
 CANCELLED = 0.1
 
@@ -139,9 +141,7 @@ def shared(
     mean, scale = (_representable(v, dtype) for v in moments(X, counted, typical))
     rows = Rows(X, mean, scale, dtype, device)
     usual = torch.as_tensor(counted & typical if np.any(counted & typical) else counted)
-    usual = usual.to(stacked) / usual.sum()
-    correlations = sum((block.T * usual[place]) @ block for place, block in rows.blocks())
-    variances, axes = torch.linalg.eigh(correlations)
+    variances, axes = torch.linalg.eigh(_correlations(rows, usual.to(device)))
     return Design(
         rows=rows,
         axes=axes,
@@ -151,6 +151,20 @@ def shared(
         mean=mean,
         back=1 / scale,
     )
+
+
+def _correlations(rows: Rows, usual: Tensor) -> Tensor:
+    """Return about the correlations (n_features, n_features), from rows enough to know the axes."""
+    n_features = rows.raw.shape[1]
+    chosen = torch.nonzero(usual).flatten()
+    chosen = chosen[:: max(1, len(chosen) // max(BLOCK_ROWS, AXES_ROWS * n_features))]
+    is_chosen = torch.zeros_like(usual)
+    is_chosen[chosen] = True
+    sums = torch.zeros(n_features, n_features, dtype=rows.dtype, device=rows.device)
+    for place, block in rows.blocks():
+        some = block[is_chosen[place]]
+        sums += some.T @ some
+    return sums / len(chosen)
 
 
 def _representable(values: Floats, dtype: torch.dtype) -> Floats:

@@ -84,7 +84,7 @@ class Fit:
 class Effort:
     """How far above its minimum an objective may end, as a share of its value; and most steps."""
 
-    tolerance: float = 1e-9
+    tolerance: float = 1e-8
     max_iter: int = 2000
 
 

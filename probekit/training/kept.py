@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import torch
-from safetensors.torch import save
 
 from probekit.errors import MissingError
 from probekit.model.gpt2 import GPT2
+from probekit.model.saving import hub_config, write_checkpoint
 from probekit.provenance import pretty_json, write_atomic
 
 FOLDER = "checkpoints"
@@ -17,7 +17,7 @@ VOCABULARY = ("vocab.json", "merges.txt")
 _STEP = re.compile(r"step-(\d+)")
 
 
-def keep_checkpoint(run: Path, model: GPT2, step: int, dtype: torch.dtype) -> Path:
+def keep_checkpoint(run: Path, model: GPT2, step: int, dtype: torch.dtype, bos_id: int) -> Path:
     """Return the folder that now holds the model after a step, in the hub's format.
 
     Args:
@@ -25,6 +25,7 @@ def keep_checkpoint(run: Path, model: GPT2, step: int, dtype: torch.dtype) -> Pa
         model: the network.
         step: steps done.
         dtype: of the numbers on disk.
+        bos_id: id of <|endoftext|>, which transformers takes for GPT-2's where it is not told.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -32,19 +33,10 @@ def keep_checkpoint(run: Path, model: GPT2, step: int, dtype: torch.dtype) -> Pa
     folder = run / FOLDER / f"step-{step:07}"
     for name in VOCABULARY:
         write_atomic(folder / name, (run / name).read_bytes())
-    tensors = {
-        f"transformer.{name}": (t.T if re.search(r"\.c_\w+\.weight$", name) else t)
-        .detach().to("cpu", dtype).contiguous()
-        for name, t in model.named_parameters()
-    }  # fmt: skip
-    config = {
-        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",
-        "activation_function": "gelu_new", "bos_token_id": 0, "eos_token_id": 0,
-        "dtype": str(dtype).removeprefix("torch."),
-        **model.config.to_json(),
-    }  # fmt: skip
-    write_atomic(folder / "config.json", pretty_json(config))
-    write_atomic(folder / "model.safetensors", save(tensors, {"format": "pt"}))
+    tensors = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+    write_checkpoint(folder, model.config, tensors)
+    ends = {"bos_token_id": bos_id, "eos_token_id": bos_id}
+    write_atomic(folder / "config.json", pretty_json(hub_config(model.config, tensors) | ends))
     return folder
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from probekit.activations import capture as capturing
+from probekit.activations import identity
 from probekit.model.gpt2 import GPT2
 from tests.model.reference import TINY
 
@@ -10,8 +10,8 @@ from tests.model.reference import TINY
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
     """Shards of 16 rows and batches of 60 tokens, so that small data have many of both."""
-    monkeypatch.setattr(capturing, "SHARD_ROWS", 16)
-    monkeypatch.setattr(capturing, "BATCH_TOKENS", 60)
+    monkeypatch.setattr(identity, "SHARD_ROWS", 16)
+    monkeypatch.setitem(identity.BATCH_TOKENS, "cpu", 60)
 
 
 @pytest.fixture

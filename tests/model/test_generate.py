@@ -120,6 +120,13 @@ def test_what_a_recording_keeps_is_what_one_pass_over_all_shows(model):
         torch.testing.assert_close(cache[site], value, rtol=1e-9, atol=1e-12, msg=site)
 
 
+def test_sites_that_can_be_read_but_once_are_seen_at_every_step(model):
+    record = Recording()
+    prompt = torch.stack(ragged(TINY, [3]))
+    generate(model, prompt, 4, tap=record, sites=iter(["hook_embed"]))
+    assert record.cache(TINY.n_layer)["hook_embed"].shape == (1, 6, 21)
+
+
 def test_a_model_in_training_does_not_generate():
     with pytest.raises(ConfigError, match=r"training mode.*model\.eval\(\)"):
         generate(GPT2(TINY).train(), torch.ones(1, 2, dtype=torch.int64), 3)

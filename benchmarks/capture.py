@@ -1,0 +1,333 @@
+"""How fast activations are captured, written and read, beside what people use for it.
+
+    python -m benchmarks.capture [--quick] [--shape gpt2-xl] [--device cuda] [--dtype bfloat16]
+
+Random weights of GPT-2's shape. Ours and what stands beside it take turns in each round; times are
+medians of the rounds. Both start from token ids. TransformerLens runs in an environment of its own,
+`make bench` makes it; without one its row is left out, and so are the sentences of the English Web
+Treebank where they do not lie beside the checkout: the table says so.
+
+`ratio` is their time by ours where the goal is a least one (>=), and ours by theirs where it is a
+largest one (<=).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import GPT2Config as TheirConfig
+from transformers import GPT2LMHeadModel
+
+from probekit.activations.capture import capture, stream_rows
+from probekit.activations.store import ActivationStore
+from probekit.data.conllu import read_sentences
+from probekit.data.positions import RowPlan
+from probekit.model.gpt2 import GPT2
+from probekit.model.sources import PUBLISHED
+from probekit.model.tokenizer import Tokenizer, pad
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+PEERS = Path(__file__).resolve().parents[1] / ".bench-venv"
+READS, ROWS_OF_A_READ = 20, 200
+
+Ids = list[np.ndarray[Any, np.dtype[np.int64]]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: what we do, what stands beside it, and the goal for the ratio.
+
+    Work may answer with the seconds that it took; else it is timed from outside.
+    """
+
+    work: str
+    beside: str
+    ours: Callable[[], object]
+    theirs: Callable[[], object]
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def line(self, ours: float, theirs: float) -> str:
+        """Return the line of the table for these seconds."""
+        ratio = theirs / ours if self.at_least else ours / theirs
+        is_met = ratio >= self.at_least if self.at_least else ratio <= (self.at_most or 0)
+        goal = f">= {self.at_least}" if self.at_least else f"<= {self.at_most}"
+        verdict = "met" if is_met else "MISSED"
+        names = f"{self.work:41} {self.beside:41}"
+        return f"{names} {ours:9.4f} {theirs:9.4f} {ratio:7.2f} {goal:>8} {verdict}"
+
+
+class Bench:
+    """The models of one shape on one device, and the rows of the table."""
+
+    def __init__(self, shape: str, device: str, dtype: str, *, quick: bool) -> None:
+        self.shape, self.device, self.dtype, self.quick = shape, device, dtype, quick
+        config = PUBLISHED[shape]
+        kind = {"device": device, "dtype": getattr(torch, dtype)}
+        self.model = GPT2(config, seed=0).to(**kind).requires_grad_(False)
+        theirs = TheirConfig(
+            n_layer=config.n_layer, n_head=config.n_head, n_embd=config.n_embd,
+            bos_token_id=0, eos_token_id=0,
+        )  # fmt: skip
+        self.theirs = GPT2LMHeadModel(theirs).to(**kind).eval().requires_grad_(False)
+        self.blocks = [f"blocks.{layer}.hook_resid_post" for layer in range(config.n_layer)]
+        self.residual = ["blocks.0.hook_resid_pre", *self.blocks]
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the lines of the table; each frees what it needed before the next one."""
+        yield from self._small_batch()
+        yield from self._all_sites()
+        yield from self._to_disk()
+        yield from self._sentences()
+        yield from self._store()
+
+    def _small_batch(self) -> Iterator[Row]:
+        tokens = _random_tokens(16, 64)
+        ids = torch.from_numpy(np.stack(tokens)).to(self.device)
+        x = torch.randn(ids.numel(), self.model.config.n_embd).to(self.model.wte.weight)
+        linears = [
+            (layer, x.repeat(1, layer.in_features // x.shape[1]))
+            for layer in self.model.h.modules()
+            if isinstance(layer, nn.Linear)
+        ]
+
+        def ours() -> None:
+            list(stream_rows(self.model, tokens, last(tokens), self.blocks))
+
+        def hidden_states() -> None:
+            self.theirs(ids, output_hidden_states=True, use_cache=False)
+
+        def products() -> None:
+            for layer, value in linears:
+                F.linear(value, layer.weight, layer.bias)
+
+        what = f"resid_post of {len(self.blocks)} blocks, last of 16 x 64"
+        alone = "transformers' GPT2Model, nothing captured"
+        bare = self.theirs.transformer
+        yield Row(what, alone, ours, lambda: bare(ids, use_cache=False), 1.2)
+        yield Row(what, "GPT2LMHeadModel, output_hidden_states", ours, hidden_states, 2.0)
+        if (PEERS / "installed").exists():
+            with Peer(self.shape, self.device, self.dtype, 16, 64) as peer:
+                yield Row(what, "TransformerLens run_with_cache", ours, peer.run, 1.5)
+        else:
+            print(f"{what:41} TransformerLens: left out, there is no {PEERS.name}")
+        yield Row(what, "F.linear of all blocks, nothing else", ours, products, 0.93)
+
+    def _all_sites(self) -> Iterator[Row]:
+        for n_sequences, n_tokens in ((16, 64), (4, 512)):
+            ids = torch.from_numpy(np.stack(_random_tokens(n_sequences, n_tokens)))
+            n = 4 + 17 * self.model.config.n_layer
+            yield Row(
+                f"all {n} sites, {n_sequences} x {n_tokens}, in memory",
+                "our forward with logits, nothing captured",
+                lambda ids=ids: self.model.run_with_cache(ids),
+                lambda ids=ids: self.model(ids),
+                at_most=1.6,
+            )
+
+    def _to_disk(self) -> Iterator[Row]:
+        tokens = _random_tokens(64 if self.quick else 512, 64)
+        budget = 2048 if self.device == "cpu" else 16384
+        parts = [torch.from_numpy(np.stack(part)) for part in _in_parts(tokens, budget // 64)]
+
+        def forward() -> None:
+            for ids in parts:
+                self.model(ids, tap=lambda _, value: value, sites=self.blocks[-1:], logits=False)
+
+        yield Row(
+            f"{len(self.residual)} sites, last of {len(tokens)} x 64, on disk",
+            "our blocks, nothing captured",
+            lambda: self._capture(tokens),
+            forward,
+            0.8,
+        )
+
+    def _sentences(self) -> Iterator[Row]:
+        folder = SHARED / "datasets" / "ud_english_ewt"
+        if not folder.is_dir():
+            print("sentences of English EWT: left out, they are not beside this checkout")
+            return
+        tokenizer = Tokenizer.from_pretrained(SHARED / "tokenizer" / "gpt2")
+        texts = [s.comments["text"] for s in read_sentences(folder / "test.conllu")]
+        tokens = [tokenizer.encode(text, bos=False).ids for text in texts]
+        tokens = tokens[::8] if self.quick else tokens
+        yield Row(
+            f"{len(tokens)} sentences, {len(self.residual)} sites, on disk",
+            "LMHeadModel, 32 at once, torch.save",
+            lambda: self._capture(tokens),
+            lambda: self._usual_recipe(tokens),
+            4.5,
+        )
+
+    def _capture(self, tokens: Ids) -> float:
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            start = time.perf_counter()
+            capture(self.model, "", tokens, last(tokens), self.residual, root=Path(folder))
+            return time.perf_counter() - start
+
+    def _usual_recipe(self, tokens: Ids) -> float:
+        kept: list[list[Tensor]] = []
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            start = time.perf_counter()
+            for part in _in_parts(tokens, 32):
+                ids, mask = (x.to(self.device) for x in pad(part, "right"))
+                out = self.theirs(ids, attention_mask=mask.long(), output_hidden_states=True)
+                at = mask.sum(1) - 1
+                kept.append([h[range(len(ids)), at].cpu() for h in out.hidden_states])
+            sites = [torch.cat(values) for values in zip(*kept, strict=True)]
+            torch.save(sites, Path(folder) / "rows.pt")
+            return time.perf_counter() - start
+
+    def _store(self) -> Iterator[Row]:
+        n_rows = 512 if self.quick else 4096
+        tokens = [np.array([n % 50257, n // 50257]) for n in range(n_rows)]
+        with tempfile.TemporaryDirectory(dir=".") as name:
+            folder = Path(name)
+            captured = capture(
+                self.model, "", tokens, last(tokens), self.residual, root=folder / "read"
+            ).store
+            yield self._reading(captured, folder / "plain.bin")
+            yield self._writing(captured, folder)
+
+    def _reading(self, store: ActivationStore, path: Path) -> Row:
+        site = self.residual[6]
+        everything = store.read(site)
+        everything.tofile(path)
+        plain = np.memmap(path, everything.dtype, "r", shape=everything.shape)
+        rng = np.random.default_rng(0)
+        reads = [rng.permutation(len(plain))[:ROWS_OF_A_READ] for _ in range(READS)]
+        return Row(
+            f"{READS} x {ROWS_OF_A_READ} shuffled rows of one site",
+            "numpy.memmap of one plain file",
+            lambda: [store.read(site, rows) for rows in reads],
+            lambda: [np.array(plain[rows]) for rows in reads],
+            at_most=2.0,
+        )
+
+    def _writing(self, store: ActivationStore, folder: Path) -> Row:
+        arrays = {site: store.read(site, np.concatenate(store.shards)) for site in self.residual}
+        plan = last([np.zeros(1, np.int64)] * store.n_rows)
+        number = iter(range(10**6))
+
+        def ours() -> float:
+            root = folder / f"write{next(number)}"
+            start = time.perf_counter()
+            new = ActivationStore.create(root, store.identity, plan, store.shards)
+            for site, rows in arrays.items():
+                ends = np.cumsum([len(shard) for shard in store.shards])[:-1]
+                for shard, values in enumerate(np.split(rows, ends)):
+                    new.commit(site, shard, values)
+            new.seal()
+            return time.perf_counter() - start
+
+        def plain() -> float:
+            start = time.perf_counter()
+            with (folder / f"plain{next(number)}").open("wb") as file:
+                for rows in arrays.values():
+                    file.write(rows.data)
+                file.flush()
+                os.fsync(file.fileno())
+            return time.perf_counter() - start
+
+        size = sum(rows.nbytes for rows in arrays.values()) / 1e6
+        return Row(f"writing {size:.0f} MB of rows", "one plain file with fsync", ours, plain, 0.7)
+
+
+class Peer:
+    """TransformerLens in a process and an environment of its own, which waits for its turn."""
+
+    def __init__(self, *arguments: object) -> None:
+        self._process = subprocess.Popen(
+            [PEERS / "bin" / "python", "-m", "benchmarks.peers", *map(str, arguments)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
+        )  # fmt: skip
+
+    def __enter__(self) -> Peer:
+        while self._answer() != "ready":
+            pass  # what its imports print
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.communicate()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("benchmarks.peers stopped; its last words stand above")
+        return line.strip()
+
+    def run(self) -> float:
+        """Return the seconds of one run there."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("run\n")
+        self._process.stdin.flush()
+        return float(self._answer())
+
+
+def last(tokens: Ids) -> RowPlan:
+    """Return the rows of the last token of each sequence."""
+    n = len(tokens)
+    return RowPlan(np.arange(n), np.array([len(ids) - 1 for ids in tokens]), np.arange(n + 1))
+
+
+def _random_tokens(n_sequences: int, n_tokens: int) -> Ids:
+    return list(np.random.default_rng(0).integers(0, 50257, size=(n_sequences, n_tokens)))
+
+
+def _in_parts(tokens: Ids, size: int) -> list[Ids]:
+    return [tokens[start : start + size] for start in range(0, len(tokens), size)]
+
+
+def seconds(work: Callable[[], object], device: str) -> float:
+    """Return how long some work takes, until the device has done it."""
+    start = time.perf_counter()
+    own = work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return own if isinstance(own, float) else time.perf_counter() - start
+
+
+def medians(row: Row, rounds: int, device: str) -> Sequence[float]:
+    """Return our seconds and theirs, which take turns; the first round warms up and is dropped."""
+    times = [[seconds(work, device) for work in (row.ours, row.theirs)] for _ in range(rounds + 1)]
+    return [median(column) for column in zip(*times[1:], strict=True)]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=["gpt2", "gpt2-xl"], default="gpt2")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--only", default="", help="rows whose names hold this")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, sentences and rows")
+    options = parser.parse_args()
+    rounds = 3 if options.quick else 5
+    threads = torch.get_num_threads()
+    kind = f"{options.shape}, {options.device}, {options.dtype}"
+    print(f"{kind}, {threads} threads, medians of {rounds} rounds")
+    print(f"{'work':41} {'beside':41} {'ours s':>9} {'theirs s':>9} {'ratio':>7} {'goal':>8}")
+    bench = Bench(options.shape, options.device, options.dtype, quick=options.quick)
+    with torch.inference_mode():
+        for row in bench.rows():
+            if options.only in f"{row.work} {row.beside}":
+                print(row.line(*medians(row, rounds, options.device)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

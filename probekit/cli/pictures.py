@@ -1,0 +1,160 @@
+"""The commands that compute something to look at: lens, attribution, heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+_MODEL = click.option("--model", required=True, help="`mini`, a hub name or a folder.")
+_TEXTS = click.option("--text", "texts", multiple=True, help="What is read; repeatable.")
+_FILE = click.option(
+    "--file", type=click.Path(path_type=Path), help="A file with a text on each line."
+)
+_BOS = click.option(
+    "--bos/--no-bos", default=False, show_default=True, help="Begin with <|endoftext|>."
+)
+_DEVICE = click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
+_OUT = click.option(
+    "--out", type=click.Path(path_type=Path), help="A .html (page) or .csv (rows) to write."
+)
+_POSITION = click.option(
+    "--position", type=int, default=-1, show_default=True, help="A token; below 0 from the end."
+)
+
+
+def _read(texts: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
+    from probekit.data.texts import read_texts
+
+    return (*texts, *(() if file is None else read_texts(file, None, None)))
+
+
+@click.command()
+@_MODEL
+@_TEXTS
+@_FILE
+@_BOS
+@click.option(
+    "--site", "sites", multiple=True, metavar="SITE",
+    help="Name or glob; repeatable.  [default: the residual stream after each block]",
+)  # fmt: skip
+@click.option("--top-k", type=int, default=5, show_default=True, help="Tokens named in a cell.")
+@_POSITION
+@_DEVICE
+@_OUT
+def lens(
+    model: str, texts: tuple[str, ...], file: Path | None, bos: bool, sites: tuple[str, ...],
+    top_k: int, position: int, device: str, out: Path | None,
+) -> None:  # fmt: skip
+    """Say what each layer would predict if the network ended there: the logit lens.
+
+    Prints what is said at one position of each text; --out writes all positions.
+    """
+    from probekit.analysis.logit_lens import SITES
+    from probekit.cli.picture_tables import facts_of, show_lens
+    from probekit.cli.terminal import watching
+    from probekit.pipeline.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
+    from probekit.pipeline.lenses import Network, read_lens
+    from probekit.report.lens_page import lens_page
+
+    if out is not None:
+        check_ending(out, PAGE_OR_ROWS)
+    read = _read(texts, file)
+    if not read:
+        raise click.UsageError("Give what is to be read: --text or --file.")
+    network = Network.load(model, device)
+    with watching() as watcher:
+        rows = read_lens(network, read, bos=bos, sites=sites or SITES, top_k=top_k, watcher=watcher)
+    show_lens(rows, position)
+    if out is not None:
+        facts = facts_of(network, bos)
+        write_page_or_rows(out, lambda: lens_page(rows, model=model, facts=facts), rows)
+        click.echo(str(out))
+
+
+@click.command()
+@_MODEL
+@click.option("--text", required=True, help="What is read.")
+@click.option(
+    "--token", help="Whose logit, with the space before a word.  [default: the likeliest]"
+)
+@click.option("--minus", help="A token whose logit is taken off.")
+@click.option("--minus-mean", is_flag=True, help="Take off the mean logit of all tokens.")
+@_POSITION
+@_BOS
+@_DEVICE
+@_OUT
+def attribution(
+    model: str, text: str, token: str | None, minus: str | None, minus_mean: bool, position: int,
+    bos: bool, device: str, out: Path | None,
+) -> None:  # fmt: skip
+    """Take a logit, or a difference of two, apart: what each head and MLP adds to it."""
+    from probekit.cli.picture_tables import facts_of, show_attribution
+    from probekit.pipeline.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
+    from probekit.pipeline.lenses import Network, attribute
+    from probekit.report.attribution_page import attribution_page
+
+    if out is not None:
+        check_ending(out, PAGE_OR_ROWS)
+    network = Network.load(model, device)
+    found = attribute(
+        network, text, token, bos=bos, minus=minus, minus_mean=minus_mean, position=position
+    )
+    show_attribution(found)
+    if out is not None:
+        facts = facts_of(network, bos)
+        write_page_or_rows(
+            out, lambda: attribution_page(found, model=model, facts=facts), found.rows
+        )
+        click.echo(str(out))
+
+
+@click.command()
+@_MODEL
+@_TEXTS
+@_FILE
+@click.option(
+    "--random-repeats", type=click.IntRange(min=1), metavar="N",
+    help="Read N sequences of random tokens that come twice.  [default without texts: 10]",
+)  # fmt: skip
+@click.option(
+    "--length",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Of a repeat, in tokens.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random tokens.")
+@_BOS
+@_DEVICE
+@_OUT
+def heads(
+    model: str, texts: tuple[str, ...], file: Path | None, random_repeats: int | None, length: int,
+    seed: int, bos: bool, device: str, out: Path | None,
+) -> None:  # fmt: skip
+    """Score every head: previous token, duplicate token, induction, first token, entropy."""
+    from probekit.cli.picture_tables import facts_of, show_heads
+    from probekit.cli.terminal import watching
+    from probekit.pipeline.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
+    from probekit.pipeline.heads import score_random_repeats, score_texts
+    from probekit.pipeline.lenses import Network
+    from probekit.report.heads_page import heads_page
+
+    if out is not None:
+        check_ending(out, PAGE_OR_ROWS)
+    read = _read(texts, file)
+    if read and random_repeats is not None:
+        raise click.UsageError("Give texts or --random-repeats, not both: they are other scores.")
+    network = Network.load(model, device)
+    with watching() as watcher:
+        if read:
+            found = score_texts(network, read, bos=bos, watcher=watcher)
+        else:
+            found = score_random_repeats(
+                network, random_repeats or 10, length=length, seed=seed, bos=bos, watcher=watcher
+            )
+    show_heads(found)
+    if out is not None:
+        facts = facts_of(network, bos) | {"read": found.read}
+        write_page_or_rows(out, lambda: heads_page(found, model=model, facts=facts), found.rows)
+        click.echo(str(out))

@@ -1,0 +1,79 @@
+"""A map whose cells say something, in the ink, black or white, that can be read on each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.colors
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from probekit.report.maps import Colours, heatmap, name_cells
+from probekit.report.style import TEMPLATE
+
+MASKED = "#d9dde2"  # a cell without a value
+# Black and white have the same contrast, 4.6, with a ground of this luminance.
+_SPLIT = 0.179
+
+
+def text_map(
+    values: NDArray[np.float64],
+    texts: Sequence[str],
+    hover: Sequence[str],
+    shown: Colours,
+    *,
+    across: list[str],
+    down: list[str],
+    title: str,
+    most_texts: int,
+) -> go.Figure:
+    """Return a map with a text in each cell, as long as there are not more than can be read.
+
+    Args:
+        values: what is coloured, of shape (rows, columns); NaN where there is nothing.
+        texts: one a cell, row by row, already escaped.
+        hover: idem.
+        shown: the colours.
+        across: the names of the columns.
+        down: the names of the rows.
+        title: what the columns are.
+        most_texts: beyond which the cells show none.
+    """
+    figure = go.Figure(layout={"template": TEMPLATE, "plot_bgcolor": MASKED})
+    lines = np.array(hover, dtype=object).reshape(values.shape).tolist()
+    figure.add_trace(heatmap(values, lines, shown))
+    if values.size <= most_texts:
+        y, x = np.indices(values.shape).reshape(2, -1).tolist()
+        font = {"size": 11, "color": inks(values.ravel(), shown)}
+        figure.add_scatter(x=x, y=y, text=list(texts), mode="text", textfont=font, hoverinfo="skip")
+    name_cells(figure, across, down, title)
+    # A trace of text would leave half a cell's room around the map.
+    figure.update_xaxes(range=[-0.5, len(across) - 0.5])
+    figure.update_yaxes(range=[len(down) - 0.5, -0.5], autorange=None)
+    return figure
+
+
+def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:
+    """Return black or white for each value, whichever has the higher contrast with its colour.
+
+    >>> dark_to_light = Colours(0.0, 1.0, ["#000000", "#ffffff"], is_diverging=False)
+    >>> inks(np.array([0.0, 1.0, np.nan]), dark_to_light)
+    ['#ffffff', '#000000', '#000000']
+    """
+    share = ((values - shown.low) / (shown.high - shown.low)).clip(0, 1)
+    colours = plotly.colors.sample_colorscale(shown.scale, np.nan_to_num(share), colortype="tuple")
+    is_light = (luminance(np.array(colours)) > _SPLIT) | np.isnan(values)
+    return np.where(is_light, "#000000", "#ffffff").tolist()  # type: ignore[no-any-return]  # of str
+
+
+def luminance(colours: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the relative luminance of colours of shape (n, 3) whose parts go from 0 to 1.
+
+    Source: WCAG 2.2, "relative luminance".
+
+    >>> luminance(np.array([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])).round(3).tolist()
+    [0.0, 1.0]
+    """
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    return np.asarray(linear @ np.array([0.2126, 0.7152, 0.0722]))

@@ -1,0 +1,119 @@
+"""How sequences are batched never changes a row, and no row is lost."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from probekit.activations import identity
+from probekit.activations.batches import make_batches, make_shards
+from probekit.activations.capture import stream_rows
+from probekit.data.positions import RowPlan
+from probekit.model.sites import expand
+from tests.activations.captures import files, last_and_mean, make_tokens, run
+from tests.model.reference import TINY
+
+# The last block, which is computed at the asked places alone, and one before it.
+SITES = expand(
+    ["blocks.1.hook_resid_post", "blocks.3.*_[oqz]*", "blocks.3.hook_*", "ln_final.*"], TINY.n_layer
+)
+
+
+def last_token(tokens):
+    n = len(tokens)
+    positions = np.array([len(ids) - 1 for ids in tokens])
+    return RowPlan(np.arange(n), positions, np.arange(n + 1))
+
+
+def some_tokens(tokens):
+    """The mean of two tokens, and a token: as many as leave the last block at few places."""
+    rows = [p for ids in tokens for p in (0, len(ids) // 2, len(ids) - 1)]
+    sizes = [size for _ in tokens for size in (2, 1)]
+    example = np.repeat(np.arange(len(tokens)), 2)
+    return RowPlan(example, np.array(rows), np.concatenate([[0], np.cumsum(sizes)]))
+
+
+PLANS = {"last": last_token, "some": some_tokens, "all": last_and_mean}
+
+
+def rows_of(model, tokens, plan, sites=SITES):
+    found = {}
+    for numbers, values in stream_rows(model, tokens, plan, sites):
+        for site, rows in values.items():
+            whole = found.setdefault(site, np.full((len(plan.example), *rows.shape[1:]), np.nan))
+            whole[numbers] = rows
+    return found
+
+
+def assert_near(found, expected):
+    for site, rows in expected.items():
+        scale = np.abs(rows).max()
+        np.testing.assert_allclose(found[site], rows, rtol=0, atol=1e-5 * scale, err_msg=site)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_the_size_of_batches_changes_no_row(model, plan, monkeypatch):
+    tokens = make_tokens()
+    expected = rows_of(model, tokens, plan(tokens))
+    for size in (1, 25, 10_000):
+        monkeypatch.setitem(identity.BATCH_TOKENS, "cpu", size)
+        assert_near(rows_of(model, tokens, plan(tokens)), expected)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_the_order_of_examples_changes_no_bit(model, plan):
+    tokens = make_tokens()
+    expected = rows_of(model, tokens, plan(tokens))
+    order = np.random.default_rng(5).permutation(len(tokens))
+    turned = [tokens[n] for n in order]
+    of_each = len(plan(tokens).example) // len(tokens)
+    found = rows_of(model, turned, plan(turned))
+    for site, rows in expected.items():
+        by_example = rows.reshape(len(tokens), of_each, *rows.shape[1:])
+        again = found[site].reshape(by_example.shape)
+        np.testing.assert_array_equal(again, by_example[order], err_msg=site)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_company_changes_no_bit(model, plan):
+    tokens = make_tokens()
+    together = rows_of(model, tokens, plan(tokens))
+    for site in SITES:
+        alone = rows_of(model, tokens, plan(tokens), [site])
+        np.testing.assert_array_equal(alone[site], together[site], err_msg=site)
+
+
+def test_captures_in_another_order_hold_the_same_rows(tmp_path, model):
+    tokens = make_tokens()
+    first, turned = run(tmp_path, model, tokens).store, run(tmp_path, model, tokens[::-1]).store
+    assert files(first.folder) != files(turned.folder)
+    for site in first.sites:
+        by_example = first.read(site).reshape(len(tokens), 2, -1)
+        np.testing.assert_array_equal(turned.read(site).reshape(by_example.shape), by_example[::-1])
+
+
+def test_batches_hold_every_row_once_within_the_budget():
+    tokens = [*make_tokens(), np.arange(90)]
+    batches = list(make_batches(tokens, last_and_mean(tokens), 60))
+    rows = np.concatenate([batch.rows for batch in batches])
+    assert sorted(rows) == list(range(2 * len(tokens)))
+    lengths = [len(ids) for batch in batches for ids in batch.sequences]
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(lengths) == len({ids.tobytes() for ids in tokens})
+    padded = [len(batch.sequences) * len(batch.sequences[0]) for batch in batches]
+    assert padded[0] == 90  # longer than the budget, and alone
+    assert max(padded[1:]) <= 60
+    for batch in batches:
+        for row, member in zip(batch.rows, batch.member, strict=True):
+            assert np.array_equal(batch.sequences[member], tokens[row // 2])
+
+
+def test_shards_are_whole_batches():
+    tokens = make_tokens()
+    batches = list(make_batches(tokens, last_and_mean(tokens), 60))
+    shards = make_shards(batches, 16)
+    assert [batch for shard in shards for batch in shard] == batches
+    sizes = [[len(batch.rows) for batch in shard] for shard in shards]
+    assert all(sum(size) <= 16 or len(size) == 1 for size in sizes)
+    for before, after in pairwise(sizes):
+        assert sum(before) + after[0] > 16

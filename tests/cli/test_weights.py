@@ -1,0 +1,42 @@
+"""`probekit weights` on the command line."""
+
+import pytest
+from click.testing import CliRunner
+
+from probekit.cli.main import cli
+from probekit.errors import ProbekitError
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli, ["weights", *map(str, arguments)])
+
+
+def test_a_page_is_written_and_named(tmp_path):
+    page = tmp_path / "page.html"
+    chosen = ["--tensor", "wpe.weight", "--column", "7", "--column", "9", "--out", page]
+    result = invoke("--model", "mini", *chosen)
+    assert result.exit_code == 0, result.output
+    assert result.output.strip() == str(page)
+    assert "Columns 7, 9" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--model", "mini"], "--out"),
+        (["--out", "x.html"], "--model"),
+        (["--model", "mini", "--out", "x.html", "--column", "-1"], "--column"),
+        (["--model", "mini", "--out", "x.html", "--corner", "0"], "--corner"),
+        (["--model", "mini", "--out", "x.html", "--corner", "9999"], "--corner"),
+        (["--model", "mini", "--out", "x.html", "--n-head", "none"], "--n-head"),
+    ],
+)
+def test_a_wrong_option_is_named(arguments, word):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert word in result.output
+
+
+def test_a_model_that_is_none_is_an_error_of_ours(tmp_path):
+    result = invoke("--model", "minni", "--out", tmp_path / "page.html")
+    assert isinstance(result.exception, ProbekitError)

@@ -1,0 +1,71 @@
+"""A hub on this machine: the requests of huggingface_hub, answered from a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+COMMIT = "0" * 40
+
+
+class _Handler(BaseHTTPRequestHandler):
+    folder: Path
+    asked: list[str]
+
+    def do_HEAD(self) -> None:
+        self._answer(with_content=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_content=True)
+
+    def _answer(self, *, with_content: bool) -> None:
+        # /org/name/resolve/revision/file
+        _, org, name, _, revision, file = self.path.split("/", 5)
+        if with_content:
+            self.asked.append(file)
+        if not (self.folder / org / name).is_dir():
+            return self._refuse("RepoNotFound")
+        if revision not in ("main", COMMIT):
+            return self._refuse("RevisionNotFound")
+        path = self.folder / org / name / file
+        if not path.is_file():
+            return self._refuse("EntryNotFound")
+        content = path.read_bytes()
+        self.send_response(200)
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if with_content:
+            self.wfile.write(content)
+        return None
+
+    def _refuse(self, code: str) -> None:
+        self.send_response(404)
+        self.send_header("X-Error-Code", code)
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Serve org/name folders; yields the address and the list of the files that were fetched."""
+    asked: list[str] = []
+    handler = type("Handler", (_Handler,), {"folder": folder, "asked": asked})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,173 @@
+"""Weights in shards, of old PyTorch, of mixed numbers, with flipped bits; each equal or refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from probekit.errors import CheckpointError, ConfigError, MissingError
+from probekit.model.gpt2 import GPT2
+from tests.model.reference import TINY, reference_model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    reference_model(TINY, torch.float32).save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def tensors(folder):
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.fixture
+def expected(folder):
+    return GPT2.from_pretrained(folder).state_dict()
+
+
+def assert_equal(folder, expected):
+    loaded = GPT2.from_pretrained(folder).state_dict()
+    assert loaded.keys() == expected.keys()
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+
+
+@pytest.fixture(params=["safetensors", "bin"])
+def shards(request, folder, tensors, expected):
+    """A folder with three shards and their index, of either format."""
+    stem = {"safetensors": "model", "bin": "pytorch_model"}[request.param]
+    names = sorted(tensors)
+    files = {
+        name: f"{stem}-0000{i % 3 + 1}-of-00003.{request.param}" for i, name in enumerate(names)
+    }
+    for file in set(files.values()):
+        part = {name: tensors[name] for name in names if files[name] == file}
+        (save_file if request.param == "safetensors" else torch.save)(part, folder / file)
+    (folder / "model.safetensors").unlink()
+    index = folder / f"{stem}.{request.param}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    return index
+
+
+def test_shards_load_equal(shards, expected):
+    assert_equal(shards.parent, expected)
+
+
+def test_shards_of_transformers_load_equal(folder, expected):
+    (folder / "model.safetensors").unlink()
+    reference_model(TINY, torch.float32).save_pretrained(folder, max_shard_size="20KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    assert_equal(folder, expected)
+
+
+def test_a_shard_that_is_not_there_is_named(shards):
+    shard = sorted(shards.parent.glob("*-00002-of-*"))[0]
+    shard.unlink()
+    with pytest.raises(MissingError, match=shard.name):
+        GPT2.from_pretrained(shards.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda files: files.popitem(), "do not agree"),
+        (lambda files: files.update({"h.9.ln_1.bias": next(iter(files.values()))}), "h.9.ln_1"),
+        (lambda files: files.update({"wte.weight": "../model.safetensors"}), "beside it"),
+        (lambda files: files.update({"wte.weight": "model.py"}), r"shard 'model\.py'"),
+        (lambda files: files.clear(), "no weight_map"),
+    ],
+)
+def test_an_index_that_is_wrong_is_refused(shards, change, message):
+    content = json.loads(shards.read_text())
+    change(content["weight_map"])
+    shards.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=message):
+        GPT2.from_pretrained(shards.parent)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_pytorch_file_new_or_old_loads_equal(folder, tensors, expected, is_old):
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=not is_old)
+    assert_equal(folder, expected)
+
+
+def test_a_bit_flipped_in_a_pytorch_file_is_found(folder, tensors):
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    torch.save(tensors, path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin is damaged.*checksum"):
+        GPT2.from_pretrained(folder)
+
+
+def test_a_blob_of_the_hub_is_held_against_its_name(folder, expected, tmp_path):
+    content = (folder / "model.safetensors").read_bytes()
+    name = __import__("hashlib").sha256(content).hexdigest()
+    (tmp_path / name).write_bytes(content)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(tmp_path / name)
+    assert_equal(folder, expected)
+    (tmp_path / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CheckpointError, match="not the file that the hub gave"):
+        GPT2.from_pretrained(folder)
+
+
+def test_mixed_numbers_become_those_asked_for(folder, tensors):
+    kinds = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+    mixed = {name: tensors[name].to(kinds[i % 4]) for i, name in enumerate(sorted(tensors))}
+    save_file(mixed, folder / "model.safetensors")
+    for dtype in ("float32", "float16", "bfloat16", "float64", torch.float16):
+        state = GPT2.from_pretrained(folder, dtype=dtype).state_dict()
+        kind = getattr(torch, str(dtype).removeprefix("torch."))
+        assert {tensor.dtype for tensor in state.values()} == {kind}
+        for name in ("wte.weight", "h.1.ln_2.bias", "wpe.weight"):
+            assert torch.equal(state[name], mixed[f"transformer.{name}"].to(kind)), name
+
+
+@pytest.mark.parametrize("dtype", ["float8", "int8", "fp16", "", torch.int64])
+def test_an_unknown_dtype_is_answered_with_those_that_are_known(dtype):
+    with pytest.raises(ConfigError, match="float16"):
+        GPT2.from_pretrained("mini", dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "message"),
+    [
+        (float("nan"), "float32", "wpe.weight.*not finite: the file is damaged"),
+        (float("inf"), "float16", "wpe.weight.*not finite: the file is damaged"),
+        (1e6, "float16", "wpe.weight.*float16"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_refused(folder, tensors, number, dtype, message):
+    tensors["transformer.wpe.weight"][3, 4] = number
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=message):
+        GPT2.from_pretrained(folder, dtype=dtype)
+
+
+def test_integers_are_no_weights(folder, tensors):
+    tensors["transformer.wpe.weight"] = tensors["transformer.wpe.weight"].int()
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"wpe\.weight holds numbers of int32"):
+        GPT2.from_pretrained(folder)
+
+
+def test_what_is_read_does_not_hang_on_the_file(folder):
+    model = GPT2.from_pretrained(folder)
+    before = model.wte.weight.clone()
+    path = folder / "model.safetensors"
+    with path.open("r+b") as file:
+        file.truncate(10)
+    assert torch.equal(model.wte.weight, before)
+    assert all(parameter.is_contiguous() for parameter in model.parameters())
+
+
+def test_another_name_of_a_weight_file_is_told(folder):
+    shutil.move(folder / "model.safetensors", folder / "part.safetensors")
+    with pytest.raises(MissingError, match=r"It has part\.safetensors"):
+        GPT2.from_pretrained(folder)

@@ -1,0 +1,68 @@
+"""Rows of lens, attribution and head scores, as the analysis leaves them."""
+
+import numpy as np
+import pandas as pd
+
+from tests.report.conftest import HOSTILE
+
+TOKENS = ("The", " keys", "<0xE2>", " שלום", HOSTILE)
+SITES = ("blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in range(3)))
+
+
+def lens_rows(tokens=TOKENS, sites=SITES, prompt=1):
+    """A lens that is surer layer by layer; at the last site it is right at every second token."""
+    rows = []
+    n = len(tokens)
+    for depth, site in enumerate(sites):
+        for position, token in enumerate(tokens):
+            following = tokens[position + 1] if position + 1 < n else None
+            is_right = depth == len(sites) - 1 and position % 2 == 0 and following is not None
+            first = (0.1 + 0.2 * depth, following if is_right else token)
+            rows.append(
+                {
+                    "prompt": prompt, "site": site, "layer": max(depth - 1, 0),
+                    "position": position, "token": token, "next_token": following,
+                    "next_rank": 1 if is_right else 10 ** (len(sites) - depth),
+                    "next_probability": first[0] if is_right else 0.001,
+                    "entropy": 5.0 - depth, "kl": float(len(sites) - 1 - depth),
+                    "token_1": first[1], "probability_1": first[0],
+                    "token_2": " 👩‍👩‍👧", "probability_2": 0.05,
+                }
+            )  # fmt: skip
+    table = pd.DataFrame(rows)
+    last = table["position"] == n - 1
+    table["next_rank"] = table["next_rank"].astype("Int64").mask(last)
+    table["next_probability"] = table["next_probability"].mask(last)
+    return table
+
+
+def attribution_rows(n_layers=3, n_heads=2):
+    """Parts that are 1, -2, 3, -4, ... in the order of the forward pass."""
+    parts = [("embed", None, None), ("pos_embed", None, None)]
+    for layer in range(n_layers):
+        parts += [("head", layer, head) for head in range(n_heads)]
+        parts += [("attn_bias", layer, None), ("mlp", layer, None)]
+    parts.append(("final_bias", None, None))
+    rows = pd.DataFrame(parts, columns=["part", "layer", "head"])
+    values = [(-1.0) ** number * (number + 1) for number in range(len(rows))]
+    return rows.astype({"layer": "Int64", "head": "Int64"}).assign(value=values)
+
+
+def head_rows(n_layers=3, n_heads=4):
+    """Scores that tell every layer and head apart; nobody can have the one for duplicates."""
+    rows = []
+    for number, score in enumerate(
+        ("previous_token", "duplicate_token", "induction", "first_token", "entropy", "distance")
+    ):
+        for layer in range(n_layers):
+            for head in range(n_heads):
+                value = (layer * n_heads + head) / 20 + number / 100
+                absent = score == "duplicate_token"
+                rows.append(
+                    {
+                        "score": score, "layer": layer, "head": head,
+                        "value": np.nan if absent else value, "sd": np.nan if absent else 0.01,
+                        "n": 0 if absent else 10,
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(rows)

@@ -1,0 +1,188 @@
+"""The pages of lens, attribution and heads: their sentences, and how a browser shows them."""
+
+import pandas as pd
+import pytest
+
+from probekit.report.attribution_page import MEAN, AttributedLogit, attribution_page
+from probekit.report.heads_page import ScoredHeads, heads_answer, heads_page
+from probekit.report.lens_page import lens_answer, lens_page, lens_summary
+from tests.report.conftest import HOSTILE
+from tests.report.pictures import TOKENS, attribution_rows, head_rows, lens_rows
+
+FACTS = {"model": "made", "note": HOSTILE}
+KNOWN = {"previous_token": [(1, 2)], "duplicate_token": [(0, 1)]}
+
+
+def attributed(**changes):
+    given = {
+        "tokens": TOKENS, "position": 4, "token": " a", "minus": "", "logit": 8.0,
+        "probability": 0.25, "rank": 1234, "rows": attribution_rows(),
+    }  # fmt: skip
+    return AttributedLogit(**(given | changes))
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    both = pd.concat([lens_rows(), lens_rows(("A", " b"), prompt=2)])
+    contents = {
+        "lens": lens_page(both, model="made", facts=FACTS),
+        "attribution": attribution_page(attributed(), model="made", facts=FACTS),
+        "heads": heads_page(ScoredHeads(head_rows(), "a text", KNOWN), model="made", facts=FACTS),
+    }
+    for name, content in contents.items():
+        (folder / f"{name}.html").write_text(content, "utf-8")
+    return folder
+
+
+def test_the_summary_counts_at_each_site():
+    rows = lens_summary(lens_rows())
+    assert rows["layer"].tolist() == ["embed", "0", "1", "2"]
+    assert rows["right"].tolist() == [0, 0, 0, 2]
+    assert set(rows["n_next"]) == {4}
+    assert set(rows["n"]) == {5}
+    assert rows["as_output"].tolist() == [3, 3, 3, 5]
+    assert rows["rank"].tolist() == [10_000, 1_000, 100, 5.5]
+    assert rows["entropy"].tolist() == [5, 4, 3, 2]
+    assert rows["kl"].tolist() == [3, 2, 1, 0]
+
+
+def test_two_texts_are_summed_up_and_their_positions_are_not_confused():
+    alone, both = lens_rows(), pd.concat([lens_rows(), lens_rows(("A", " b"), prompt=2)])
+    assert lens_summary(both)["n"].tolist() == [7] * 4
+    assert lens_summary(both)["right"].tolist() == [0, 0, 0, 3]
+    assert lens_summary(both)["as_output"].tolist() == [4, 4, 4, 7]
+    assert "at 2 of 4 positions" in lens_answer(alone)
+    assert "at 3 of 5 positions" in lens_answer(both)
+
+
+def test_the_answer_says_from_where_on_the_output_is_read():
+    rows = lens_rows()
+    assert "From the embedding on, the lens reads that token at half of the 5" in lens_answer(rows)
+    rows.loc[rows["layer"] == 0, "token_1"] = "other"
+    assert "From layer 1 on" in lens_answer(rows)
+    rows.loc[rows["site"] != "blocks.2.hook_resid_post", "token_1"] = "other"
+    assert "At no layer before the last" in lens_answer(rows)
+
+
+def test_the_answer_of_an_attribution_names_the_largest_parts():
+    answer = attributed(minus=" b").answer
+    assert "gives ␣a a probability of 0.250, rank 1,234" in answer
+    assert "The logit of ␣a less that of ␣b is +8.00: its 15 parts sum to it within 0e+00" in answer
+    assert "The largest: bias of the final norm +15.00, L2 MLP −14.00, L2 bias +13.00" in answer
+    assert "less the mean of all tokens" in attributed(minus=MEAN).answer
+
+
+def test_known_heads_have_their_value_and_rank():
+    found = ScoredHeads(head_rows(), "a text", KNOWN)
+    assert found.known_rows() == [
+        ("previous token", "L1H2", "0.300", "6 of 12"),
+        ("duplicate token", "L0H1", "–", "no token could have it"),
+    ]
+    assert "previous token L2H3 0.550; duplicate token in none" in heads_answer(found)
+
+
+def test_the_same_contents_give_the_same_bytes():
+    pages = [lens_page(lens_rows(), model="made", facts=FACTS) for _ in range(2)]
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize("name", ["lens", "attribution", "heads"])
+def test_hostile_text_stays_text(pages, name):
+    page = (pages / f"{name}.html").read_text("utf-8")
+    assert HOSTILE not in page
+    assert "<b>%{x}" not in page
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["lens", "attribution", "heads"])
+def test_the_pages_fit_every_window_in_silence(browser, pages, name, dark):
+    browser.open(pages / f"{name}.html", width=1920, dark=dark)
+    for width in (1400, 700, 360):
+        browser.resize(width)
+        browser.settle()
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.trouble == []
+
+
+GROUND = "getComputedStyle(document.querySelectorAll('.plot .textpoint text')[{at}]).fill"
+
+
+def test_another_colouring_can_be_chosen_and_the_first_again(browser, pages):
+    browser.open(pages / "lens.html")
+
+    def choose(number):
+        browser.evaluate(
+            "(() => { const menu = document.querySelector('.choice select'); "
+            f"menu.selectedIndex = {number}; menu.dispatchEvent(new Event('change')); }})()"
+        )
+        browser.settle()
+        return browser.evaluate(
+            "(({z, zmax, colorbar}) => [z[1][0], z[1][4], zmax, colorbar.title.text])"
+            "(document.querySelector('.drawing').data[0])"
+        )
+
+    assert choose(1) == [3, None, 4, "rank of the token that follows in the text"]
+    assert choose(2) == [4, 4, 5, "entropy, nats"]
+    assert choose(3) == [2, 2, 3, "KL divergence from the output, nats"]
+    *ends, title = choose(0)
+    assert ends == pytest.approx([0.3, 0.3, 1])
+    assert title == "probability of the token in the cell"
+    inks = [browser.evaluate(GROUND.format(at=at)) for at in (0, 15)]
+    assert inks == ["rgb(255, 255, 255)", "rgb(0, 0, 0)"]
+    second = "document.querySelectorAll('.drawing')[1].data[0].z[0]"
+    assert browser.evaluate(second) == [0.1, 0.1]
+    assert browser.trouble == []
+
+
+def test_pointing_at_a_cell_shows_its_tokens(browser, pages):
+    browser.open(pages / "lens.html")
+    x, y = browser.evaluate(
+        "(() => { const box = document.querySelector('.plot .nsewdrag').getBoundingClientRect();"
+        "return [box.left + box.width / 10, box.top + box.height * 7 / 8]; })()"
+    )
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    browser.settle()
+    shown = browser.evaluate("document.querySelector('.plot .hoverlayer').textContent")
+    assert "1. ␣keys 0.700" in shown
+    assert "follows: ␣keys 0.700, rank 1" in shown
+
+
+def test_a_table_is_sorted_by_a_click_and_back(browser, pages):
+    browser.open(pages / "heads.html")
+    table = "[...document.querySelectorAll('.sortable')].at(-1)"
+    column = f"[...{table}.tBodies[0].rows].map(row => row.cells[1].textContent)"
+    before = browser.evaluate(column)
+    click = f"{table}.tHead.rows[0].cells[1].querySelector('button').click()"
+    browser.evaluate(click)
+    assert browser.evaluate(column) == sorted(before, reverse=True)
+    assert browser.evaluate(f"{table}.tHead.rows[0].cells[1].ariaSort") == "descending"
+    browser.evaluate(click)
+    assert browser.evaluate(column) == sorted(before)
+    browser.evaluate(click.replace("cells[1]", "cells[0]"))
+    heads = browser.evaluate(f"[...{table}.tBodies[0].rows].map(row => row.cells[0].textContent)")
+    assert heads == sorted(heads, reverse=True)
+    assert browser.trouble == []
+
+
+def test_negative_numbers_are_sorted_as_numbers(browser, pages):
+    browser.open(pages / "attribution.html")
+    table = "document.querySelector('.sortable')"
+    browser.evaluate(f"{table}.tHead.rows[0].cells[1].querySelector('button').click()")
+    column = browser.evaluate(f"[...{table}.tBodies[0].rows].map(row => row.cells[1].textContent)")
+    numbers = [float(cell.replace("−", "-")) for cell in column]
+    assert numbers == sorted(numbers, reverse=True)
+    assert numbers[-1] == -14
+
+
+def test_a_long_text_is_cut_in_the_heading_and_the_page_says_what_it_leaves_out(browser, tmp_path):
+    rows = lens_rows(tuple(f" word{number}" for number in range(1024)))
+    page = lens_page(rows, model="made", facts={})
+    assert "too many cells" in page
+    assert "too many cells" not in lens_page(lens_rows(), model="made", facts={})
+    (tmp_path / "long.html").write_text(page, "utf-8")
+    browser.open(tmp_path / "long.html", width=700)
+    assert browser.evaluate("document.querySelector('section h2').textContent.length") < 120
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 700
+    assert browser.evaluate("document.querySelectorAll('.plot .xtick').length") < 200
+    assert browser.trouble == []

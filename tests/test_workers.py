@@ -1,0 +1,71 @@
+"""Jobs in several processes: their order, their errors, their threads."""
+
+import os
+import time
+from functools import partial
+
+import pytest
+import torch
+
+from probekit import workers
+from probekit.errors import ConfigError, DataError
+from probekit.workers import side_by_side
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Processes are started however short the jobs, on a machine of two cores."""
+    monkeypatch.setattr(workers, "START_UP", -1.0)
+    monkeypatch.setattr(workers, "cpu_count", lambda: 2)
+
+
+def where(item):
+    return item, os.getpid(), torch.get_num_threads()
+
+
+def fails(item):
+    if item == 2:
+        raise DataError("two is not allowed")
+    return item
+
+
+def slept(item, seconds):
+    time.sleep(seconds)
+    return item, os.getpid()
+
+
+def test_results_come_in_order_from_other_processes_with_their_share_of_threads(eager):
+    found = list(side_by_side(where, range(5)))
+    assert [item for item, _, _ in found] == [0, 1, 2, 3, 4]
+    assert found[0][1] == os.getpid()
+    assert os.getpid() not in {pid for _, pid, _ in found[1:]}
+    assert {n for _, _, n in found} == {1}
+
+
+def test_one_worker_stays_here_with_all_threads(eager):
+    before = torch.get_num_threads()
+    found = list(side_by_side(where, range(3), workers=1))
+    assert {pid for _, pid, _ in found} == {os.getpid()}
+    assert {n for _, _, n in found} == {2}
+    assert torch.get_num_threads() == before
+
+
+def test_short_jobs_start_no_process():
+    assert {pid for _, pid, _ in side_by_side(where, range(4), workers=4)} == {os.getpid()}
+
+
+def test_long_jobs_start_processes(monkeypatch):
+    monkeypatch.setattr(workers, "START_UP", 0.2)
+    found = list(side_by_side(partial(slept, seconds=0.2), range(4), workers=2))
+    assert len({pid for _, pid in found[1:]} - {os.getpid()}) > 0
+
+
+def test_an_error_of_a_job_comes_through_as_it_is(eager):
+    with pytest.raises(DataError, match="two is not allowed"):
+        list(side_by_side(fails, range(4)))
+
+
+def test_nothing_to_do_and_no_workers():
+    assert list(side_by_side(fails, [])) == []
+    with pytest.raises(ConfigError, match="workers is 0"):
+        list(side_by_side(fails, [1], workers=0))
