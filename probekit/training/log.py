@@ -24,7 +24,7 @@ class Row:
         learning_rate: of this step.
         loss: on its batch, repeated rows included, nats per token.
         gradient_norm: before clipping.
-        tokens_per_second: since the last row; measurements and checkpoints left out.
+        tokens_per_second: of the step alone, without measurements and checkpoints.
         held_out_loss: nats per token.
         held_out_per_character: the same in nats per character.
         repeated_first: nats per token in the first half of even draws repeated once.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from probekit.errors import CheckpointError
+from probekit.errors import CheckpointError, ConfigError
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import NOT_COUNTED
 from probekit.training.batches import Batches
@@ -25,27 +26,9 @@ from probekit.training.state import Learner, read_state, write_state
 from probekit.training.token_file import TokenFile
 from probekit.watcher import SILENT, Watcher
 
+SECONDS_BETWEEN_LINES = 30
+
 Keep = Callable[[GPT2, int], None]  # told of the network at each checkpoint, and its step
-
-
-@dataclass
-class _Clock:
-    """Time spent on steps since it was last read."""
-
-    seconds: float = 0.0
-    tokens: int = 0
-
-    @contextmanager
-    def running(self, tokens: int) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds, self.tokens = self.seconds + time.perf_counter() - start, self.tokens + tokens
-
-    def read(self) -> float:
-        """Return tokens per second."""
-        rate = self.tokens / max(self.seconds, 1e-9)
-        self.seconds, self.tokens = 0.0, 0
-        return rate
 
 
 def train(
@@ -75,6 +58,7 @@ def train(
     Raises:
         CheckpointError: what lies in the folder is damaged or of another run.
         DataError: there are too few tokens.
+        ConfigError: the training diverges.
         StoreError: the folder cannot be written.
     """
     training, shape = recipe.training, recipe.model
@@ -92,39 +76,45 @@ def train(
     keep_at = set(checkpoint_steps(recipe.checkpoints, training.steps))
     if done == 0 and 0 in keep_at:
         keep(model, 0)
-    clock = _Clock()
+    told, told_at = len(log), time.monotonic()
     for step in range(done, training.steps):
-        with clock.running(training.batch * shape.n_positions):
-            loss, norm = _update(learner, batches, recipe, step)
-        after, is_last = step + 1, step + 1 == training.steps
-        read = after * training.batch * shape.n_positions
-        row = Row(after, read, learning_rate(step, training), loss, norm, clock.read())
-        if after % recipe.validation.every == 0 or is_last:
+        row, is_last = _update(learner, batches, recipe, step), step + 1 == training.steps
+        is_measured = row.step % recipe.validation.every == 0 or is_last
+        if is_measured:
             row = _measured(row, model, tokens, None if is_last else recipe.validation.rows)
-            watcher.tell(_told(row, log[-recipe.validation.every :]))
         log.append(row)
-        if after in keep_at:
-            keep(model, after)
-        if after % recipe.checkpoints.resume_every == 0 or is_last:
+        if is_measured or time.monotonic() - told_at > SECONDS_BETWEEN_LINES:
+            watcher.tell(_told(log[told:]))
+            told, told_at = len(log), time.monotonic()
+        if row.step in keep_at:
+            keep(model, row.step)
+        if row.step % recipe.checkpoints.resume_every == 0 or is_last:
             write_log(log_path, log)
-            write_state(state_path, learner, after)
-        watcher.progress("pretrain", after, training.steps)
+            write_state(state_path, learner, row.step)
+        watcher.progress("pretrain", row.step, training.steps)
     return model.eval()
 
 
-def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> tuple[float, float]:
-    """Do one step; return the loss of its batch and the norm of the gradient."""
-    training = recipe.training
+def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> Row:
+    """Do one step and return what is to be told of it."""
+    begun, training = time.perf_counter(), recipe.training
     rate = learning_rate(step, training)
     for group in (g for optimizer in learner.optimizers for g in optimizer.param_groups):
         group["lr"] = rate
     with _dropout(learner.model, recipe.seed, step):
         loss = _gradients(learner.model, *batches.at(step), training)
+    if not math.isfinite(loss):
+        raise ConfigError(
+            f"The loss of step {step + 1:,} is {loss}: the training has diverged. Lower "
+            "training.learning_rate or lengthen training.warm_up, and begin anew."
+        )
     norm = clip_grad_norm_(learner.model.parameters(), training.clip).item()
     for optimizer in learner.optimizers:
         optimizer.step()
         optimizer.zero_grad()
-    return loss, norm
+    read = training.batch * recipe.model.n_positions
+    speed = read / (time.perf_counter() - begun)
+    return Row(step + 1, (step + 1) * read, rate, loss, norm, speed)
 
 
 def _gradients(model: GPT2, ids: torch.Tensor, targets: torch.Tensor, training: Training) -> float:
@@ -177,13 +167,15 @@ def _measured(row: Row, model: GPT2, tokens: TokenFile, rows: int | None) -> Row
     )
 
 
-def _told(row: Row, before: list[Row]) -> str:
-    """Return a line about a measurement."""
-    losses = [r.loss for r in before] + [row.loss]
-    rates = [r.tokens_per_second for r in before] + [row.tokens_per_second]
-    rate = len(rates) / sum(1 / r for r in rates)
+def _told(rows: Sequence[Row]) -> str:
+    """Return a line about the last rows."""
+    last, n = rows[-1], len(rows)
+    loss = sum(row.loss for row in rows) / n
+    speed = n / sum(1 / row.tokens_per_second for row in rows)
+    told = f"step {last.step:,}: loss {loss:.3f}, {speed:,.0f} tokens/s"
+    if math.isnan(last.held_out_loss):
+        return told
     return (
-        f"step {row.step:,}: loss {sum(losses) / len(losses):.3f}, held out "
-        f"{row.held_out_loss:.3f} ({row.held_out_per_character:.4f} per character), random repeats "
-        f"{row.repeated_first:.2f} then {row.repeated_second:.2f}, {rate:,.0f} tokens/s"
+        f"{told}; held out {last.held_out_loss:.3f} ({last.held_out_per_character:.4f} per "
+        f"character), random repeats {last.repeated_first:.2f} then {last.repeated_second:.2f}"
     )

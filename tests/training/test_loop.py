@@ -4,8 +4,9 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from probekit.errors import CheckpointError
+from probekit.errors import CheckpointError, ConfigError
 from probekit.model.gpt2 import GPT2
 from probekit.model.tokenizer import Tokenizer
 from probekit.training.corpus import read_corpus
@@ -158,4 +159,15 @@ def test_a_log_that_lacks_steps_is_refused(go, make_recipe, tmp_path):
     path = tmp_path / "run" / "log.csv"
     path.write_text("\n".join(path.read_text().splitlines()[:5]) + "\n")
     with pytest.raises(CheckpointError, match="has 4 of the 12 steps"):
+        go(make_recipe())
+
+
+def test_a_training_that_diverges_ends_with_a_way_out(go, make_recipe, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        go(make_recipe(), watcher=Killer(8))
+    path = tmp_path / "run" / "state.safetensors"
+    tensors = load_file(path)
+    tensors["model.wpe.weight"][3] = torch.nan
+    save_file(tensors, path, {"step": "8"})
+    with pytest.raises(ConfigError, match=r"loss of step 9 is nan.*training.learning_rate"):
         go(make_recipe())
