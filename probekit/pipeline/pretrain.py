@@ -18,13 +18,13 @@ from probekit.pipeline.devices import check_device
 from probekit.provenance import pretty_json, versions, write_atomic
 from probekit.report.pretraining import write_pretraining_report
 from probekit.training.corpus import Text, corpus_digest, read_corpus
-from probekit.training.kept import VOCABULARY, find_checkpoints, keep_checkpoint
+from probekit.training.kept import find_checkpoints, keep_checkpoint
 from probekit.training.log import Row, read_log
-from probekit.training.loop import train
+from probekit.training.loop import LOG, STATE, train
 from probekit.training.recipe import Recipe
 from probekit.training.schedule import learning_rate
 from probekit.training.token_file import TokenFile, make_token_file
-from probekit.training.vocabulary import train_vocabulary
+from probekit.training.vocabulary import copy_vocabulary, train_vocabulary
 from probekit.watcher import SILENT, Watcher
 
 # What may change when a run goes on; the rest of a recipe is what its numbers are the numbers of.
@@ -80,7 +80,7 @@ def pretrain(
         keep_checkpoint(folder, model, step, dtype, tokenizer.bos_id)
 
     train(recipe, tokens, d_vocab, folder, keep, device=device, watcher=watcher)
-    last = read_log(folder / "log.csv")[-1]
+    last = read_log(folder / LOG)[-1]
     report = write_pretraining_report(folder)
     return PretrainResult(folder, find_checkpoints(folder)[last.step], last, report)
 
@@ -88,7 +88,7 @@ def pretrain(
 def _check_same(folder: Path, recipe: Recipe) -> None:
     """Refuse to go on under another recipe than the run in the folder has."""
     path = folder / "recipe.yaml"
-    if not (folder / "state.safetensors").is_file() or not path.is_file():
+    if not (folder / STATE).is_file() or not path.is_file():
         return
     before = load_recipe(path)
     differing = [
@@ -101,7 +101,7 @@ def _check_same(folder: Path, recipe: Recipe) -> None:
             f"{folder} holds a run of another recipe: {'; '.join(differing)}. Give another `name` "
             "or --out, or delete the folder."
         )
-    done = len(read_log(folder / "log.csv"))
+    done = len(read_log(folder / LOG))
     if done > recipe.training.steps:
         raise ConfigError(
             f"{folder} has {done:,} steps already, more than training.steps, "
@@ -134,7 +134,7 @@ def _differences(old: Recipe, new: Recipe) -> list[tuple[str, str, Any, Any]]:
 def _check_texts(folder: Path, texts: tuple[Text, ...]) -> None:
     """Refuse to go on with other texts than the run began with."""
     origin = folder / "tokens" / "origin.json"
-    has_begun = (folder / "state.safetensors").is_file() and origin.is_file()
+    has_begun = (folder / STATE).is_file() and origin.is_file()
     if has_begun and corpus_digest(texts) not in origin.read_text("utf-8"):
         raise ConfigError(
             f"The texts are not those that the run in {folder} has learnt so far. Give another "
@@ -150,10 +150,9 @@ def _find_vocabulary(
     if source is not None:
         with recipe.at("vocabulary", "source"):
             tokenizer = Tokenizer.from_pretrained(source)
-            for name in VOCABULARY:
-                write_atomic(folder / name, (find_model(source) / name).read_bytes())
+        copy_vocabulary(find_model(source), folder)
         return tokenizer
-    if not all((folder / name).is_file() for name in VOCABULARY):
+    if not (folder / STATE).is_file():  # what lies there may be of another recipe
         watcher.tell(f"training a vocabulary of {recipe.vocabulary.size:,} tokens")
         with recipe.at("vocabulary", "size"):
             train_vocabulary([text.train for text in texts], recipe.vocabulary.size, folder)

@@ -11,9 +11,9 @@ from probekit.errors import MissingError
 from probekit.model.gpt2 import GPT2
 from probekit.model.saving import hub_config, write_checkpoint
 from probekit.provenance import pretty_json, write_atomic
+from probekit.training.vocabulary import copy_vocabulary
 
 FOLDER = "checkpoints"
-VOCABULARY = ("vocab.json", "merges.txt")
 _STEP = re.compile(r"step-(\d+)")
 
 
@@ -31,8 +31,7 @@ def keep_checkpoint(run: Path, model: GPT2, step: int, dtype: torch.dtype, bos_i
         StoreError: the folder cannot be written.
     """
     folder = run / FOLDER / f"step-{step:07}"
-    for name in VOCABULARY:
-        write_atomic(folder / name, (run / name).read_bytes())
+    copy_vocabulary(run, folder)
     tensors = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
     write_checkpoint(folder, model.config, tensors)
     ends = {"bos_token_id": bos_id, "eos_token_id": bos_id}

@@ -26,6 +26,7 @@ from probekit.training.state import Learner, read_state, write_state
 from probekit.training.token_file import TokenFile
 from probekit.watcher import SILENT, Watcher
 
+LOG, STATE = "log.csv", "state.safetensors"
 SECONDS_BETWEEN_LINES = 30
 
 Keep = Callable[[GPT2, int], None]  # told of the network at each checkpoint, and its step
@@ -68,7 +69,7 @@ def train(
         tokens.train, training.batch, shape.n_positions, d_vocab, recipe.repeats, recipe.seed
     )
     held_out_windows(tokens.held_out, shape.n_positions)  # too few are told before any work
-    log_path, state_path = folder / "log.csv", folder / "state.safetensors"
+    log_path, state_path = folder / LOG, folder / STATE
     done = read_state(state_path, learner) if state_path.is_file() else 0
     log = [row for row in read_log(log_path) if row.step <= done] if done else []
     if len(log) != done:

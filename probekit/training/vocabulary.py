@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer as Trained
 from tokenizers.models import BPE
@@ -11,6 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from probekit.errors import DataError
+from probekit.model.sources import VOCABULARY_FILES
 from probekit.model.tokenizer import END_OF_TEXT
 from probekit.provenance import write_atomic
 
@@ -43,7 +45,17 @@ def train_vocabulary(texts: Iterable[str], size: int, folder: Path) -> None:
             f"The texts give {trained.get_vocab_size()} tokens, not {size}: they are too short. "
             "Set vocabulary.size to that or to less."
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    for written in trained.model.save(str(folder)):
-        # the library writes in place; again, whole or not at all
-        write_atomic(Path(written), Path(written).read_bytes())
+    with TemporaryDirectory() as draft:
+        trained.model.save(draft)
+        copy_vocabulary(Path(draft), folder)
+
+
+def copy_vocabulary(source: Path, folder: Path) -> None:
+    """Copy the files of a vocabulary, whichever layout they have, from one folder to another.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    layouts = (names for names in VOCABULARY_FILES if all((source / n).is_file() for n in names))
+    for name in next(layouts, ()):
+        write_atomic(folder / name, (source / name).read_bytes())

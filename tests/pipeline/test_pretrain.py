@@ -1,6 +1,7 @@
 """A whole pretraining run: what it leaves is a model; what would falsify it is refused."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from transformers import GPT2LMHeadModel
 
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.model.gpt2 import GPT2
+from probekit.model.sources import MINI
 from probekit.model.tokenizer import Tokenizer
 from probekit.pipeline.pretrain import pretrain
 from probekit.training.kept import find_checkpoints
@@ -104,6 +106,22 @@ def test_the_vocabulary_of_another_model_serves(go, make_recipe):
     result = go(make_recipe(vocabulary={"source": "mini"}))
     assert GPT2.from_pretrained(result.model).config.vocab_size == 8192
     mini, own = (Tokenizer.from_pretrained(source) for source in ("mini", result.model))
+    assert own.digest == mini.digest
+
+
+def test_a_vocabulary_left_by_a_run_that_learnt_nothing_is_not_used(go, make_recipe):
+    with pytest.raises(KeyboardInterrupt):
+        go(make_recipe(), watcher=Killer(1))
+    result = go(make_recipe(vocabulary__size=280))
+    assert GPT2.from_pretrained(result.model).config.vocab_size == 280
+
+
+def test_a_vocabulary_in_another_layout_goes_with_the_checkpoints(go, make_recipe, tmp_path):
+    source = shutil.copytree(MINI, tmp_path / "source")
+    (source / "vocab.json").rename(source / "encoder.json")
+    (source / "merges.txt").rename(source / "vocab.bpe")
+    result = go(make_recipe(vocabulary={"source": str(source)}))
+    mini, own = (Tokenizer.from_pretrained(folder) for folder in ("mini", result.model))
     assert own.digest == mini.digest
 
 
