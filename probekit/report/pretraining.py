@@ -14,6 +14,7 @@ from plotly.offline import get_plotlyjs
 
 from probekit.errors import DataError
 from probekit.provenance import write_atomic
+from probekit.report.growth import TICKS
 from probekit.report.parts import FigurePart, plain_json
 from probekit.report.record import Part, reading
 from probekit.report.style import SERIES_COLOURS, TEMPLATE
@@ -172,7 +173,13 @@ def _figure(log: Sequence[Row], lines: Sequence[_Line], unit: str) -> go.Figure:
                 hovertemplate=f"{line.name}<br>step %{{x:,.0f}}: %{{y:.4g}}<extra></extra>",
             )
         )
-    figure.update_xaxes(title_text="step", type="log", dtick=1)
+    figure.update_xaxes(
+        title_text="step",
+        type="log",
+        range=[-0.02, math.log10(max(2, log[-1].step)) + 0.02],
+        tickvals=TICKS,
+        ticktext=[f"{step:,}" for step in TICKS],
+    )
     figure.update_yaxes(title_text=unit)
     figure.update_layout(showlegend=len(lines) > 1)
     return figure
