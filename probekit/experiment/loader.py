@@ -76,8 +76,9 @@ def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
         found = find_checkpoints(Path(model["path"]))
     if model.get("checkpoints") in ("all", []):
         model["checkpoints"] = sorted(found)
-    asked = model.get("checkpoints")
-    listed = asked if isinstance(asked, list) else []
+    asked: Any = model.get("checkpoints")
+    is_steps = isinstance(asked, list) and all(type(step) is int for step in asked)
+    listed = asked if is_steps else []  # what is neither is refused with the other mistakes
     absent = [step for step in listed if step not in found]
     if absent:
         steps = ", ".join(map(str, found))

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from probekit.errors import ConfigError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
 from probekit.model.gpt2 import GPT2
+from probekit.model.parameters import count_parameters
 from probekit.model.sources import find_model
 from probekit.model.tokenizer import Tokenizer
 from probekit.pipeline.devices import check_device
 from probekit.provenance import pretty_json, versions, write_atomic
 from probekit.report.pretraining import write_pretraining_report
 from probekit.training.corpus import Text, corpus_digest, read_corpus
-from probekit.training.kept import find_checkpoints, keep_checkpoint
+from probekit.training.keeping import keep_checkpoint
+from probekit.training.kept import checkpoint_folder
 from probekit.training.log import Row, read_log
 from probekit.training.loop import LOG, STATE, train
 from probekit.training.recipe import Recipe
@@ -28,8 +33,12 @@ from probekit.training.vocabulary import copy_vocabulary, train_vocabulary
 from probekit.watcher import SILENT, Watcher
 
 # What may change when a run goes on; the rest of a recipe is what its numbers are the numbers of.
-_MAY_CHANGE = {"training": {"steps", "decay", "decay_steps"}, "validation": {"every", "rows"}}
-_MAY_CHANGE["checkpoints"] = {"at", "every", "log_spaced", "resume_every"}
+_MAY_CHANGE = {
+    "training": {"steps", "decay", "decay_steps"},
+    "validation": {"every", "rows"},
+    "checkpoints": {"at", "every", "log_spaced", "resume_every"},
+}
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -58,13 +67,30 @@ def pretrain(
     log.csv, recipe.yaml, run.json and report.html.
 
     Raises:
-        ConfigError: the folder holds a run of another recipe, or the device is not there.
+        ConfigError: the folder holds a run of another recipe, or another process is training there;
+            or the device is not there.
         MissingError: the corpus is not there.
         DataError: a text is not UTF-8, or there is too little text.
         CheckpointError: the state in the folder is damaged.
     """
     check_device(device)
     folder = Path(out) / recipe.name
+    with _alone(folder):
+        return _pretrain(recipe, folder, device, watcher)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in the same folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            yield
+    except Timeout as error:
+        raise ConfigError(f"Another process is training in {folder}.") from error
+
+
+def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> PretrainResult:
     _check_same(folder, recipe)
     with recipe.at("corpus"):
         texts = read_corpus(**recipe.corpus.model_dump())
@@ -82,7 +108,7 @@ def pretrain(
     train(recipe, tokens, d_vocab, folder, keep, device=device, watcher=watcher)
     last = read_log(folder / LOG)[-1]
     report = write_pretraining_report(folder)
-    return PretrainResult(folder, find_checkpoints(folder)[last.step], last, report)
+    return PretrainResult(folder, checkpoint_folder(folder, last.step), last, report)
 
 
 def _check_same(folder: Path, recipe: Recipe) -> None:
@@ -173,10 +199,7 @@ def _write_facts(
             "train": sum(len(text.train) for text in texts), "held_out": tokens.n_characters,
         },
         "vocabulary": tokenizer.n_ids,
-        "parameters": sum(
-            p.numel()
-            for p in GPT2(recipe.model.config(tokenizer.n_ids), seed=None).parameters()
-        ),
+        "parameters": count_parameters(recipe.model.config(tokenizer.n_ids)),
         "digests": {
             "corpus": tokens.corpus, "vocabulary": tokenizer.digest, "tokens": tokens.digest,
         },

@@ -45,7 +45,7 @@ def read_corpus(
     >>> path = Path(tempfile.mkdtemp()) / "book.txt"
     >>> _ = path.write_text("It is a truth\nuniversally known.\n\nThe end.")
     >>> read_corpus(path, unwrap=True, held_out=0.25)[0]
-    Text(name='book.txt', train='It is a truth universally known.', held_out='\n\nThe end.')
+    Text(name='book.txt', train='It is a truth universally known', held_out='.\n\nThe end.')
 
     Raises:
         MissingError: there is no such source, or it lacks one of the files.

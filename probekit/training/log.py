@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from probekit.errors import DataError
+from probekit.errors import DataError, MissingError
 from probekit.provenance import write_atomic
 
 
@@ -69,11 +69,14 @@ def read_log(path: Path) -> Sequence[Row]:
     9.01
 
     Raises:
-        DataError: the file is damaged.
+        MissingError: there is no such file.
+        DataError: it is damaged.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return [_row(entries) for entries in csv.DictReader(file)]
+    except FileNotFoundError as error:
+        raise MissingError(f"{path} is not there. A pretraining run writes it.") from error
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is not the log of a pretraining run: {error!r}.") from error
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
@@ -15,6 +15,9 @@ from probekit.model.tokenizer import Tokenizer
 from probekit.provenance import digest, pretty_json, write_atomic
 from probekit.training.corpus import Text, corpus_digest
 from probekit.watcher import Watcher
+
+RECORD = "origin.json"
+PARTS = ("train", "held_out")
 
 TokenArray = npt.NDArray[np.unsignedinteger]
 
@@ -43,45 +46,48 @@ class TokenFile:
         return len(self.held_out) / self.n_characters
 
 
-@dataclass(frozen=True)
-class _Origin:
-    """What a token file was made of; it is used again when this is the same."""
-
-    corpus: str
-    vocabulary: str
-
-
 def make_token_file(
     texts: Sequence[Text], tokenizer: Tokenizer, folder: Path, watcher: Watcher
 ) -> TokenFile:
-    """Return the tokens of the texts, read from the folder where they are there, else written.
+    """Return the tokens of the texts, read from the folder where they lie there whole, else made.
 
     Raises:
         StoreError: the folder cannot be written.
         ConfigError: the vocabulary has no <|endoftext|>.
     """
-    origin = _Origin(corpus_digest(texts), tokenizer.digest)
-    record = folder / "origin.json"
-    names = ("train", "held_out")
-    if not (record.is_file() and json.loads(record.read_text("utf-8")) == asdict(origin)):
-        record.unlink(missing_ok=True)  # what it says is about to be untrue
-        for name in names:
-            parts = [getattr(text, name) for text in texts]
-            write_atomic(folder / f"{name}.npy", _encode(parts, tokenizer, name, watcher))
-        write_atomic(record, pretty_json(asdict(origin)))
-    train, held_out = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in names)
-    return TokenFile(
-        train,
-        held_out,
-        sum(len(text.held_out) for text in texts),
-        origin.corpus,
-        digest([memoryview(train).cast("B"), memoryview(held_out).cast("B")]),
-    )
+    origin = {"corpus": corpus_digest(texts), "vocabulary": tokenizer.digest}
+    found = _read(folder, origin)
+    if found is None:
+        for name in PARTS:
+            rows = _encode([getattr(text, name) for text in texts], tokenizer, name, watcher)
+            write_atomic(folder / f"{name}.npy", rows)
+        found = _load(folder)
+        write_atomic(folder / RECORD, pretty_json(origin | {"tokens": _digest(found)}))
+    train, held_out = found
+    n_characters = sum(len(text.held_out) for text in texts)
+    return TokenFile(train, held_out, n_characters, origin["corpus"], _digest(found))
 
 
-def _encode(parts: Iterable[str], tokenizer: Tokenizer, name: str, watcher: Watcher) -> bytes:
+def _read(folder: Path, origin: dict[str, str]) -> list[TokenArray] | None:
+    """Return what lies in the folder; None where it is of another origin, or not as written."""
+    try:
+        found = _load(folder)
+        record = json.loads((folder / RECORD).read_text("utf-8"))
+    except (OSError, EOFError, ValueError):
+        return None
+    return found if record == origin | {"tokens": _digest(found)} else None
+
+
+def _load(folder: Path) -> list[TokenArray]:
+    return [np.load(folder / f"{name}.npy", mmap_mode="r") for name in PARTS]
+
+
+def _digest(arrays: Sequence[TokenArray]) -> str:
+    return digest([array.data.cast("B") for array in arrays])
+
+
+def _encode(parts: Sequence[str], tokenizer: Tokenizer, name: str, watcher: Watcher) -> bytes:
     dtype = np.uint16 if tokenizer.n_ids <= 2**16 else np.uint32
-    parts = list(parts)
     rows = []
     for number, part in enumerate(parts, start=1):
         rows.append(tokenizer.encode(part, bos=True).ids.astype(dtype))

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from filelock import FileLock
 from transformers import GPT2LMHeadModel
 
 from probekit.errors import ConfigError, DataError, MissingError
@@ -161,3 +162,18 @@ def test_too_little_text_for_the_vocabulary_is_told_with_its_key(go, make_recipe
 def test_an_unknown_device_is_told(go, make_recipe):
     with pytest.raises(ConfigError, match="--device"):
         go(make_recipe(), device="abacus")
+
+
+def test_two_processes_do_not_train_in_one_folder(go, make_recipe, tmp_path):
+    (tmp_path / "runs" / "tiny").mkdir(parents=True)
+    with (
+        FileLock(tmp_path / "runs" / "tiny" / ".lock"),
+        pytest.raises(ConfigError, match="Another process is training in"),
+    ):
+        go(make_recipe())
+
+
+def test_a_run_whose_log_is_gone_does_not_go_on(go, make_recipe):
+    (go(make_recipe()).folder / "log.csv").unlink()
+    with pytest.raises(MissingError, match=r"log.csv is not there"):
+        go(make_recipe())

@@ -1,6 +1,7 @@
 """The tokens on disk are those of the texts, and are made again when text or vocabulary change."""
 
 import numpy as np
+import pytest
 
 from probekit.model.tokenizer import Tokenizer
 from probekit.training.corpus import read_corpus
@@ -34,3 +35,16 @@ def test_other_texts_are_encoded_anew(corpus, tmp_path):
     again = make_token_file(read_corpus(corpus), tokenizer, tmp_path / "tokens", SILENT)
     assert again.digest != first.digest
     assert tokenizer.decode(again.train[:6]).startswith("<|endoftext|>Something else")
+
+
+@pytest.mark.parametrize("name", ["train.npy", "held_out.npy", "origin.json"])
+@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:-1] + b"\x07", lambda b: b""])
+def test_what_was_damaged_is_made_anew(corpus, tmp_path, name, damage):
+    tokenizer, texts = Tokenizer.from_pretrained("mini"), read_corpus(corpus)
+    first = make_token_file(texts, tokenizer, tmp_path / "tokens", SILENT)
+    train = first.train.copy()  # the file itself is mapped, and about to change
+    path = tmp_path / "tokens" / name
+    path.write_bytes(damage(path.read_bytes()))
+    again = make_token_file(texts, tokenizer, tmp_path / "tokens", SILENT)
+    assert again.digest == first.digest
+    assert (again.train == train).all()
