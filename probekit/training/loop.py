@@ -112,7 +112,7 @@ def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> Ro
     norm = clip_grad_norm_(learner.model.parameters(), training.clip).item()
     for optimizer in learner.optimizers:
         optimizer.step()
-        optimizer.zero_grad()
+    learner.model.zero_grad()
     read = training.batch * recipe.model.n_positions
     speed = read / (time.perf_counter() - begun)
     return Row(step + 1, (step + 1) * read, rate, loss, norm, speed)

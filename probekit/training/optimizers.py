@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from probekit.model.gpt2 import GPT2
 from probekit.training.recipe import Training
+
+Parameters = list[nn.Parameter]
 
 
 def make_optimizers(model: GPT2, training: Training) -> tuple[Optimizer, ...]:
@@ -25,19 +25,16 @@ def make_optimizers(model: GPT2, training: Training) -> tuple[Optimizer, ...]:
     >>> [type(o).__name__ for o in make_optimizers(model, Training(steps=1, batch=1))]
     ['AdamW']
     """
-    in_blocks, matrices, vectors = _kinds_of(model)
+    named = list(model.named_parameters())
+    vectors = [p for _, p in named if p.ndim == 1]
     if training.optimizer == "adamw":
-        return (_adamw([*matrices, *in_blocks], vectors, training),)
-    muon = Muon(
-        in_blocks,
-        lr=training.learning_rate,
-        weight_decay=training.weight_decay,
-        adjust_lr_fn="match_rms_adamw",
-    )
-    return muon, _adamw(matrices, vectors, training)
+        return (_adamw([p for _, p in named if p.ndim > 1], vectors, training),)
+    in_blocks = {name: p for name, p in named if p.ndim > 1 and name.startswith("h.")}
+    others = [p for name, p in named if p.ndim > 1 and name not in in_blocks]
+    return _muon(in_blocks, training), _adamw(others, vectors, training)
 
 
-def _adamw(matrices: Sequence[Tensor], vectors: Sequence[Tensor], training: Training) -> AdamW:
+def _adamw(matrices: Parameters, vectors: Parameters, training: Training) -> AdamW:
     groups = [
         {"params": matrices, "weight_decay": training.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
@@ -45,12 +42,32 @@ def _adamw(matrices: Sequence[Tensor], vectors: Sequence[Tensor], training: Trai
     return AdamW(groups, lr=training.learning_rate, betas=training.betas, fused=True)
 
 
-Parameters = list[nn.Parameter]
+def _muon(matrices: dict[str, nn.Parameter], training: Training) -> Muon:
+    """Return Muon over the matrices, in which queries, keys and values stand alone.
+
+    c_attn stacks the three. Made orthogonal together, what moves the values most would leave little
+    for queries and keys.
+    """
+    parts: list[tuple[nn.Parameter, Parameters]] = [
+        (whole, _views(whole, 3 if "c_attn" in name else 1)) for name, whole in matrices.items()
+    ]
+    muon = Muon(
+        [view for _, views in parts for view in views],
+        lr=training.learning_rate,
+        weight_decay=training.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
+    )
+
+    def hand_gradients_on(*_: object) -> None:
+        for whole, views in parts:
+            if whole.grad is not None:
+                for view, gradient in zip(views, whole.grad.chunk(len(views)), strict=True):
+                    view.grad = gradient
+
+    muon.register_step_pre_hook(hand_gradients_on)
+    return muon
 
 
-def _kinds_of(model: GPT2) -> tuple[Parameters, Parameters, Parameters]:
-    """Return the matrices of the blocks, the other matrices, and the vectors."""
-    kinds: tuple[Parameters, Parameters, Parameters] = ([], [], [])
-    for name, parameter in model.named_parameters():
-        kinds[2 if parameter.ndim == 1 else 0 if name.startswith("h.") else 1].append(parameter)
-    return kinds
+def _views(whole: nn.Parameter, count: int) -> Parameters:
+    """Return so many parts of a matrix, as parameters that share its storage."""
+    return [nn.Parameter(part) for part in whole.detach().chunk(count)]
