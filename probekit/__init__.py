@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from probekit.model.kv_cache import KeyValueCache
     from probekit.model.tokenizer import Tokenizer
     from probekit.pipeline.apply import apply_probe
+    from probekit.pipeline.attention import explore_attention
     from probekit.pipeline.run import run
     from probekit.probes.estimator import LinearProbe
     from probekit.probes.saved import SavedProbe
@@ -38,6 +39,7 @@ __all__ = [
     "Tokenizer",
     "__version__",
     "apply_probe",
+    "explore_attention",
     "generate",
     "run",
 ]
@@ -55,6 +57,7 @@ _HOME = {
     "StopStrings": "probekit.model.continuation",
     "Tokenizer": "probekit.model.tokenizer",
     "apply_probe": "probekit.pipeline.apply",
+    "explore_attention": "probekit.pipeline.attention",
     "generate": "probekit.model.generate",
     "run": "probekit.pipeline.run",
 }

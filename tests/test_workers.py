@@ -1,6 +1,8 @@
 """Jobs in several processes: their order, their errors, their threads."""
 
 import os
+import subprocess
+import sys
 import time
 from functools import partial
 
@@ -69,3 +71,23 @@ def test_nothing_to_do_and_no_workers():
     assert list(side_by_side(fails, [])) == []
     with pytest.raises(ConfigError, match="workers is 0"):
         list(side_by_side(fails, [1], workers=0))
+
+
+_KILLED = """
+import os, time
+from probekit import workers
+workers.START_UP, workers.cpu_count = -1.0, lambda: 2
+def job(item):
+    print(os.getpid(), flush=True)
+    time.sleep(1000 if item else 0)
+list(workers.side_by_side(job, range(3)))
+"""
+
+
+def test_a_killed_run_leaves_no_process_behind():
+    with subprocess.Popen([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE) as run:
+        pids = {int(run.stdout.readline()) for _ in range(3)}
+        run.kill()
+        # The end of the pipe comes when the last process that holds it has ended.
+        assert run.communicate(timeout=50)[0] == b""
+    assert len(pids) == 3

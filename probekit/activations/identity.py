@@ -100,7 +100,7 @@ def identify(
         torch=".".join(torch.__version__.split(".")[:2]),
         code=digest_code(
             "probekit.model.gpt2",
-            "probekit.model.linear",
+            "probekit.products",
             "probekit.model.taps",
             "probekit.model.tokenizer",
             "probekit.model.visibility",

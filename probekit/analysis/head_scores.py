@@ -50,8 +50,8 @@ def head_scores(patterns: Tensor, ids: Tensor) -> dict[str, Tensor]:
     templates = _templates(ids.to(patterns.device))
     # Every score but the entropy is the sum of a pattern times a template.
     columns = torch.stack([*templates.values()]).to(patterns.dtype).reshape(-1, n * n)
-    summed = patterns.reshape(-1, n * n) @ columns.T
-    found = dict(zip(templates, summed.T.reshape(-1, *heads).unbind(), strict=True))
+    summed = columns @ patterns.reshape(-1, n * n).T
+    found = dict(zip(templates, summed.reshape(-1, *heads).unbind(), strict=True))
     found["entropy"] = _entropy(patterns)
     return {name: found[name] for name in HEAD_SCORES}
 

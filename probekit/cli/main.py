@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
-from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from probekit.cli.attention import attention
 from probekit.cli.generation import generate
+from probekit.cli.options import options, texts_options
 from probekit.cli.parameters import params
 from probekit.cli.pictures import attribution, heads, lens
 from probekit.cli.pretraining import pretrain
@@ -26,8 +26,6 @@ from probekit.errors import ProbekitError
 
 if TYPE_CHECKING:
     from probekit.pipeline.run import RunResult
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def main() -> None:
@@ -78,24 +76,13 @@ def cli() -> None:
     """Linear probes for GPT-2: one experiment file in, an honest layer curve out."""
 
 
-def _options(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Return one decorator that applies several."""
-
-    def decorate(function: Function) -> Function:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-_file_options = _options(
+_file_options = options(
     click.argument("file", type=click.Path(path_type=Path)),
     click.option(
         "--set", "overrides", multiple=True, metavar="a.b=c", help="Overrides a key; repeatable."
     ),
 )
-_capture_options = _options(
+_capture_options = options(
     _file_options,
     click.option(
         "--cache", "cache_root", type=click.Path(path_type=Path), help="Folder of the caches."
@@ -106,7 +93,7 @@ _out_option = click.option(
     "--out", type=click.Path(path_type=Path), default="runs", show_default=True,
     help="Folder that gets NAME/KEY.",
 )  # fmt: skip
-_run_options = _options(
+_run_options = options(
     _capture_options,
     _out_option,
     click.option(
@@ -119,19 +106,19 @@ _run_options = _options(
 
 @cli.command()
 @_run_options
-def run(**options: Any) -> None:
+def run(**given: Any) -> None:
     """Run an experiment: capture, probe, report."""
-    click.echo(str(_run(**options, page=True).report))
+    click.echo(str(_run(**given, page=True).report))
 
 
 @cli.command()
 @_run_options
-def probe(**options: Any) -> None:
+def probe(**given: Any) -> None:
     """Capture what is missing and probe; write results.csv but no page."""
-    click.echo(str(_run(**options, page=False).results))
+    click.echo(str(_run(**given, page=False).results))
 
 
-def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
+def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
     """Run an experiment and show its numbers and warnings."""
     from probekit.cli.terminal import show_results, show_warnings, watching
     from probekit.experiment.loader import load_experiment
@@ -139,7 +126,7 @@ def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
 
     experiment = load_experiment(file, overrides)
     with watching() as watcher:
-        result = run_experiment(experiment, **options, watcher=watcher)
+        result = run_experiment(experiment, **how, watcher=watcher)
     show_results(result)
     show_warnings(result)
     return result
@@ -235,56 +222,12 @@ def report(run_dir: Path) -> None:
     click.echo(str(write(run_dir)))
 
 
-@cli.command()
-@click.option("--model", required=True, help="`mini`, a hub name or a folder.")
-@click.option("--text", "texts", required=True, multiple=True, help="What is read; repeatable.")
-@click.option("--layer", type=int, help="Only this layer.")
-@click.option("--head", type=int, help="Only this head.")
-@click.option("--bos/--no-bos", default=False, show_default=True, help="Begin with <|endoftext|>.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The page to write.")
-def attention(
-    model: str, texts: tuple[str, ...], layer: int | None, head: int | None, bos: bool, out: Path
-) -> None:
-    """Draw the attention patterns of a text as a page of layers and heads."""
-    from probekit.pipeline.attention import write_attention_page
-
-    click.echo(str(write_attention_page(model, texts, out, layer=layer, head=head, bos=bos)))
-
-
 _probe_argument = click.argument("probe", type=click.Path(path_type=Path))
-
-
-def _texts_options(function: Function) -> Function:
-    """Add the options that say which texts are read, and give the function the texts."""
-
-    @_options(
-        click.option("--text", "texts", multiple=True, help="What is read; repeatable."),
-        click.option("--file", type=click.Path(path_type=Path), help="A file of texts."),
-        click.option(
-            "--format", help="Of the file: txt (a text a line; default), csv, tsv, jsonl."
-        ),
-        click.option("--column", help="Column of a table with the texts.  [default: text]"),
-    )
-    @wraps(function)
-    def with_texts(
-        texts: tuple[str, ...], file: Path | None, format: str | None, column: str | None,
-        **others: Any,
-    ) -> Any:  # fmt: skip
-        from probekit.data.texts import read_texts
-
-        if file is None and (format or column):
-            raise click.UsageError("--format and --column say how --file is read; give it too.")
-        if not texts and file is None:
-            raise click.UsageError("Give what is to be read: --text or --file.")
-        read = () if file is None else read_texts(file, format, column)
-        return function(texts=(*texts, *read), **others)
-
-    return with_texts  # type: ignore[return-value]  # click calls it by the names of its options
 
 
 @cli.command()
 @_probe_argument
-@_texts_options
+@texts_options
 @click.option("--per", type=click.Choice(["text", "token"]), help="What gets an answer.")
 @click.option("--out", type=click.Path(path_type=Path), help="A .html, .csv or .jsonl to write.")
 @click.option("--model", help="Where the probe's model is now.")
@@ -382,5 +325,5 @@ def sites(model: str) -> None:
     show_sites(model)
 
 
-for _command in (attribution, generate, heads, lens, params, pretrain, weights):
+for _command in (attention, attribution, generate, heads, lens, params, pretrain, weights):
     cli.add_command(_command)

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import click
 
+from probekit.cli.options import optional_texts_options, texts_options
+
 _MODEL = click.option("--model", required=True, help="`mini`, a hub name or a folder.")
-_TEXTS = click.option("--text", "texts", multiple=True, help="What is read; repeatable.")
-_FILE = click.option(
-    "--file", type=click.Path(path_type=Path), help="A file with a text on each line."
-)
 _BOS = click.option(
     "--bos/--no-bos", default=False, show_default=True, help="Begin with <|endoftext|>."
 )
@@ -23,16 +21,9 @@ _POSITION = click.option(
 )
 
 
-def _read(texts: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
-    from probekit.data.texts import read_texts
-
-    return (*texts, *(() if file is None else read_texts(file, None, None)))
-
-
 @click.command()
 @_MODEL
-@_TEXTS
-@_FILE
+@texts_options
 @_BOS
 @click.option(
     "--site", "sites", multiple=True, metavar="SITE",
@@ -43,7 +34,7 @@ def _read(texts: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
 @_DEVICE
 @_OUT
 def lens(
-    model: str, texts: tuple[str, ...], file: Path | None, bos: bool, sites: tuple[str, ...],
+    model: str, texts: tuple[str, ...], bos: bool, sites: tuple[str, ...],
     top_k: int, position: int, device: str, out: Path | None,
 ) -> None:  # fmt: skip
     """Say what each layer would predict if the network ended there: the logit lens.
@@ -59,12 +50,11 @@ def lens(
 
     if out is not None:
         check_ending(out, PAGE_OR_ROWS)
-    read = _read(texts, file)
-    if not read:
-        raise click.UsageError("Give what is to be read: --text or --file.")
     network = Network.load(model, device)
     with watching() as watcher:
-        rows = read_lens(network, read, bos=bos, sites=sites or SITES, top_k=top_k, watcher=watcher)
+        rows = read_lens(
+            network, texts, bos=bos, sites=sites or SITES, top_k=top_k, watcher=watcher
+        )
     show_lens(rows, position)
     if out is not None:
         facts = facts_of(network, bos)
@@ -111,8 +101,7 @@ def attribution(
 
 @click.command()
 @_MODEL
-@_TEXTS
-@_FILE
+@optional_texts_options
 @click.option(
     "--random-repeats", type=click.IntRange(min=1), metavar="N",
     help="Read N sequences of random tokens that come twice.  [default without texts: 10]",
@@ -129,7 +118,7 @@ def attribution(
 @_DEVICE
 @_OUT
 def heads(
-    model: str, texts: tuple[str, ...], file: Path | None, random_repeats: int | None, length: int,
+    model: str, texts: tuple[str, ...], random_repeats: int | None, length: int,
     seed: int, bos: bool, device: str, out: Path | None,
 ) -> None:  # fmt: skip
     """Score every head: previous token, duplicate token, induction, first token, entropy."""
@@ -142,13 +131,12 @@ def heads(
 
     if out is not None:
         check_ending(out, PAGE_OR_ROWS)
-    read = _read(texts, file)
-    if read and random_repeats is not None:
+    if texts and random_repeats is not None:
         raise click.UsageError("Give texts or --random-repeats, not both: they are other scores.")
     network = Network.load(model, device)
     with watching() as watcher:
-        if read:
-            found = score_texts(network, read, bos=bos, watcher=watcher)
+        if texts:
+            found = score_texts(network, texts, bos=bos, watcher=watcher)
         else:
             found = score_random_repeats(
                 network, random_repeats or 10, length=length, seed=seed, bos=bos, watcher=watcher

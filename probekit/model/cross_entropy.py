@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from probekit.model.inputs import NOT_COUNTED
-from probekit.model.linear import linear
+from probekit.products import linear
 
 CHUNK = 256  # tokens whose logits are held at once
 

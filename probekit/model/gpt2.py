@@ -31,13 +31,14 @@ from probekit.model.cross_entropy import cross_entropy
 from probekit.model.initialisation import initialise
 from probekit.model.inputs import check_context, check_targets, check_tokens, following
 from probekit.model.kv_cache import Extend, KeyValueCache
-from probekit.model.linear import Linear, linear
+from probekit.model.linear import Linear
 from probekit.model.loading import as_dtype, read_checkpoint
 from probekit.model.saving import write_checkpoint
 from probekit.model.sites import SitePattern, expand
 from probekit.model.sources import find_model, model_config
 from probekit.model.taps import ForwardStoppedError, Tap, Taps
 from probekit.model.visibility import causal, positions_and_visible, seen_from
+from probekit.products import linear
 
 
 class LayerNorm(nn.Module):

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from joblib import cpu_count
+
 from probekit.errors import ProbekitError
 from probekit.experiment.schema import Experiment
 from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
@@ -109,7 +111,9 @@ def probe_sites(
         sites[0] = job((n_kept, spots[0]))
     missing = [number for number, site in enumerate(sites) if site is None]
     items = [(n_kept + done, spots[number]) for done, number in enumerate(missing)]
-    for done, site in enumerate(side_by_side(job, items, workers)):
+    # Not a matter of how many are left or run at once: threads may change the last bits.
+    n_threads = max(1, cpu_count() // len(selections))
+    for done, site in enumerate(side_by_side(job, items, workers, n_threads)):
         sites[missing[done]] = site
         watcher.progress("probe", n_kept + done + 1, len(selections))
     watcher.progress("probe", len(selections), len(selections))

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import safetensors.numpy
 import torch
@@ -322,4 +323,8 @@ def _attention(experiment: Experiment, prepared: Prepared, models: Models) -> li
 def _write_patterns(path: Path, prompts: list[AttentionPrompt]) -> None:
     if prompts:
         arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
-        write_atomic(path, safetensors.numpy.save(arrays))
+        for n, prompt in enumerate(prompts):
+            arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
+        # safetensors writes the wrong numbers of an array that is not contiguous.
+        whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        write_atomic(path, safetensors.numpy.save(whole))

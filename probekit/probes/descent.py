@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from probekit.probes.design import Rows
+from probekit.products import linear
 
 MEMORY = 40  # pairs of steps and changes of the gradient that L-BFGS remembers
 TRIALS = 10  # step lengths tried along one direction
@@ -117,11 +118,12 @@ class Coordinates:
     def to_point(self, step: Tensor) -> Tensor:
         """Return coefficients and intercepts (F, c, q + 1) for a step in these coordinates."""
         scaled = self.classes @ (step * self.scaling)
-        return torch.cat([scaled[..., :-1] @ self.axes.T, scaled[..., -1:]], dim=2)
+        return torch.cat([linear(scaled[..., :-1], self.axes), scaled[..., -1:]], dim=2)
 
     def of_gradient(self, gradient: Tensor) -> Tensor:
         """Return a gradient (F, c, q + 1) in these coordinates."""
-        turned = torch.cat([gradient[..., :-1] @ self.axes, gradient[..., -1:]], dim=2)
+        along = linear(gradient[..., :-1], self.axes.T)
+        turned = torch.cat([along, gradient[..., -1:]], dim=2)
         return (self.classes.mT @ turned) * self.scaling
 
 

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from probekit.products import linear
+
 Floats = NDArray[np.float64]
 Features = NDArray[np.floating]
 
@@ -55,7 +57,7 @@ class Rows:
         """Return coef @ rows.T (k, n_samples), for coef (k, n_coordinates)."""
         product = coef.new_empty(len(coef), len(self))
         for place, block in self.blocks():
-            torch.mm(coef, block.T, out=product[:, place])
+            product[:, place] = linear(coef, block)
         return product
 
     def sum_of(self, values: Tensor) -> Tensor:
@@ -63,7 +65,7 @@ class Rows:
         shape = len(values), self.raw.shape[1]
         total = torch.zeros(shape, dtype=torch.float64, device=self.device)
         for place, block in self.blocks():
-            total += values[:, place] @ block
+            total += linear(values[:, place], block.T)
         return total.to(self.dtype)
 
     @cached_property
@@ -163,7 +165,7 @@ def _correlations(rows: Rows, usual: Tensor) -> Tensor:
     sums = torch.zeros(n_features, n_features, dtype=rows.dtype, device=rows.device)
     for place, block in rows.blocks():
         some = block[is_chosen[place]]
-        sums += some.T @ some
+        sums += linear(some.T, some.T)
     return sums / len(chosen)
 
 

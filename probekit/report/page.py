@@ -13,7 +13,9 @@ from safetensors.numpy import load_file
 from probekit.errors import DataError, MissingError
 from probekit.provenance import write_atomic
 from probekit.report.answer import answer
-from probekit.report.attention import AttentionPrompt, attention_data
+from probekit.report.attention import AttentionPrompt
+from probekit.report.attention_codes import choose_reduction
+from probekit.report.attention_page import SCORE_NAMES, attention_data
 from probekit.report.differences import HOLDS, Comparison, compare, load_differences
 from probekit.report.doubts import warnings
 from probekit.report.over_training import load_training, step_parts
@@ -78,7 +80,7 @@ def _page(run_dir: Path) -> str:
         sites=site_table(table),
         unconverged=UNCONVERGED,
         norms=norms_part(record.norms) if record.norms else None,
-        attention=attention_data(_prompts(run_dir, record)) if record.attention else None,
+        attention=_attention(run_dir, record) if record.attention else None,
         examples=[_around_span(example) for example in record.data.examples],
         labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),
         config=_config(run_dir / "config.yaml"),
@@ -93,6 +95,11 @@ def _difference(one: Comparison) -> tuple[str, str]:
     return ("+" if one.difference > 0 else "") + value, interval
 
 
+def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
+    prompts = _prompts(run_dir, record)
+    return attention_data(prompts, record.model.source, choose_reduction(prompts, strict=False))
+
+
 def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
     path = run_dir / "attention.safetensors"
     with reading(path):
@@ -104,7 +111,14 @@ def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
             f"It holds: {', '.join(sorted(tensors))}."
         )
     return [
-        AttentionPrompt(prompt.text, tuple(prompt.tokens), tensors[str(i)])
+        AttentionPrompt(
+            prompt.text,
+            tuple(prompt.tokens),
+            tensors[str(i)],
+            scores={
+                name: tensors[f"{i}.{name}"] for name in SCORE_NAMES if f"{i}.{name}" in tensors
+            },
+        )
         for i, prompt in enumerate(record.attention)
     ]
 

@@ -92,6 +92,8 @@ def test_attention_writes_one_page(probekit, folder):
                     "--head", "7", "--out", "page.html")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "keys" in (folder / "page.html").read_text()
+    assert done.stderr == "About 0.1 MB: 1 head of 2 tokens.\n"
+    assert done.stdout == "page.html\n"
 
 
 def test_models_and_sites_need_no_network(probekit):

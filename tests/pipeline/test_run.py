@@ -8,8 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.numpy import load_file
 
+from probekit import workers
 from probekit.activations.store import ActivationStore
+from probekit.analysis.head_scores import HEAD_SCORES, head_scores
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.model.gpt2 import GPT2
@@ -95,6 +98,11 @@ def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
     assert set(table["target"]) == {
         "task", "control", "random_weights", "majority", "word_identity", "bag_of_words", "length",
     }  # fmt: skip
+    kept = load_file(result.folder / "attention.safetensors")
+    expected = head_scores(torch.from_numpy(kept["0"]), torch.arange(len(kept["0"][0, 0])))
+    for name in HEAD_SCORES:  # the text repeats no token
+        np.testing.assert_allclose(kept[f"0.{name}"], expected[name], rtol=1e-5)
+    assert kept["0.first_token"].std() > 0
     # The embedding of the last word does not show the colour; attention has brought it by block 3.
     assert value(table, "task", "blocks.0.hook_resid_pre") < 0.7
     assert value(table, "task", "blocks.3.hook_resid_post") > 0.9
@@ -122,6 +130,19 @@ def test_a_second_run_is_the_same_and_recomputes_nothing(experiment, go, monkeyp
     second = go(experiment(), watcher=watcher)
     assert second.folder == first.folder
     assert second.results.read_bytes() == content
+
+
+def test_sites_probed_in_other_processes_have_the_same_numbers(experiment, go, monkeypatch):
+    monkeypatch.setattr(workers, "START_UP", -1.0)
+    monkeypatch.setattr(workers, "cpu_count", lambda: 2)
+    found = []
+    for n_workers in (1, 2):
+        folder = go(experiment(), workers=n_workers).folder
+        paths = [folder / "results.csv", *folder.rglob("sites/*"), *folder.rglob("probes/*.json")]
+        found.append({str(path): path.read_bytes() for path in paths})
+        shutil.rmtree(folder)
+    assert len(found[0]) > 5
+    assert found[0] == found[1]
 
 
 def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go):

@@ -23,6 +23,7 @@ SITES = [
 TASK = [0.712, 0.801, 0.884, 0.941, 0.922, 0.915]
 CONTROL = [0.552, 0.561, 0.549, 0.547, 0.553, 0.551]
 RANDOM = [0.708, 0.731, 0.742, 0.736, 0.729, 0.722]
+SHIFT = 8  # of the modifiers of an event
 HOSTILE = "</script><b>%{x}</b>&amp;\u202e"
 
 
@@ -302,8 +303,8 @@ class Browser:
             "document.readyState === 'complete' && location.protocol === 'file:' && "
             "[...document.querySelectorAll('.plot')].every("
             "plot => plot.closest('details') || plot.querySelector('.main-svg')) && "
-            "[...document.querySelectorAll('#attention .grid')]"
-            ".every(grid => grid.childElementCount)"
+            "[...document.querySelectorAll('#attention')]"
+            ".every(explorer => explorer.getAttribute('aria-busy') === 'false')"
         )
         self.evaluate(
             "new Promise(done => { const wait = () => "
@@ -328,10 +329,36 @@ class Browser:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def press(self, key: str) -> None:
+    def press(self, key: str, *, shift: bool = False) -> None:
         """Press and let go of a key."""
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key)
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, modifiers=SHIFT * shift)
+
+    def hover(self, x: float, y: float, *, shift: bool = False) -> None:
+        """Move the pointer to a place in the window."""
+        self._mouse("mouseMoved", x, y, modifiers=SHIFT * shift)
+
+    def click(self, x: float, y: float, *, shift: bool = False) -> None:
+        """Move the pointer to a place in the window, press its button and let go."""
+        self.hover(x, y, shift=shift)
+        for kind in ("mousePressed", "mouseReleased"):
+            self._mouse(kind, x, y, button="left", clickCount=1, modifiers=SHIFT * shift)
+
+    def _mouse(self, kind: str, x: float, y: float, **others) -> None:
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **others)
+
+    def middle(self, element: str) -> tuple[float, float]:
+        """Bring an element, given as JavaScript, into the window and return its middle."""
+        x, y = self.evaluate(
+            f"(() => {{ const found = {element}; found.scrollIntoView({{ block: 'center' }});"
+            "const box = found.getBoundingClientRect();"
+            "return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+        )
+        return x, y
+
+    def download_to(self, folder: Path) -> None:
+        """Let pages save files, into this folder."""
+        self.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
 
     def screenshot(self, path: Path) -> None:
         """Write a picture of the whole page."""

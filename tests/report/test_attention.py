@@ -1,12 +1,8 @@
-import base64
-import json
-import re
-
 import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.attention import AttentionPrompt, attention_page
+from probekit.report.attention import AttentionPrompt
 
 
 @pytest.fixture
@@ -17,32 +13,6 @@ def patterns(make_patterns):
 def prompt(patterns, **others):
     tokens = tuple(f" t{i}" for i in range(5))
     return AttentionPrompt("text", tokens, patterns, **others)
-
-
-def embedded(page):
-    return json.loads(re.search(r'<script type="application/json">(.*?)</script>', page)[1])
-
-
-def unpacked(data, n, head_count):
-    """The weights as the page's script sees them."""
-    counts = np.frombuffer(base64.b64decode(data["weights"]), "<u2")
-    weights = np.zeros((head_count, n, n))
-    rows, columns = np.tril_indices(n)
-    weights[:, rows, columns] = counts.reshape(head_count, -1) / 65535
-    return weights
-
-
-def test_every_weight_is_on_the_page_to_the_resolution_it_states(patterns):
-    page = attention_page([prompt(patterns)], model="gpt2")
-    weights = unpacked(embedded(page)["prompts"][0], 5, 12).reshape(patterns.shape)
-    np.testing.assert_allclose(weights, patterns, atol=0.5 / 65535 + 1e-7, rtol=0)
-    assert "steps of 1/65,535 (0.000015)" in page
-
-
-def test_a_selection_keeps_its_true_numbers(patterns):
-    page = attention_page([prompt(patterns[1:3], layers=(5, 11), heads=(0, 2, 7))], model="gpt2")
-    data = embedded(page)["prompts"][0]
-    assert (data["layers"], data["heads"]) == ([5, 11], [0, 2, 7])
 
 
 @pytest.mark.parametrize(
@@ -72,16 +42,7 @@ def test_numbers_of_layers_that_do_not_fit_are_refused(patterns):
         prompt(patterns, layers=(0, 1))
 
 
-def test_no_prompt_is_refused():
-    with pytest.raises(DataError, match="No prompt"):
-        attention_page([], model="gpt2")
-
-
-def test_hostile_text_cannot_leave_its_element(patterns, hostile):
-    tokens = (hostile,) * 5
-    page = attention_page(
-        [AttentionPrompt(hostile, tokens, patterns)], model=hostile, title=hostile
-    )
-    assert page.count("</script>") == 2
-    assert "<b>%" not in page
-    assert embedded(page)["prompts"][0]["text"] == hostile
+def test_scores_of_other_heads_are_refused(patterns):
+    assert prompt(patterns, scores={"entropy": np.zeros((4, 3), np.float32)}).scores
+    with pytest.raises(DataError, match=r"'entropy' has shape \(3, 4\)"):
+        prompt(patterns, scores={"entropy": np.zeros((3, 4), np.float32)})

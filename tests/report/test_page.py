@@ -1,9 +1,11 @@
 import json
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 from plotly.offline import get_plotlyjs
+from safetensors.numpy import save_file
 
 from probekit.errors import DataError, MissingError
 from probekit.provenance import digest
@@ -118,6 +120,17 @@ def test_a_missing_pattern_is_named(make_run, record):
     (run / "run.json").write_text(json.dumps(record))
     with pytest.raises(DataError, match="no tensor 2"):
         write_report(run)
+
+
+def test_scores_of_heads_are_shown_where_the_run_kept_them(make_run, make_patterns, record):
+    run = make_run(record=record)
+    assert '"scores": {}' in report(run)
+    patterns = {str(i): make_patterns(len(p["tokens"])) for i, p in enumerate(record["attention"])}
+    scores = {f"{i}.entropy": np.full((4, 3), 0.25 + i, np.float32) for i in range(2)}
+    save_file(patterns | scores, run / "attention.safetensors")
+    text = report(run)
+    assert '"scores": {"entropy": [[0.25, 0.25, 0.25]' in text
+    assert '"scores": {"entropy": [[1.25, 1.25, 1.25]' in text
 
 
 def test_a_record_that_lacks_a_key_is_refused_with_the_key(make_run, record):

@@ -1,11 +1,12 @@
-"""The product of the forward pass: exact within rounding, with a gradient where one is asked."""
+"""Products: exact within rounding, with a gradient where one is asked."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from probekit.model import linear as module
-from probekit.model.linear import Linear, linear
+from probekit import products
+from probekit.model.linear import Linear
+from probekit.products import linear
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 16, 300])
@@ -37,5 +38,5 @@ def test_what_is_trained_has_its_gradient(trained):
 
 def test_without_onednn_it_is_torch_s_own(monkeypatch):
     x, weight = torch.ones(2, 3), torch.ones(4, 3)
-    monkeypatch.setattr(module, "_ONEDNN", None)
+    monkeypatch.setattr(products, "_ONEDNN", None)
     assert torch.equal(linear(x, weight), F.linear(x, weight))

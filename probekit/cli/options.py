@@ -1,0 +1,58 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def options(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Return one decorator that applies several."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def _texts_options(*, required: bool) -> Callable[[Function], Function]:
+    """Return what adds the options that say what is read, and gives a function the texts."""
+
+    def decorate(function: Function) -> Function:
+        @options(
+            click.option("--text", "texts", multiple=True, help="What is read; repeatable."),
+            click.option("--file", type=click.Path(path_type=Path), help="A file of texts."),
+            click.option(
+                "--format", help="Of the file: txt (a text a line; default), csv, tsv, jsonl."
+            ),
+            click.option("--column", help="Column of a table with the texts.  [default: text]"),
+        )
+        @wraps(function)
+        def with_texts(
+            texts: tuple[str, ...], file: Path | None, format: str | None, column: str | None,
+            **others: Any,
+        ) -> Any:  # fmt: skip
+            from probekit.data.texts import read_texts
+
+            if file is None and (format or column):
+                raise click.UsageError("--format and --column say how --file is read; give it too.")
+            if required and not texts and file is None:
+                raise click.UsageError("Give what is to be read: --text or --file.")
+            read = () if file is None else read_texts(file, format, column)
+            return function(texts=(*texts, *read), **others)
+
+        return with_texts  # type: ignore[return-value]  # click calls it by the options' names
+
+    return decorate
+
+
+texts_options = _texts_options(required=True)
+optional_texts_options = _texts_options(required=False)

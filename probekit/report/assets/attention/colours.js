@@ -1,0 +1,98 @@
+// Colours of values: a scale says where on the bar of colours a value stands.
+
+const DECADES = 4; // of the logarithmic scale, below the top
+
+const SCALES = {
+  linear: { name: "linear", share: (x) => x, ticks: [0, 0.25, 0.5, 0.75, 1] },
+  sqrt: { name: "square-root", share: Math.sqrt, ticks: [0, 0.01, 0.1, 0.25, 0.5, 1] },
+  log: { name: "logarithmic", share: (x) => Math.max(0, 1 + Math.log10(x) / DECADES), ticks: [1e-4, 1e-3, 0.01, 0.1, 1] },
+};
+
+const STEPS = 256; // even, so that a difference of 0 has the colour in the middle
+
+const darkPage = matchMedia("screen and (prefers-color-scheme: dark)");
+
+/** Colours between the stops of a scale. */
+function gradient(stops) {
+  return Array.from({ length: STEPS + 1 }, (_, step) => {
+    const place = (step / STEPS) * (stops.length - 1);
+    const low = Math.min(Math.floor(place), stops.length - 2);
+    return stops[low].map((from, i) => Math.round(from + (place - low) * (stops[low + 1][i] - from)));
+  });
+}
+
+/** How values are coloured: a scale, and colours for a light or dark page. */
+class Look {
+  constructor(colours, scale, dark) {
+    const theme = dark ? "dark" : "light";
+    this.scale = SCALES[scale];
+    this.weights = gradient(colours.weights[theme]);
+    this.differences = gradient(colours.differences[theme]);
+  }
+
+  /** What the bar of colours shows, in words. */
+  title(shown) {
+    const rest = shown.rest ? ", without the first token, rows renormalised" : "";
+    return `${shown.signed ? "difference of attention weights" : "attention weight"} (${this.scale.name} scale${rest})`;
+  }
+
+  bar(shown) {
+    return shown.signed ? this.differences : this.weights;
+  }
+
+  /** Where a value stands on the bar, from 0 to 1; 0 is the middle for differences. */
+  place(shown, value) {
+    const share = this.scale.share(Math.min(1, Math.abs(value) / shown.top));
+    return shown.signed ? 0.5 + (Math.sign(value) * share) / 2 : share;
+  }
+
+  colour(shown, value) {
+    return this.bar(shown)[Math.round(STEPS * this.place(shown, value))];
+  }
+
+  /** The values with a tick on the bar. */
+  ticks(shown) {
+    const values = this.scale.ticks.map((tick) => tick * shown.top);
+    if (!shown.signed) return values;
+    return [-shown.top, -shown.top / 4, 0, shown.top / 4, shown.top];
+  }
+}
+
+const rgb = (colour) => `rgb(${colour.join(", ")})`;
+
+/** Black or white, whichever is easier to read on the colour. */
+function inkOn(colour) {
+  const [r, g, b] = colour.map((part) => {
+    const x = part / 255;
+    return x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
+}
+
+/** Values as an image of at most `side` pixels; a pixel for several values is the largest. */
+function imageOf(shown, side, look) {
+  const { size, values } = shown;
+  const found = new Float32Array(side * side).fill(NaN);
+  for (let row = 0, at = 0; row < size; row++) {
+    const start = Math.floor((row * side) / size) * side;
+    for (let column = 0; column <= row; column++, at++) {
+      const pixel = start + Math.floor((column * side) / size);
+      const isLarger = Math.abs(values[at]) > Math.abs(found[pixel]);
+      if (isLarger || Number.isNaN(found[pixel])) found[pixel] = values[at];
+    }
+  }
+  const image = new ImageData(side, side);
+  const colours = new Uint32Array(look.bar(shown).map(([r, g, b]) => (0xff000000 | (b << 16) | (g << 8) | r) >>> 0));
+  const pixels = new Uint32Array(image.data.buffer);
+  found.forEach((value, pixel) => {
+    if (!Number.isNaN(value)) pixels[pixel] = colours[Math.round(STEPS * look.place(shown, value))];
+  });
+  return image;
+}
+
+/** A canvas with that image; what is masked is transparent. */
+function canvasOf(shown, side, look) {
+  const canvas = Object.assign(document.createElement("canvas"), { width: side, height: side });
+  canvas.getContext("2d").putImageData(imageOf(shown, side, look), 0, 0);
+  return canvas;
+}

@@ -1,0 +1,138 @@
+// Weights as Python packed them (see attention_codes.py): the lower triangle of a head, row by row.
+
+const rowStart = (row) => (row * (row + 1)) / 2;
+
+/** Codes of weights, from base64 of what was deflated. */
+async function unpacked(text, levels) {
+  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const buffer = await new Response(stream).arrayBuffer();
+  return levels > 255 ? new Uint16Array(buffer) : new Uint8Array(buffer);
+}
+
+function weightsOf(codes, levels) {
+  const weights = new Float32Array(codes.length);
+  for (let at = 0; at < codes.length; at++) weights[at] = (codes[at] / levels) ** 2;
+  return weights;
+}
+
+/** The weights without those on the first token, each row scaled to sum to 1; NaN is not drawn. */
+function withoutFirst(values, size) {
+  for (let row = 0; row < size; row++) {
+    const start = rowStart(row);
+    let sum = 0;
+    for (let column = 1; column <= row; column++) sum += values[start + column];
+    for (let column = 1; column <= row; column++) values[start + column] /= sum || 1;
+    values[start] = NaN;
+  }
+  return values;
+}
+
+const SUMMARIES = ["mean", "max"];
+const MERGES = {
+  mean: (all) => all[0].map((_, at) => all.reduce((sum, values) => sum + values[at], 0) / all.length),
+  max: (all) => all[0].map((_, at) => Math.max(...all.map((values) => values[at]))),
+};
+
+/** A text and the attention of all its heads; heads are decoded when they are asked for. */
+class Prompt {
+  constructor(facts, levels, thumbnail) {
+    const { thumbnails: small, ...others } = facts;
+    Object.assign(this, others, { small, levels, thumbnail });
+    this.size = this.tokens.length;
+    this.columns = [...this.heads, ...(this.heads.length > 1 ? SUMMARIES : [])];
+    this.decoded = new Map();
+  }
+
+  isHead(column) {
+    return column < this.heads.length;
+  }
+
+  /** L4H11, or L4 mean. */
+  shortName({ layer, head }) {
+    return `L${this.layers[layer]}${this.isHead(head) ? "H" : " "}${this.columns[head]}`;
+  }
+
+  name({ layer, head }) {
+    const which = this.isHead(head) ? `head ${this.columns[head]}` : `${this.columns[head]} of its heads`;
+    return `Layer ${this.layers[layer]}, ${which}`;
+  }
+
+  score(name, { layer, head }) {
+    return this.scores[name]?.[layer][head] ?? NaN;
+  }
+
+  codes(layer, head) {
+    const key = `${layer} ${head}`;
+    if (!this.decoded.has(key)) this.decoded.set(key, unpacked(this.weights[layer][head], this.levels));
+    return this.decoded.get(key);
+  }
+
+  /** Weights of a head, or of what sums the heads of a layer up. */
+  async values({ layer, head }, rest) {
+    const one = async (number) => {
+      const values = weightsOf(await this.codes(layer, number), this.levels);
+      return rest ? withoutFirst(values, this.size) : values;
+    };
+    if (this.isHead(head)) return one(head);
+    return MERGES[this.columns[head]](await Promise.all(this.heads.map((_, number) => one(number))));
+  }
+
+  /** What finds the thumbnail of a place in the grid. */
+  async thumbnails(rest) {
+    const { levels, side: most } = this.thumbnail;
+    const side = Math.min(this.size, most);
+    const weights = weightsOf(await unpacked(this.small[Number(rest)], levels), levels);
+    const length = rowStart(side);
+    return ({ layer, head }) => {
+      const start = (layer * this.columns.length + head) * length;
+      return { size: side, values: weights.subarray(start, start + length), top: 1, signed: false };
+    };
+  }
+}
+
+/** What is drawn: one head, or how much more it has than another one. */
+async function picture(prompts, [place, other], rest, stretch) {
+  const prompt = prompts[place.prompt];
+  const values = await prompt.values(place, rest);
+  const shown = { values, size: prompt.size, levels: prompt.levels, signed: Boolean(other), rest };
+  if (other) {
+    const subtracted = prompts[other.prompt];
+    shown.parts = [Float32Array.from(values), await subtracted.values(other, rest)];
+    shown.parts[1].forEach((value, at) => (values[at] -= value));
+    shown.tokens = prompt.tokens.map((token, i) => either(token, subtracted.tokens[i]));
+  } else {
+    shown.tokens = prompt.tokens;
+  }
+  shown.largest = largest(values);
+  shown.top = stretch ? Math.abs(values[shown.largest]) || 1 : 1;
+  return shown;
+}
+
+const either = (token, other) => (token === other ? token : `${token} | ${other}`);
+
+/** Where the value farthest from 0 stands. */
+function largest(values) {
+  let best = 0;
+  values.forEach((value, at) => {
+    if (Math.abs(value) > Math.abs(values[best]) || Number.isNaN(values[best])) best = at;
+  });
+  return best;
+}
+
+/** Row and column of a place in the triangle. */
+function cellAt(place) {
+  const row = Math.floor((Math.sqrt(8 * place + 1) - 1) / 2);
+  return { row, column: place - rowStart(row) };
+}
+
+const valueAt = (shown, { row, column }) => shown.values[rowStart(row) + column];
+
+/** A value with the digits that its code can vouch for. */
+function digits(value, shown) {
+  if (Number.isNaN(value)) return "–";
+  const error = (Math.sqrt(Math.abs(value)) + 0.25 / shown.levels) / shown.levels;
+  const most = shown.signed || shown.rest ? 3 : 4; // what was computed from codes is less exact
+  const places = Math.min(most, Math.max(2, Math.ceil(-Math.log10(error))));
+  return value.toFixed(places).replace("-", "−");
+}

@@ -1,0 +1,287 @@
+// The explorer: one state, and what is drawn from it. Text of the data reaches the page only as
+// textContent or as pixels, so it is never read as HTML.
+
+const root = document.getElementById("attention");
+const find = (selector) => root.querySelector(selector);
+const element = (name, properties) => Object.assign(document.createElement(name), properties);
+
+const data = JSON.parse(find("script").textContent);
+const prompts = data.prompts.map((facts) => new Prompt(facts, data.levels, data.thumbnail));
+const scoreTitles = Object.fromEntries(data.scores);
+const scoreNames = Object.keys(scoreTitles).filter((name) => prompts.every(({ scores }) => name in scores));
+// In the frame of a notebook the address is not the reader's.
+const hasAddress = window === window.parent;
+
+let state = fromHash(hasAddress ? location.hash : "", prompts, scoreNames);
+let hover = null; // what is pointed at: { row, column }, a part of it, or { token }
+let isShifted = false;
+let look;
+let drawn = ""; // what the grid shows
+
+const views = [makeView(), makeView()];
+const picks = [makePick(0), makePick(1)];
+const grid = new HeadGrid(find(".grid"), openHead);
+
+function makeView() {
+  const box = find("template.view").content.cloneNode(true).firstElementChild;
+  find(".views").append(box);
+  const found = { point: pointAt, pin: pinAt };
+  const part = (selector) => box.querySelector(selector);
+  const view = { box, part, matrix: new Matrix(part(".matrix"), found), text: new TokenText(part(".tokens"), found) };
+  part(".zoom").addEventListener("click", ({ target }) => {
+    if (target.value) change({ zoom: Number(target.value) && view.matrix.magnified(Number(target.value)) });
+  });
+  part(".actions").addEventListener("click", ({ target }) => target.name && take(view, target.name));
+  return view;
+}
+
+function makePick(number) {
+  const box = find("template.pick").content.cloneNode(true).firstElementChild;
+  find(".picks").append(box);
+  box.setAttribute("aria-label", number ? "What it is compared with" : "What is shown");
+  box.querySelector(".letter").addEventListener("click", () => change({ active: number }));
+  box.addEventListener("change", ({ target }) => {
+    const place = { ...state.heads[number], [target.name]: Number(target.value) };
+    change({ active: number, heads: state.heads.with(number, inRange(place, prompts)) });
+  });
+  return box;
+}
+
+/** Puts what is new into the state and draws everything that follows from it. */
+function change(news) {
+  state = { ...state, ...news };
+  if (state.view === "one") state.active = 0;
+  refresh();
+}
+
+function openHead(place) {
+  const { prompt } = state.heads[state.active];
+  change({ heads: state.heads.with(state.active, { prompt, ...place }) });
+}
+
+let turns = 0;
+let saving;
+
+async function refresh() {
+  const turn = ++turns;
+  root.setAttribute("aria-busy", "true");
+  look = new Look(data.colours, state.scale, darkPage.matches);
+  showControls();
+  const shown = await Promise.all(wanted().map((places) => pictureOrRefusal(places)));
+  await showGrid();
+  if (turn !== turns) return; // the reader has gone on
+  views.forEach((view, number) => showView(view, shown[number]));
+  mark();
+  root.setAttribute("aria-busy", "false");
+  clearTimeout(saving);
+  // A browser takes a page that changes its address too often for a broken one.
+  if (hasAddress) saving = setTimeout(() => history.replaceState(null, "", `#${asHash(state, prompts)}`), 200);
+}
+
+/** The heads of each view: one, or two where the second is subtracted. */
+function wanted() {
+  const { view, heads } = state;
+  if (view === "side") return [[heads[0]], [heads[1]]];
+  return [view === "one" ? [heads[0]] : heads];
+}
+
+async function pictureOrRefusal(places) {
+  const name = places.map(placeName).join(" less ");
+  const sizes = places.map(({ prompt }) => prompts[prompt].size);
+  if (new Set(sizes).size > 1) {
+    return { name, refusal: `These texts have ${sizes.join(" and ")} tokens; a difference needs as many in both. They can be seen side by side.` };
+  }
+  return { name, places, ...(await picture(prompts, places, state.rest, state.stretch)) };
+}
+
+function placeName(place) {
+  const several = state.view !== "one" && new Set(state.heads.map(({ prompt }) => prompt)).size > 1;
+  return prompts[place.prompt].name(place) + (several ? `, prompt ${place.prompt + 1}` : "");
+}
+
+function showControls() {
+  for (const name of ["view", "scale"]) find(`[name=${name}][value=${state[name]}]`).checked = true;
+  for (const name of ["rest", "stretch"]) find(`[name=${name}]`).checked = state[name];
+  for (const [name, value] of Object.entries(state.sorting)) {
+    const control = find(`.sorting [name=${name}]`);
+    if (control.value !== value) control.value = value;
+    control.parentElement.hidden = name !== "score" && !state.sorting.score;
+  }
+  root.dataset.view = state.view;
+  find(".sorting").hidden = !scoreNames.length;
+  picks.forEach(showPick);
+}
+
+function showPick(box, number) {
+  const { prompt, layer, head } = state.heads[number];
+  const { layers, columns } = prompts[prompt];
+  const isCompared = state.view !== "one";
+  const [letter, ...selects] = box.children;
+  box.hidden = number > 0 && !isCompared;
+  letter.hidden = !isCompared;
+  letter.textContent = "AB"[number];
+  letter.title = "The grid opens heads here";
+  letter.setAttribute("aria-pressed", state.active === number);
+  const lists = [
+    [prompts.map(({ text }, i) => `${i + 1}  ${text.slice(0, 300)}`), prompt],
+    [layers.map((name) => `layer ${name}`), layer],
+    [columns.map((name, i) => (prompts[prompt].isHead(i) ? `head ${name}` : name)), head],
+  ];
+  selects.forEach((select, i) => fill(select, ...lists[i]));
+  selects[0].hidden = prompts.length === 1;
+}
+
+function fill(select, names, chosen) {
+  if (names.join("\n") !== select.dataset.names) {
+    select.replaceChildren(...names.map((textContent, value) => element("option", { textContent, value })));
+    select.dataset.names = names.join("\n");
+  }
+  select.value = chosen;
+}
+
+async function showGrid() {
+  const { prompt: number } = state.heads[state.active];
+  const wantedGrid = JSON.stringify([number, state.scale, state.rest, state.sorting, darkPage.matches]);
+  if (wantedGrid === drawn) return;
+  drawn = wantedGrid;
+  const prompt = prompts[number];
+  const thumbnails = await prompt.thumbnails(state.rest);
+  if (drawn !== wantedGrid) return;
+  const { kept, all } = grid.show(prompt, thumbnails, look, state.sorting);
+  find(".passed").textContent = state.sorting.score ? `${kept} of ${all} heads` : "";
+  find(".heads .pooled").hidden = prompt.size <= data.thumbnail.side;
+}
+
+function showView(view, shown) {
+  view.box.hidden = !shown;
+  view.shown = shown && !shown.refusal ? shown : null;
+  if (!shown) return;
+  view.part(".name").textContent = shown.name;
+  view.part(".refusal").textContent = shown.refusal ?? "";
+  view.part(".refusal").hidden = !shown.refusal;
+  for (const selector of [".facts", ".tokens", ".frame", ".below", ".readout"]) view.part(selector).hidden = !view.shown;
+  view.part("figcaption").hidden = true;
+  if (!view.shown) return;
+  view.part(".facts").replaceChildren(...facts(shown));
+  view.text.show(shown.tokens);
+  view.matrix.show(shown, look, state.zoom);
+  view.part("figcaption").hidden = !view.matrix.isPooled;
+  showKey(view.part(".key"), shown);
+}
+
+function showKey(key, shown) {
+  const stops = look.bar(shown).filter((_, step) => step % 16 === 0);
+  key.firstElementChild.style.background = `linear-gradient(to right, ${stops.map(rgb).join(", ")})`;
+  const ticks = look.ticks(shown).map((value) => {
+    const tick = element("span", { textContent: tickText(value) });
+    tick.style.left = `${100 * look.place(shown, value)}%`;
+    return tick;
+  });
+  key.lastElementChild.replaceChildren(...ticks);
+  key.setAttribute("aria-label", `Colours of the ${look.title(shown)} from ${tickText(look.ticks(shown)[0])} to ${tickText(shown.top)}`);
+}
+
+/** The row or column that the text is coloured by: the pinned one, or the one pointed at. */
+function shownLine() {
+  return state.pin ?? lineOf(hover, isShifted);
+}
+
+function lineOf(at, shifted) {
+  if (!at) return null;
+  if (at.row === undefined && at.column !== undefined) return { axis: "column", index: at.column };
+  const axis = shifted ? "column" : "row";
+  return { axis, index: at.token ?? at[axis] ?? at.row };
+}
+
+/** The cell that is meant: the one pointed at, or where a token meets the pinned line. */
+function shownCell() {
+  if (!hover) return null;
+  if (hover.row !== undefined && hover.column !== undefined) return hover;
+  const token = hover.token ?? hover.row ?? hover.column;
+  return state.pin && cellOn(state.pin, token);
+}
+
+function mark() {
+  const [line, cell] = [shownLine(), shownCell()];
+  for (const { shown, part, matrix, text } of views) {
+    if (!shown) continue;
+    const isIn = (i) => i < shown.size;
+    const [ownLine, ownCell] = [line && isIn(line.index) ? line : null, cell && isIn(cell.row) ? cell : null];
+    text.paint(shown, look, ownLine);
+    matrix.mark({ line: ownLine, cell: ownCell });
+    const told = ownCell ? cellText(shown, ownCell) : ownLine ? lineText(shown, ownLine) : [HINT];
+    part(".readout").replaceChildren(...told);
+    part(".matrix").setAttribute("aria-label", `${shown.name}. ${part(".readout").textContent}`);
+  }
+  const active = state.heads[state.active];
+  const open = state.view === "one" ? [active] : state.heads.filter(({ prompt }) => prompt === active.prompt);
+  grid.mark(open, active);
+}
+
+function pointAt(at, event) {
+  if (JSON.stringify([at, event.shiftKey]) === JSON.stringify([hover, isShifted])) return;
+  hover = at;
+  isShifted = event.shiftKey;
+  mark();
+}
+
+/** Pins what is pointed at, or lets go of it. */
+function pinAt(at, event) {
+  const line = lineOf(at, event.shiftKey);
+  if (!line) return;
+  const isSame = state.pin?.axis === line.axis && state.pin?.index === line.index;
+  change({ pin: isSame ? null : line });
+}
+
+const SAVED_AS = { svg: asSvg, png: asPng };
+
+/** Copies the values of a view, or saves its picture, and says so. */
+async function take(view, kind) {
+  const status = view.part(".status");
+  try {
+    if (kind === "tsv") {
+      await copy(asTable(view.shown));
+      status.textContent = `Copied ${view.shown.size} rows and columns.`;
+      return;
+    }
+    const paper = new Look(data.colours, state.scale, false);
+    const picture = drawing(view.shown, paper, `${data.model} · ${view.shown.name}`);
+    const heads = view.shown.places.map((place) => prompts[place.prompt].shortName(place).replace(" ", "-"));
+    const name = `${data.model.replace(/[^\w.-]+/g, "-")}-${heads.join("-less-")}.${kind}`;
+    download(await SAVED_AS[kind](picture), name);
+    status.textContent = `Saved ${name}.`;
+  } catch (error) {
+    status.textContent = error.message;
+  }
+}
+
+find(".tools").addEventListener("change", ({ target }) => {
+  change({ [target.name]: target.type === "checkbox" ? target.checked : target.value });
+});
+find(".sorting").addEventListener("input", ({ target }) => {
+  const sorting = { ...state.sorting, [target.name]: target.value };
+  if (target.name === "score") sorting.order = target.value ? "high" : "layer";
+  change({ sorting });
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && state.pin) change({ pin: null });
+});
+for (const type of ["keydown", "keyup"]) {
+  document.addEventListener(type, (event) => {
+    if (event.key !== "Shift" || !hover) return;
+    isShifted = type === "keydown";
+    mark();
+  });
+}
+addEventListener("hashchange", () => {
+  if (!new URLSearchParams(location.hash.slice(1)).has("head")) return; // a heading of the page
+  state = fromHash(location.hash, prompts, scoreNames);
+  refresh();
+});
+darkPage.addEventListener("change", refresh);
+addEventListener("resize", refresh);
+
+find("[name=score]").append(...scoreNames.map((value) => element("option", { value, textContent: scoreTitles[value] })));
+find(".address").hidden = !hasAddress;
+find(".app").hidden = false;
+refresh();

@@ -1,0 +1,104 @@
+// All heads at once: layers downwards and heads across, or in the order of a score.
+
+const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+class HeadGrid {
+  constructor(box, open) {
+    this.box = box;
+    this.open = open;
+    box.addEventListener("click", (event) => {
+      const button = event.target.closest("button");
+      if (button) open(this.places.get(button));
+    });
+    box.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  /** Draws the heads that are asked for; returns how many of them passed the filter. */
+  show(prompt, thumbnail, look, sorting) {
+    this.places = new Map();
+    const all = prompt.layers.flatMap((_, layer) => prompt.columns.map((__, head) => ({ layer, head })));
+    const value = (place) => prompt.score(sorting.score, place);
+    const passes = (place) => isWithin(value(place), sorting);
+    const heads = all.filter(({ head }) => prompt.isHead(head));
+    const kept = heads.filter(passes);
+    const button = (place) => this.button(prompt, place, canvasOf(thumbnail(place), thumbnail(place).size, look), sorting);
+    this.isRanked = Boolean(sorting.score) && sorting.order !== "layer";
+    this.box.classList.toggle("ranked", this.isRanked);
+    if (this.isRanked) {
+      const sign = sorting.order === "high" ? -1 : 1;
+      const rank = (place) => (Number.isNaN(value(place)) ? Infinity : sign * value(place));
+      kept.sort((a, b) => rank(a) - rank(b) || 0); // equal ones, and those without a score, stay as they are
+      this.box.style.gridTemplateColumns = "";
+      this.box.replaceChildren(...kept.map(button));
+    } else {
+      this.box.style.gridTemplateColumns = `max-content repeat(${prompt.columns.length}, minmax(26px, 72px))`;
+      const names = prompt.columns.map((name, head) => (prompt.isHead(head) ? `H${name}` : name));
+      this.box.replaceChildren(element("span"), ...names.map((textContent) => element("span", { textContent })));
+      for (const place of all) {
+        if (!place.head) this.box.append(element("span", { textContent: `L${prompt.layers[place.layer]}` }));
+        const made = button(place);
+        made.classList.toggle("out", prompt.isHead(place.head) && !passes(place));
+        this.box.append(made);
+      }
+    }
+    return { kept: kept.length, all: heads.length };
+  }
+
+  button(prompt, place, canvas, { score }) {
+    const button = element("button", { type: "button", title: prompt.name(place), tabIndex: -1 });
+    button.append(canvas);
+    const value = prompt.score(score, place);
+    if (this.isRanked) button.append(element("b", { textContent: prompt.shortName(place) }));
+    if (score && prompt.isHead(place.head)) button.append(element("small", { textContent: scoreText(value) }));
+    const told = score && prompt.isHead(place.head) ? `, ${score.replace("_", " ")} ${scoreText(value)}` : "";
+    button.setAttribute("aria-label", prompt.name(place) + told);
+    this.places.set(button, place);
+    return button;
+  }
+
+  /** Marks the heads that are open; the first one takes the focus of the keyboard. */
+  mark(open, active) {
+    const buttons = [...this.places.keys()];
+    const isAt = (button, place) => samePlace(this.places.get(button), place);
+    const current = buttons.find((button) => isAt(button, active)) ?? buttons[0];
+    for (const button of buttons) {
+      button.setAttribute("aria-pressed", open.some((place) => isAt(button, place)));
+      button.tabIndex = button === current ? 0 : -1;
+    }
+  }
+
+  focus() {
+    this.box.querySelector("[tabindex='0']")?.focus();
+  }
+
+  key(event) {
+    const place = this.places.get(event.target);
+    if (!place || !(event.key in ARROWS)) return;
+    event.preventDefault();
+    const [down, right] = ARROWS[event.key];
+    const buttons = [...this.places.keys()];
+    const width = this.across();
+    const now = buttons.indexOf(event.target);
+    const column = this.isRanked ? now + right : clamp((now % width) + right, 0, width - 1);
+    const next = this.isRanked ? column + down * width : now - (now % width) + column + down * width;
+    if (!buttons[next]) return;
+    this.open(this.places.get(buttons[next]));
+    buttons[next].focus();
+  }
+
+  /** How many heads stand side by side. */
+  across() {
+    const columns = getComputedStyle(this.box).gridTemplateColumns.split(" ").length;
+    return this.isRanked ? columns : columns - 1;
+  }
+}
+
+const samePlace = (a, b) => a.layer === b.layer && a.head === b.head;
+
+const scoreText = (value) => (Number.isNaN(value) ? "–" : value.toFixed(2));
+
+/** Whether a score lies within what is asked for; an empty bound asks for nothing. */
+function isWithin(value, { score, low, high }) {
+  if (!score) return true;
+  return (low === "" || value >= Number(low)) && (high === "" || value <= Number(high));
+}

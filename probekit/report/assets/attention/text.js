@@ -1,0 +1,65 @@
+// The text itself, token by token, coloured by what one token looks at or is looked at by.
+
+class TokenText {
+  constructor(box, found) {
+    this.box = box;
+    this.found = found;
+    const at = (event) => {
+      const token = event.target.closest(".token");
+      return token && { token: Number(token.dataset.at) };
+    };
+    box.addEventListener("pointermove", (event) => found.point(at(event), event));
+    box.addEventListener("pointerleave", (event) => found.point(null, event));
+    box.addEventListener("focusin", (event) => found.point(at(event), event));
+    box.addEventListener("click", (event) => at(event) && found.pin(at(event), event));
+    box.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  /** Shows tokens; the same ones are left as they are. */
+  show(tokens) {
+    if (this.tokens === tokens) return;
+    this.tokens = tokens;
+    this.parts = tokens.map((token, i) => tokenButton(token, i));
+    const lines = this.parts.map((part, i) => (tokens[i].endsWith("⏎") ? [part, element("br")] : [part]));
+    // A line may break between tokens; a token itself is kept whole where it can be.
+    this.box.replaceChildren(...lines.flatMap((line) => [element("wbr"), ...line]));
+  }
+
+  /** Colours the tokens by a line of the matrix; without one they have no colour. */
+  paint(shown, look, line) {
+    this.parts.forEach((part, token) => {
+      const cell = line && cellOn(line, token);
+      const value = cell ? valueAt(shown, cell) : NaN;
+      const colour = Number.isNaN(value) ? null : look.colour(shown, value);
+      part.style.background = colour ? rgb(colour) : "";
+      part.style.color = colour ? inkOn(colour) : "";
+      part.classList.toggle("chosen", line?.index === token);
+      part.setAttribute("aria-pressed", line?.index === token);
+    });
+  }
+
+  key(event) {
+    const steps = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    if (!steps) return;
+    event.preventDefault();
+    const now = this.parts.indexOf(event.target);
+    const next = this.parts[clamp(now + steps, 0, this.parts.length - 1)];
+    event.target.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  }
+}
+
+function tokenButton(token, i) {
+  const button = element("button", { type: "button", className: "token", tabIndex: i ? -1 : 0 });
+  const [, space, shown] = token.match(/^(␣*)(.*)$/su);
+  button.append(element("i", { textContent: space }), element("bdi", { textContent: shown }));
+  button.dataset.at = i;
+  return button;
+}
+
+/** The cell of a line that belongs to a token, if it is not masked. */
+function cellOn({ axis, index }, token) {
+  const cell = axis === "row" ? { row: index, column: token } : { row: token, column: index };
+  return cell.column <= cell.row ? cell : null;
+}
