@@ -59,12 +59,22 @@ class PretrainResult:
 
 
 def pretrain(
-    recipe: Recipe, *, out: str | Path = "runs", device: str = "cpu", watcher: Watcher = SILENT
+    recipe: Recipe | str | Path,
+    *,
+    out: str | Path = "runs",
+    device: str = "cpu",
+    watcher: Watcher = SILENT,
 ) -> PretrainResult:
     """Train a GPT-2 as the recipe says, or go on where a run of the same recipe stopped.
 
     The folder `out`/NAME gets the vocabulary, the tokens, checkpoints (each a model by itself),
     log.csv, recipe.yaml, run.json and report.html.
+
+    Args:
+        recipe: a recipe, or the path of its file.
+        out: folder that gets the folder of the run.
+        device: where the model computes.
+        watcher: hears of progress and measurements.
 
     Raises:
         ConfigError: the folder holds a run of another recipe, or another process is training there;
@@ -74,6 +84,8 @@ def pretrain(
         CheckpointError: the state in the folder is damaged.
     """
     check_device(device)
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(recipe)
     folder = Path(out) / recipe.name
     with _alone(folder):
         return _pretrain(recipe, folder, device, watcher)

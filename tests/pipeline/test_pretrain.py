@@ -8,7 +8,9 @@ import torch
 from filelock import FileLock
 from transformers import GPT2LMHeadModel
 
+import probekit
 from probekit.errors import ConfigError, DataError, MissingError
+from probekit.experiment.document import dump_settings
 from probekit.model.gpt2 import GPT2
 from probekit.model.sources import MINI
 from probekit.model.tokenizer import Tokenizer
@@ -162,6 +164,11 @@ def test_too_little_text_for_the_vocabulary_is_told_with_its_key(go, make_recipe
 def test_an_unknown_device_is_told(go, make_recipe):
     with pytest.raises(ConfigError, match="--device"):
         go(make_recipe(), device="abacus")
+
+
+def test_a_path_is_read_as_a_recipe(make_recipe, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(dump_settings(make_recipe()))
+    assert probekit.pretrain(tmp_path / "tiny.yaml", out=tmp_path / "runs").last.step == 12
 
 
 def test_two_processes_do_not_train_in_one_folder(go, make_recipe, tmp_path):
