@@ -24,12 +24,13 @@ format: .venv/installed-test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# What is generated and committed: the bundled data sets and the schema of an experiment file.
+# What is generated and committed: the bundled data sets, and the schemas of experiments and recipes.
 data: .venv/installed
 	$(BIN)/python -m probekit.data.bundled data
 
 schema: .venv/installed
 	$(BIN)/python -m probekit.experiment.schema experiments/experiment.schema.json
+	$(BIN)/python -m probekit.training.recipe experiments/recipe.schema.json
 
 bench: .venv/installed-test .bench-venv/installed
 	$(BIN)/python -m benchmarks.parity

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from probekit.model.tokenizer import Tokenizer
     from probekit.pipeline.apply import apply_probe
     from probekit.pipeline.attention import explore_attention
+    from probekit.pipeline.pretrain import pretrain
     from probekit.pipeline.run import run
     from probekit.probes.estimator import LinearProbe
     from probekit.probes.saved import SavedProbe
@@ -41,6 +42,7 @@ __all__ = [
     "apply_probe",
     "explore_attention",
     "generate",
+    "pretrain",
     "run",
 ]
 
@@ -59,6 +61,7 @@ _HOME = {
     "apply_probe": "probekit.pipeline.apply",
     "explore_attention": "probekit.pipeline.attention",
     "generate": "probekit.model.generate",
+    "pretrain": "probekit.pipeline.pretrain",
     "run": "probekit.pipeline.run",
 }
 

@@ -1,9 +1,12 @@
 """Fixtures that every test may use."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.training.recipes import tiny_recipe, write_corpus
 
 # Tests run side by side, one to a core; and the last bits of a product depend on its threads.
 torch.set_num_threads(1)
@@ -26,3 +29,15 @@ def shared() -> Path:
             "../shared (real weights, vocabularies and treebanks) is not beside this checkout"
         )
     return folder
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A folder of two texts to pretrain on."""
+    return write_corpus(tmp_path / "texts")
+
+
+@pytest.fixture
+def make_recipe(corpus):
+    """A function that returns the recipe of a tiny pretraining run with some values changed."""
+    return partial(tiny_recipe, corpus)

@@ -14,9 +14,9 @@ PACKAGE = Path(probekit.__file__).parent
 
 # A package imports from lower levels only, and never from a sibling on its own level.
 LEVELS = (
-    {"errors", "disk", "provenance", "watcher", "workers", "products"},
+    {"errors", "disk", "provenance", "section", "watcher", "workers", "products"},
     {"model", "data"},
-    {"activations", "analysis", "probes"},
+    {"activations", "analysis", "probes", "training"},
     {"experiment", "report"},
     {"pipeline"},
     {"cli"},

@@ -27,6 +27,7 @@ from probekit.cli.options import (
 )
 from probekit.cli.parameters import params
 from probekit.cli.pictures import attribution, heads, lens
+from probekit.cli.pretraining import pretrain
 from probekit.cli.weights import weights
 from probekit.errors import ProbekitError
 
@@ -186,10 +187,12 @@ def transfer(
 @cli.command()
 @click.argument("run_dir", type=click.Path(path_type=Path))
 def report(run_dir: Path) -> None:
-    """Write report.html anew from the files of a run."""
+    """Write report.html anew from the files of a run, or of a pretraining run."""
     from probekit.report.page import write_report
+    from probekit.report.pretraining import write_pretraining_report
 
-    click.echo(str(write_report(run_dir)))
+    write = write_pretraining_report if (run_dir / "log.csv").is_file() else write_report
+    click.echo(str(write(run_dir)))
 
 
 _probe_argument = click.argument("probe", type=click.Path(path_type=Path))
@@ -295,5 +298,5 @@ def sites(model: str) -> None:
     show_sites(model)
 
 
-for _command in (attention, attribution, cache, generate, heads, lens, params, weights):
+for _command in (attention, attribution, cache, generate, heads, lens, params, pretrain, weights):
     cli.add_command(_command)

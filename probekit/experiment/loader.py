@@ -1,88 +1,17 @@
-"""Reading an experiment file: every mistake is answered with its line and the nearest right key."""
+"""Reading the files that say what is done: an experiment, or the recipe of a pretraining run."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import (
-    AliasEvent,
-    CollectionEndEvent,
-    CollectionStartEvent,
-    NodeEvent,
-)
-
 from probekit.errors import ConfigError, MissingError
-from probekit.experiment.messages import explain, find_faults
-from probekit.experiment.schema import Experiment, Place
-from probekit.experiment.section import KeyPath
+from probekit.experiment.document import Document, dump_settings, load_settings
+from probekit.experiment.schema import Experiment
 from probekit.model.sources import KNOWN_MODELS
-
-MAX_BYTES = 1_000_000
-MAX_DEPTH = 20
-MAX_FAULTS = 20  # told at once
-
-# No path can hold the first, no UTF-8 file the others.
-_UNFIT = re.compile("[\0\ud800-\udfff]")
-
-# How the YAML parser begins its complaint, and what is meant.
-_PARSER_WORDS = {
-    "found character '\\t'": "a tab; indent with spaces",
-    "mapping values are not allowed": "a second colon; put a text that has one in quotes",
-    "expected <block end>": "this line does not fit the indentation above it",
-    "expected ',' or ']'": "the list begun with [ is not closed before this line",
-    "expected ',' or '}'": "the section begun with { is not closed before this line",
-}
-
-
-@dataclass(frozen=True)
-class _Document:
-    """The parsed file, the overrides laid over it, and where each value came from."""
-
-    path: Path
-    content: CommentedMap
-    overridden: frozenset[KeyPath]
-
-    def put(self, keys: KeyPath, text: str) -> str:
-        """Return the text behind where the value, or else its section, was written."""
-        override = ".".join(map(str, self._override_of(keys)))
-        if not override:
-            below = sorted(".".join(map(str, o)) for o in self.overridden if o[: len(keys)] == keys)
-            or_there = f" or --set {', '.join(below)}" if below else ""
-            return f"{self.path}, line {self._line(keys)}{or_there}: {text}"
-        # What the text names is not named again.
-        return f"--set: {text}" if override in text else f"--set {override}: {text}"
-
-    def _override_of(self, keys: KeyPath) -> KeyPath:
-        """Return the keys of the override that gave the value, () if the file did."""
-        beginnings = (keys[:length] for length in range(len(keys), 0, -1))
-        return next((keys for keys in beginnings if keys in self.overridden), ())
-
-    def _line(self, keys: KeyPath) -> int:
-        node: Any = self.content
-        line = 0
-        for key in keys:
-            if isinstance(node, CommentedMap) and key in node:
-                line = node.lc.key(key)[0] if key in (node.lc.data or {}) else line
-            elif isinstance(node, CommentedSeq) and isinstance(key, int) and key < len(node):
-                line = node.lc.item(key)[0]
-            else:
-                break
-            node = node[key]
-        return line + 1
-
-    def folder_of(self, keys: KeyPath) -> Path:
-        """Return the folder that a relative path at these keys is found from."""
-        return Path.cwd() if self._override_of(keys) else self.path.resolve().parent
+from probekit.training.kept import find_checkpoints
+from probekit.training.recipe import Recipe
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -99,18 +28,20 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
         MissingError: there is no such file.
         ConfigError: the message lists every mistake with its line.
     """
-    path = Path(path)
-    document = _override(_Document(path, _parse(_read(path), str(path)), frozenset()), overrides)
-    values = _plain(document.content)
-    _resolve_folders(values, document)
-    try:
-        return Experiment.model_validate(values, context=Place(document.put))
-    except ValidationError as error:
-        faults = find_faults(error)
-        lines = [document.put(*explain(fault)) for fault in faults[:MAX_FAULTS]]
-        if len(faults) > MAX_FAULTS:
-            lines.append(f"... and {len(faults) - MAX_FAULTS:,} more.")
-        raise ConfigError("\n".join(lines)) from error
+    return load_settings(Experiment, path, overrides, _find_of_experiment)
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Return the recipe of a pretraining run that a YAML file describes, defaults filled in.
+
+    >>> load_recipe("experiments/pretrain_mini.yaml", ["training.steps=20000"]).training.steps
+    20000
+
+    Raises:
+        MissingError: there is no such file.
+        ConfigError: the message lists every mistake with its line.
+    """
+    return load_settings(Recipe, path, overrides, _find_of_recipe)
 
 
 def dump_experiment(experiment: Experiment) -> str:
@@ -119,131 +50,64 @@ def dump_experiment(experiment: Experiment) -> str:
     >>> print(dump_experiment(load_experiment("experiments/quickstart.yaml"))[:16])
     name: quickstart
     """
-    out = StringIO()
-    yaml = YAML()
-    yaml.default_flow_style = False
-    yaml.dump(experiment.model_dump(mode="json"), out)
-    return out.getvalue()
+    return dump_settings(experiment)
 
 
-def _read(path: Path) -> str:
-    try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"{path} is not a file.")
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(
-                f"{path} has {path.stat().st_size:,} bytes; an experiment file has at most "
-                f"{MAX_BYTES:,}. Is it a data file?"
-            )
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise MissingError(f"There is no experiment file {path.absolute()}.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from error
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+def _find_of_experiment(values: dict[str, Any], document: Document) -> None:
+    data = values.get("data")
+    if isinstance(data, dict):
+        data.setdefault("root", ".")
+    _find_path(values, ("data", "root"), document)
+    _find_path(values, ("model", "path"), document)
+    _find_model(values, ("model", "source"), document)
+    model = values.get("model")
+    if isinstance(model, dict) and isinstance(model.get("path"), str):
+        _choose_checkpoints(model, document)
 
 
-def _parse(text: str, name: str) -> CommentedMap:
-    try:
-        _refuse_what_is_not_plain(text, name)
-        content = YAML().load(text)
-    except DuplicateKeyError as error:
-        line = error.problem_mark.line + 1
-        key = str(error.problem).split('"')[1]
-        raise ConfigError(f"{name}, line {line}: the key {key!r} stands there twice.") from error
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise ConfigError(f"{name}, line {mark.line + 1}: {_in_words(error.problem)}.") from error
-    except ConfigError:  # a ValueError as well, but one whose message is complete
-        raise
-    except (YAMLError, ValueError, RecursionError) as error:
-        problem = str(error).partition("\n")[0]
-        raise ConfigError(f"{name} is not valid YAML: {problem}.") from error
-    if not isinstance(content, CommentedMap):
-        raise ConfigError(f"{name} must hold keys and values (`name: ...`).")
-    return content
+def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
+    """Fill in which checkpoints of a pretraining run are meant, and as `source` the last of them.
+
+    Raises:
+        MissingError: the folder has no checkpoints, or lacks one of those asked for.
+        ConfigError: another source is given as well.
+    """
+    with document.at("model", "path"):
+        found = find_checkpoints(Path(model["path"]))
+    if model.get("checkpoints") in ("all", []):
+        model["checkpoints"] = sorted(found)
+    asked: Any = model.get("checkpoints")
+    is_steps = isinstance(asked, list) and all(type(step) is int for step in asked)
+    listed = asked if is_steps else []  # what is neither is refused with the other mistakes
+    absent = [step for step in listed if step not in found]
+    if absent:
+        steps = ", ".join(map(str, found))
+        text = f"{model['path']} has no checkpoint of step {absent[0]}; it has {steps}."
+        raise MissingError(document.put(("model", "checkpoints"), text))
+    last = str(found[max(listed or found)])
+    if model.setdefault("source", last) != last:
+        raise ConfigError(
+            document.put(("model", "source"), "give either `source` or `path`, not both.")
+        )
 
 
-def _in_words(problem: str) -> str:
-    return next((w for begin, w in _PARSER_WORDS.items() if problem.startswith(begin)), problem)
+def _find_of_recipe(values: dict[str, Any], document: Document) -> None:
+    _find_path(values, ("corpus", "source"), document)
+    _find_model(values, ("vocabulary", "source"), document)
 
 
-def _refuse_what_is_not_plain(text: str, name: str) -> None:
-    """Refuse what makes a small file large (aliases, depth) or a value into an object (tags)."""
-    depth = 0
-    for event in YAML().parse(StringIO(text)):
-        line = event.start_mark.line + 1
-        if getattr(event, "version", None):
-            raise ConfigError(
-                f"{name}, line {line}: a %YAML line is not allowed; YAML 1.2 is read."
-            )
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ConfigError(f"{name}, line {line}: nested deeper than {MAX_DEPTH} levels.")
-        unfit = _UNFIT.search(getattr(event, "value", None) or "")
-        if unfit:
-            raise ConfigError(f"{name}, line {line}: the character {unfit[0]!r} is not allowed.")
-        if isinstance(event, AliasEvent):
-            raise ConfigError(f"{name}, line {line}: aliases (*{event.anchor}) are not allowed.")
-        tag = getattr(event, "ctag", None) if isinstance(event, NodeEvent) else None
-        if tag is not None and str(tag) not in ("None", ""):
-            raise ConfigError(f"{name}, line {line}: tags ({tag}) are not allowed.")
+def _find_path(values: dict[str, Any], keys: tuple[str, str], document: Document) -> None:
+    """Make a path absolute."""
+    section, key = values.get(keys[0]), keys[1]
+    if isinstance(section, dict) and isinstance(section.get(key), str) and section[key]:
+        section[key] = str(document.absolute(keys, section[key]))
 
 
-def _override(document: _Document, overrides: Sequence[str]) -> _Document:
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        keys = tuple(key.split("."))
-        if not equals or not all(keys):
-            raise ConfigError(f"--set {text}: write it as section.key=value.")
-        section: Any = document.content
-        given = {keys}
-        for depth, part in enumerate(keys[:-1], start=1):
-            if section.get(part) is None:
-                section[part] = CommentedMap()
-                given.add(keys[:depth])
-            section = section[part]
-            if not isinstance(section, CommentedMap):
-                raise ConfigError(f"--set {text}: {part!r} is a value, not a section.")
-        parsed = _parse(f"value: {value}", f"--set {key}")
-        if len(parsed) > 1:
-            raise ConfigError(f"--set {key}: give one value on one line.")
-        section[keys[-1]] = parsed["value"]
-        document = _Document(document.path, document.content, document.overridden | given)
-    return document
-
-
-def _plain(node: Any) -> Any:
-    """Return the values without what the parser remembers of their looks."""
-    if isinstance(node, dict):
-        return {str(key): _plain(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_plain(value) for value in node]
-    for kind in (bool, int, float, str):
-        if isinstance(node, kind):
-            return kind(node)
-    return node
-
-
-def _resolve_folders(values: dict[str, Any], document: _Document) -> None:
-    """Make `data.root` absolute, and `model.source` where it is a folder and not a name."""
-    data, model = values.get("data"), values.get("model")
-    if isinstance(data, dict) and isinstance(data.setdefault("root", "."), str):
-        data["root"] = str(_absolute(("data", "root"), data["root"], document))
-    if isinstance(model, dict) and isinstance(model.get("source"), str):
-        source = model["source"]
-        if source and source not in KNOWN_MODELS:
-            folder = _absolute(("model", "source"), source, document)
-            is_folder = source.startswith((".", "~")) or folder.is_dir()
-            model["source"] = str(folder) if is_folder else source
-
-
-def _absolute(keys: KeyPath, text: str, document: _Document) -> Path:
-    try:
-        path = (document.folder_of(keys) / Path(text).expanduser()).resolve()
-        path.is_dir()  # raises for a path that no file system could have
-    except (OSError, RuntimeError, ValueError) as error:
-        words = f"{'.'.join(map(str, keys))} is {text[:80]!r}, which cannot be a path ({error})."
-        raise ConfigError(document.put(keys, words)) from error
-    return path
+def _find_model(values: dict[str, Any], keys: tuple[str, str], document: Document) -> None:
+    """Make a model's source absolute where it is a folder and not a name."""
+    section, key = values.get(keys[0]), keys[1]
+    source = section.get(key) if isinstance(section, dict) else None
+    if isinstance(section, dict) and isinstance(source, str) and source not in ("", *KNOWN_MODELS):
+        folder = document.absolute(keys, source)
+        is_folder = source.startswith((".", "~")) or folder.is_dir()
+        section[key] = str(folder) if is_folder else source

@@ -1,4 +1,4 @@
-"""What is wrong with an experiment file, in the file's words: pydantic's faults made readable."""
+"""What is wrong with a file of settings, in the file's words: pydantic's faults made readable."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from probekit.errors import nearest
-from probekit.experiment.schema import Experiment
-from probekit.experiment.section import KeyPath
+from probekit.section import KeyPath
 
 _LONGEST_VALUE = 80
 
@@ -55,18 +54,23 @@ def find_faults(error: ValidationError) -> list[ErrorDetails]:
     return [fault for fault in faults if fault["loc"] not in consequences]
 
 
-def explain(fault: ErrorDetails) -> tuple[KeyPath, str]:
+def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
     """Return the keys that a mistake stands at and a sentence about it.
 
+    Args:
+        fault: as pydantic tells it.
+        kind: what was to be read, such as `Experiment`.
+
+    >>> from probekit.experiment.schema import Experiment
     >>> try:
     ...     Experiment(name="a", model={}, data={}, tokens={"bos": "no"})
     ... except ValidationError as error:
-    ...     print(explain(find_faults(error)[-2])[1])
+    ...     print(explain(find_faults(error)[-2], Experiment)[1])
     tokens.bos is 'no'. It must be true or false (YAML 1.2 reads yes and no as text).
     """
     context = fault.get("ctx", {})
     keys = (*fault["loc"], *context.get("keys", ()))
-    given = _Given(keys, fault["input"])
+    given = _Given(keys, fault["input"], kind)
     words = _WORDS.get(fault["type"], "{given}. {message}.")
     text = words.format(**context, given=given, message=fault["msg"])
     return keys, f"{text} {given.way_out_of_null}".rstrip()
@@ -78,6 +82,7 @@ class _Given:
 
     keys: KeyPath
     value: Any
+    kind: type[BaseModel]
 
     def __str__(self) -> str:
         return f"{self.dotted} is {_shown(self.value)}"
@@ -90,11 +95,11 @@ class _Given:
     def field(self) -> FieldInfo:
         """The field of the key; for an item of a list, that of the list."""
         names = [key for key in self.keys if isinstance(key, str)]
-        return _fields(names[:-1])[names[-1]]
+        return _fields(self.kind, names[:-1])[names[-1]]
 
     @property
     def nearest_key(self) -> str:
-        return nearest(str(self.keys[-1]), _fields(self.keys[:-1]))
+        return nearest(str(self.keys[-1]), _fields(self.kind, self.keys[:-1]))
 
     @property
     def nearest_value(self) -> str:
@@ -102,7 +107,9 @@ class _Given:
 
     @property
     def description(self) -> str:
-        return self.field.description or f"a section with {', '.join(_fields(self.keys))}"
+        return (
+            self.field.description or f"a section with {', '.join(_fields(self.kind, self.keys))}"
+        )
 
     @property
     def example(self) -> str:
@@ -117,7 +124,7 @@ class _Given:
     @property
     def way_out_of_null(self) -> str:
         is_key = self.value is None and isinstance(self.keys[-1], str)
-        field = _fields(self.keys[:-1]).get(str(self.keys[-1])) if is_key else None
+        field = _fields(self.kind, self.keys[:-1]).get(str(self.keys[-1])) if is_key else None
         has_default = field is not None and not field.is_required()
         return "Leave the key out to have its default." if has_default else ""
 
@@ -128,17 +135,17 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     return _choices(arguments[0]) if get_origin(annotation) is tuple else arguments
 
 
-def _fields(keys: Sequence[str | int]) -> dict[str, FieldInfo]:
+def _fields(kind: type[BaseModel], keys: Sequence[str | int]) -> dict[str, FieldInfo]:
     """Return the fields of the section that stands at these keys."""
-    section: type[BaseModel] = Experiment
+    section = kind
     for key in keys:
         if isinstance(key, int):  # an item of a list, whose sections are all of one kind
             continue
-        kind: Any = section.model_fields[key].annotation
-        kind = get_args(kind)[0] if get_origin(kind) is tuple else kind
-        assert isinstance(kind, type), f"{key} is no section"
-        assert issubclass(kind, BaseModel), f"{key} is no section"
-        section = kind
+        inner: Any = section.model_fields[key].annotation
+        inner = get_args(inner)[0] if get_origin(inner) is tuple else inner
+        assert isinstance(inner, type), f"{key} is no section"
+        assert issubclass(inner, BaseModel), f"{key} is no section"
+        section = inner
     return section.model_fields
 
 

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from probekit.experiment.section import Section, Seed, broken
 from probekit.probes.data import BASELINES, Baseline, ProbeSettings, ProbeSpec, Reads
 from probekit.probes.kinds.registry import KINDS
+from probekit.section import Section, Seed, broken
 
 Positives = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False)]
 Count = Annotated[int, Field(ge=1)]

@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 
-from probekit.errors import ProbekitError
 from probekit.experiment.probe import Probe
-from probekit.experiment.section import KeyPath, Section, Seed, broken
 from probekit.experiment.tokens import Position, Tokens
 from probekit.provenance import write_atomic
+from probekit.section import File, Name, Section, Seed, broken
+
+
+def _all_or_listed(steps: Any) -> Any:
+    return () if steps == "all" else steps
+
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
+Step = Annotated[int, Field(ge=0)]
+Steps = Annotated[tuple[Step, ...] | None, Field(strict=False), BeforeValidator(_all_or_listed)]
 SiteLists = Annotated[
     tuple[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], ...], Field(strict=False)
 ]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 
 RESIDUAL_STREAM = (
     "blocks.0.hook_resid_pre",
@@ -34,24 +37,19 @@ RESIDUAL_STREAM = (
 )
 
 
-@dataclass(frozen=True)
-class Place:
-    """Says where a key was written; it is no part of what is asked, so any two are equal.
-
-    Attributes:
-        put: returns a text about a key behind the place of the key.
-    """
-
-    put: Callable[[KeyPath, str], str] = field(compare=False)
+_STEPS_SCHEMA: JsonDict = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 
 
-def _put_behind_key(keys: KeyPath, text: str) -> str:
-    dotted = ".".join(map(str, keys))
-    return text if dotted in text else f"{dotted}: {text}"
+def _needs_source_or_path(schema: dict[str, Any]) -> None:
+    del schema["required"]
+    schema["anyOf"] = [{"required": ["source"]}, {"required": ["path"]}]
 
 
 class Model(Section):
     """The network whose activations are read."""
+
+    # A file may give `path` instead; reading it then fills `source` in.
+    model_config = ConfigDict(json_schema_extra=_needs_source_or_path)
 
     source: str = Field(
         min_length=1,
@@ -60,6 +58,20 @@ class Model(Section):
         "folder if there is one of that path, found from the folder of the experiment file (with "
         "--set: from the current directory) or else from the current directory; else a name",
     )
+    path: str | None = Field(
+        None,
+        min_length=1,
+        examples=["runs/my_model"],
+        description="in place of `source`: folder of a run of `probekit pretrain`, found as that "
+        "is; its last checkpoint is probed, or the last of `checkpoints`",
+    )
+    checkpoints: Steps = Field(
+        None,
+        description="with `path`: the steps of the checkpoints that are probed too, for a map of "
+        "the scores by layer and step, or `all`, which an empty list means as well",
+        examples=["[0, 1000]"],
+        json_schema_extra={"anyOf": [{"const": "all"}, _STEPS_SCHEMA, {"type": "null"}]},
+    )
     dtype: Literal["float32", "float16", "bfloat16", "float64"] = Field(
         "float32", description="numbers that the forward pass computes with"
     )
@@ -67,6 +79,12 @@ class Model(Section):
         True, description="also probe the same architecture with untrained weights"
     )
     random_seed: Seed = Field(0, description="draws the untrained weights")
+
+    @model_validator(mode="after")
+    def _checkpoints_have_a_path(self) -> Model:
+        if self.checkpoints is not None and self.path is None:
+            raise broken("`checkpoints` are those of a pretraining run: give its `path`", "path")
+        return self
 
 
 class Columns(Section):
@@ -195,7 +213,7 @@ class Attention(Section):
     texts: Strings = Field((), description="each drawn as a grid of layers and heads")
 
 
-class Experiment(Section):
+class Experiment(File):
     """One experiment: a question, a model, labelled data, and what is read where.
 
     >>> from probekit.experiment.loader import load_experiment
@@ -212,30 +230,6 @@ class Experiment(Section):
     capture: Capture = Capture()
     probe: Probe = Probe()
     attention: Attention = Attention()
-
-    _place: Place = PrivateAttr(Place(_put_behind_key))
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Keep where the keys were written, if the context of the validation is a `Place`."""
-        if isinstance(context, Place):
-            self._place = context
-
-    @contextmanager
-    def at(self, *keys: str | int) -> Iterator[None]:
-        """Put the place of a key (file and line, or `--set`) before what is raised on its account.
-
-        >>> from probekit.experiment.loader import load_experiment
-        >>> experiment = load_experiment("experiments/quickstart.yaml")
-        >>> with experiment.at("model", "source"):
-        ...     raise ProbekitError("No such model.")
-        Traceback (most recent call last):
-        probekit.errors.ProbekitError: experiments/quickstart.yaml, line 6: No such model.
-        """
-        try:
-            yield
-        except ProbekitError as error:
-            error.args = (self._place.put(keys, str(error)),)
-            raise
 
     def with_position(self, position: Position) -> Experiment:
         """Return the experiment that probes at one position, such as one of a sweep."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from probekit.experiment.section import Section, broken
+from probekit.section import Section, broken
 
 Offset = Annotated[int, Field(ge=-1000, le=1000)]
 Offsets = Annotated[tuple[Offset, ...], Field(strict=False)]

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from probekit.errors import ConfigError
 from probekit.model.cache import ActivationCache, remember
 from probekit.model.config import GPT2Config
+from probekit.model.cross_entropy import cross_entropy
 from probekit.model.initialisation import initialise
 from probekit.model.inputs import check_context, check_targets, check_tokens, following
 from probekit.model.kv_cache import Extend, KeyValueCache
@@ -375,11 +376,11 @@ class GPT2(nn.Module):
         >>> model.loss(torch.tensor([[10, 20, 30, 40]])).ndim
         0
         """
-        logits = self(tokens, mask)
         if targets is None:
             targets = following(tokens, mask)
+        x = self.ln_f(self._residual_stream(tokens, mask, Taps(None), None, None), Taps(None))
         check_targets(self.config, tokens, targets)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-100)
+        return cross_entropy(x.flatten(0, 1), self.unembedding, targets.flatten())
 
 
 def _places(value: Tensor, at: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from probekit.pipeline.captures import capture_rows
 from probekit.pipeline.devices import check_device
 from probekit.pipeline.features import FeatureReader
 from probekit.pipeline.norms import residual_norms
+from probekit.pipeline.over_training import over_training
 from probekit.pipeline.prepare import Prepared, prepare, read_card
 from probekit.pipeline.probing import COLUMNS, SiteRows, make_probers, probe_sites
 from probekit.pipeline.record import best_site, data_facts, digests, model_facts
@@ -67,7 +69,7 @@ _CODE = (
 )
 _FILES = (
     "config.yaml", "results.csv", "differences.csv", "reliability.csv", "test_rows.csv",
-    "attention.safetensors",
+    "training.csv", "attention.safetensors",
 )  # fmt: skip
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 
@@ -160,6 +162,11 @@ def run(
         write_atomic(folder / "differences.csv", _csv(differences))
         write_atomic(folder / "reliability.csv", _csv(reliability_rows(found, table, probers[0])))
         write_test_rows(folder / "test_rows.csv", prepared, probers[0])
+    with clock.step("checkpoints"):
+        earlier = partial(run, out=folder / "checkpoints", cache_root=cache_root, device=device)
+        training = over_training(experiment, table, partial(earlier, watcher=watcher, page=False))
+        if training is not None:
+            write_atomic(folder / "training.csv", _csv(training))
     with clock.step("look"):
         prompts = _attention(experiment, prepared, models)
         _write_patterns(folder / "attention.safetensors", prompts)

@@ -86,6 +86,21 @@ def position_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     return _draw(table, cells, metric, "offset", labels)
 
 
+def step_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """Return the figure of a metric on the test rows for each layer (down) and step (across).
+
+    The column `step` says after how many steps of training a row's model was kept. Of the cells
+    drawn, the one of the highest cross-validated score is framed.
+
+    Raises:
+        UnknownNameError: The table has no test rows of this metric.
+        DataError: Two rows are of the same layer and step.
+    """
+    cells = map_cells(table, metric)
+    labels = [f"{step:,.0f}" for step in _steps(cells["step"])]
+    return _draw(table, cells, metric, "step", labels)
+
+
 def offset_label(offset: float) -> str:
     """Return an offset as the axis names it.
 
@@ -93,6 +108,10 @@ def offset_label(offset: float) -> str:
     ('−1', 'span', '+2')
     """
     return f"{offset:+.0f}".replace("-", "−") if offset else "span"
+
+
+# What the columns of a map are, by the column of the table.
+_TITLES = {"head": "head", "offset": "tokens from the span", "step": "step of training"}
 
 
 def map_cells(table: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -150,7 +169,7 @@ def _draw(
     shown.texttemplate = "%{text}" if values.size <= MOST_TEXTS else None
     figure.add_trace(shown)
     depths = [tick(int(depth), n_blocks(placed(table))) for depth in rows]
-    name_cells(figure, labels, depths, "head" if across == "head" else "tokens from the span")
+    name_cells(figure, labels, depths, _TITLES[across])
     framed = chosen_cell(table, cells)
     if framed is not None:
         _frame(figure, columns[framed[across]], rows[framed["depth"]])

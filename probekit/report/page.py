@@ -18,6 +18,7 @@ from probekit.report.attention_codes import choose_reduction
 from probekit.report.attention_page import SCORE_NAMES, attention_data
 from probekit.report.differences import HOLDS, Comparison, compare, load_differences
 from probekit.report.doubts import warnings
+from probekit.report.over_training import load_training, step_parts
 from probekit.report.parts import norms_part, reliability_part, result_parts
 from probekit.report.record import Example, RunRecord, changed_files, load_record, reading
 from probekit.report.sites import UNCONVERGED, site_table
@@ -53,6 +54,7 @@ def _page(run_dir: Path) -> str:
     chosen = chosen_row(table)
     bins = load_bins(run_dir / "reliability.csv")
     figures = result_parts(table)
+    figures[1:1] = step_parts(load_training(run_dir / "training.csv"))
     if bins is not None:
         figures.append(reliability_part(bins, table))
     return render(

@@ -64,8 +64,8 @@ def result_parts(table: pd.DataFrame) -> list[FigurePart]:
 def _size_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
     if not sparse_rows(table).empty:
         yield FigurePart(
-            f"{_title(main_metric(table))} by number of features",
-            _json(sparse_curve(table)),
+            f"{title(main_metric(table))} by number of features",
+            plain_json(sparse_curve(table)),
             words.sparse_caption(table),
             words.sparse_description(table),
         )
@@ -74,8 +74,8 @@ def _size_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
 def _growth_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
     if any(True for _ in growth_lines(table)):
         yield FigurePart(
-            f"{_title(main_metric(table))} by number of training rows",
-            _json(growth_curve(table)),
+            f"{title(main_metric(table))} by number of training rows",
+            plain_json(growth_curve(table)),
             words.growth_caption(table),
             words.growth_description(table),
         )
@@ -89,52 +89,55 @@ def reliability_part(bins: pd.DataFrame, table: pd.DataFrame) -> FigurePart:
     bins = bins[~bins["probe"].isin(hidden_kinds(table))]
     return FigurePart(
         "Confidence and accuracy",
-        _json(reliability_figure(bins)),
+        plain_json(reliability_figure(bins)),
         reliability_caption(bins, table),
         reliability_description(bins),
         is_open=False,
     )
 
 
-def _title(metric: str) -> str:
+def title(metric: str) -> str:
+    """Return a metric as headings name it."""
     name = metric_name(metric)
     return name[0].upper() + name[1:]
 
 
 def _metric_parts(table: pd.DataFrame, metric: str) -> Iterator[FigurePart]:
     is_open = metric in OPEN_METRICS
-    name = _title(metric)
+    name = title(metric)
     curve, position = curve_rows(table), shown_position(table)
     if metric in measured_metrics(curve):
         yield FigurePart(
             f"{name} by layer{f' · {position}' if position else ''}",
-            _json(layer_curve(curve, metric)),
+            plain_json(layer_curve(curve, metric)),
             words.caption(curve, metric),
             words.description(curve, metric),
             is_open,
         )
     for part, is_shown, rows in head_tables(table):
         if metric in measured_metrics(rows):
-            title = f"{name} by layer and head · {part}"
-            yield _map(title, rows, metric, head_map(rows, metric), is_open and is_shown)
+            heading = f"{name} by layer and head · {part}"
+            yield _map(heading, rows, metric, head_map(rows, metric), is_open and is_shown)
     for part, rows in position_tables(table):
         if metric in measured_metrics(rows):
-            title = f"{name} by layer and position · {part}"
-            yield _map(title, rows, metric, position_map(rows, metric), is_open)
+            heading = f"{name} by layer and position · {part}"
+            yield _map(heading, rows, metric, position_map(rows, metric), is_open)
 
 
 def _map(
-    title: str, rows: pd.DataFrame, metric: str, figure: go.Figure, is_open: bool
+    heading: str, rows: pd.DataFrame, metric: str, figure: go.Figure, is_open: bool
 ) -> FigurePart:
+    caption, described = words.map_caption(rows, metric), words.map_description(rows, metric)
+    return map_part(heading, figure, caption, described, is_open)
+
+
+def map_part(
+    heading: str, figure: go.Figure, caption: str, description: str, is_open: bool = True
+) -> FigurePart:
+    """Return a map as the page embeds it, as high as its rows need."""
     n_rows = len(figure.data[0].z)
-    return FigurePart(
-        title,
-        _json(figure),
-        words.map_caption(rows, metric),
-        words.map_description(rows, metric),
-        is_open,
-        height=7 + 1.75 * max(n_rows, 4),
-    )
+    height = 7 + 1.75 * max(n_rows, 4)
+    return FigurePart(heading, plain_json(figure), caption, description, is_open, height)
 
 
 def norms_part(norms: list[Norms]) -> FigurePart:
@@ -143,7 +146,7 @@ def norms_part(norms: list[Norms]) -> FigurePart:
     ratios = rows["first_position_norm"] / rows["other_norm"]
     return FigurePart(
         "Norm of position 0",
-        _json(norm_curve(rows)),
+        plain_json(norm_curve(rows)),
         "Mean norm of the activations at position 0 and at all others. A model may use its first "
         "position as a resting place for attention: where its norm stands out, means and scalers "
         "that include it say little about the rest.",
@@ -152,6 +155,6 @@ def norms_part(norms: list[Norms]) -> FigurePart:
     )
 
 
-def _json(figure: go.Figure) -> dict[str, Any]:
+def plain_json(figure: go.Figure) -> dict[str, Any]:
     """Return the figure as plain JSON values, NaN as null."""
     return json.loads(figure.to_json())  # type: ignore[no-any-return]  # plotly is untyped

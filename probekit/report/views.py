@@ -19,6 +19,9 @@ from probekit.report.table import (
 MOST_NEURONS = 4  # lines of single neurons that a curve takes; the table of sites has them all
 MOST_SIZES = 2  # probes of one kind that a curve takes
 SIZED = r"^(?P<family>.+):(?P<size>\d+)$"
+# Rows that agree in these columns belong to one map over training, and to one cell of it.
+_SAME_MAP = ("line", "position", "probe", "view")
+_OF_A_CELL = (*_SAME_MAP, "depth", "step")
 OFFSET = r"^(?:span|word:[a-z]+)(?P<offset>[+-]\d+)?(?:\+first)?$"
 
 
@@ -107,6 +110,18 @@ def position_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     for name, rows in _named_groups(places, keys):
         if differs(rows["position"]):
             yield name, table.loc[rows.index]
+
+
+def step_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the rows of each map over training with its name: one a line, but none a head.
+
+    The residual stream before a block is the one after the block before, and stands there once.
+    """
+    places = placed(table)
+    places = places[~places["part"].isin(_parts_of_heads(places))]
+    places = places.drop_duplicates([*_OF_A_CELL, "split", "metric"])
+    for name, rows in _named_groups(places, list(_SAME_MAP)):
+        yield name, table.loc[rows.index]
 
 
 def _parts_of_heads(places: pd.DataFrame) -> list[str]:

@@ -305,7 +305,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 
 def shipped():
     folder = Path(__file__).parents[2] / "experiments"
-    return sorted(folder.glob("*.yaml"))
+    return sorted(p for p in folder.glob("*.yaml") if not p.name.startswith("pretrain_"))
 
 
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)

@@ -36,7 +36,7 @@ def with_value(dotted, value):
 def answers(dotted, value):
     with pytest.raises(ValidationError) as error:
         Experiment.model_validate(with_value(dotted, value))
-    return [explain(fault) for fault in find_faults(error.value)]
+    return [explain(fault, Experiment) for fault in find_faults(error.value)]
 
 
 def answer(dotted, value):
@@ -115,7 +115,7 @@ def test_independent_mistakes_are_all_kept():
     values["tokens"] = {"bos": 1}
     with pytest.raises(ValidationError) as error:
         Experiment.model_validate(values)
-    places = {keys for keys, _ in map(explain, find_faults(error.value))}
+    places = {explain(fault, Experiment)[0] for fault in find_faults(error.value)}
     assert places == {("probe", "C", 0), ("tokens", "bos"), ("tokens", "position")}
 
 
@@ -136,7 +136,7 @@ def test_no_answer_has_words_of_python(dotted):
         try:
             Experiment.model_validate(with_value(dotted, value))
         except ValidationError as error:
-            for keys, text in map(explain, find_faults(error)):
+            for keys, text in (explain(fault, Experiment) for fault in find_faults(error)):
                 refused += 1
                 assert not JARGON.search(text.replace("FEATS:Name", "")), text
                 assert keys

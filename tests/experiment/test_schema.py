@@ -3,18 +3,25 @@
 import dataclasses
 import json
 
+import pytest
+
 from probekit.data.positions import PositionRule
 from probekit.experiment.schema import Position, Probe, json_schema
 from probekit.probes.curve import ProbeSettings
+from probekit.training.recipe import json_schema as recipe_schema
+
+SCHEMAS = {"experiment": json_schema, "recipe": recipe_schema}
 
 
-def test_the_committed_schema_is_up_to_date(repository):
-    committed = (repository / "experiments/experiment.schema.json").read_text()
-    assert committed == json_schema(), "run `make schema`"
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_committed_schema_is_up_to_date(repository, name):
+    committed = (repository / f"experiments/{name}.schema.json").read_text()
+    assert committed == SCHEMAS[name](), "run `make schema`"
 
 
-def test_every_key_is_described():
-    schema = json.loads(json_schema())
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_key_is_described(name):
+    schema = json.loads(SCHEMAS[name]())
     for name, section in schema["$defs"].items():
         for key, entry in section["properties"].items():
             assert "description" in entry or "$ref" in entry, f"{name}.{key}"

@@ -1,0 +1,182 @@
+"""The loop that learns: a step at a time, measured, kept and resumed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from probekit.errors import CheckpointError, ConfigError
+from probekit.model.gpt2 import GPT2
+from probekit.model.inputs import NOT_COUNTED
+from probekit.training.batches import Batches
+from probekit.training.first_weights import first_model
+from probekit.training.log import Row, read_log, write_log
+from probekit.training.measurement import held_out_loss, held_out_windows, repeat_losses
+from probekit.training.optimizers import make_optimizers
+from probekit.training.recipe import Recipe, Training
+from probekit.training.schedule import checkpoint_steps, learning_rate
+from probekit.training.state import Learner, read_state, write_state
+from probekit.training.token_file import TokenFile
+from probekit.watcher import SILENT, Watcher
+
+LOG, STATE = "log.csv", "state.safetensors"
+SECONDS_BETWEEN_LINES = 30
+
+Keep = Callable[[GPT2, int], None]  # told of the network at each checkpoint, and its step
+
+
+def train(
+    recipe: Recipe,
+    tokens: TokenFile,
+    d_vocab: int,
+    folder: Path,
+    keep: Keep,
+    *,
+    device: str = "cpu",
+    watcher: Watcher = SILENT,
+) -> GPT2:
+    """Return the network after the last step, in evaluation mode.
+
+    The folder gets log.csv and, every few steps, state.safetensors; a run that finds them goes on
+    from there, and on one machine comes to the same weights and losses, bit for bit.
+
+    Args:
+        recipe: what is done.
+        tokens: what is learnt and what is held out.
+        d_vocab: size of the vocabulary.
+        folder: of the run.
+        keep: called with the network at each checkpoint, before the state after it is written.
+        device: where to compute.
+        watcher: told of progress and measurements.
+
+    Raises:
+        CheckpointError: what lies in the folder is damaged or of another run.
+        DataError: there are too few tokens.
+        ConfigError: the training diverges.
+        StoreError: the folder cannot be written.
+    """
+    training, shape = recipe.training, recipe.model
+    model = first_model(recipe, d_vocab).to(device)
+    learner = Learner(model, make_optimizers(model, training))
+    batches = Batches(
+        tokens.train, training.batch, shape.n_positions, d_vocab, recipe.repeats, recipe.seed
+    )
+    held_out_windows(tokens.held_out, shape.n_positions)  # too few are told before any work
+    log_path, state_path = folder / LOG, folder / STATE
+    done = read_state(state_path, learner) if state_path.is_file() else 0
+    log = [row for row in read_log(log_path) if row.step <= done] if done else []
+    if len(log) != done:
+        raise CheckpointError(f"{log_path} has {len(log)} of the {done} steps that are done.")
+    keep_at = set(checkpoint_steps(recipe.checkpoints, training.steps))
+    if done == 0 and 0 in keep_at:
+        keep(model, 0)
+    told, told_at = len(log), time.monotonic()
+    for step in range(done, training.steps):
+        row, is_last = _update(learner, batches, recipe, step), step + 1 == training.steps
+        is_measured = row.step % recipe.validation.every == 0 or is_last
+        if is_measured:
+            row = _measured(row, model, tokens, None if is_last else recipe.validation.rows)
+        log.append(row)
+        if is_measured or time.monotonic() - told_at > SECONDS_BETWEEN_LINES:
+            watcher.tell(_told(log[told:]))
+            told, told_at = len(log), time.monotonic()
+        if row.step in keep_at:
+            keep(model, row.step)
+        if row.step % recipe.checkpoints.resume_every == 0 or is_last:
+            write_log(log_path, log)
+            write_state(state_path, learner, row.step)
+        watcher.progress("pretrain", row.step, training.steps)
+    return model.eval()
+
+
+def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> Row:
+    """Do one step and return what is to be told of it."""
+    begun, training = time.perf_counter(), recipe.training
+    rate = learning_rate(step, training)
+    for group in (g for optimizer in learner.optimizers for g in optimizer.param_groups):
+        group["lr"] = rate
+    with _dropout(learner.model, recipe.seed, step):
+        loss = _gradients(learner.model, *batches.at(step), training)
+    if not math.isfinite(loss):
+        raise ConfigError(
+            f"The loss of step {step + 1:,} is {loss}: the training has diverged. Lower "
+            "training.learning_rate or lengthen training.warm_up, and begin anew."
+        )
+    norm = clip_grad_norm_(learner.model.parameters(), training.clip).item()
+    for optimizer in learner.optimizers:
+        optimizer.step()
+    learner.model.zero_grad()
+    read = training.batch * recipe.model.n_positions
+    speed = read / (time.perf_counter() - begun)
+    return Row(step + 1, (step + 1) * read, rate, loss, norm, speed)
+
+
+def _gradients(model: GPT2, ids: torch.Tensor, targets: torch.Tensor, training: Training) -> float:
+    """Add up the gradients of the parts of a batch; return the loss of the whole."""
+    device = model.wte.weight.device
+    n_counted = (targets != NOT_COUNTED).sum()
+    rows = training.batch // training.accumulate
+    total = 0.0
+    for part, target in zip(torch.split(ids, rows), torch.split(targets, rows), strict=True):
+        # The loss is a mean over what is counted, which parts may have more or less of.
+        share = ((target != NOT_COUNTED).sum() / n_counted).item()
+        with torch.autocast(device.type, torch.bfloat16, enabled=_narrow(training, device)):
+            loss = model.loss(part.to(device), targets=target.to(device)) * share
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        total += loss.item()
+    return total
+
+
+def _narrow(training: Training, device: torch.device) -> bool:
+    """Return whether matrix products are in bfloat16."""
+    if training.dtype != "auto":
+        return training.dtype == "bfloat16"
+    if device.type == "cpu":
+        known = torch.cpu.get_capabilities()
+        return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+@contextmanager
+def _dropout(model: GPT2, seed: int, step: int) -> Iterator[None]:
+    """Let dropout act inside, drawn from seed and step; no generator is changed by it."""
+    device = model.wte.weight.device
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed((seed << 31) + step)
+        model.train()
+        yield
+        model.eval()
+
+
+def _measured(row: Row, model: GPT2, tokens: TokenFile, rows: int | None) -> Row:
+    loss = held_out_loss(model, tokens.held_out, rows)
+    first, second = repeat_losses(model)
+    return replace(
+        row,
+        held_out_loss=loss,
+        held_out_per_character=loss * tokens.tokens_per_character,
+        repeated_first=first,
+        repeated_second=second,
+    )
+
+
+def _told(rows: Sequence[Row]) -> str:
+    """Return a line about the last rows."""
+    last, n = rows[-1], len(rows)
+    loss = sum(row.loss for row in rows) / n
+    speed = n / sum(1 / row.tokens_per_second for row in rows)
+    told = f"step {last.step:,}: loss {loss:.3f}, {speed:,.0f} tokens/s"
+    if math.isnan(last.held_out_loss):
+        return told
+    return (
+        f"{told}; held out {last.held_out_loss:.3f} ({last.held_out_per_character:.4f} per "
+        f"character), random repeats {last.repeated_first:.2f} then {last.repeated_second:.2f}"
+    )

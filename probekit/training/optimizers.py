@@ -1,0 +1,73 @@
+"""AdamW as GPT-2 was trained with it, and Muon for the matrices of the blocks."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.optim import AdamW, Muon, Optimizer
+
+from probekit.model.gpt2 import GPT2
+from probekit.training.recipe import Training
+
+Parameters = list[nn.Parameter]
+
+
+def make_optimizers(model: GPT2, training: Training) -> tuple[Optimizer, ...]:
+    """Return what updates the weights, each parameter in exactly one; their rates are set later.
+
+    Weight decay acts on matrices, embeddings among them, and not on biases and layer norms.
+
+    Source: Brown et al. 2020, appendix B, for AdamW; Jordan et al. 2024, "Muon: an optimizer for
+    hidden layers in neural networks", with the scale of Liu et al. 2025, "Muon is scalable for LLM
+    training", by which one learning rate serves both.
+
+    >>> from probekit.model.config import GPT2Config
+    >>> model = GPT2(GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=97, n_positions=16))
+    >>> [type(o).__name__ for o in make_optimizers(model, Training(steps=1, batch=1))]
+    ['AdamW']
+    """
+    named = list(model.named_parameters())
+    vectors = [p for _, p in named if p.ndim == 1]
+    if training.optimizer == "adamw":
+        return (_adamw([p for _, p in named if p.ndim > 1], vectors, training),)
+    in_blocks = {name: p for name, p in named if p.ndim > 1 and name.startswith("h.")}
+    others = [p for name, p in named if p.ndim > 1 and name not in in_blocks]
+    return _muon(in_blocks, training), _adamw(others, vectors, training)
+
+
+def _adamw(matrices: Parameters, vectors: Parameters, training: Training) -> AdamW:
+    groups = [
+        {"params": matrices, "weight_decay": training.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return AdamW(groups, lr=training.learning_rate, betas=training.betas, fused=True)
+
+
+def _muon(matrices: dict[str, nn.Parameter], training: Training) -> Muon:
+    """Return Muon over the matrices, in which queries, keys and values stand alone.
+
+    c_attn stacks the three. Made orthogonal together, what moves the values most would leave little
+    for queries and keys.
+    """
+    parts: list[tuple[nn.Parameter, Parameters]] = [
+        (whole, _views(whole, 3 if "c_attn" in name else 1)) for name, whole in matrices.items()
+    ]
+    muon = Muon(
+        [view for _, views in parts for view in views],
+        lr=training.learning_rate,
+        weight_decay=training.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
+    )
+
+    def hand_gradients_on(*_: object) -> None:
+        for whole, views in parts:
+            if whole.grad is not None:
+                for view, gradient in zip(views, whole.grad.chunk(len(views)), strict=True):
+                    view.grad = gradient
+
+    muon.register_step_pre_hook(hand_gradients_on)
+    return muon
+
+
+def _views(whole: nn.Parameter, count: int) -> Parameters:
+    """Return so many parts of a matrix, as parameters that share its storage."""
+    return [nn.Parameter(part) for part in whole.detach().chunk(count)]

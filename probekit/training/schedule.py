@@ -1,0 +1,45 @@
+"""What changes with the step: the learning rate, and which steps are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from probekit.training.recipe import Checkpoints, Training
+
+# Share of the way from the highest learning rate to the final one, by share of the decay done.
+_LEFT: dict[str, Callable[[float], float]] = {
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "linear": lambda done: 1 - done,
+}
+
+
+def learning_rate(step: int, training: Training) -> float:
+    """Return the learning rate of a step, counted from 0.
+
+    It rises evenly over the warm-up, stays, and falls over the last steps.
+
+    >>> training = Training(steps=100, batch=1, learning_rate=1.0, warm_up=10, decay_steps=50)
+    >>> [round(learning_rate(step, training), 3) for step in (0, 9, 49, 75, 99)]
+    [0.1, 1.0, 1.0, 0.55, 0.101]
+    """
+    rise = min(1.0, (step + 1) / max(1, training.warm_up))
+    length = training.steps - training.warm_up
+    length = length if training.decay_steps is None else training.decay_steps
+    done = max(0.0, step - (training.steps - length)) / max(1, length)
+    final = training.final_learning_rate
+    return training.learning_rate * rise * (final + (1 - final) * _LEFT[training.decay](done))
+
+
+def checkpoint_steps(checkpoints: Checkpoints, steps: int) -> tuple[int, ...]:
+    """Return the steps after which a checkpoint is kept, in order; the last is always one.
+
+    >>> checkpoint_steps(Checkpoints(at=(0,), log_spaced=4), 1000)
+    (0, 1, 10, 100, 1000)
+    >>> checkpoint_steps(Checkpoints(every=400), 1000)
+    (400, 800, 1000)
+    """
+    count = checkpoints.log_spaced
+    spaced = (round(steps ** (number / max(1, count - 1))) for number in range(count))
+    each = range(checkpoints.every or steps, steps, checkpoints.every or steps)
+    return tuple(sorted({*checkpoints.at, *spaced, *each, steps}))

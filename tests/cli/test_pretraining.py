@@ -1,0 +1,69 @@
+"""`pretrain` as people meet it: a line that says what came out, exit codes, going on."""
+
+import re
+import sys
+
+import pytest
+
+from probekit.cli.main import main
+from probekit.experiment.document import dump_settings
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """A function that runs a command; it returns exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["probekit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return end.value.code or 0, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def recipe(make_recipe, tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(dump_settings(make_recipe()))
+    return path
+
+
+def test_it_says_the_loss_and_where_model_and_page_are(call, recipe):
+    code, out, err = call("pretrain", recipe)
+    assert code == 0
+    told, model, page = out.splitlines()
+    assert re.fullmatch(
+        r"step 12: held out \d\.\d{4} nats per token, \d\.\d{4} per character", told
+    )
+    assert model == "runs/tiny/checkpoints/step-0000012"
+    assert page == "runs/tiny/report.html"
+    assert re.search(r"step 10: loss .* [\d,]+ tokens/s", err)
+
+
+def test_it_goes_on_with_more_steps_and_the_page_can_be_written_anew(call, recipe):
+    level = ("--set", "training.decay_steps=0")
+    assert call("pretrain", recipe, *level)[0] == 0
+    code, out, _ = call("pretrain", recipe, *level, "--set", "training.steps=14")
+    assert code == 0
+    assert out.startswith("step 14:")
+    assert call("report", "runs/tiny")[1] == "runs/tiny/report.html\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "told"),
+    [
+        ("training.steps=none", 2, "--set: training.steps is 'none'. It must be a whole number."),
+        ("corpus.source=nowhere", 3, "no corpus at"),
+        ("corpus.files=[c.txt]", 3, "no text 'c.txt'"),
+        ("vocabulary.source=./nowhere", 3, "no model folder"),
+        ("model.n_positions=4096", 2, "held-out tokens do not fill"),
+    ],
+)
+def test_mistakes_have_their_code_and_place(call, recipe, change, code, told):
+    got, out, err = call("pretrain", recipe, "--set", change)
+    assert (got, out) == (code, "")
+    assert told in err
+    assert "Traceback" not in err

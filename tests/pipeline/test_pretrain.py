@@ -1,0 +1,186 @@
+"""A whole pretraining run: what it leaves is a model; what would falsify it is refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from filelock import FileLock
+from transformers import GPT2LMHeadModel
+
+import probekit
+from probekit.errors import ConfigError, DataError, MissingError
+from probekit.experiment.document import dump_settings
+from probekit.model.gpt2 import GPT2
+from probekit.model.sources import MINI
+from probekit.model.tokenizer import Tokenizer
+from probekit.pipeline.pretrain import pretrain
+from probekit.training.kept import find_checkpoints
+from probekit.training.log import read_log
+from tests.training.test_loop import Killer
+
+
+@pytest.fixture
+def go(tmp_path):
+    def go(recipe, name="runs", **options):
+        return pretrain(recipe, out=tmp_path / name, **options)
+
+    return go
+
+
+def test_each_checkpoint_is_a_model_that_transformers_opens_too(go, make_recipe):
+    result = go(make_recipe())
+    kept = find_checkpoints(result.folder)
+    assert sorted(kept) == [0, 6, 12]
+    assert result.model == kept[12]
+    tokenizer = Tokenizer.from_pretrained(result.model)
+    tokens = torch.from_numpy(tokenizer.encode("The key to old", bos=False).ids)[None]
+    ours = GPT2.from_pretrained(result.model)(tokens)
+    theirs = GPT2LMHeadModel.from_pretrained(result.model).eval()(tokens).logits
+    assert (ours - theirs).abs().max() < 1e-5
+    assert (ours - GPT2.from_pretrained(kept[0])(tokens)).abs().max() > 1e-3
+
+
+def test_a_killed_run_goes_on_to_the_same_losses_and_the_same_files(go, make_recipe):
+    whole = go(make_recipe(), "whole")
+    with pytest.raises(KeyboardInterrupt):
+        go(make_recipe(), "killed", watcher=Killer(7))
+    resumed = go(make_recipe(), "killed")
+    for name in ("model.safetensors", "vocab.json"):
+        assert (whole.model / name).read_bytes() == (resumed.model / name).read_bytes()
+    losses = [[row.loss for row in read_log(r.folder / "log.csv")] for r in (whole, resumed)]
+    assert losses[0] == losses[1]
+
+
+def test_more_steps_go_on_where_the_run_ended(go, make_recipe):
+    first = go(_with(make_recipe, 12))
+    more = go(_with(make_recipe, 16))
+    assert (first.last.step, more.last.step) == (12, 16)
+    whole = go(_with(make_recipe, 16), "whole")
+    assert [r.loss for r in read_log(more.folder / "log.csv")] == [
+        r.loss for r in read_log(whole.folder / "log.csv")
+    ]
+
+
+def _with(make_recipe, steps):
+    base = make_recipe()
+    training = base.training.model_dump() | {"steps": steps, "decay_steps": 0}
+    return make_recipe(training=training)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"seed": 1}, "general.seed was 0, is 1"),
+        ({"training__batch": 8}, "training.batch was 4, is 8"),
+        ({"model__n_layer": 3}, "model.n_layer was 2, is 3"),
+        ({"corpus__held_out": 0.2}, "corpus.held_out was 0.1, is 0.2"),
+    ],
+)
+def test_another_recipe_does_not_go_on_in_the_same_folder(
+    go, make_recipe, changes, told
+):  # fmt: skip
+    go(make_recipe())
+    with pytest.raises(ConfigError, match=told):
+        go(make_recipe(**changes))
+
+
+def test_a_schedule_that_would_rewrite_the_past_is_refused(go, make_recipe):
+    go(make_recipe())
+    longer = make_recipe().training.model_dump() | {"steps": 20}
+    with pytest.raises(ConfigError, match=r"would give step \d+ another learning rate"):
+        go(make_recipe(training=longer))
+
+
+def test_fewer_steps_than_are_done_are_refused(go, make_recipe):
+    go(make_recipe())
+    with pytest.raises(ConfigError, match=r"has 12 steps already, more than training.steps, 6"):
+        go(make_recipe(training=make_recipe().training.model_dump() | {"steps": 6}, checkpoints={}))
+
+
+def test_other_texts_under_the_same_names_are_refused(go, make_recipe, corpus):
+    go(make_recipe())
+    (corpus / "a.txt").write_text((corpus / "a.txt").read_text() + " One sentence more.")
+    with pytest.raises(ConfigError, match="texts are not those"):
+        go(make_recipe())
+
+
+def test_the_vocabulary_of_another_model_serves(go, make_recipe):
+    result = go(make_recipe(vocabulary={"source": "mini"}))
+    assert GPT2.from_pretrained(result.model).config.vocab_size == 8192
+    mini, own = (Tokenizer.from_pretrained(source) for source in ("mini", result.model))
+    assert own.digest == mini.digest
+
+
+def test_a_vocabulary_left_by_a_run_that_learnt_nothing_is_not_used(go, make_recipe):
+    with pytest.raises(KeyboardInterrupt):
+        go(make_recipe(), watcher=Killer(1))
+    result = go(make_recipe(vocabulary__size=280))
+    assert GPT2.from_pretrained(result.model).config.vocab_size == 280
+
+
+def test_a_vocabulary_in_another_layout_goes_with_the_checkpoints(go, make_recipe, tmp_path):
+    source = shutil.copytree(MINI, tmp_path / "source")
+    (source / "vocab.json").rename(source / "encoder.json")
+    (source / "merges.txt").rename(source / "vocab.bpe")
+    result = go(make_recipe(vocabulary={"source": str(source)}))
+    mini, own = (Tokenizer.from_pretrained(folder) for folder in ("mini", result.model))
+    assert own.digest == mini.digest
+
+
+def test_checkpoints_can_be_half_as_large(go, make_recipe):
+    result = go(make_recipe(checkpoints={"dtype": "float16"}))
+    full = go(make_recipe(checkpoints={}), "full")
+    sizes = [(r.model / "model.safetensors").stat().st_size for r in (result, full)]
+    assert sizes[0] < 0.6 * sizes[1]
+
+
+def test_what_the_numbers_came_from_is_written_down(go, make_recipe):
+    result = go(make_recipe())
+    record = json.loads((result.folder / "run.json").read_text())
+    assert record["texts"] == ["a.txt", "b.txt"]
+    model = GPT2.from_pretrained(result.model)
+    assert record["parameters"] == sum(p.numel() for p in model.parameters())
+    assert set(record["digests"]) == {"corpus", "vocabulary", "tokens"}
+    assert (result.folder / "report.html").is_file()
+
+
+def test_a_text_that_is_not_utf8_is_told_before_any_work(go, make_recipe, corpus):
+    (corpus / "c.txt").write_bytes(b"good\n\xff\xfe bad")
+    with pytest.raises(DataError, match=r"texts: c.txt, line 2: the byte 0xff is not UTF-8"):
+        go(make_recipe())
+
+
+def test_a_corpus_that_is_not_there_is_told_with_its_key(go, make_recipe, tmp_path):
+    with pytest.raises(MissingError, match=r"no corpus at .*`corpus.source`"):
+        go(make_recipe(corpus__source=str(tmp_path / "none")))
+
+
+def test_too_little_text_for_the_vocabulary_is_told_with_its_key(go, make_recipe):
+    with pytest.raises(DataError, match=r"tokens, not 5000.*vocabulary.size"):
+        go(make_recipe(vocabulary__size=5000))
+
+
+def test_an_unknown_device_is_told(go, make_recipe):
+    with pytest.raises(ConfigError, match="--device"):
+        go(make_recipe(), device="abacus")
+
+
+def test_a_path_is_read_as_a_recipe(make_recipe, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(dump_settings(make_recipe()))
+    assert probekit.pretrain(tmp_path / "tiny.yaml", out=tmp_path / "runs").last.step == 12
+
+
+def test_two_processes_do_not_train_in_one_folder(go, make_recipe, tmp_path):
+    (tmp_path / "runs" / "tiny").mkdir(parents=True)
+    with (
+        FileLock(tmp_path / "runs" / "tiny" / ".lock"),
+        pytest.raises(ConfigError, match="Another process is training in"),
+    ):
+        go(make_recipe())
+
+
+def test_a_run_whose_log_is_gone_does_not_go_on(go, make_recipe):
+    (go(make_recipe()).folder / "log.csv").unlink()
+    with pytest.raises(MissingError, match=r"log.csv is not there"):
+        go(make_recipe())
