@@ -18,6 +18,7 @@ import click
 from probekit.cli.attention import attention
 from probekit.cli.generation import generate
 from probekit.cli.options import options, texts_options
+from probekit.cli.pages import draw_figures, figure_options, report, view
 from probekit.cli.parameters import params
 from probekit.cli.pictures import attribution, heads, lens
 from probekit.cli.weights import weights
@@ -105,9 +106,12 @@ _run_options = options(
 
 @cli.command()
 @_run_options
-def run(**given: Any) -> None:
+@figure_options
+def run(formats: tuple[str, ...], columns: int, **given: Any) -> None:
     """Run an experiment: capture, probe, report."""
-    click.echo(str(_run(**given, page=True).report))
+    result = _run(**given, page=True)
+    draw_figures(result.folder, formats, columns)
+    click.echo(str(result.report))
 
 
 @cli.command()
@@ -208,15 +212,6 @@ def transfer(
         )  # fmt: skip
     show_transfer(found)
     click.echo(str(out / "transfer.html"))
-
-
-@cli.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
-def report(run_dir: Path) -> None:
-    """Write report.html anew from the files of a run."""
-    from probekit.report.page import write_report
-
-    click.echo(str(write_report(run_dir)))
 
 
 _probe_argument = click.argument("probe", type=click.Path(path_type=Path))
@@ -322,5 +317,5 @@ def sites(model: str) -> None:
     show_sites(model)
 
 
-for _command in (attention, attribution, generate, heads, lens, params, weights):
+for _command in (attention, attribution, generate, heads, lens, params, report, view, weights):
     cli.add_command(_command)

@@ -24,6 +24,7 @@ from probekit.pipeline.answers import write_test_rows
 from probekit.pipeline.attention import attention_prompt
 from probekit.pipeline.calibration import reliability_rows
 from probekit.pipeline.captures import capture_rows
+from probekit.pipeline.chosen import CHOSEN_FILES, find_chosen, write_chosen
 from probekit.pipeline.devices import check_device
 from probekit.pipeline.features import FeatureReader
 from probekit.pipeline.norms import residual_norms
@@ -64,7 +65,7 @@ _CODE = (
 )
 _FILES = (
     "config.yaml", "results.csv", "differences.csv", "reliability.csv", "test_rows.csv",
-    "attention.safetensors",
+    "attention.safetensors", *CHOSEN_FILES,
 )  # fmt: skip
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 
@@ -158,6 +159,10 @@ def run(
         write_atomic(folder / "reliability.csv", _csv(reliability_rows(found, table, probers[0])))
         write_test_rows(folder / "test_rows.csv", prepared, probers[0])
     with clock.step("look"):
+        readers = _readers(experiment, prepared, captured["task"])
+        chosen = find_chosen(prepared, probers, found, table, readers, folder)
+        if chosen is not None:
+            write_chosen(folder, chosen, prepared, models["task"])
         prompts = _attention(experiment, prepared, models)
         _write_patterns(folder / "attention.safetensors", prompts)
         norms = residual_norms(models["task"], prepared)
@@ -258,6 +263,16 @@ def _probe(
         here = experiment.with_position(at.position)
         found += probe_sites(here, prober, readers, prepared.selections, folder, watcher, workers)
     return found
+
+
+def _readers(
+    experiment: Experiment, prepared: Prepared, part: Captured
+) -> dict[str, FeatureReader]:
+    """Return what reads the trained model's features at each position."""
+    return {
+        at.position.text: FeatureReader.of(part.store, at.rows, experiment, prepared.config)
+        for at in prepared.positions
+    }
 
 
 def _conclude(
