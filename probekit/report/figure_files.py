@@ -9,7 +9,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from probekit.errors import ConfigError, MissingError, nearest
+from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest
 from probekit.provenance import write_atomic
 from probekit.report.parts import FigurePart
 
@@ -36,7 +36,9 @@ def read_formats(text: str) -> tuple[str, ...]:
         raise ConfigError(f"--figures {text!r} names no format. Give some of {','.join(FORMATS)}.")
     for name in formats:
         if name not in FORMATS:
-            raise ConfigError(f"--figures: there is no format {name!r}. {nearest(name, FORMATS)}")
+            raise UnknownNameError(
+                f"--figures: there is no format {name!r}. {nearest(name, FORMATS)}"
+            )
     return formats
 
 
