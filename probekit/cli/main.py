@@ -25,6 +25,7 @@ from probekit.cli.options import (
     texts_options,
     together,
 )
+from probekit.cli.pages import draw_figures, figure_options, report, view
 from probekit.cli.parameters import params
 from probekit.cli.pictures import attribution, heads, lens
 from probekit.cli.pretraining import pretrain
@@ -101,9 +102,12 @@ _run_options = together(
 
 @cli.command()
 @_run_options
-def run(**given: Any) -> None:
+@figure_options
+def run(formats: tuple[str, ...], columns: int, **given: Any) -> None:
     """Run an experiment: capture, probe, report."""
-    click.echo(str(_run(**given, page=True).report))
+    result = _run(**given, page=True)
+    draw_figures(result.folder, formats, columns)
+    click.echo(str(result.report))
 
 
 @cli.command()
@@ -182,17 +186,6 @@ def transfer(
         )  # fmt: skip
     show_transfer(found)
     click.echo(str(out / "transfer.html"))
-
-
-@cli.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
-def report(run_dir: Path) -> None:
-    """Write report.html anew from the files of a run, or of a pretraining run."""
-    from probekit.report.page import write_report
-    from probekit.report.pretraining import write_pretraining_report
-
-    write = write_pretraining_report if (run_dir / "log.csv").is_file() else write_report
-    click.echo(str(write(run_dir)))
 
 
 _probe_argument = click.argument("probe", type=click.Path(path_type=Path))
@@ -298,5 +291,7 @@ def sites(model: str) -> None:
     show_sites(model)
 
 
-for _command in (attention, attribution, cache, generate, heads, lens, params, pretrain, weights):
+for _command in (
+    attention, attribution, cache, generate, heads, lens, params, pretrain, report, view, weights,
+):  # fmt: skip
     cli.add_command(_command)

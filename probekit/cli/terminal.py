@@ -11,7 +11,15 @@ from typing import Any
 import click
 import pandas as pd
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +41,16 @@ from probekit.watcher import Watcher
 _SECONDS_BETWEEN_LINES = 10
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # the page has them
 _SHORT = {"control task": "control"}
+
+
+class _Rate(ProgressColumn):
+    """How many are done in a second, or how many seconds one takes."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("")
+        return Text(f"{speed:,.1f}/s" if speed >= 1 else f"{1 / speed:,.1f} s each")
 
 
 class _Bars:
@@ -75,7 +93,7 @@ def watching() -> Iterator[Watcher]:
     if not sys.stderr.isatty():
         yield _Lines()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
         yield _Bars(bars)
 

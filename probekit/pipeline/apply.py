@@ -99,6 +99,22 @@ def apply_probe(
         raise DataError("There is no text to apply the probe to. Give one or more.")
     check_device(device)
     network = load_network(probe, model or probe.facts.model, device, allow_other_model, watcher)
+    return read_texts(probe, network, texts, too_long=too_long, watcher=watcher)
+
+
+def read_texts(
+    probe: SavedProbe,
+    network: Network,
+    texts: Sequence[str],
+    *,
+    too_long: TooLong = "error",
+    watcher: Watcher = SILENT,
+) -> list[TextReading]:
+    """Return what `apply_probe` does, by a model that is there already.
+
+    Raises:
+        DataError: a text has no token, or one is too long.
+    """
     context = network.model.config.n_positions
     encoded = _encode(network.tokenizer, texts, bos=probe.facts.bos)
     kept = _within(encoded, context, too_long, watcher)

@@ -26,6 +26,7 @@ from probekit.pipeline.answers import write_test_rows
 from probekit.pipeline.attention import attention_prompt
 from probekit.pipeline.calibration import reliability_rows
 from probekit.pipeline.captures import capture_rows
+from probekit.pipeline.chosen import CHOSEN_FILES, find_chosen, write_chosen
 from probekit.pipeline.devices import check_device
 from probekit.pipeline.features import FeatureReader
 from probekit.pipeline.norms import residual_norms
@@ -69,7 +70,7 @@ _CODE = (
 )
 _FILES = (
     "config.yaml", "results.csv", "differences.csv", "reliability.csv", "test_rows.csv",
-    "training.csv", "attention.safetensors",
+    "training.csv", "attention.safetensors", *CHOSEN_FILES,
 )  # fmt: skip
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 
@@ -168,6 +169,10 @@ def run(
         if training is not None:
             write_atomic(folder / "training.csv", _csv(training))
     with clock.step("look"):
+        readers = _readers(experiment, prepared, captured["task"])
+        chosen = find_chosen(prepared, probers, found, table, readers, folder)
+        if chosen is not None:
+            write_chosen(folder, chosen, prepared, models["task"])
         prompts = _attention(experiment, prepared, models)
         _write_patterns(folder / "attention.safetensors", prompts)
         norms = residual_norms(models["task"], prepared)
@@ -268,6 +273,16 @@ def _probe(
         here = experiment.with_position(at.position)
         found += probe_sites(here, prober, readers, prepared.selections, folder, watcher, workers)
     return found
+
+
+def _readers(
+    experiment: Experiment, prepared: Prepared, part: Captured
+) -> dict[str, FeatureReader]:
+    """Return what reads the trained model's features at each position."""
+    return {
+        at.position.text: FeatureReader.of(part.store, at.rows, experiment, prepared.config)
+        for at in prepared.positions
+    }
 
 
 def _conclude(

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from probekit.report.compare_page import figure_json
+from probekit.report.parts import figure_json
 from probekit.report.template import render
 
 

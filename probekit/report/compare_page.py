@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +12,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from probekit.report.comparison import Comparison, both_places
-from probekit.report.parts import FigurePart
+from probekit.report.parts import FigurePart, figure_json
 from probekit.report.style import (
     METRICS,
     SERIES_COLOURS,
@@ -161,8 +159,3 @@ def _hover(row: pd.Series) -> str:
             + ("holds" if row["holds"] else "does not hold"),
         ]
     )
-
-
-def figure_json(figure: go.Figure) -> dict[str, Any]:
-    """Return the figure as plain JSON values, NaN as null."""
-    return json.loads(figure.to_json())  # type: ignore[no-any-return]  # plotly is untyped

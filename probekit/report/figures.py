@@ -212,30 +212,47 @@ def point_hover(name: str, row: pd.Series) -> str:
 
 
 def _mark_chosen(figure: go.Figure, table: pd.DataFrame, rows: pd.DataFrame) -> None:
-    """Draw a ring around the task's value at the chosen site and say how it was chosen."""
-    chosen = chosen_row(table)
-    if chosen is None:
-        return
-    for _, row in only(same_features(rows, chosen), target="task").iterrows():
-        figure.add_annotation(
-            x=row["depth"],
-            y=row["value"],
-            text="chosen by<br>cross-validation",
-            showarrow=True,
-            arrowhead=0,
-            arrowcolor="#7A7F87",
-            ax=0,
-            ay=-28,
-            standoff=9,
-        )
-        figure.add_scatter(
-            x=[row["depth"]],
-            y=[row["value"]],
-            mode="markers",
-            marker={"symbol": "circle-open", "size": 17, "color": "#7A7F87", "line": {"width": 2}},
-            showlegend=False,
-            hoverinfo="skip",
-        )
+    """Draw a ring around the task's value at the chosen site of each run.
+
+    The ring of a single run says how it was chosen; several would write over each other.
+    """
+    choices = [chosen_row(own) for _, own in table.groupby("run", sort=False)]
+    marked = [
+        row
+        for chosen in choices
+        if chosen is not None
+        for _, row in only(same_features(rows, chosen), target="task").iterrows()
+    ]
+    for row in marked:
+        _ring(figure, row)
+    if len(choices) == 1:
+        for row in marked:
+            _name_ring(figure, row)
+
+
+def _name_ring(figure: go.Figure, row: pd.Series) -> None:
+    figure.add_annotation(
+        x=row["depth"],
+        y=row["value"],
+        text="chosen by<br>cross-validation",
+        showarrow=True,
+        arrowhead=0,
+        arrowcolor="#7A7F87",
+        ax=0,
+        ay=-28,
+        standoff=9,
+    )
+
+
+def _ring(figure: go.Figure, row: pd.Series) -> None:
+    figure.add_scatter(
+        x=[row["depth"]],
+        y=[row["value"]],
+        mode="markers",
+        marker={"symbol": "circle-open", "size": 17, "color": "#7A7F87", "line": {"width": 2}},
+        showlegend=False,
+        hoverinfo="skip",
+    )
 
 
 def _layer_axis(figure: go.Figure, labels: dict[int, str]) -> None:

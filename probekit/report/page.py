@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from safetensors.numpy import load_file
@@ -16,10 +18,12 @@ from probekit.report.answer import answer
 from probekit.report.attention import AttentionPrompt
 from probekit.report.attention_codes import choose_reduction
 from probekit.report.attention_page import SCORE_NAMES, attention_data
+from probekit.report.chosen_parts import chosen_parts, load_wrong
 from probekit.report.differences import HOLDS, Comparison, compare, load_differences
 from probekit.report.doubts import warnings
 from probekit.report.over_training import load_training, step_parts
-from probekit.report.parts import norms_part, reliability_part, result_parts
+from probekit.report.paint import DENSEST
+from probekit.report.parts import FigurePart, norms_part, reliability_part, result_parts
 from probekit.report.record import Example, RunRecord, changed_files, load_record, reading
 from probekit.report.sites import UNCONVERGED, site_table
 from probekit.report.style import format_number, format_p
@@ -42,21 +46,43 @@ def write_report(run_dir: Path) -> Path:
     if runs and not (run_dir / "run.json").exists():
         raise MissingError(f"{run_dir} holds runs; give one of them: {', '.join(runs)}.")
     path = run_dir / "report.html"
-    write_atomic(path, _page(run_dir))
+    write_atomic(path, report_page(run_dir))
     return path
 
 
-def _page(run_dir: Path) -> str:
+def run_figures(run_dir: Path) -> list[FigurePart]:
+    """Return all figures of a run's page, in its order.
+
+    Raises:
+        MissingError: A file of the run is not there.
+        DataError: A file of the run cannot be read.
+    """
+    table = load_table(run_dir / "results.csv")
+    norms = load_record(run_dir / "run.json").norms
+    return _result_figures(run_dir, table) + ([norms_part(norms)] if norms else [])
+
+
+def _result_figures(run_dir: Path, table: pd.DataFrame) -> list[FigurePart]:
+    bins = load_bins(run_dir / "reliability.csv")
+    reliable = [] if bins is None else [reliability_part(bins, table)]
+    figures = result_parts(table)
+    figures[1:1] = step_parts(load_training(run_dir / "training.csv"))
+    return [*figures, *reliable, *chosen_parts(run_dir, table)]
+
+
+def report_page(run_dir: Path) -> str:
+    """Return the page of a run as HTML.
+
+    Raises:
+        MissingError: A file of the run is not there.
+        DataError: A file of the run cannot be read.
+    """
     table = load_table(run_dir / "results.csv")
     record = load_record(run_dir / "run.json")
     differences = load_differences(run_dir / "differences.csv")
     comparisons = compare(table, differences)
     chosen = chosen_row(table)
-    bins = load_bins(run_dir / "reliability.csv")
-    figures = result_parts(table)
-    figures[1:1] = step_parts(load_training(run_dir / "training.csv"))
-    if bins is not None:
-        figures.append(reliability_part(bins, table))
+    figures = _result_figures(run_dir, table)
     return render(
         "report.html",
         record=record,
@@ -78,9 +104,12 @@ def _page(run_dir: Path) -> str:
         holds=HOLDS,
         answer_is_chosen=chosen is not None,
         sites=site_table(table),
+        csv=b64encode((run_dir / "results.csv").read_bytes()).decode(),
         unconverged=UNCONVERGED,
         norms=norms_part(record.norms) if record.norms else None,
         attention=_attention(run_dir, record) if record.attention else None,
+        wrong=load_wrong(run_dir),
+        densest=DENSEST,
         examples=[_around_span(example) for example in record.data.examples],
         labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),
         config=_config(run_dir / "config.yaml"),

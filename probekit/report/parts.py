@@ -65,7 +65,7 @@ def _size_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
     if not sparse_rows(table).empty:
         yield FigurePart(
             f"{title(main_metric(table))} by number of features",
-            plain_json(sparse_curve(table)),
+            figure_json(sparse_curve(table)),
             words.sparse_caption(table),
             words.sparse_description(table),
         )
@@ -75,7 +75,7 @@ def _growth_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
     if any(True for _ in growth_lines(table)):
         yield FigurePart(
             f"{title(main_metric(table))} by number of training rows",
-            plain_json(growth_curve(table)),
+            figure_json(growth_curve(table)),
             words.growth_caption(table),
             words.growth_description(table),
         )
@@ -89,7 +89,7 @@ def reliability_part(bins: pd.DataFrame, table: pd.DataFrame) -> FigurePart:
     bins = bins[~bins["probe"].isin(hidden_kinds(table))]
     return FigurePart(
         "Confidence and accuracy",
-        plain_json(reliability_figure(bins)),
+        figure_json(reliability_figure(bins)),
         reliability_caption(bins, table),
         reliability_description(bins),
         is_open=False,
@@ -109,7 +109,7 @@ def _metric_parts(table: pd.DataFrame, metric: str) -> Iterator[FigurePart]:
     if metric in measured_metrics(curve):
         yield FigurePart(
             f"{name} by layer{f' · {position}' if position else ''}",
-            plain_json(layer_curve(curve, metric)),
+            figure_json(layer_curve(curve, metric)),
             words.caption(curve, metric),
             words.description(curve, metric),
             is_open,
@@ -137,7 +137,7 @@ def map_part(
     """Return a map as the page embeds it, as high as its rows need."""
     n_rows = len(figure.data[0].z)
     height = 7 + 1.75 * max(n_rows, 4)
-    return FigurePart(heading, plain_json(figure), caption, description, is_open, height)
+    return FigurePart(heading, figure_json(figure), caption, description, is_open, height)
 
 
 def norms_part(norms: list[Norms]) -> FigurePart:
@@ -146,7 +146,7 @@ def norms_part(norms: list[Norms]) -> FigurePart:
     ratios = rows["first_position_norm"] / rows["other_norm"]
     return FigurePart(
         "Norm of position 0",
-        plain_json(norm_curve(rows)),
+        figure_json(norm_curve(rows)),
         "Mean norm of the activations at position 0 and at all others. A model may use its first "
         "position as a resting place for attention: where its norm stands out, means and scalers "
         "that include it say little about the rest.",
@@ -155,6 +155,6 @@ def norms_part(norms: list[Norms]) -> FigurePart:
     )
 
 
-def plain_json(figure: go.Figure) -> dict[str, Any]:
+def figure_json(figure: go.Figure) -> dict[str, Any]:
     """Return the figure as plain JSON values, NaN as null."""
     return json.loads(figure.to_json())  # type: ignore[no-any-return]  # plotly is untyped

@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from probekit.errors import DataError
 from probekit.provenance import write_atomic
 from probekit.report.growth import TICKS
-from probekit.report.parts import FigurePart, plain_json
+from probekit.report.parts import FigurePart, figure_json
 from probekit.report.record import Part, reading
 from probekit.report.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.template import render
@@ -118,7 +118,7 @@ def _answer(log: Sequence[Row], record: PretrainRecord) -> str:
 def _figures(log: Sequence[Row], measured: Sequence[Row]) -> list[FigurePart]:
     losses = FigurePart(
         "Loss",
-        plain_json(_figure(log, _LOSSES, "nats per token")),
+        figure_json(_figure(log, _LOSSES, "nats per token")),
         "Mean over the tokens that are counted. Batches are averaged over neighbouring steps; held-"
         "out text is the end of each text, never learnt from. A repeated row counts where its "
         "piece comes again, and can cost far more or less than text.",
@@ -126,7 +126,7 @@ def _figures(log: Sequence[Row], measured: Sequence[Row]) -> list[FigurePart]:
     )
     repeats = FigurePart(
         "Random tokens, twice",
-        plain_json(_figure(log, _REPEATS, "nats per token")),
+        figure_json(_figure(log, _REPEATS, "nats per token")),
         "Tokens drawn evenly from the vocabulary, and the same once more. What they cost less the "
         "second time is looked up in the first: induction (Olsson et al. 2022).",
         _words("loss of the second time", measured, lambda row: row.repeated_second),
@@ -137,7 +137,7 @@ def _figures(log: Sequence[Row], measured: Sequence[Row]) -> list[FigurePart]:
 def _folded(log: Sequence[Row]) -> list[FigurePart]:
     return [
         FigurePart(
-            name[0].upper() + name[1:], plain_json(_figure(log, lines, name)), caption,
+            name[0].upper() + name[1:], figure_json(_figure(log, lines, name)), caption,
             _words(name, log, lines[0].value),
         )
         for lines, name, caption in (

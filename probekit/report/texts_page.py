@@ -66,12 +66,13 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         densest=DENSEST,
         has_labels=bool(classes),
         names_labels=len(classes) > 2,
-        texts=[_text_part(reading, palette) for reading in readings],
+        texts=[text_part(reading, palette) for reading in readings],
         read_elsewhere=facts.at != "all",
     )
 
 
-def _text_part(reading: TextReading, palette: Palette) -> TextPart:
+def text_part(reading: TextReading, palette: Palette) -> TextPart:
+    """Return a text with its tokens in the colours of a palette."""
     return TextPart(
         reading,
         None if reading.answer is None else palette.paint(reading.answer),

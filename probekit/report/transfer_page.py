@@ -11,9 +11,8 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from probekit.report.compare_page import figure_json
 from probekit.report.maps import LEAST_RANGE
-from probekit.report.parts import FigurePart
+from probekit.report.parts import FigurePart, figure_json
 from probekit.report.style import (
     METRICS,
     SERIES_COLOURS,

@@ -11,8 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from plotly.offline import get_plotlyjs
 
-from probekit.report.compare_page import figure_json
-from probekit.report.parts import FigurePart
+from probekit.report.parts import FigurePart, figure_json
 from probekit.report.style import without_negative_zero
 from probekit.report.template import render
 from probekit.report.weight_figures import (

@@ -23,6 +23,7 @@ from probekit.pipeline.prepare import prepare
 from probekit.pipeline.probing import COLUMNS
 from probekit.pipeline.record import best_site
 from probekit.pipeline.run import run
+from probekit.report.table import chosen_row, only, placed, same_features
 
 YAML = """\
 name: planted
@@ -365,3 +366,29 @@ def test_norms_are_told_per_site(experiment, go, monkeypatch):
     found = residual_norms(model, prepared)[2]
     assert found["first_position_norm"] == pytest.approx(sums[0] / sums[1], rel=1e-4)
     assert found["other_norm"] == pytest.approx(rest[0] / rest[1], rel=1e-4)
+
+
+def test_confusions_directions_and_errors_are_those_of_the_chosen_probe(experiment, go):
+    result = go(experiment())
+    test = only(placed(result.table), target="task", split="test", metric="accuracy")
+    (score,) = same_features(test, chosen_row(result.table))["value"]
+    confusion = pd.read_csv(result.folder / "confusion.csv")
+    right = confusion.loc[confusion["truth"] == confusion["guess"], "n"].sum()
+    assert right / confusion["n"].sum() == pytest.approx(score)
+
+    path = result.folder / "cosines.csv"
+    if path.exists():
+        cosines = pd.read_csv(path)
+        own = cosines["site_a"] == cosines["site_b"]
+        assert np.allclose(cosines.loc[own, "cosine"], 1.0)
+        assert (cosines.loc[~own, "cosine"].abs() <= 1).all()
+
+    path = result.folder / "wrong.json"
+    assert path.exists() == (right < confusion["n"].sum())
+    if path.exists():
+        examples = json.loads(path.read_text())["examples"]
+        ahead = [example["ahead"] for example in examples]
+        assert ahead == sorted(ahead, reverse=True)
+        assert all(example["guess"] != example["label"] for example in examples)
+        assert len({example["group"] for example in examples}) == len(examples)
+    assert {"confusion.csv", "scatter.csv"} <= set(result.record["files"])

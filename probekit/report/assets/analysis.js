@@ -1,4 +1,4 @@
-// What a reader changes on a page of figures: the colouring of a map, the order of a table.
+// What a reader changes on a page of figures: the colouring of a map.
 
 for (const choice of document.querySelectorAll(".choice select")) {
   const plot = choice.closest(".plot");
@@ -9,34 +9,5 @@ for (const choice of document.querySelectorAll(".choice select")) {
     const drawing = plot.querySelector(".drawing");
     const view = data.map((trace, number) => ({ ...trace, ...changes[number] }));
     Plotly.react(drawing, view, drawing.layout);
-  });
-}
-
-/** The number that a cell shows, or NaN; a minus sign is not a hyphen to JavaScript. */
-const number = (cell) => parseFloat(cell.textContent.replace("\u2212", "-").replaceAll(",", ""));
-
-function sort(table, column, descending) {
-  const body = table.tBodies[0];
-  const direction = descending ? -1 : 1;
-  const compare = (a, b) => {
-    const [left, right] = [a.cells[column], b.cells[column]];
-    const difference = number(left) - number(right);
-    if (!Number.isNaN(difference)) return direction * difference;
-    // What has no number stands last, whichever the direction.
-    const absent = Number.isNaN(number(left)) - Number.isNaN(number(right));
-    return absent || direction * left.textContent.localeCompare(right.textContent);
-  };
-  body.append(...[...body.rows].sort(compare));
-}
-
-for (const table of document.querySelectorAll(".sortable")) {
-  const heads = [...table.tHead.rows[0].cells];
-  heads.forEach((head, column) => {
-    head.querySelector("button").addEventListener("click", () => {
-      const descending = head.ariaSort !== "descending";
-      for (const other of heads) other.ariaSort = null;
-      head.ariaSort = descending ? "descending" : "ascending";
-      sort(table, column, descending);
-    });
   });
 }

@@ -8,7 +8,7 @@ const CONFIG = {
   modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
 };
 
-/** The layout values that follow the page's colours. */
+/** The layout values that follow the page's colours, by their path. */
 function colours() {
   const style = getComputedStyle(document.documentElement);
   const value = (name) => style.getPropertyValue(name).trim();
@@ -23,12 +23,20 @@ function colours() {
 
 const drawn = [];
 
+/** Sets values of a layout by their path, so that it is drawn in its colours at once. */
+function paint(layout, values) {
+  for (const [path, value] of Object.entries(values)) {
+    const [name, last] = path.split(".");
+    layout[name] = { ...layout[name], [last]: value };
+  }
+  return layout;
+}
+
 async function draw(plot) {
   const { data, layout } = JSON.parse(plot.querySelector("script").textContent);
   const drawing = plot.querySelector(".drawing");
-  await Plotly.newPlot(drawing, data, layout, CONFIG);
-  await Plotly.relayout(drawing, colours());
   drawn.push(drawing);
+  await Plotly.newPlot(drawing, data, paint(layout, colours()), CONFIG);
 }
 
 const recolour = () => Promise.all(drawn.map((drawing) => Plotly.relayout(drawing, colours())));

@@ -1,0 +1,96 @@
+"""Commands for what is looked at: pages and figures of finished runs, and a server of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from probekit.cli.options import together
+
+
+def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command that takes --figures and --columns; refused at once if they cannot be."""
+
+    @together(
+        click.option("--figures", metavar="png,svg,pdf", help="Also write each figure as files."),
+        click.option(
+            "--columns", type=click.IntRange(1, 2), default=2, show_default=True,
+            help="Of a paper, that --figures are wide.",
+        ),
+    )  # fmt: skip
+    @wraps(function)
+    def with_formats(figures: str | None, **given: Any) -> Any:
+        formats: tuple[str, ...] = ()
+        if figures is not None:
+            from probekit.report.figure_files import check_engine, read_formats
+
+            formats = read_formats(figures)
+            check_engine()
+        return function(formats=formats, **given)
+
+    return with_formats
+
+
+def draw_figures(run_dir: Path, formats: tuple[str, ...], columns: int) -> None:
+    """Write the figures of a run into its folder `figures`, and say where; nothing without any."""
+    if formats:
+        from probekit.report.figure_files import write_figures
+        from probekit.report.page import run_figures
+
+        written = write_figures(run_figures(run_dir), run_dir / "figures", formats, columns)
+        click.echo(f"{len(written)} figures in {run_dir / 'figures'}", err=True)
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Page of several runs.  [default: runs.html]"
+)
+@figure_options
+def report(
+    runs: tuple[Path, ...], out: Path | None, formats: tuple[str, ...], columns: int
+) -> None:
+    """Write report.html anew from the files of a run; of several RUNS, a page that compares."""
+    if len(runs) > 1:
+        _report_runs(runs, out or Path("runs.html"), formats, columns)
+        return
+    if out is not None:
+        raise click.UsageError("--out is for several runs; that of one is its report.html.")
+    from probekit.report.page import write_report
+    from probekit.report.pretraining import write_pretraining_report
+
+    is_training = (runs[0] / "log.csv").is_file()
+    path = (write_pretraining_report if is_training else write_report)(runs[0])
+    draw_figures(runs[0], formats, columns)
+    click.echo(str(path))
+
+
+def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], columns: int) -> None:
+    """Write the page of several runs, and its figures into a folder beside it."""
+    from probekit.pipeline.exports import check_ending
+    from probekit.provenance import write_atomic
+    from probekit.report.figure_files import write_figures
+    from probekit.report.runs_page import load_runs, runs_figures, runs_page
+
+    check_ending(out, (".html",))
+    found = load_runs(runs)
+    write_atomic(out, runs_page(found))
+    if formats:
+        write_figures(runs_figures(found), out.with_suffix("") / "figures", formats, columns)
+    click.echo(str(out))
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default="runs")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Of this machine; 0 for a free one."
+)
+def view(folder: Path, port: int) -> None:
+    """Show the runs of a FOLDER in the browser, while they go on; to this machine alone."""
+    from probekit.cli.view_server import serve
+
+    serve(folder, port, ready=lambda url: click.echo(f"{url}  (Ctrl-C ends it)"))

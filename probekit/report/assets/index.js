@@ -1,0 +1,22 @@
+// Asks the server for the list anew, and takes what has changed.
+
+const SECONDS = 2;
+const list = document.querySelector("#runs");
+const gone = document.querySelector("#gone");
+
+async function refresh() {
+  if (document.hidden) return;
+  try {
+    const answer = await fetch("/", { cache: "no-store" });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const runs = page.querySelector("#runs");
+    gone.hidden = true;
+    // Left alone while nothing changes, so that focus and selection stay.
+    if (runs && runs.innerHTML !== list.innerHTML) list.replaceChildren(...runs.childNodes);
+  } catch (error) {
+    if (!(error instanceof TypeError)) throw error;
+    gone.hidden = false;
+  }
+}
+
+setInterval(refresh, SECONDS * 1000);

@@ -1,0 +1,170 @@
+"""What the page shows of the chosen probe, and only where the run has the numbers."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.errors import DataError
+from probekit.report.chosen_figures import (
+    confusion_matrix,
+    direction_map,
+    neuron_ranking,
+    scatter_plane,
+)
+from probekit.report.page import run_figures, write_report
+from tests.report.conftest import HOSTILE, SITES, row
+
+
+@pytest.fixture
+def confusion():
+    return pd.DataFrame(
+        [("Plur", "Plur", 30), ("Plur", "NA", 10), ("NA", "Plur", 5), ("NA", "NA", 15)],
+        columns=["truth", "guess", "n"],
+    )
+
+
+@pytest.fixture
+def scatter():
+    points = np.random.default_rng(0).normal(size=(2, 40, 2))
+    return pd.concat(
+        pd.DataFrame(
+            {"method": method, "x": plane[:, 0], "y": plane[:, 1], "share_x": 0.3,
+             "share_y": 0.2, "label": ["a", HOSTILE] * 20}
+        )
+        for method, plane in zip(("PCA", "LDA"), points, strict=True)
+    )  # fmt: skip
+
+
+@pytest.fixture
+def wrong():
+    token = {"token": HOSTILE, "label": "Sing", "score": 2.0}
+    example = {
+        "text": HOSTILE, "span": None, "group": "g", "label": "Plur", "guess": "Sing",
+        "ahead": 3.0, "tokens": [token, {**token, "token": " x", "score": -1.0}],
+    }  # fmt: skip
+    return {"classes": ["Plur", "Sing"], "examples": [example]}
+
+
+def test_true_labels_stand_down_and_rows_add_up_to_one(confusion):
+    (trace,) = confusion_matrix(confusion).data
+    figure = confusion_matrix(confusion)
+    assert (
+        list(figure.layout.yaxis.ticktext) == list(figure.layout.xaxis.ticktext) == ["NA", "Plur"]
+    )
+    assert np.array(trace.z).tolist() == [[0.75, 0.25], [0.25, 0.75]]
+    assert "10 of 40" in trace.hovertext[1][0]
+
+
+def test_a_label_without_rows_has_no_shares(confusion):
+    confusion.loc[confusion["truth"] == "NA", "n"] = 0
+    (trace,) = confusion_matrix(confusion).data
+    assert np.isnan(np.array(trace.z, dtype=float)[0]).all()
+
+
+def test_each_label_of_a_plane_has_a_colour_and_a_mark_of_its_own(scatter):
+    figure = scatter_plane(scatter, "PCA")
+    looks = {(trace.marker.color, trace.marker.symbol) for trace in figure.data}
+    assert len(looks) == len(figure.data) == 2
+    assert "30%" in figure.layout.xaxis.title.text
+    with pytest.raises(DataError, match="UMAP"):
+        scatter_plane(scatter, "UMAP")
+
+
+def test_many_labels_share_a_look(scatter):
+    scatter["label"] = [str(n % 25) for n in range(len(scatter))]
+    assert len(scatter_plane(scatter, "LDA").data) == 10
+
+
+def test_directions_stand_in_the_order_of_the_layers():
+    sites = [SITES[2], SITES[0], SITES[-1]]
+    rows = pd.DataFrame(
+        [{"site_a": a, "site_b": b, "cosine": 1.0 if a == b else 0.5} for a in sites for b in sites]
+    )
+    figure = direction_map(rows)
+    assert list(figure.layout.xaxis.ticktext) == ["embed", "1", "final norm"]
+    assert (figure.data[0].zmin, figure.data[0].zmax) == (-1, 1)
+
+
+def test_neurons_are_ranked_by_validation_and_shown_by_test(table):
+    with pytest.raises(DataError, match="single neurons"):
+        neuron_ranking(table)
+    rows = []
+    for n in range(6):
+        site = f"blocks.1.mlp.hook_post[neuron={n}]"
+        rows += [
+            row(site, "task", 0.5 + 0.05 * n, split="validation"),
+            row(site, "task", 0.9 - n / 50),
+        ]
+    (trace, *_) = neuron_ranking(pd.DataFrame(rows)).data
+    assert list(trace.x) == pytest.approx([0.9 - n / 50 for n in reversed(range(6))])
+
+
+def write_chosen(run, confusion, scatter, wrong):
+    confusion.to_csv(run / "confusion.csv", index=False)
+    scatter.to_csv(run / "scatter.csv", index=False)
+    (run / "wrong.json").write_text(json.dumps(wrong))
+    return run
+
+
+def test_the_page_shows_them_where_the_run_has_them(browser, make_run, confusion, scatter, wrong):
+    run = make_run()
+    titles = [part.title for part in run_figures(run)]
+    write_chosen(run, confusion, scatter, wrong)
+    more = [part.title for part in run_figures(run)]
+    assert [t for t in more if t not in titles] == [
+        "What is taken for what", f"{SITES[4 - 1]} by PCA", f"{SITES[4 - 1]} by LDA",
+    ]  # fmt: skip
+    browser.open(write_report(run), width=360)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 360
+    tokens = "[...document.querySelectorAll('.text .token')].map(token => token.textContent)"
+    assert browser.evaluate(tokens)[1] == "␣x"
+    assert "<b>%{x}</b>" in browser.evaluate(tokens)[0]
+    browser.evaluate("document.querySelectorAll('summary').forEach(one => one.click())")
+    browser.settle(1500)
+    assert browser.evaluate(
+        "[...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.main-svg'))"
+    )
+    assert browser.trouble == []
+
+
+def test_a_damaged_file_is_named(make_run, confusion, scatter, wrong):
+    run = write_chosen(make_run(), confusion, scatter, wrong)
+    (run / "wrong.json").write_text('{"classes": 3}')
+    with pytest.raises(DataError, match=r"wrong\.json"):
+        write_report(run)
+
+
+def test_the_table_of_sites_sorts_by_keys_and_is_saved_whole(browser, make_run, tmp_path):
+    run = make_run()
+    browser.open(write_report(run))
+    browser.download_to(tmp_path)
+    first = "document.querySelector('.sortable tbody th code').textContent"
+    heads = "[...document.querySelectorAll('.sortable thead button')]"
+    head = f"{heads}.find(button => button.textContent === 'accuracy')"
+    browser.evaluate(f"{head}.focus()")
+    browser.evaluate("document.activeElement.click()")
+    assert browser.evaluate(first) == "blocks.2.hook_resid_post"
+    browser.evaluate("document.activeElement.click()")
+    assert browser.evaluate(first) == "blocks.0.hook_resid_pre"
+    browser.evaluate("document.querySelector('a.save').click()")
+    browser.settle(800)
+    (saved,) = tmp_path.glob("*.csv")
+    assert saved.read_bytes() == (run / "results.csv").read_bytes()
+    assert browser.trouble == []
+
+
+def test_a_figure_is_drawn_once(browser, make_run):
+    page = write_report(make_run())
+    counted = page.with_name("counted.html")
+    counting = (
+        "<script>window.draws = 0; for (const name of ['newPlot', 'relayout', 'react']) {"
+        "const own = Plotly[name]; Plotly[name] = (...given) => { window.draws += 1;"
+        'return own(...given); }; }</script><script type="module">'
+    )
+    counted.write_text(page.read_text().replace('<script type="module">', counting, 1))
+    browser.open(counted)
+    plots = "[...document.querySelectorAll('.plot')]"
+    open_plots = f"{plots}.filter(plot => !plot.closest('details')).length"
+    assert browser.evaluate("window.draws") == browser.evaluate(open_plots)

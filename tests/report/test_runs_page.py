@@ -1,0 +1,75 @@
+"""Several runs on one page, and the index of a folder of runs."""
+
+import time
+
+import pytest
+
+from probekit.errors import ConfigError, DataError
+from probekit.report.index_page import find_runs, index_page
+from probekit.report.runs_page import load_runs, runs_figures, runs_page
+
+
+@pytest.fixture
+def two(write_run, tmp_path, table, record, hostile):
+    weaker = table.assign(value=table["value"] - 0.1)
+    other = record | {"key": "b", "question": hostile}
+    return [
+        write_run(tmp_path / "plural" / "3f9a0c"),
+        write_run(tmp_path / "plural" / "b", weaker, other),
+    ]
+
+
+def test_each_run_has_a_line_a_ring_and_a_row_of_the_map(two):
+    curve, by_layer = runs_figures(load_runs(two))
+    lines = [t for t in curve.figure["data"] if t["mode"] == "lines+markers"]
+    assert len(lines) == 2
+    rings = [t for t in curve.figure["data"] if t.get("marker", {}).get("symbol") == "circle-open"]
+    assert [ring["y"] for ring in rings] == [[0.941], [pytest.approx(0.841)]]
+    values = by_layer.figure["data"][0]["z"]
+    assert values[0][3] == 0.941
+    assert values[1][3] == pytest.approx(0.841)
+
+
+def test_the_page_fits_every_window_in_silence(browser, two, tmp_path):
+    page = tmp_path / "runs.html"
+    page.write_text(runs_page(load_runs(two)))
+    assert page.read_text() == runs_page(load_runs(two))
+    for width in (1400, 360):
+        browser.open(page, width=width)
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    text = browser.evaluate("document.body.innerText")
+    assert "<b>%{x}</b>" in text
+    assert "0.841 [" in text
+    assert browser.trouble == []
+
+
+def test_runs_that_cannot_stand_together_are_refused(two, write_run, tmp_path, table, record):
+    with pytest.raises(ConfigError, match="twice"):
+        load_runs([two[0], two[0]])
+    numbers = table[table["metric"] == "accuracy"].assign(metric="r2")
+    with pytest.raises(DataError, match="r2"):
+        load_runs([two[0], write_run(tmp_path / "numbers", numbers, record | {"key": "n"})])
+
+
+def test_the_index_names_runs_by_their_state(two, tmp_path, table, record):
+    going = tmp_path / "going" / "1"
+    (going / "sites").mkdir(parents=True)
+    for name in (".started", "sites/a.json", "sites/baselines.json"):
+        (going / name).write_text("{}")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{")
+    page = index_page(tmp_path)
+    assert page.count('class="state finished"') == 2
+    assert "1 sites probed" in page
+    assert 'class="state running"' in page
+    assert 'class="state damaged"' in page
+    assert "<b>%{x}" not in page
+    assert 'class="state quiet"' in index_page(tmp_path, now=time.time() + 1000)
+
+
+def test_links_that_lead_out_of_the_folder_are_left_alone(two, tmp_path):
+    root = tmp_path / "served"
+    root.mkdir()
+    (root / "outside").symlink_to(two[0])
+    assert find_runs(root) == []
+    assert two[0] in find_runs(tmp_path)
