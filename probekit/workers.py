@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 import torch
-from joblib import Parallel, cpu_count, delayed
+from joblib import Parallel, cpu_count, delayed, wrap_non_picklable_objects
 from threadpoolctl import threadpool_limits
 
 from probekit.errors import ConfigError
@@ -63,7 +63,8 @@ def side_by_side(
     yield first
     if at_once > 1 and saved > START_UP:
         run = Parallel(n_jobs=at_once, return_as="generator")
-        alone = partial(_while_alive, os.getpid(), job)
+        # As bytes of their own: joblib's way with arrays wants to know the file of a mapped one.
+        alone = wrap_non_picklable_objects(partial(_while_alive, os.getpid(), job))
         yield from run(delayed(_threaded)(alone, item, n_threads) for item in items[1:])
     else:
         for item in items[1:]:

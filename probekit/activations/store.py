@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +54,10 @@ class ActivationStore(Committed):
         super().__init__(files, spec)
         self.root = root
         self._readers: dict[str, SiteReader] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process maps the files itself.
+        return self.__dict__ | {"_readers": {}}
 
     @classmethod
     def create(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -107,6 +108,10 @@ class FeatureReader:
         self._rows = rows
         self._eps = eps
         self._last: tuple[str, FloatArray] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process reads for itself.
+        return self.__dict__ | {"_last": None}
 
     @classmethod
     def of(

@@ -60,7 +60,8 @@ def test_the_network_has_the_keys_and_defaults_of_the_config():
     keys = {k: f for k, f in Shape.model_fields.items() if k != "position_waves"}
     for key, field in keys.items():
         assert field.is_required() or field.default == own[key], key
-    assert set(own) - set(keys) == {"vocab_size", "layer_norm_epsilon"}
+    of_the_vocabulary = {"vocab_size", "bos_token_id", "eos_token_id"}
+    assert set(own) - set(keys) == {*of_the_vocabulary, "layer_norm_epsilon"}
 
 
 @pytest.mark.parametrize(
