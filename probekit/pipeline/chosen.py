@@ -102,7 +102,7 @@ def find_chosen(
 
 
 def _said(found: Sequence[SiteRows], site: str, position: str, who: Speaker) -> Answers | None:
-    for one in found:
+    for one in (site for site in found if site.rows):
         here = one.rows[0]
         is_here = here["position"] == position and here["site"] is not None
         if is_here and selection(here["site"], here["head"]) == site and who in one.said:

@@ -159,17 +159,16 @@ def written(folder):
 
 def test_ctrl_c_keeps_what_is_done_and_prints_how_to_go_on(folder, environment):
     process = subprocess.Popen(
-        [PROBEKIT, "run", "planted.yaml", "--set", "probe.bootstrap=100000"],
+        [PROBEKIT, "run", "planted.yaml", "--set", "probe.bootstrap=200000"],
         cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 60
     while not list(folder.glob("cache/*/manifest.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "probekit run planted.yaml --set probe.bootstrap=100000" in errors
+    assert "probekit run planted.yaml --set probe.bootstrap=200000" in errors
     assert "Traceback" not in errors
     assert list(folder.glob("cache/*/*/00000.json"))
 
