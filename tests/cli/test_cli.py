@@ -159,7 +159,7 @@ def written(folder):
 
 def test_ctrl_c_keeps_what_is_done_and_prints_how_to_go_on(folder, environment):
     process = subprocess.Popen(
-        [PROBEKIT, "run", "planted.yaml", "--set", "probe.bootstrap=200000"],
+        [PROBEKIT, "run", "planted.yaml", "--set", "probe.bootstrap=100000"],
         cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 60
@@ -168,7 +168,7 @@ def test_ctrl_c_keeps_what_is_done_and_prints_how_to_go_on(folder, environment):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "probekit run planted.yaml --set probe.bootstrap=200000" in errors
+    assert "probekit run planted.yaml --set probe.bootstrap=100000" in errors
     assert "Traceback" not in errors
     assert list(folder.glob("cache/*/*/00000.json"))
 
