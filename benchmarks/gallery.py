@@ -1,38 +1,110 @@
 """Draws docs/gallery: one picture of each kind of figure, from the shipped experiments.
 
-`python -m benchmarks.gallery [EXPERIMENT.yaml ...]`; runs that are finished are not made again.
+`python -m benchmarks.gallery`; runs that are finished are not made again.
 """
 
 from __future__ import annotations
 
-import sys
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from probekit.experiment.loader import load_experiment
 from probekit.pipeline.run import run
-from probekit.report.figure_files import file_names, write_figures
+from probekit.pipeline.transfer import transfer
+from probekit.report.figure_files import write_figures
 from probekit.report.page import run_figures
+from probekit.report.parts import FigurePart
+from probekit.report.transfer_page import place_part
 
 ROOT = Path(__file__).parents[1]
-EXPERIMENTS = ("quickstart.yaml", "previous_token_heads.yaml")
 MOST_BYTES = 2_000_000  # of all pictures together
 
 
-def main(names: tuple[str, ...]) -> None:
+@dataclass(frozen=True)
+class Source:
+    """A run, and which of its figures are taken: those whose title begins so."""
+
+    experiment: str
+    overrides: tuple[str, ...] = ()
+    begins: str = ""
+    said: str = ""  # after the title
+
+
+_PARTS = ("resid_mid", "attn_out", "mlp_out", "mlp.hook_post", "attn.hook_z")
+_QUICK = ("probe.control_draws=1", "probe.permutations=0", "probe.description=false")
+SOURCES = (
+    Source("quickstart.yaml"),
+    Source(
+        "quickstart.yaml",
+        (
+            *_QUICK,
+            "name=gallery_facets",
+            "capture.sites=[{}]".format(
+                ",".join(
+                    f'"blocks.*.{name if "." in name else f"hook_{name}"}"'
+                    for name in ("resid_post", *_PARTS)
+                )
+            ),
+        ),
+        "Accuracy by layer",
+        " and kind of site",
+    ),
+    Source("previous_token_heads.yaml", (*_QUICK, "name=gallery_heads"), "Accuracy by layer and"),
+    Source(
+        "previous_token.yaml",
+        (*_QUICK, "name=gallery_sweep", "tokens.sweep=[-1, 0, 1]"),
+        "Accuracy by layer and position",
+    ),
+)
+
+
+def main() -> None:
     """Write the pictures and say how large they are."""
-    folder, drawn = ROOT / "docs" / "gallery", {}
-    for name in names or EXPERIMENTS:
-        found = run(ROOT / "experiments" / name, out=ROOT / "runs")
-        parts = run_figures(found.folder)
-        for title, part in zip(file_names([part.title for part in parts]), parts, strict=True):
-            drawn.setdefault(title, part)
+    parts = {part.title: part for part in [*_transfer_parts(), *_run_parts()]}
+    folder = ROOT / "docs" / "gallery"
     for path in folder.glob("*.svg"):
         path.unlink()
-    written = write_figures(list(drawn.values()), folder, ["svg"], columns=1)
+    written = write_figures(list(parts.values()), folder, ["svg"], columns=1)
     size = sum(path.stat().st_size for path in written)
     if size > MOST_BYTES:
         raise SystemExit(f"{size:,} bytes of pictures are more than {MOST_BYTES:,}.")
     print(f"{len(written)} pictures, {size:,} bytes, in {folder}")
 
 
+def _run_parts() -> Iterator[FigurePart]:
+    for source in SOURCES:
+        experiment = load_experiment(ROOT / "experiments" / source.experiment, source.overrides)
+        found = run(experiment, out=ROOT / "runs", page=False)
+        for part in run_figures(found.folder):
+            if part.title.startswith(source.begins):
+                yield replace(part, title=f"{part.title}{source.said}")
+
+
+def _transfer_parts() -> Iterator[FigurePart]:
+    """Yield the figures of a transfer between sentences with and without an attractor."""
+    with (ROOT / "data" / "subject_number.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    with TemporaryDirectory() as folder:
+        experiments = []
+        for kind in ("same", "other"):
+            path = Path(folder) / f"{kind}.csv"
+            with path.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, list(rows[0]))
+                writer.writeheader()
+                writer.writerows(row for row in rows if row["attractor"] == kind)
+            overrides = (
+                f"data.root={folder}", f"data.file={path.name}", "data.card=null",
+                f"name=attractor_{kind}", 'capture.sites=["blocks.5.hook_resid_post"]', *_QUICK,
+            )  # fmt: skip
+            quickstart = ROOT / "experiments" / "quickstart.yaml"
+            experiments.append(load_experiment(quickstart, overrides))
+        found = transfer(experiments, out=Path(folder) / "transfer")
+    for part in place_part(found, *found.chosen).figures:
+        yield replace(part, title=f"Transfer: {part.title}")
+
+
 if __name__ == "__main__":
-    main(tuple(sys.argv[1:]))
+    main()

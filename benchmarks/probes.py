@@ -35,8 +35,8 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from probekit.experiment.loader import load_experiment
+from probekit.pipeline.captures import capture_only
 from probekit.pipeline.prepare import prepare
-from probekit.pipeline.run import capture_only
 from probekit.probes.design import Floats
 from probekit.probes.fits import Column, fit_columns
 from probekit.probes.folds import group_folds

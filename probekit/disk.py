@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import secrets
 import stat
@@ -29,6 +30,10 @@ class Disk:
     def make_folder(self, path: Path) -> None:
         """Make one folder; its parent must be there."""
         path.mkdir()
+
+    def is_folder(self, path: Path) -> bool:
+        """Return whether there is a folder."""
+        return path.is_dir()
 
     def create(self, path: Path) -> int:
         """Return the descriptor of a new, empty file; fail if there is one already."""
@@ -51,15 +56,18 @@ class Disk:
         """Let go of a file, and of the lock on it."""
         os.close(descriptor)
 
-    def lock(self, descriptor: int, *, wait: bool) -> bool:
-        """Return whether a file is now locked by us; a kill of the process lets it go."""
+    def lock(self, descriptor: int, *, wait: bool) -> bool | None:
+        """Return whether a file is now locked by us; a kill of the process lets it go.
+
+        None: this file system has no locks.
+        """
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             return False
         except OSError as error:
             if error.errno in _NO_LOCKS:
-                return False
+                return None
             raise
         return True
 
@@ -70,6 +78,14 @@ class Disk:
     def read(self, descriptor: int, size: int, start: int = 0) -> bytes:
         """Return at most `size` bytes of a file."""
         return os.pread(descriptor, size, start)
+
+    def map(self, descriptor: int, size: int) -> mmap.mmap:
+        """Return the first bytes of a file, read when they are looked at."""
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+
+    def size(self, descriptor: int) -> int:
+        """Return how many bytes a file has."""
+        return os.fstat(descriptor).st_size
 
     def write(self, descriptor: int, data: memoryview) -> int:
         """Return how many bytes were appended, which may be fewer than were given."""

@@ -1,8 +1,8 @@
 """Many jobs of one kind side by side, in processes that share the cores.
 
 The first job runs here and tells how long the others will take: processes are started only if that
-is worth the wait for them. Every job computes with as many threads, wherever it runs, as the last
-bits of a number may depend on that.
+is worth their start, and the work goes on here meanwhile. Every job computes with as many threads,
+wherever it runs, as the last bits of a number may depend on that.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
 import torch
-from joblib import Parallel, cpu_count, delayed, wrap_non_picklable_objects
+from joblib import cpu_count, wrap_non_picklable_objects
+from joblib.externals.loky import get_reusable_executor
 from threadpoolctl import threadpool_limits
 
-from probekit.errors import ConfigError
+from probekit.errors import ConfigError, DataError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -44,6 +46,7 @@ def side_by_side(
 
     Raises:
         ConfigError: there are less than 1 workers.
+        DataError: a process was ended from outside, as by the system when memory runs out.
 
     >>> list(side_by_side(abs, [-3, 1, -2]))
     [3, 1, 2]
@@ -57,30 +60,56 @@ def side_by_side(
     at_once = min(wanted, len(items))
     if n_threads is None:
         n_threads = max(1, cores // at_once)
+    here = partial(_threaded, job, n_threads)
     start = time.perf_counter()
-    first = _threaded(job, items[0], n_threads)
-    saved = (time.perf_counter() - start) * (len(items) - 1) * (1 - 1 / at_once)
+    first = here(items[0])
+    alone = (time.perf_counter() - start) * (len(items) - 1)
     yield first
-    if at_once > 1 and saved > START_UP:
-        run = Parallel(n_jobs=at_once, return_as="generator")
-        # As bytes of their own: joblib's way with arrays wants to know the file of a mapped one.
-        alone = wrap_non_picklable_objects(partial(_while_alive, os.getpid(), job))
-        yield from run(delayed(_threaded)(alone, item, n_threads) for item in items[1:])
+    if at_once == 1 or alone < 2 * START_UP:
+        yield from map(here, items[1:])
     else:
-        for item in items[1:]:
-            yield _threaded(job, item, n_threads)
+        yield from _shared_out(here, items[1:], at_once - 1)
 
 
-def _threaded(job: Callable[[Item], Result], item: Item, n_threads: int) -> Result:
+def _shared_out(
+    job: Callable[[Item], Result], items: Sequence[Item], helpers: int
+) -> Iterator[Result]:
+    """Yield results in order; processes take items from the front, this one from the back."""
+    executor = get_reusable_executor(max_workers=helpers)
+    # As bytes of its own, so that what a script or a notebook defines can travel.
+    travelling = wrap_non_picklable_objects(partial(_while_alive, os.getpid(), job))
+    waiting = [executor.submit(travelling, item) for item in items]
+    done: dict[int, Result] = {}
+    try:
+        for number, future in enumerate(list(waiting)):
+            while not future.done() and waiting and waiting[-1].cancel():
+                waiting.pop()
+                done[len(waiting)] = job(items[len(waiting)])
+            yield done.pop(number) if number in done else future.result()
+    except BrokenProcessPool as error:
+        raise DataError(
+            "A worker process was ended from outside. If memory ran out, run fewer with --workers."
+        ) from error
+    except BaseException:
+        executor.shutdown(kill_workers=True)
+        raise
+
+
+def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Result:
     with threads(n_threads):
         return job(item)
 
 
 def _while_alive(parent: int, job: Callable[[Item], Result], item: Item) -> Result:
     """Do a job in a process that ends with its parent, even if that one is killed."""
+    end_with(parent)
+    return job(item)
+
+
+def end_with(parent: int) -> None:
+    """Have this process end with its parent, even if that one is killed."""
     if not any(thread.name == _GUARD for thread in threading.enumerate()):
         threading.Thread(target=_end_with, args=[parent], name=_GUARD, daemon=True).start()
-    return job(item)
 
 
 def _end_with(parent: int) -> None:

@@ -1,6 +1,7 @@
 """Jobs in several processes: their order, their errors, their threads."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ def eager(monkeypatch):
 
 
 def where(item):
+    time.sleep(0.05)
     return item, os.getpid(), torch.get_num_threads()
 
 
@@ -31,16 +33,22 @@ def fails(item):
     return item
 
 
+def killed_elsewhere(item, here):
+    time.sleep(0.2)
+    if os.getpid() != here:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def slept(item, seconds):
     time.sleep(seconds)
     return item, os.getpid()
 
 
-def test_results_come_in_order_from_other_processes_with_their_share_of_threads(eager):
-    found = list(side_by_side(where, range(5)))
-    assert [item for item, _, _ in found] == [0, 1, 2, 3, 4]
-    assert found[0][1] == os.getpid()
-    assert os.getpid() not in {pid for _, pid, _ in found[1:]}
+def test_results_come_in_order_from_here_and_from_others_with_their_share_of_threads(eager):
+    found = list(side_by_side(where, range(200)))
+    assert [item for item, _, _ in found] == list(range(200))
+    assert found[0][1] == found[-1][1] == os.getpid()
+    assert len({pid for _, pid, _ in found}) == 2
     assert {n for _, _, n in found} == {1}
 
 
@@ -67,6 +75,11 @@ def test_an_error_of_a_job_comes_through_as_it_is(eager):
         list(side_by_side(fails, range(4)))
 
 
+def test_a_process_that_is_killed_is_told_with_advice(eager):
+    with pytest.raises(DataError, match="--workers"):
+        list(side_by_side(partial(killed_elsewhere, here=os.getpid()), range(40)))
+
+
 def test_nothing_to_do_and_no_workers():
     assert list(side_by_side(fails, [])) == []
     with pytest.raises(ConfigError, match="workers is 0"):
@@ -90,4 +103,4 @@ def test_a_killed_run_leaves_no_process_behind():
         run.kill()
         # The end of the pipe comes when the last process that holds it has ended.
         assert run.communicate(timeout=50)[0] == b""
-    assert len(pids) == 3
+    assert len(pids) == 2

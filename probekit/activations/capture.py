@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from probekit.activations.batches import make_batches, make_shards
-from probekit.activations.beside import beside
+from probekit.activations.batches import make_batches
 from probekit.activations.derive import derive
 from probekit.activations.files import Place
-from probekit.activations.forward import DTYPES, Part, run_batch
-from probekit.activations.identity import IntArray, batch_tokens, identify
+from probekit.activations.forward import run_batch
+from probekit.activations.identity import IntArray, batch_tokens
 from probekit.activations.layout import FloatArray
 from probekit.activations.store import ActivationStore
-from probekit.activations.writer import ShardWriter
+from probekit.activations.work import Lacking, OnRows, Work, alone, check_storable
 from probekit.data.positions import RowPlan
-from probekit.errors import ConfigError
 from probekit.model.gpt2 import GPT2
-from probekit.model.sites import describe
 from probekit.watcher import SILENT, Watcher
+
+Engine = Callable[[Work, Lacking, OnRows], None]
 
 
 @dataclass(frozen=True)
@@ -72,51 +69,58 @@ def capture(
 
     Raises:
         ConfigError: a site has no pos axis, the dtype is unknown, or the model is in training mode.
+        DataError: the plan reads an example where it has no token.
         StoreError: the store cannot be written, or a value is not finite.
     """
-    check_storable(sites)
-    if dtype not in DTYPES:
-        raise ConfigError(f"Activations are stored as float32 or float16, not {dtype!r}.")
-    if model.training:
-        raise ConfigError(
-            "The model is in training mode, where dropout makes every activation a draw; call "
-            "model.eval() first."
-        )
-    identity = identify(model, tokenizer, tokens, plan, dtype)
-    shards = make_shards(make_batches(tokens, plan, identity.batch_tokens), identity.shard_rows)
-    order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
-    store = ActivationStore.create(root, identity, plan, order)
-    if store.is_sealed and not any(store.missing(site) for site in sites):
+    work = Work.begin(model, tokenizer, tokens, plan, sites, root=root, dtype=dtype)
+    return fill(work, root, step=step, watcher=watcher)
+
+
+def fill(
+    work: Work,
+    root: Place,
+    *,
+    engine: Engine = alone,
+    step: str = "capture",
+    watcher: Watcher = SILENT,
+) -> Captured:
+    """Return what a store holds that now has all rows of its work.
+
+    Args:
+        work: what is to be captured.
+        root: the folder that holds caches, or its URL.
+        engine: computes what is lacking, by default in this process.
+        step: what the watcher hears this work called.
+        watcher: is told of the rows done and of what a user should know.
+
+    Raises:
+        StoreError: the store cannot be written, or a value is not finite.
+    """
+    store = work.store
+    in_all = len(work.shards) * len(work.sites)
+    if store.is_sealed and not any(store.missing(site) for site in work.sites):
         # Nothing to write: a finished cache may lie where nothing can be written.
-        store.verify(sites)
+        store.verify(work.sites)
         watcher.progress(f"{step} (reused)", store.n_rows, store.n_rows)
-        return Captured(store, 0, len(shards) * len(sites), store.digest_of(sites))
+        return Captured(store, 0, in_all, store.digest_of(work.sites))
     with store.locked(watcher.tell):
         store.sweep()
-        store.verify(sites)
-        derive(store, root, sites)
-        missing = {site: set(store.missing(site)) for site in sites}
-        lacking = [[site for site in sites if n in missing[site]] for n in range(len(shards))]
-        done = sum(len(rows) for rows, absent in zip(order, lacking, strict=True) if not absent)
+        store.verify(work.sites)
+        derive(store, root, work.sites)
+        lacking = work.lacking()
+        done = store.n_rows - sum(map(work.n_rows_of, lacking))
         watcher.progress(step, done, store.n_rows)
-        for number, absent in enumerate(lacking):
-            if not absent:
-                continue
-            with store.writing(absent, number) as writers, beside() as do:
-                for batch in shards[number]:
-                    do(_append, writers, run_batch(model, batch, plan, absent, dtype))
-                    done += len(batch.rows)
-                    watcher.progress(step, done, store.n_rows)
+
+        def on_rows(n_rows: int) -> None:
+            nonlocal done
+            done += n_rows
+            watcher.progress(step, done, store.n_rows)
+
+        if lacking:
+            engine(work, lacking, on_rows)
         store.seal()
-    computed = sum(map(len, lacking))
-    reused = len(shards) * len(sites) - computed
-    return Captured(store, computed, reused, store.digest_of(sites))
-
-
-def _append(writers: Mapping[str, ShardWriter], part: Part) -> None:
-    arrays = part.arrays()
-    for site, writer in writers.items():
-        writer.append(arrays[site])
+    computed = sum(map(len, lacking.values()))
+    return Captured(store, computed, in_all - computed, store.digest_of(work.sites))
 
 
 def stream_rows(
@@ -159,18 +163,3 @@ def estimate_seconds(
         run_batch(model, batch, plan, sites, "float32").arrays()
         times.append(time.perf_counter() - start)
     return min(times[1:]) * sum(batch.n_tokens for batch in batches) / batch.n_tokens
-
-
-def check_storable(sites: Iterable[str]) -> None:
-    """Refuse sites whose values do not belong to single positions.
-
-    Raises:
-        ConfigError: a site has no pos axis.
-    """
-    for site in sites:
-        axes = describe(site).axes
-        if "pos" not in axes:
-            raise ConfigError(
-                f"{site} has the axes {' '.join(axes)}: it belongs to pairs of positions and can "
-                "be drawn (`probekit attention`), not stored and probed row by row."
-            )

@@ -47,15 +47,16 @@ class Committed:
     def layout(self) -> Layout:
         """What each row is and where it stands.
 
+        It is digested: a bit of it would give every reader whole rows of other examples.
+
         Raises:
-            DamagedError: its file is lost, or is of another kind.
+            DamagedError: its file is lost, or is not what was written.
         """
+        if not self.layout_is_whole():
+            raise damaged(f"{self.folder}/{ROWS}", "it is lost, or not the layout of these rows")
         kinds = self.spec.sizes.kinds
         ends = np.cumsum([kind.shape[0] for kind in kinds.values()])
-        try:
-            numbers = self.files.array(ROWS, header(kinds), Kind("I64", (int(ends[-1]),)))
-        except MissingError as error:
-            raise damaged(f"{self.folder}/{ROWS}", "it is lost") from error
+        numbers = self.files.array(ROWS, header(kinds), Kind("I64", (int(ends[-1]),)))
         arrays: Any = np.split(np.asarray(numbers), ends[:-1])
         return Layout(dict(zip(kinds, arrays, strict=True)))
 
@@ -77,7 +78,7 @@ class Committed:
     def missing(self, site: str) -> tuple[int, ...]:
         """Return the shards of a site that are not committed, or whose file is not whole."""
         found = self.records(site)
-        return tuple(n for n in range(self.spec.sizes.shards) if n not in found)
+        return tuple(n for n in range(len(self.shards)) if n not in found)
 
     def records(self, site: str) -> dict[int, ShardRecord]:
         """Return what commits the shards of a site, of those whose file is there in its size.
@@ -86,7 +87,7 @@ class Committed:
             StoreError: a newer release wrote one, or one cannot be read.
         """
         sizes = self.files.sizes(site)
-        names = {record_name(site, shard): shard for shard in range(self.spec.sizes.shards)}
+        names = {record_name(site, shard): shard for shard in range(len(self.shards))}
         found = {}
         for name, data in self.files.read_all(name for name in names if name in sizes).items():
             with contextlib.suppress(DamagedError):
@@ -94,6 +95,17 @@ class Committed:
                 if sizes.get(record.file) == record.size:
                     found[names[name]] = record
         return found
+
+    def lacking(self, sites: Sequence[str], shard: int) -> list[str]:
+        """Return those of the sites that lack one shard; no other shard is looked at."""
+        names = {record_name(site, shard): site for site in sites}
+        there = set()
+        for name, data in self.files.read_all(names).items():
+            with contextlib.suppress(DamagedError):
+                record = self.read_record(names[name], shard, data)
+                if self.files.size(record.file) == record.size:
+                    there.add(record.site)
+        return [site for site in sites if site not in there]
 
     def read_record(self, site: str, shard: int, data: bytes) -> ShardRecord:
         """Return the record that stands in the file of a shard.
@@ -104,8 +116,15 @@ class Committed:
         """
         path = f"{self.folder}/{record_name(site, shard)}"
         record = ShardRecord.unpack(data, path)
-        mine = (self.identity.key, site, shard, len(self.shards[shard]))
-        if (record.store, record.site, record.shard, record.shape[0]) != mine:
+        mine = (
+            self.identity.key,
+            site,
+            shard,
+            len(self.shards[shard]),
+            self.identity.code_of_dtype,
+        )
+        its = (record.store, record.site, record.shard, record.shape[0], record.dtype)
+        if its != mine:
             raise DamagedError(f"{path} is the record of another shard.")
         return record
 
@@ -123,7 +142,12 @@ class Committed:
 
     def due_manifest(self) -> Manifest:
         """Return the manifest that the records ask for."""
-        return Manifest.of(self.spec, {site: self._digests(site) for site in self.sites})
+        found = {site: self.records(site) for site in self.files.folders()}
+        n_shards = len(self.shards)
+        return Manifest.of(
+            self.spec,
+            {site: _digests(each) for site, each in found.items() if len(each) == n_shards},
+        )
 
     def manifest(self) -> Manifest | None:
         """Return the manifest, None if the store was never sealed.
@@ -137,11 +161,7 @@ class Committed:
 
     def digest_of(self, sites: Sequence[str]) -> str:
         """Return one digest over the identity and the rows of finished sites, in any order."""
-        return Manifest.of(self.spec, {site: self._digests(site) for site in sites}).root
-
-    def _digests(self, site: str) -> list[str]:
-        records = self.records(site)
-        return [records[shard].digest for shard in range(self.spec.sizes.shards)]
+        return Manifest.of(self.spec, {site: _digests(self.records(site)) for site in sites}).root
 
     def verify(self, sites: Sequence[str] | None = None) -> None:
         """Digest the rows' layout and every committed shard of the given sites, or of all.
@@ -150,8 +170,9 @@ class Committed:
             DamagedError: the message names each file whose bytes are not those committed.
         """
         bad = [] if self.layout_is_whole() else [ROWS]
-        for site in self.files.folders() if sites is None else sites:
-            bad += [r.file for r in self.records(site).values() if not is_whole(self.files, r)]
+        if not bad:  # else no record can be told from that of other rows
+            for site in self.files.folders() if sites is None else sites:
+                bad += [r.file for r in self.records(site).values() if not is_whole(self.files, r)]
         if bad:
             raise DamagedError(
                 f"{len(bad)} files are not what was written: "
@@ -161,7 +182,14 @@ class Committed:
 
     def layout_is_whole(self) -> bool:
         """Return whether the bytes of the layout are those that the spec commits."""
+        sizes = self.spec.sizes
+        if self.files.sizes().get(ROWS) != sizes.size:
+            return False
         try:
-            return digest(self.files.chunks(ROWS)) == self.spec.sizes.digest
+            return digest(self.files.chunks(ROWS)) == sizes.digest
         except (MissingError, DamagedError):
             return False
+
+
+def _digests(records: dict[int, ShardRecord]) -> list[str]:
+    return [records[shard].digest for shard in sorted(records)]

@@ -41,14 +41,20 @@ def copy_cache(
             here.adopt(record, there.files.chunks(record.file))
         watcher.progress("copy", len(lacking), len(lacking))
         here.seal()
-    if pin is not None and here.digest_of(list(there.sites)) != pin:
+    if pin is not None and here.digest_of(_sites(there)) != pin:
         raise StoreError(f"{here.folder} holds other rows of the same kind; its root is not {pin}.")
     return here, len(lacking)
 
 
 def _lacking(there: ActivationStore, here: ActivationStore) -> Iterator[ShardRecord]:
-    for site in there.files.folders():
+    for site in _sites(there):
         records, have = there.records(site), here.records(site)
         if there.root is not None:
             there.require_sealed(site, records)
         yield from (record for shard, record in records.items() if shard not in have)
+
+
+def _sites(there: ActivationStore) -> list[str]:
+    """Return the sites to copy: all that are begun, or of a pinned cache those that it seals."""
+    manifest = None if there.root is None else there.manifest()
+    return there.files.folders() if manifest is None else list(manifest.sites)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ import numpy as np
 
 from probekit.activations.layout import FloatArray
 from probekit.activations.store import ActivationStore
-from probekit.disk import Disk, Draft
+from probekit.disk import Disk, Draft, told
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.provenance import pretty_json, write_atomic
 
@@ -52,7 +53,7 @@ def export(
             f"{format} needs {chosen.package}. Install probekit[{format}], or export npy."
         )
     finished = store.sites
-    names = list(finished) if sites is None else list(sites)
+    names = list(finished) if sites is None else list(dict.fromkeys(sites))
     if not names:
         raise ConfigError(f"{store.folder} has no finished site to export.")
     for site in names:
@@ -64,9 +65,11 @@ def export(
     for path in paths:
         if path.exists():
             raise ConfigError(f"{path} is there already. Remove it, or give another folder.")
-    folder.mkdir(parents=True, exist_ok=True)
+    with told("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for site, path in zip(names, paths, strict=True):
-        chosen.write(path, store, site)
+        with told("write", path):
+            chosen.write(path, store, site)
     write_atomic(folder / "rows.csv", _rows_csv(store))
     facts = {
         "root": store.digest_of(names),
@@ -127,15 +130,16 @@ def _write_parquet(path: Path, store: ActivationStore, site: str) -> None:
 def _write_zarr(path: Path, store: ActivationStore, site: str) -> None:
     import zarr
 
-    array = None
+    array, draft = None, path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     for number, values in enumerate(_parts(store, site)):
         if array is None:
             array = zarr.create_array(
-                str(path), shape=(store.n_rows, *values.shape[1:]), dtype=values.dtype,
+                str(draft), shape=(store.n_rows, *values.shape[1:]), dtype=values.dtype,
                 chunks=values.shape, attributes={"site": site},
             )  # fmt: skip
         start = number * _ROWS_AT_ONCE
         array[start : start + len(values)] = values
+    draft.rename(path)  # half of it would read as a whole one with zeros
 
 
 def _rows_csv(store: ActivationStore) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import re
 import stat
@@ -31,6 +32,10 @@ class Files(Protocol):
     @property
     def place(self) -> Place:
         """The folder or URL."""
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether arrays are read when they are looked at, so that keeping one costs no memory."""
 
     @property
     def is_exclusive(self) -> bool:
@@ -63,6 +68,9 @@ class Files(Protocol):
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return the size of every file right in a folder."""
 
+    def size(self, name: str) -> int | None:
+        """Return the size of a file, None if there is none."""
+
     def folders(self) -> list[str]:
         """Return the names of the folders in the cache's own."""
 
@@ -71,6 +79,12 @@ class Files(Protocol):
 
     def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
         """Return whether a file was removed; False, if its writer is alive or it is in use."""
+
+    def claim(self, name: str) -> contextlib.AbstractContextManager[bool]:
+        """Hold a file that only one can hold; False, if another one does. It goes with its holder.
+
+        `remove_abandoned` tells whether the holder is dead, as far as that can be known.
+        """
 
     def remove_folder(self, folder: str = "") -> bool:
         """Return whether a folder is gone; False, if something stands in it."""
@@ -122,7 +136,7 @@ class LocalFiles:
         with told("write", path):
             for each in reversed(made):
                 with contextlib.suppress(FileExistsError, PermissionError):
-                    if folder or not each.is_dir():
+                    if folder or not self.disk.is_folder(each):
                         self.disk.make_folder(each)
                 # Also if it was there: who made it may have been killed just then.
                 with contextlib.suppress(PermissionError):
@@ -177,15 +191,9 @@ class LocalFiles:
         if not self.is_mapped:
             return parse_array(self.read(name), header, kind, self._path(name))
         with self._opened(name) as descriptor:
-            if self.disk.read(descriptor, len(header)) != header:
-                raise damaged(self._path(name), "it begins with another header")
-            if os.fstat(descriptor).st_size != len(header) + kind.size:
-                raise damaged(self._path(name), "it has another size")
-            with open(descriptor, "rb", closefd=False) as file:
-                mapped: FloatArray = np.memmap(
-                    file, DTYPES[kind.dtype], mode="r", offset=len(header), shape=kind.shape
-                )
-                return mapped
+            size = self.disk.size(descriptor)
+            content = self.disk.map(descriptor, size) if size else b""
+            return parse_array(content, header, kind, self._path(name))
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[int]:
@@ -212,6 +220,12 @@ class LocalFiles:
             for name, found in self._list(folder).items()
             if stat.S_ISREG(found.st_mode) and not name.startswith(".")
         }
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a file, None if there is none."""
+        with contextlib.suppress(MissingError), self._opened(name) as descriptor:
+            return self.disk.size(descriptor)
+        return None
 
     def folders(self) -> list[str]:
         """Return the names of the folders in the cache's own."""
@@ -241,12 +255,28 @@ class LocalFiles:
         with told("remove", path), contextlib.suppress(FileNotFoundError):
             descriptor = self.disk.open(path)
             try:
-                if self.disk.lock(descriptor, wait=False) and not is_in_use():
+                is_left = self.disk.lock(descriptor, wait=False) and not is_in_use()
+                # A writer of the same rows may have put its file in place of this one.
+                if is_left and self.disk.is_named(descriptor):
                     self.disk.remove(path)
                     return True
             finally:
                 self.disk.close(descriptor)
         return False
+
+    @contextlib.contextmanager
+    def claim(self, name: str) -> Iterator[bool]:
+        """Hold a file that only one can hold; False, if another one does. It goes with its holder.
+
+        It stays locked meanwhile: the file of a killed holder is known by its being free.
+        """
+        with self.draft(name) as draft:
+            is_ours = draft.link(self._path(name))
+            try:
+                yield is_ours
+            finally:
+                if is_ours:
+                    self.remove(name)
 
     def remove_folder(self, folder: str = "") -> bool:
         """Return whether a folder is gone; False, if something stands in it."""
@@ -289,6 +319,8 @@ class LocalFiles:
     def lock(self, tell: Callable[[str], None] | None, *, name: str = LOCK) -> Iterator[None]:
         """Hold the cache for one writer; a second one waits and is told so, or is refused.
 
+        Where the file system has no locks, nobody is held up.
+
         Args:
             tell: hears that there is another one; None: that is an error.
             name: of the file that stands for what is held.
@@ -296,11 +328,11 @@ class LocalFiles:
         Raises:
             StoreError: the folder cannot be written, or another run is writing it.
         """
-        with told("write", self.place):
+        with told("write", self._path(name)):
             descriptor = self.disk.open_lock(self._path(name))
         try:
             with told("write", self.place):
-                if not self.disk.lock(descriptor, wait=False):
+                if self.disk.lock(descriptor, wait=False) is False:
                     if tell is None:
                         raise StoreError(f"Another run is writing {self.place}. Wait, or stop it.")
                     tell(
@@ -331,13 +363,13 @@ def checked(name: str) -> PurePosixPath:
     return path
 
 
-def parse_array(content: bytes, header: bytes, kind: Kind, path: Place) -> FloatArray:
-    """Return the numbers of the bytes of a file; `path` is what a message calls it.
+def parse_array(content: bytes | mmap.mmap, header: bytes, kind: Kind, path: Place) -> FloatArray:
+    """Return the numbers of the bytes of a file, not copied; `path` is what a message calls it.
 
     Raises:
         DamagedError: it is of another kind.
     """
-    if not content.startswith(header) or len(content) != len(header) + kind.size:
+    if content[: len(header)] != header or len(content) != len(header) + kind.size:
         raise damaged(path, "it has another size, or begins with another header")
     values = np.frombuffer(content, DTYPES[kind.dtype], offset=len(header))
     return values.reshape(kind.shape)

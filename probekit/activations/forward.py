@@ -71,7 +71,9 @@ def run_batch(model: GPT2, batch: Batch, plan: RowPlan, sites: Sequence[str], dt
         values[site] = rows.to(DTYPES[dtype]).to("cpu", non_blocking=True) if is_cuda else rows
         return value
 
-    model(ids, mask, keep, sites, logits=False, at=at)
+    # A caller's autocast would round the products, and the identity of the rows not tell of it.
+    with torch.autocast(device.type, enabled=False):
+        model(ids, mask, keep, sites, logits=False, at=at)
     arrival = torch.cuda.current_stream(device).record_event() if is_cuda else None
     return Part(batch.rows, values, dtype, arrival)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from probekit.activations.layout import Sizes
+from probekit.activations.layout import CODES, Sizes
 from probekit.activations.sealed import FORMAT, seal, unseal
 from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError, StoreMismatchError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and looking after caches nee
 # How sequences are put together for the forward pass changes the last bits of a row, and thereby
 # belongs to the identity.
 SHARD_ROWS = 4096
+DTYPES = ("float32", "float16")  # of the numbers on disk
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # a GPU wants more at once, a CPU what its caches hold
 
 IntArray = npt.NDArray[np.int64]
@@ -43,7 +44,7 @@ class Identity:
             which are in the digest, are the mask.
         rows: digest of which positions make each row.
         dtype: the numbers on disk.
-        compute: dtype of the forward pass.
+        compute: dtype of the forward pass, and how its products are rounded if torch was told to.
         device: class of device of the forward pass.
         torch: release of torch, without its patch number.
         code: digest of the code that computes the rows, comments apart.
@@ -74,6 +75,11 @@ class Identity:
         """The name of the cache's folder: the head of the digest of all fields."""
         return digest_json(self.to_json())[:24]
 
+    @property
+    def code_of_dtype(self) -> str:
+        """The dtype of the numbers on disk, in the words of safetensors."""
+        return CODES[np.dtype(self.dtype)]
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a plain dictionary."""
         return asdict(self)
@@ -100,9 +106,14 @@ class Spec:
         """
         content = unseal(data, path)
         try:
-            return cls(Identity(**content["identity"]), Sizes(**content["rows"]))
+            spec = cls(Identity(**content["identity"]), Sizes(**content["rows"]))
         except (TypeError, KeyError) as error:
             raise DamagedError(f"{path} does not say what a cache holds: {error}.") from error
+        if not (_is_typed(spec.identity) and _is_typed(spec.sizes)) or (
+            spec.identity.dtype not in DTYPES
+        ):
+            raise DamagedError(f"{path} does not say what a cache holds: {content}.")
+        return spec
 
     def require(self, expected: Spec | Identity, place: Path | str) -> None:
         """Refuse to be what lies at a place where something else is expected.
@@ -125,6 +136,12 @@ class Spec:
             raise StoreMismatchError(
                 f"{place} holds the activations of something else:\n  " + "\n  ".join(differing)
             )
+
+
+def _is_typed(value: Identity | Sizes) -> bool:
+    """Whether the fields are what they should be: a stranger may have sealed anything."""
+    kinds = {"str": str, "int": int, "dict[str, Any]": dict}
+    return all(type(getattr(value, each.name)) is kinds[str(each.type)] for each in fields(value))
 
 
 def identify(
@@ -154,11 +171,12 @@ def identify(
             for part in (str(len(array)).encode() + b";", np.asarray(array, np.int64).tobytes())
         ),
         dtype=dtype,
-        compute=str(parameter.dtype).removeprefix("torch."),
+        compute=_compute(parameter),
         device=parameter.device.type,
         torch=".".join(version("torch").split(".")[:2]),
         code=digest_code(
             "probekit.model.gpt2",
+            "probekit.model.linear",
             "probekit.products",
             "probekit.model.taps",
             "probekit.model.tokenizer",
@@ -170,6 +188,15 @@ def identify(
         shard_rows=SHARD_ROWS,
         batch_tokens=batch_tokens(parameter.device),
     )
+
+
+def _compute(parameter: torch.Tensor) -> str:
+    import torch
+
+    backend = torch.backends.cuda if parameter.is_cuda else torch.backends.mkldnn
+    precision = backend.matmul.fp32_precision  # tf32 or bf16, where that was allowed
+    name = str(parameter.dtype).removeprefix("torch.")
+    return name if precision in ("none", "ieee") else f"{name}, products in {precision}"
 
 
 def batch_tokens(device: torch.device) -> int:

@@ -17,6 +17,8 @@ from probekit.activations.records import ShardRecord
 from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, nearest
 
+JOB = ".job.json"  # the ending of what workers are told, while they are at it
+CLAIM = ".claim"  # the ending of what says that one of them is at a shard
 _RECORD = re.compile(r"\d{5,}\.json")
 _ROWS_FILE = re.compile(r"\d{5,}\.[0-9a-f]{16}\.safetensors")
 _DAY = 86_400  # seconds
@@ -63,8 +65,20 @@ def caches_in(root: Place) -> list[Place]:
 
 
 def is_cache(files: Files) -> bool:
-    """Return whether files are those of a cache; it may be damaged."""
-    return SPEC in files.sizes()
+    """Return whether files are those of a cache; one of them may be damaged.
+
+    Others call files spec.json, too: what has not our other file must have a spec that we can read.
+    """
+    there = files.sizes()
+    return SPEC in there and (ROWS in there or _opens(files))
+
+
+def _opens(files: Files) -> bool:
+    try:
+        ActivationStore.open(files)
+    except (StoreError, MissingError):
+        return False
+    return True
 
 
 def find_cache(name: str, root: Place) -> Place:
@@ -197,6 +211,9 @@ def collect_garbage(place: Place) -> dict[str, int]:
     files = files_at(place)
     store = ActivationStore.open(files)
     gone = files.sweep()
+    for name, size in files.sizes().items():
+        if name.endswith(CLAIM) and files.remove_abandoned(name):
+            gone[name] = size
     for site in files.folders():
         for name, size in files.sizes(site).items():
             is_rows = _ROWS_FILE.fullmatch(name.rpartition("/")[2])
@@ -223,7 +240,7 @@ def remove_cache(place: Place) -> list[str]:
     """
     files = files_at(place)
     if not is_cache(files):
-        raise MissingError(f"{place} is not a cache (it has no {SPEC}); nothing was removed.")
+        raise MissingError(f"{place} is not a cache; nothing was removed.")
     with files.lock(None):
         files.sweep()
         files.remove(MANIFEST)
@@ -235,6 +252,9 @@ def remove_cache(place: Place) -> list[str]:
                     if pattern.fullmatch(name.rpartition("/")[2]):
                         files.remove(name)
         left = [folder for folder in folders if not files.remove_folder(folder)]
+        for name in files.sizes():
+            if name.endswith((JOB, CLAIM)):
+                files.remove(name)
         files.remove(ROWS)
         files.remove(SPEC)
         for lock in (LOCK, f"{LOCK}.mend"):

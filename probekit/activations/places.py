@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -26,7 +27,11 @@ def as_place(text: str) -> Place:
     >>> as_place("memory://caches/")
     'memory://caches'
     """
-    return text.rstrip("/") if is_url(text) else Path(text).expanduser()
+    if is_url(text):
+        return text.rstrip("/")
+    with contextlib.suppress(RuntimeError):  # of a user who is not known here
+        return Path(text).expanduser()
+    return Path(text)
 
 
 def join(root: Place, name: str) -> Place:

@@ -27,6 +27,13 @@ class SiteReader:
     def __init__(
         self, files: Files, layout: Layout, records: Mapping[int, ShardRecord], *, is_trusted: bool
     ) -> None:
+        shapes = {record.shape[1:] for record in records.values()}
+        if len(shapes) > 1:
+            site = next(iter(records.values())).site
+            raise DamagedError(
+                f"The shards of {files.place}/{site} have rows of the shapes {sorted(shapes)}, "
+                "which no capture makes. Remove that folder, and run the capture again."
+            )
         self._files = files
         self._layout = layout
         self._records = records
@@ -75,9 +82,9 @@ class SiteReader:
                 values = self._files.array(record.file, record.header, record.kind)
             except MissingError as error:
                 raise damaged(path, "it is lost") from error
-            if not isinstance(values, np.memmap):
+            if not self._files.is_mapped:
                 return values  # read in full: to keep it would keep the site in memory
-            self._shards[number] = values.view(np.ndarray)  # rows of a plain array come faster
+            self._shards[number] = values
         return self._shards[number]
 
 
@@ -98,13 +105,16 @@ def row_numbers(rows: IntArray | Sequence[int], n_rows: int) -> IntArray:
     >>> row_numbers([2, 0], 3)
     array([2, 0])
     """
-    wanted = np.asarray(rows)
+    try:
+        wanted = np.asarray(rows)
+    except ValueError:  # lists of several lengths
+        wanted = np.asarray(rows, dtype=object)
     if not wanted.size:
         return np.empty(0, dtype=np.int64)
     in_range = wanted.dtype.kind in "iu" and 0 <= wanted.min() <= wanted.max() < n_rows
     if wanted.ndim != 1 or not in_range:
         raise ConfigError(
             f"rows must be numbers from 0 to {n_rows - 1}, shape (n,), not {wanted.dtype} "
-            f"of shape {wanted.shape} from {wanted.min()} to {wanted.max()}."
+            f"of shape {wanted.shape}: {np.array2string(wanted, threshold=10)}."
         )
     return wanted.astype(np.int64)

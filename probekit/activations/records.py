@@ -92,8 +92,8 @@ class ShardRecord:
     def _is_sound(self) -> bool:
         """Whether a stranger's record can be followed: its digest becomes part of a path."""
         sizes = bool(self.shape) and all(type(n) is int and n > 0 for n in self.shape)
-        is_digest = re.fullmatch("[0-9a-f]{64}", str(self.digest)) is not None
-        return sizes and is_digest and self.dtype in ("F32", "F16")
+        is_digest = isinstance(self.digest, str) and re.fullmatch("[0-9a-f]{64}", self.digest)
+        return sizes and bool(is_digest) and self.dtype in ("F32", "F16")
 
 
 def stem(site: str, shard: int) -> str:

@@ -39,6 +39,8 @@ class ObjectFiles:
         StoreError: what reaches such a URL is not installed, or cannot be reached.
     """
 
+    is_mapped = False
+
     def __init__(self, url: str) -> None:
         self.place = url
         try:
@@ -156,6 +158,13 @@ class ObjectFiles:
             if entry["type"] == "file" and not name.startswith(".")
         }
 
+    def size(self, name: str) -> int | None:
+        """Return the size of an object, None if there is none."""
+        self._system.invalidate_cache()
+        with self._told("read", name), contextlib.suppress(FileNotFoundError):
+            return int(self._system.info(self._key(name))["size"])
+        return None
+
     def folders(self) -> list[str]:
         """Return the names of the folders in the cache's own."""
         return sorted(n for n, entry in self._list("").items() if entry["type"] == "directory")
@@ -183,6 +192,19 @@ class ObjectFiles:
             return False
         self.remove(name)
         return True
+
+    @contextlib.contextmanager
+    def claim(self, name: str) -> Iterator[bool]:
+        """Hold an object that only one can hold; False, if another one does.
+
+        It goes with its holder, unless that one is killed.
+        """
+        is_ours = self.create(name, b"")
+        try:
+            yield is_ours
+        finally:
+            if is_ours:
+                self.remove(name)
 
     def remove_folder(self, folder: str = "") -> bool:
         """Return whether a folder is gone, which it is with its last object."""

@@ -169,6 +169,7 @@ class ActivationStore(Committed):
                 writers[site] = ShardWriter(
                     self.files, draft,
                     key=self.identity.key, site=site, shard=shard, rows=self.shards[shard],
+                    dtype=self.identity.dtype,
                 )  # fmt: skip
             yield writers
             # A disk that is waited for at many files at once is waited for hardly longer.

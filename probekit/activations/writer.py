@@ -21,17 +21,20 @@ class ShardWriter:
         site: full name of the site.
         shard: number of the shard.
         rows: numbers of its rows, in the order in which they come.
+        dtype: of all rows of the store.
     """
 
     def __init__(
-        self, files: Files, draft: Draft, *, key: str, site: str, shard: int, rows: IntArray
-    ) -> None:
+        self, files: Files, draft: Draft, *,
+        key: str, site: str, shard: int, rows: IntArray, dtype: str,
+    ) -> None:  # fmt: skip
         self._files = files
         self._draft = draft
         self._key = key
         self._site = site
         self._shard = shard
         self._rows = rows
+        self._dtype = dtype
         self._kind: Kind | None = None
         self._done = 0
 
@@ -44,8 +47,8 @@ class ShardWriter:
         """
         if not len(values):
             return
-        if values.dtype not in (np.float32, np.float16):
-            raise ConfigError(f"Rows are stored as float32 or float16, not {values.dtype}.")
+        if values.dtype != np.dtype(self._dtype):
+            raise ConfigError(f"The rows of this store are {self._dtype}, not {values.dtype}.")
         kind = Kind(CODES[values.dtype], (len(self._rows), *values.shape[1:]))
         if self._kind not in (None, kind) or self._done + len(values) > len(self._rows):
             raise ConfigError(

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.cli.options import Function, PlaceType, cache_option, capture_options
+from probekit.cli.captures import capture
+from probekit.cli.options import Function, PlaceType, cache_option
+from probekit.cli.plans import plan
 
 if TYPE_CHECKING:
     from probekit.activations.files import Place
@@ -36,35 +38,8 @@ def cache() -> None:
     """
 
 
-@cache.command()
-@capture_options
-def capture(file: Path, overrides: tuple[str, ...], cache_root: Place | None, device: str) -> None:
-    """Only capture the activations of an experiment."""
-    from probekit.cli.terminal import watching
-    from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.run import capture_only
-
-    _require_file(file)
-    with watching() as watcher:
-        captured = capture_only(
-            load_experiment(file, overrides),
-            cache_root=cache_root, device=device, watcher=watcher,
-        )  # fmt: skip
-    for target, part in captured.items():
-        click.echo(
-            f"{target}: {part.store.n_rows} rows, {part.computed} shards computed, "
-            f"{part.reused} reused, digest {part.root[:16]}, {part.store.folder}"
-        )
-
-
-def _require_file(file: Path) -> None:
-    """Offer the commands to whoever mistyped one."""
-    if not file.suffix and not file.exists():
-        from probekit.errors import nearest
-
-        raise click.UsageError(
-            f"There is no file {file}, and no such command. {nearest(str(file), cache.commands)}"
-        )
+cache.add_command(capture)
+cache.add_command(plan)
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -113,7 +88,7 @@ def list_caches(cache_root: Place | None, as_json: bool) -> None:
     for summary in summaries:
         click.echo(_line(summary))
     total = sum(summary.bytes for summary in summaries)
-    click.echo(f"{len(summaries)} caches, {_size(total)}, in {root}", err=bool(summaries))
+    click.echo(f"{len(summaries)} caches, {size_in_words(total)}, in {root}", err=bool(summaries))
 
 
 @cache.command()
@@ -133,7 +108,9 @@ def show(place: Place, as_json: bool) -> None:
         _print_json(asdict(summary) | {"identity": identity})
         return
     click.echo(f"{summary.place}\n{summary.what}")
-    click.echo(f"{_size(summary.bytes)}, {_age(summary.age)}, root {summary.root or 'not sealed'}")
+    click.echo(
+        f"{size_in_words(summary.bytes)}, {_age(summary.age)}, root {summary.root or 'not sealed'}"
+    )
     for site, n_rows in summary.sites.items():
         partly = "" if n_rows == summary.rows else f" ({n_rows / summary.rows:.0%})"
         click.echo(f"  {site}: {n_rows:,} rows{partly}")
@@ -147,17 +124,19 @@ def verify(places: Sequence[Place], as_json: bool) -> None:
     """Digest every byte of caches, or of all, and name the files that are not what was written."""
     from probekit.activations.maintenance import find_damage
     from probekit.activations.store import ActivationStore
-    from probekit.errors import DamagedError
+    from probekit.errors import StoreError
 
     found: dict[str, list[dict[str, str]]] = {}
     for place in places:
         try:
-            damages = find_damage(ActivationStore.open(place))
-            found[str(place)] = [damage._asdict() for damage in damages]
-        except DamagedError as error:
+            store = ActivationStore.open(place)
+            found[str(place)] = [damage._asdict() for damage in find_damage(store)]
+            missing = sum(len(store.missing(site)) for site in store.files.folders())
+        except StoreError as error:  # the others are looked at all the same
             found[str(place)] = [{"file": "", "why": str(error)}]
         if not as_json and not found[str(place)]:
-            click.echo(f"{place}: whole")
+            told = f"nothing damaged; shards not there yet: {missing}" if missing else "whole"
+            click.echo(f"{place}: {told}")
     bad = [f"{place}/{d['file']}: {d['why']}" for place, all_of in found.items() for d in all_of]
     if as_json:
         _print_json(found)
@@ -178,7 +157,7 @@ def repair(place: Place, as_json: bool) -> None:
     for damage in damages:
         click.echo(f"{damage.file}: {damage.why}")
     again = "; run the capture again" if damages else ""
-    click.echo(f"{len(damages)} damaged files were taken away{again}", err=True)
+    click.echo(f"damaged files taken away: {len(damages)}{again}", err=True)
 
 
 @cache.command()
@@ -233,8 +212,8 @@ def gc(places: Sequence[Place], as_json: bool, older_than: float | None, dry_run
         _print_json(gone)
         return
     for name, size in gone.items():
-        click.echo(f"{'would remove' if dry_run else 'removed'} {name}, {_size(size)}")
-    click.echo(f"{_size(sum(gone.values()))} in all", err=True)
+        click.echo(f"{'would remove' if dry_run else 'removed'} {name}, {size_in_words(size)}")
+    click.echo(f"{size_in_words(sum(gone.values()))} in all", err=True)
 
 
 @cache.command()
@@ -300,13 +279,13 @@ def _finish_with(bad: Sequence[str], as_json: bool, told: Any) -> None:
 
 def _line(summary: Summary) -> str:
     state = summary.problem or summary.what
-    return f"{summary.key}  {_size(summary.bytes):>9}  {_age(summary.age):>12}  {state}"
+    return f"{summary.key}  {size_in_words(summary.bytes):>9}  {_age(summary.age):>12}  {state}"
 
 
-def _size(n_bytes: float) -> str:
+def size_in_words(n_bytes: float) -> str:
     """Return a size as people read it.
 
-    >>> _size(999), _size(25_300_000)
+    >>> size_in_words(999), size_in_words(25_300_000)
     ('999 B', '25.3 MB')
     """
     for unit in ("B", "kB", "MB", "GB"):

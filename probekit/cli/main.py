@@ -17,6 +17,7 @@ import click
 
 from probekit.cli.attention import attention
 from probekit.cli.caches import cache
+from probekit.cli.captures import worker
 from probekit.cli.generation import generate
 from probekit.cli.options import (
     cache_option,
@@ -293,5 +294,6 @@ def sites(model: str) -> None:
 
 for _command in (
     attention, attribution, cache, generate, heads, lens, params, pretrain, report, view, weights,
+    worker,
 ):  # fmt: skip
     cli.add_command(_command)

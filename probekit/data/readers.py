@@ -139,12 +139,21 @@ def read_column(path: Path, *, format: str, column: str) -> tuple[str, ...]:
 def _read_table(path: Path, format: str, columns: TableColumns, name: str) -> Dataset:
     examples: list[Example] = []
     line_of_id: dict[str, int] = {}
+    kind_of_label: dict[type, int] = {}  # where each type first stands
     text = read_text(path)
     header = f"{path}:{_first_line(text)}"
     for line, cells in _ROWS[format](path, text):
         where = f"{path}:{line}"
         _require_columns(where if examples else header, columns.names, cells, first=not examples)
         example = _example(where, cells, columns, row=f"row {len(examples) + 1}")
+        label = cells[columns.label]
+        kind_of_label.setdefault(type(label), line)
+        if len(kind_of_label) > 1:
+            raise DataError(
+                f"{where}: the label {json.dumps(label)} is of another type than those from line "
+                f'{min(kind_of_label.values())} on: 1 and "1" would be one class. Write all of '
+                "them alike."
+            )
         if example.id in line_of_id:
             raise DataError(
                 f"{where}: the id {example.id!r} stands on line {line_of_id[example.id]} already. "

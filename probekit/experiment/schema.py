@@ -254,6 +254,18 @@ class Experiment(File):
         return self
 
     @model_validator(mode="after")
+    def _texts_have_several_tokens(self) -> Experiment:
+        position, kinds = self.tokens.position, [kind.kind for kind in self.probe.kinds]
+        if "attention_pooled" in kinds and "all" not in (position.at, position.pieces):
+            raise broken(
+                "attention_pooled reads whole texts and weighs their tokens: it goes with "
+                f"`tokens.position: {{at: all}}`, not with `at: {position.at}`, which is one token",
+                "probe",
+                "kinds",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _spans_are_there_where_needed(self) -> Experiment:
         has_spans = self.data.format == "conllu" or self.data.columns.start is not None
         if self.tokens.position.at in ("span", "word") and not has_spans:

@@ -38,7 +38,7 @@ from probekit.model.sites import SitePattern, expand
 from probekit.model.sources import find_model, model_config
 from probekit.model.taps import ForwardStoppedError, Tap, Taps
 from probekit.model.visibility import causal, positions_and_visible, seen_from
-from probekit.products import linear
+from probekit.products import attend, linear
 
 
 class LayerNorm(nn.Module):
@@ -129,10 +129,7 @@ def _attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, pdrop
         visible = causal(n_queries, n_keys, q.device)
     is_causal = visible is None and n_queries == n_keys  # a single query sees all there is
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [batch n_heads pos d_head]
-    z = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=visible, is_causal=is_causal, dropout_p=pdrop
-    )
-    return z.transpose(1, 2)
+    return attend(q, k, v, visible, is_causal=is_causal, pdrop=pdrop).transpose(1, 2)
 
 
 class MLP(nn.Module):

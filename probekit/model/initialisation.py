@@ -20,7 +20,7 @@ def initialise(model: GPT2, seed: int) -> None:
 
     Source: Radford et al. 2019, section 2.3, which scales "the weights of residual layers"; the
     width 0.02 from the code published with it. We differ from that code (model.py) in two places,
-    as the hub's does: it draws the position embeddings with 0.01, and has no 1 / sqrt(2 n_layer).
+    as transformers does: it draws the position embeddings with 0.01, and lacks 1 / sqrt(2 n_layer).
 
     >>> from probekit import GPT2, GPT2Config
     >>> sizes = {"n_layer": 8, "n_head": 3, "n_embd": 96, "vocab_size": 97, "n_positions": 16}

@@ -94,7 +94,8 @@ def _ready(path: Path, name: str, stored: Tensor, dtype: torch.dtype) -> Tensor:
         )
     source = turned(name, stored)
     ready = torch.empty(source.shape, dtype=dtype).copy_(source)
-    overflow = f"they exceed {str(dtype).removeprefix('torch.')}, bfloat16 and float32 hold them"
+    wider = "bfloat16 or float32" if dtype == torch.float16 else "float64"
+    overflow = f"they exceed {str(dtype).removeprefix('torch.')}; load them as {wider}"
     for numbers, why in ((stored, "the file is damaged"), (ready, overflow)):
         # An overflow or a NaN spreads from the first token on.
         if not all(map(math.isfinite, torch.stack(torch.aminmax(numbers)).tolist())):

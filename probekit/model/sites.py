@@ -104,8 +104,14 @@ def describe(name: str) -> Site:
 
     >>> describe("blocks.3.mlp.hook_post").axes
     ('batch', 'pos', 'd_mlp')
+
+    Raises:
+        UnknownNameError: no site has that name; globs and short names are for `expand`.
     """
-    return _BY_NAME[_BLOCK.sub("blocks.{l}.", name)]
+    general = _BLOCK.sub("blocks.{l}.", name)
+    if general not in _BY_NAME:
+        raise UnknownNameError(f"No site has the full name {name!r}. {nearest(general, _BY_NAME)}")
+    return _BY_NAME[general]
 
 
 def layer_of(name: str) -> int | None:

@@ -14,13 +14,12 @@ from probekit.activations.capture import stream_rows
 from probekit.activations.identity import digest_weights
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.errors import ConfigError, DataError, MissingError
-from probekit.model.config import GPT2Config
 from probekit.model.gpt2 import GPT2
-from probekit.model.sites import SiteSelection, describe, select
+from probekit.model.sites import SiteSelection, select
 from probekit.model.sources import find_config
 from probekit.model.tokenizer import Tokenizer, Tokens
 from probekit.pipeline.devices import check_device
-from probekit.pipeline.features import normalized, part_of
+from probekit.pipeline.features import normalized, part_of, part_width
 from probekit.probes.saved import SavedProbe
 from probekit.report.texts import Answer, Per, TextReading
 from probekit.watcher import SILENT, Watcher
@@ -159,7 +158,7 @@ def load_network(
         for chosen in select([site], config.n_layer, config.axis_sizes)
     )
     # Before the weights are read: most other models differ in their sizes already.
-    probe.check_fits(width=sum(_width(selection, config) for selection in selections))
+    probe.check_fits(width=sum(part_width(part, config) for part in selections))
     model = GPT2.from_pretrained(source, getattr(torch, facts.compute), device)
     try:
         probe.check_fits(weights=digest_weights(model), tokenizer=tokenizer.digest)
@@ -170,15 +169,6 @@ def load_network(
             ) from error
         watcher.tell(f"warning: {source} is not the model that the probe was fitted on: {error}")
     return Network(model, tokenizer, selections)
-
-
-def _width(selection: SiteSelection, config: GPT2Config) -> int:
-    if selection.neuron is not None:
-        return 1
-    axes = [a for a in describe(selection.site).axes if a not in ("batch", "pos")]
-    if selection.head is not None:
-        axes.remove("n_heads")
-    return int(np.prod([config.axis_sizes[axis] for axis in axes]))
 
 
 def _encode(tokenizer: Tokenizer, texts: Sequence[str], *, bos: bool) -> list[Tokens]:

@@ -87,18 +87,22 @@ def find_chosen(
     row = chosen_row(table)
     if row is None:
         return None
-    texts = [at.position.text for at in prepared.positions]
-    number = texts.index(row["position"])
+    number, site = find_site(prepared, row)
     prober, position = probers[number], prepared.positions[number].position
-    name = selection(row["site"], row["head"])
-    said = _said(found, name, str(row["position"]), Speaker(str(row["probe"]), "task"))
+    said = _said(found, site.text, position.text, Speaker(str(row["probe"]), "task"))
     if said is None or len(said.guess) != len(prober.test_rows):
         return None
     if not 2 <= len(prober.data.classes) <= MOST_CLASSES:
         return None
-    site = next(one for one in prepared.selections if one.text == name)
     probes = folder / "probes" / (f"{position.offset:+d}" if position.offset else "")
-    return Chosen(row, said, prober, site, readers[texts[number]].features(site), probes)
+    return Chosen(row, said, prober, site, readers[position.text].features(site), probes)
+
+
+def find_site(prepared: Prepared, row: pd.Series) -> tuple[int, Probed]:
+    """Return the number of the position and the site that a row of the table is about."""
+    texts = [at.position.text for at in prepared.positions]
+    name = selection(row["site"], row["head"])
+    return texts.index(row["position"]), next(s for s in prepared.selections if s.text == name)
 
 
 def _said(found: Sequence[SiteRows], site: str, position: str, who: Speaker) -> Answers | None:
@@ -141,12 +145,14 @@ def confusion_rows(chosen: Chosen) -> pd.DataFrame:
 def scatter_rows(chosen: Chosen) -> pd.DataFrame:
     """Return test rows in two planes, of PCA and LDA, that were fitted on training rows alone.
 
-    Of two classes LDA has one axis; the first principal component is the other.
+    Of two classes LDA has one axis; the first principal component is the other. Of a nested
+    cross-validation it is the first split: test rows of another train this one.
     """
     data = chosen.prober.data
     generator = np.random.default_rng(0)
     fitted = _some(data.train, MOST_FITTED, generator)
-    shown = _some(chosen.prober.test_rows, MOST_POINTS, generator)
+    held_out = np.setdiff1d(chosen.prober.test_rows, data.train)
+    shown = _some(held_out, MOST_POINTS, generator)
     scaler = StandardScaler().fit(chosen.X[fitted])
     train, test = (scaler.transform(chosen.X[rows]) for rows in (fitted, shown))
     n_components = min(COMPONENTS, *train.shape)

@@ -33,9 +33,7 @@ from probekit.report.compare_page import comparison_page
 from probekit.report.comparison import COLUMNS, LEVEL, Comparison
 
 Key = TypeVar("Key")
-# Resamples of groups that are held at a time: 400 MB.
-FEW_GROUPS = 20
-# With n comparisons the smallest adjusted p is 2 n / draws; this leaves it at half of the level.
+FEW_GROUPS = 20  # below which a percentile bootstrap is too narrow
 
 
 @dataclass(frozen=True, eq=False)

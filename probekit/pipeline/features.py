@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.capture import check_storable
 from probekit.activations.identity import Identity
 from probekit.activations.layout import FloatArray, IntArray
 from probekit.activations.store import ActivationStore
+from probekit.activations.work import check_storable
 from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
 from probekit.model.config import GPT2Config
@@ -58,10 +58,11 @@ def _check_sparse(experiment: Experiment, found: tuple[Probed, ...], config: GPT
 
 def _width(selection: Probed, config: GPT2Config) -> int:
     """Return the number of features of a selection."""
-    return sum(_part_width(part, config) for part in selection.parts)
+    return sum(part_width(part, config) for part in selection.parts)
 
 
-def _part_width(part: SiteSelection, config: GPT2Config) -> int:
+def part_width(part: SiteSelection, config: GPT2Config) -> int:
+    """Return the number of features of a site, or of one head or neuron of it."""
     if part.neuron is not None:
         return 1
     axes = [axis for axis in describe(part.site).axes if axis not in ("batch", "pos")]

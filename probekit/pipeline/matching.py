@@ -13,13 +13,12 @@ from probekit.pipeline.answers import Speaker
 from probekit.pipeline.finished import FinishedRun
 from probekit.probes.measurement import Said
 from probekit.report.comparison import Setting
+from probekit.report.settings import differing, facts_of
 from probekit.report.table import chosen_row, concatenated, only, placed, selection
 
 # Where a run has one value of these, it is matched to the one of the other run, though it differ:
 # that is what is compared.
 _MAY_DIFFER = ("position", "view", "probe")
-# What a run is called, and where its files lie, changes no number; texts of attention neither.
-_OF_NO_WEIGHT = ("name", "question", "data.root", "data.card", "attention.texts")
 
 
 class Place(NamedTuple):
@@ -166,39 +165,5 @@ def _baselines(a: _Side, b: _Side) -> Iterator[Pair]:
 
 def settings_that_differ(a: FinishedRun, b: FinishedRun) -> tuple[Setting, ...]:
     """Return settings, digests and versions in which two runs differ; names do not count."""
-    facts = [
-        {
-            **flat(run.experiment.model_dump(mode="json")),
-            **{f"digest of {name}": text[:12] for name, text in run.record.digests.items()},
-            **{f"version of {name}": text for name, text in run.record.versions.items()},
-        }
-        for run in (a, b)
-    ]
-    names = [*facts[0], *(name for name in facts[1] if name not in facts[0])]
-    return tuple(
-        Setting(name, facts[0].get(name, "-"), facts[1].get(name, "-"))
-        for name in names
-        if name not in _OF_NO_WEIGHT and facts[0].get(name) != facts[1].get(name)
-    )
-
-
-def flat(value: Any, prefix: str = "") -> dict[str, str]:
-    """Return the leaves of nested mappings under their dotted keys, as text.
-
-    >>> flat({"probe": {"seed": 0, "kinds": [{"kind": "svm", "k": None}]}})
-    {'probe.seed': '0', 'probe.kinds': '[kind: svm]'}
-    """
-    if isinstance(value, dict):
-        found: dict[str, str] = {}
-        for key, inner in value.items():
-            found |= flat(inner, f"{prefix}.{key}" if prefix else str(key))
-        return found
-    return {prefix: _text(value)}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {_text(v)}" for key, v in value.items() if v is not None)
-    if isinstance(value, list):
-        return f"[{', '.join(map(_text, value))}]"
-    return str(value)
+    facts = [facts_of(run.experiment.model_dump(mode="json"), run.record) for run in (a, b)]
+    return tuple(Setting(name, *values) for name, values in differing(facts).items())

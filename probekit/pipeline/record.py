@@ -26,7 +26,11 @@ N_RANGES = 5
 ROOT = "-1"  # the head of a root, as the reader of treebanks says it
 MOST_LOST = 0.05  # above this share of examples without a row, the rest is another data set
 LEAST_P = 0.05  # a p-value that cannot come below says nothing
-LEAST_SEEN = 0.5  # below this share of known words a control says little
+LEAST_SEEN = 0.5  # below this share of known words or groups a control says little
+CONTROL_TYPES = {
+    "word": "words of the test rows (at the probed position, or the last before it)",
+    "group": "groups of the test rows",
+}
 
 
 def model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
@@ -90,12 +94,12 @@ def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ..
         found.append(Finding("warning", "few-exchanges", told))
     prober = min(probers, key=lambda prober: prober.seen_types)
     if prober.settings.control_draws and prober.seen_types < LEAST_SEEN:
+        names = CONTROL_TYPES[prober.settings.control_by]
         told = (
-            f"Of the words of the test rows (at the probed position, or the last before it) "
-            f"{prober.seen_types:.0%} stand in the rows that are fitted. The control task cannot "
-            "look up new ones, so that selectivity flatters the probe."
+            f"Of the {names} {prober.seen_types:.0%} stand in the rows that are fitted. The "
+            "control task cannot look up new ones, so that selectivity flatters the probe."
         )
-        found.append(Finding("warning", "new-words", told))
+        found.append(Finding("warning", "new-types", told))
     return by_level(found)
 
 

@@ -14,65 +14,36 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import safetensors.numpy
-import torch
 
 from probekit.activations.capture import Captured
 from probekit.activations.files import Place
-from probekit.activations.identity import identify
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
 from probekit.pipeline.answers import write_test_rows
 from probekit.pipeline.attention import attention_prompt
 from probekit.pipeline.calibration import reliability_rows
-from probekit.pipeline.captures import capture_rows
+from probekit.pipeline.captures import Models, capture_models, load_models
 from probekit.pipeline.chosen import CHOSEN_FILES, find_chosen, write_chosen
-from probekit.pipeline.devices import check_device
 from probekit.pipeline.features import FeatureReader
+from probekit.pipeline.key import run_key
 from probekit.pipeline.norms import residual_norms
 from probekit.pipeline.over_training import over_training
 from probekit.pipeline.prepare import Prepared, prepare, read_card
 from probekit.pipeline.probing import COLUMNS, SiteRows, make_probers, probe_sites
 from probekit.pipeline.record import best_site, data_facts, digests, model_facts
 from probekit.pipeline.significance import DIFFERENCES, difference_rows, p_value_rows, scored
+from probekit.pipeline.sparse_features import feature_rows
 from probekit.probes.curve import Prober
-from probekit.provenance import (
-    digest,
-    digest_code,
-    digest_json,
-    pretty_json,
-    versions,
-    write_atomic,
-)
+from probekit.provenance import digest, pretty_json, versions, write_atomic
 from probekit.report.attention import AttentionPrompt
 from probekit.report.page import write_report
 from probekit.report.table import chosen_row
 from probekit.watcher import SILENT, Watcher
 
-# What a run's numbers depend on beside its inputs and activations, whose identity says it itself.
-_CODE = (
-    "probekit.probes",
-    "probekit.data",
-    "probekit.activations.committed",
-    "probekit.activations.layout",
-    "probekit.activations.reader",
-    "probekit.model.sites",
-    "probekit.model.tokenizer",
-    "probekit.pipeline.features",
-    "probekit.pipeline.answers",
-    "probekit.pipeline.holdout",
-    "probekit.pipeline.keeping",
-    "probekit.pipeline.kept",
-    "probekit.pipeline.prepare",
-    "probekit.pipeline.probing",
-    "probekit.pipeline.significance",
-    "probekit.pipeline.rows",
-)
 _FILES = (
     "config.yaml", "results.csv", "differences.csv", "reliability.csv", "test_rows.csv",
-    "training.csv", "attention.safetensors", *CHOSEN_FILES,
+    "training.csv", "features.csv", "attention.safetensors", *CHOSEN_FILES,
 )  # fmt: skip
-_LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 
 
 @dataclass(frozen=True)
@@ -92,9 +63,6 @@ class RunResult:
     results: Path
     report: Path | None
     record: Mapping[str, Any]
-
-
-Models = dict[str, GPT2]  # by target: `task`, and `random_weights` if wanted
 
 
 @dataclass
@@ -145,14 +113,16 @@ def run(
     with clock.step("prepare"):
         prepared = prepare(experiment)
         card = read_card(experiment.data)
-        models = _load_models(experiment, device)
+        models = load_models(experiment, device)
         # Before the long work, as it checks the rows.
         probers = make_probers(experiment, prepared, device)
-        key = _key(experiment, prepared, models, card)
+        key = run_key(experiment, prepared, models, card)
         folder = Path(out) / experiment.name / key
         write_atomic(folder / ".started", created)  # an unusable folder is told before the work
     with clock.step("capture"):
-        captured = _capture(experiment, prepared, models, cache_root, watcher)
+        captured = capture_models(
+            experiment, prepared, models, cache_root=cache_root, watcher=watcher
+        )  # fmt: skip
     with clock.step("probe"):
         at_once = workers if device == "cpu" else 1  # one accelerator is not shared
         found = _probe(experiment, prepared, probers, captured, folder, watcher, at_once)
@@ -173,6 +143,9 @@ def run(
         chosen = find_chosen(prepared, probers, found, table, readers, folder)
         if chosen is not None:
             write_chosen(folder, chosen, prepared, models["task"])
+        features = feature_rows(prepared, probers, table, readers)
+        if not features.empty:
+            write_atomic(folder / "features.csv", _csv(features))
         prompts = _attention(experiment, prepared, models)
         _write_patterns(folder / "attention.safetensors", prompts)
         norms = residual_norms(models["task"], prepared)
@@ -206,50 +179,6 @@ def run(
     (folder / ".started").unlink(missing_ok=True)
     report = write_report(folder) if page else None
     return RunResult(folder, table, folder / "results.csv", report, record)
-
-
-def capture_only(
-    experiment: Experiment,
-    *,
-    cache_root: Place | None = None,
-    device: str = "cpu",
-    watcher: Watcher = SILENT,
-) -> dict[str, Captured]:
-    """Return the captured activations of an experiment: `task` and, if wanted, `random_weights`."""
-    prepared = prepare(experiment)
-    return _capture(experiment, prepared, _load_models(experiment, device), cache_root, watcher)
-
-
-def _load_models(experiment: Experiment, device: str) -> Models:
-    """Return the model of an experiment and, if wanted, the same architecture untrained."""
-    dtype = getattr(torch, experiment.model.dtype)
-    check_device(device)
-    with experiment.at("model", "source"):
-        models = {"task": GPT2.from_pretrained(experiment.model.source, dtype, device)}
-    if experiment.model.random_weights:
-        untrained = GPT2(models["task"].config, seed=experiment.model.random_seed)
-        models["random_weights"] = untrained.to(device=device, dtype=dtype)
-    return models
-
-
-def _capture(
-    experiment: Experiment,
-    prepared: Prepared,
-    models: Models,
-    cache_root: Place | None,
-    watcher: Watcher,
-) -> dict[str, Captured]:
-    return {
-        target: capture_rows(
-            experiment,
-            prepared,
-            model,
-            cache_root=cache_root,
-            step="capture" if target == "task" else "capture, untrained",
-            watcher=watcher,
-        )
-        for target, model in models.items()
-    }
 
 
 def _probe(
@@ -303,32 +232,6 @@ def _conclude(
 
 def _csv(table: pd.DataFrame) -> str:
     return table.to_csv(index=False, lineterminator="\n")
-
-
-def _key(experiment: Experiment, prepared: Prepared, models: Models, card: str | None) -> str:
-    """Return what names the run's folder: a hash of all that its files depend on."""
-    config = experiment.model_dump(mode="json")
-    del config["data"]["root"]  # where the files lie does not change what they say
-    found = versions()
-    return digest_json(
-        {
-            "config": config,
-            "card": card,
-            "data": prepared.dataset.digest,
-            "activations": {
-                target: identify(
-                    model,
-                    prepared.tokenizer.digest,
-                    prepared.ids,
-                    prepared.plan,
-                    experiment.capture.dtype,
-                ).to_json()
-                for target, model in models.items()
-            },
-            "code": digest_code(*_CODE),
-            "libraries": {name: found[name] for name in _LIBRARIES},
-        }
-    )[:12]
 
 
 def _attention(experiment: Experiment, prepared: Prepared, models: Models) -> list[AttentionPrompt]:

@@ -16,10 +16,10 @@ from probekit.model.gpt2 import GPT2
 from probekit.pipeline.captures import capture_rows
 from probekit.pipeline.devices import check_device
 from probekit.pipeline.features import FeatureReader
-from probekit.pipeline.matching import flat
 from probekit.pipeline.prepare import Prepared, prepare
 from probekit.pipeline.probing import make_probers
 from probekit.probes.curve import Prober
+from probekit.report.settings import flat
 from probekit.watcher import Watcher
 
 # These change nothing of what is transferred, or are compared as what they mean.

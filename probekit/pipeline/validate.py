@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from probekit.activations.capture import estimate_seconds
+from probekit.activations.sizing import shape_of
 from probekit.data.checks import Finding
 from probekit.errors import DataError
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
-from probekit.model.sites import describe
 from probekit.pipeline.prepare import Prepared, prepare, read_card
 from probekit.pipeline.probing import make_probers
 from probekit.pipeline.record import findings
@@ -71,12 +71,8 @@ def validate(experiment: Experiment) -> Validation:
 
 
 def _bytes(prepared: Prepared, dtype: str) -> int:
-    sizes = prepared.config.axis_sizes
-    features = [
-        math.prod(sizes[axis] for axis in describe(site).axes if axis not in ("batch", "pos"))
-        for site in prepared.sites
-    ]
-    return len(prepared.plan.example) * sum(features) * _BYTES[dtype]
+    features = sum(math.prod(shape_of(site, prepared.config)) for site in prepared.sites)
+    return len(prepared.plan.example) * features * _BYTES[dtype]
 
 
 def _seconds(prepared: Prepared, experiment: Experiment) -> float:

@@ -142,7 +142,7 @@ def _columns(name: str, values: Floats, columns: Sequence[int]) -> tuple[int, ..
     for column in columns:
         if not 0 <= column < values.shape[1]:
             raise ConfigError(f"{name} has columns 0 to {values.shape[1] - 1}, no column {column}.")
-    if columns or name != "wpe.weight":
+    if columns or name != "wpe.weight" or values.ndim != 2:
         return tuple(columns)
     return tuple(column for column in COLUMNS if column < values.shape[1]) or (0,)
 

@@ -36,6 +36,11 @@ SPARE_DRAWS = 100
 MOST_TEXTS = 20_000
 
 
+def control_types(data: ProbeData, settings: ProbeSettings) -> NDArray[np.str_]:
+    """Return what gets one label in the control (n_rows,): the word type or group of each row."""
+    return data.types if settings.control_by == "word" else data.groups
+
+
 def draw_controls(
     data: ProbeData, settings: ProbeSettings, fitted: Codes
 ) -> list[NDArray[np.str_]]:
@@ -44,7 +49,7 @@ def draw_controls(
     Raises:
         ConfigError: The fitted rows have one word type, or types whose labels never differ.
     """
-    types = data.types if settings.control_by == "word" else data.groups
+    types = control_types(data, settings)
     wanted = settings.control_draws
     n_types = len(np.unique(types[fitted]))
     if wanted and n_types == 1:

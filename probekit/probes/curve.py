@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.errors import DataError
+from probekit.probes.company import control_types
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
 from probekit.probes.design import Features
 from probekit.probes.kinds.layers import Solution
@@ -28,6 +29,8 @@ from probekit.probes.measurement import (
 from probekit.probes.metrics import Resamples
 from probekit.probes.solver import Codes, OnFit
 from probekit.probes.split import Outcome, SplitProber
+
+FLOATS = (np.float16, np.float32, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +85,8 @@ class Prober:
 
     @property
     def seen_types(self) -> float:
-        """The share of test rows whose word type stands in the rows that are fitted, 0 to 1."""
-        types = self.data.types
+        """The share of test rows whose type in the control stands in the rows fitted, 0 to 1."""
+        types = control_types(self.data, self.settings)
         seen = [np.isin(types[s.judged.test], types[s.fitted]) for s in self._splits]
         return float(np.concatenate(seen).mean())
 
@@ -91,6 +94,11 @@ class Prober:
     def test_rows(self) -> Codes:
         """The numbers (n_test,) of the rows that are scored."""
         return np.concatenate([split.judged.test for split in self._splits])
+
+    @property
+    def only_split(self) -> SplitProber | None:
+        """The one split; None of several, each of which chooses and fits for itself."""
+        return self._splits[0] if len(self._splits) == 1 else None
 
     @property
     def _text_kinds(self) -> set[str]:
@@ -129,7 +137,7 @@ class Prober:
         target "random_weights". `on_fit(done, total)` is called after each fit.
 
         Raises:
-            DataError: X has other rows than the data, or values that are not finite.
+            DataError: X has other rows than the data, or values that are not finite numbers.
         """
         self._check(X)
         kinds, n_splits = self.settings.kinds, len(self._splits)
@@ -169,6 +177,8 @@ class Prober:
                 f"X has shape {X.shape}, but the data need ({len(self.data.y)}, n_features): one "
                 "row of activations for each label."
             )
+        if X.dtype not in FLOATS:
+            raise DataError(f"X holds {X.dtype}. Give activations as float32 or float64.")
         wrong = np.flatnonzero(~np.isfinite(X).all(axis=1))
         if len(wrong):
             raise DataError(

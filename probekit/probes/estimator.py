@@ -92,12 +92,17 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
             sample_weight: What each row (n_samples,) counts; a row of weight 0 is not there.
 
         Raises:
-            ConfigError: A C is not positive, or there are too few folds or steps.
+            ConfigError: A C or the weight of a class is not positive, or there are too few folds or
+                steps.
             DataError: There is one class only, the labels mix types, or there are fewer groups than
                 folds.
         """
         grid = positive_grid(self.C)
         at_least(self, folds=2, max_iter=1)
+        if isinstance(self.class_weight, Mapping):
+            # Of a class that counts nothing, nothing is learnt: leave out its rows instead.
+            for label, weight in self.class_weight.items():
+                positive(f"class_weight of {label!r}", weight)
         refuse_mixed_types(y)
         rows, labels = validate_data(
             self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2, multi_output=True

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.design import Features
+from probekit.probes.design import BLOCK_ROWS, Features
 from probekit.probes.solver import FULL_EFFORT, Codes, Effort, Fit, OnFit, Problem, Solver
 
 # Choosing C compares accuracies, so its fits may stop earlier than the one that is reported.
@@ -101,13 +101,18 @@ def fit_columns(
 def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: NDArray[np.int64]) -> Codes:
     """Return for each path of fits (n_columns, n_grid, n_folds) the guesses for the rows left out.
 
-    The answer has shape (n_columns, n_grid, n_samples).
+    The answer has shape (n_columns, n_grid, n_samples). Rows are read in blocks, as they may be a
+    file that is larger than the memory.
     """
     guesses = np.zeros((*paths.shape[:2], len(X)), dtype=np.int64)
     for fold in range(paths.shape[2]):
-        outside = fold_of_row == fold
-        rows = X[outside].astype(np.float64)
-        guesses[:, :, outside] = [[fit.predict(rows) for fit in path] for path in paths[..., fold]]
+        outside = np.flatnonzero(fold_of_row == fold)
+        for start in range(0, len(outside), BLOCK_ROWS):
+            place = outside[start : start + BLOCK_ROWS]
+            rows = X[place].astype(np.float64)
+            guesses[:, :, place] = [
+                [fit.predict(rows) for fit in path] for path in paths[..., fold]
+            ]
     return guesses
 
 

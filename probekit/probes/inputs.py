@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Number
+from numbers import Integral, Number
 from typing import Any
 
 import numpy as np
@@ -44,13 +44,13 @@ def labelled_rows(
     return rows, classes, codes
 
 
-def refuse_mixed_types(y: ArrayLike) -> None:
+def refuse_mixed_types(y: ArrayLike, what: str = "labels") -> None:
     """Return nothing if all labels are text, or all numbers, or all of one other type.
 
     NumPy would make text of the numbers without a word, and 1 and "1" one class.
 
     Raises:
-        DataError: The labels are of several types.
+        DataError: The labels, or `what` they are, are of several types.
 
     >>> refuse_mixed_types([1, "1"])
     Traceback (most recent call last):
@@ -60,23 +60,32 @@ def refuse_mixed_types(y: ArrayLike) -> None:
     if isinstance(values, np.ndarray) and values.dtype != object:
         return
     flat = values.ravel() if isinstance(values, np.ndarray) else values
-    types = {"number" if isinstance(v, Number) else type(v).__name__ for v in flat}
+    types = {_type_name(value) for value in flat}
     if len(types) > 1:
         raise DataError(
-            f"the labels mix types: {', '.join(sorted(types))}. Make all of them text, or all "
-            "numbers, and drop rows without a label."
+            f"the {what} mix types: {', '.join(sorted(types))}. Make all of them text, or all "
+            "numbers, and drop rows that have none."
         )
+
+
+def _type_name(value: Any) -> str:
+    # NumPy's text is a kind of Python's.
+    known = {"number": Number, "str": str}
+    return next((n for n, kind in known.items() if isinstance(value, kind)), type(value).__name__)
 
 
 def units_of(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
     """Return the groups (n_samples,) as an array; without groups each row is its own.
 
     Raises:
+        DataError: The groups are of several types, as where a row has none.
         ValueError: There are more or fewer groups than rows.
 
     >>> units_of(np.zeros((3, 1)), None).tolist()
     [0, 1, 2]
     """
+    if groups is not None:
+        refuse_mixed_types(groups, "groups")
     units = np.arange(len(X)) if groups is None else np.asarray(groups)
     check_consistent_length(X, units)
     return units
@@ -91,7 +100,12 @@ def positive(name: str, values: float | Sequence[float]) -> Floats:
     >>> positive("alpha", [10.0, 1.0]).tolist()
     [1.0, 10.0]
     """
-    grid = np.sort(np.atleast_1d(np.asarray(values, dtype=np.float64)))
+    try:
+        grid = np.sort(np.atleast_1d(np.asarray(values, dtype=np.float64)))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{name} is {values!r}. Give one number or more, such as 0.01."
+        ) from error
     wrong = [float(value) for value in grid if not 0 < value < np.inf]
     if wrong or not len(grid):
         raise ConfigError(
@@ -104,16 +118,17 @@ def positive(name: str, values: float | Sequence[float]) -> Floats:
 
 
 def at_least(estimator: Any, **least: int) -> None:
-    """Return nothing if each named parameter of the estimator is at least as large as given.
+    """Return nothing if each named parameter is a whole number, at least as large as given.
 
     Raises:
-        ConfigError: One is smaller, or no number.
+        ConfigError: One is smaller, or no whole number.
 
     >>> from types import SimpleNamespace
     >>> at_least(SimpleNamespace(k=0), k=1)
     Traceback (most recent call last):
-    probekit.errors.ConfigError: k is 0, but must be 1 or more.
+    probekit.errors.ConfigError: k is 0, but must be a whole number, 1 or more.
     """
     for name, bound in least.items():
-        if not getattr(estimator, name) >= bound:
-            raise ConfigError(f"{name} is {getattr(estimator, name)}, but must be {bound} or more.")
+        value = getattr(estimator, name)
+        if not isinstance(value, Integral) or value < bound:
+            raise ConfigError(f"{name} is {value!r}, but must be a whole number, {bound} or more.")

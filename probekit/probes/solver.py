@@ -30,6 +30,8 @@ OnFit = Callable[[int, int], None]
 # then the steps that the descent remembers.
 SCORE_BYTES = 1 << 30
 SCORE_TENSORS = 6
+# At this penalty coefficients are 0 to the last bit; a larger one overflows float32.
+LARGEST_PENALTY = 1e30
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +136,7 @@ class Solver:
         """Return the fit of each problem; `on_fit` hears `(done, total)` after each."""
         fits: dict[int, Fit] = {}
         for design, counted, numbers in self._designs(problems):
-            tasks = [_Task.of(number, problems[number], design, counted) for number in numbers]
+            tasks = list(_tasks(problems, numbers, design, counted))
             for number, fit in _solved(design, tasks, effort):
                 fits[number] = fit
                 if on_fit is not None:
@@ -173,20 +175,28 @@ class _Task:
     codes: Codes
     start: Sequence[Fit]
 
-    @classmethod
-    def of(cls, number: int, problem: Problem, design: Design, counted: slice | Codes) -> _Task:
-        """Return the task of a problem; `counted` are the rows that the design is made of."""
-        codes = problem.codes[counted]
-        share = problem.share if len(design.weights) > 1 else 0
-        classes = np.unique(codes[design.weights[share].cpu().numpy() > 0])
-        # A label that is not in the share counts nothing there, whichever class it is given.
-        own = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
-        return cls(number, problem.C, share, classes, own, problem.start)
-
     @property
     def n_scores(self) -> int:
         """One for two classes, else one a class."""
         return 1 if len(self.classes) == 2 else len(self.classes)
+
+
+def _tasks(
+    problems: Sequence[Problem], numbers: Sequence[int], design: Design, counted: slice | Codes
+) -> Iterator[_Task]:
+    """Yield the tasks of some problems; `counted` are the rows that the design is made of."""
+    known: dict[tuple[int, int], tuple[Codes, Codes]] = {}
+    for number in numbers:
+        problem = problems[number]
+        share = problem.share if len(design.weights) > 1 else 0
+        labels = id(problem.codes), share  # the same for every C
+        if labels not in known:
+            codes = problem.codes[counted]
+            classes = np.unique(codes[design.weights[share].cpu().numpy() > 0])
+            # A label that is not in the share counts nothing there, whichever class it is given.
+            own = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
+            known[labels] = classes, own
+        yield _Task(number, problem.C, share, *known[labels], problem.start)
 
 
 def _solved(design: Design, tasks: Sequence[_Task], effort: Effort) -> Iterator[tuple[int, Fit]]:
@@ -247,7 +257,7 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
     shares = [task.share for task in tasks]
     weights = design.weights[shares]
     total = weights.sum(dim=1, keepdim=True)
-    C = weights.new_tensor([task.C for task in tasks])
+    C = torch.tensor([task.C for task in tasks], dtype=torch.float64, device=weights.device)
     codes = torch.as_tensor(np.stack([task.codes for task in tasks]))
     is_binary = tasks[0].n_scores == 1
     return Objectives(
@@ -257,7 +267,7 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
         codes=codes.to(weights) if is_binary else codes.to(weights.device),
         weights=weights / total,
         units=design.units[shares],
-        penalty=1 / (C * total[:, 0]),
+        penalty=(1 / (C * total[:, 0])).clamp(max=LARGEST_PENALTY).to(weights),
     )
 
 

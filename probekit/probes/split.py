@@ -30,6 +30,7 @@ from probekit.probes.data import (
 from probekit.probes.description import OnlineCode, blocks, tempered
 from probekit.probes.design import Features, Floats
 from probekit.probes.folds import group_folds, sample_groups
+from probekit.probes.kinds.k_sparse import explained_shares
 from probekit.probes.kinds.layers import Solution
 from probekit.probes.learning import learning_sizes, subsets
 from probekit.probes.machines import Column, Ground, Machine, Tuned, machine_of, number_guess
@@ -120,6 +121,13 @@ class SplitProber:
             claim = Claim(origin, "test", (self._reading(self.task, said, self._test_groups),))
             found[target] = Outcome((claim,), said)
         return found
+
+    def explained(self, X: Features) -> Floats:
+        """Return the share (n_features,) of the variance of each feature that the labels explain.
+
+        It ranks the features of k-sparse probes, on the rows that these are fitted on.
+        """
+        return explained_shares(X[self.fitted], self.task[self.fitted], self._ground.typical)
 
     def _column(self, labels: NDArray[np.str_]) -> Column:
         """Return the labels as codes, or as numbers (n_rows,)."""

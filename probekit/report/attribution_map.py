@@ -9,10 +9,9 @@ import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
 
-from probekit.report.maps import MOST_TEXTS, Colours
 from probekit.report.paint import HIGH, LOW
 from probekit.report.style import TEMPLATE, without_negative_zero
-from probekit.report.text_map import text_map
+from probekit.report.text_map import MOST_TEXTS, Colours, text_map
 
 # Heads have the numbers 0, 1, ...; what a block adds beside them stands to their right.
 BESIDE_HEADS = {"attn_bias": "bias", "mlp": "MLP"}

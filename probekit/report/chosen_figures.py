@@ -8,7 +8,6 @@ import plotly.colors
 import plotly.graph_objects as go
 
 from probekit.errors import DataError
-from probekit.report.maps import Colours, cell_text, heatmap, name_cells
 from probekit.report.style import (
     SERIES_COLOURS,
     SERIES_MARKERS,
@@ -18,6 +17,7 @@ from probekit.report.style import (
     plotly_text,
 )
 from probekit.report.table import figure_rows, main_metric, only, placed, ranked_rows, ticks
+from probekit.report.text_map import Colours, cell_text, text_map
 
 MOST_TEXTS = 20  # classes along a side, beyond which numbers in cells cannot be read
 MOST_NAMED = 10  # labels of a scatter; the others share one look
@@ -43,24 +43,22 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
     shares = confusion_shares(counts).to_numpy()
     n_rows = counts.sum(axis=1)
     hover = [
-        [
-            f"<b>{plotly_text(truth)}</b> taken for <b>{plotly_text(guess)}</b><br>"
-            f"{counts.loc[truth, guess]:,} of {n_rows[truth]:,} rows"
-            for guess in counts.columns
-        ]
+        f"<b>{plotly_text(truth)}</b> taken for <b>{plotly_text(guess)}</b><br>"
+        f"{counts.loc[truth, guess]:,} of {n_rows[truth]:,} rows"
         for truth in counts.index
+        for guess in counts.columns
     ]
-    figure = go.Figure(layout={"template": TEMPLATE})
-    shown = heatmap(
-        shares, hover, Colours(0.0, 1.0, plotly.colors.sequential.Viridis, is_diverging=False)
+    return text_map(
+        shares,
+        [cell_text(share) for share in shares.ravel()],
+        hover,
+        Colours(0.0, 1.0, plotly.colors.sequential.Viridis, is_diverging=False),
+        across=labels,
+        down=labels,
+        title="predicted",
+        most_texts=MOST_TEXTS**2,
+        down_title="true",
     )
-    if len(labels) <= MOST_TEXTS:
-        shown.text = [[cell_text(share) for share in row] for row in shares]
-        shown.texttemplate = "%{text}"
-    figure.add_trace(shown)
-    name_cells(figure, labels, labels, "predicted")
-    figure.update_yaxes(title_text="true")
-    return figure
 
 
 def confusion_counts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -141,19 +139,22 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
     sites, labels = list(order["site"]), ticks(order)
     values = rows.pivot_table("cosine", "site_a", "site_b").loc[sites, sites]
     hover = [
-        [f"<b>{a}</b><br><b>{b}</b><br>cosine {format_number(values.loc[a, b])}" for b in sites]
+        f"<b>{a}</b><br><b>{b}</b><br>cosine {format_number(values.loc[a, b])}"
         for a in sites
+        for b in sites
     ]
     scale = plotly.colors.diverging.PuOr_r
-    figure = go.Figure(layout={"template": TEMPLATE})
-    shown = heatmap(values.to_numpy(), hover, Colours(-1.0, 1.0, scale, is_diverging=True))
-    if len(sites) <= MOST_TEXTS:
-        shown.text = [[cell_text(value) for value in row] for row in values.to_numpy()]
-        shown.texttemplate = "%{text}"
-    figure.add_trace(shown)
     names = [labels[int(depth)] for depth in order["depth"]]
-    name_cells(figure, names, names, "layer")
-    return figure
+    return text_map(
+        values.to_numpy(),
+        [cell_text(value) for value in values.to_numpy().ravel()],
+        hover,
+        Colours(-1.0, 1.0, scale, is_diverging=True),
+        across=names,
+        down=names,
+        title="layer",
+        most_texts=MOST_TEXTS**2,
+    )
 
 
 def ranked_neurons(table: pd.DataFrame) -> pd.DataFrame:

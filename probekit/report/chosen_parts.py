@@ -9,6 +9,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from probekit.errors import DataError
+from probekit.report.answer import company_of
 from probekit.report.chosen_figures import (
     confusion_counts,
     confusion_matrix,
@@ -114,7 +115,7 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame) -> Iterator[FigurePart]:
     if not ranked_neurons(table).empty:
         yield _neuron_part(table)
     if scatter is not None:
-        yield from _scatter_parts(scatter, selection(chosen["site"], chosen["head"]))
+        yield from _scatter_parts(scatter, chosen, table)
     if cosines is not None:
         yield _cosine_part(cosines, str(chosen["probe"]))
 
@@ -165,7 +166,11 @@ def _neuron_part(table: pd.DataFrame) -> FigurePart:
     )
 
 
-def _scatter_parts(rows: pd.DataFrame, site: str) -> Iterator[FigurePart]:
+def _scatter_parts(
+    rows: pd.DataFrame, chosen: pd.Series, table: pd.DataFrame
+) -> Iterator[FigurePart]:
+    site = selection(chosen["site"], chosen["head"])
+    n_test = company_of(chosen, table)["task"]["n_test"]
     fitted = {
         "PCA": "the first two principal components",
         "LDA": "what parts the labels best, among the first 50 principal components",
@@ -176,9 +181,9 @@ def _scatter_parts(rows: pd.DataFrame, site: str) -> Iterator[FigurePart]:
         yield FigurePart(
             f"{site} by {method}",
             figure_json(scatter_plane(rows, method)),
-            f"{len(own):,} held-out rows at {site} in the plane of {told}; features were scaled, "
-            "and the plane fitted, on training rows. A picture, not a measurement: the probe reads "
-            "all dimensions.",
+            f"{len(own):,} of {n_test:,.0f} held-out rows at {site} in the plane of {told}; "
+            "features were scaled, and the plane fitted, on other rows. A picture, not a "
+            "measurement: the probe reads all dimensions.",
             f"{method} of {site}. Middles of the labels: "
             + "; ".join(f"{label} at {x:.1f}, {y:.1f}" for label, (x, y) in
                         zip(middles.index, middles.to_numpy(), strict=True)),

@@ -14,38 +14,39 @@ from probekit.report.record import RunRecord
 from probekit.report.style import MEAN_METRICS, format_number
 from probekit.report.table import MAIN_METRICS, chosen_row, differs, selection
 
-# A rival that reaches the interval of the task takes the point from the result.
+# What a rival reaches, and what it takes from the result.
 RIVALS = {
     "control": (
-        "The control task reaches {rival} there, and the interval of the task is {task}: a probe "
-        "can learn words by heart at this position."
+        "The control task reaches {rival} there",
+        "a probe can learn words by heart at this position.",
     ),
     "majority": (
-        "Always guessing {guess} gives {rival}, and the interval of the task is "
-        "{task}: the probe may have found nothing."
+        "Always guessing {guess} gives {rival}",
+        "the probe may have found nothing.",
     ),
     "random_weights": (
-        "A network with random weights reaches {rival} there, and the interval of the trained one "
-        "is {task}: the result may not rest on what the network has learnt."
+        "A network with random weights reaches {rival} there",
+        "the result may not rest on what the network has learnt.",
     ),
     "word_identity": (
-        "Knowing the word alone gives {rival}, and the interval of the task is {task}: the result "
-        "may not need the context."
+        "Knowing the word alone gives {rival}",
+        "the result may not need the context.",
     ),
     "bag_of_words": (
-        "The words of the text without their order give {rival}, and the interval of the task is "
-        "{task}: the result may not need a network."
+        "The words of the text without their order give {rival}",
+        "the result may not need a network.",
     ),
     "length": (
-        "The length of the text alone gives {rival}, and the interval of the task is {task}: the "
-        "probe may read no more than that."
+        "The length of the text alone gives {rival}",
+        "the probe may read no more than that.",
     ),
     "embedding": (
-        "The embedding gives {rival} already, and the interval of the chosen site is {task}: the "
-        "layers may add nothing."
+        "The embedding gives {rival} already",
+        "the layers may add nothing.",
     ),
 }
-PAIRED = " On the same rows the task is ahead by {}."
+UNPAIRED = "{fact}, and the task {task}: {doubt}"
+PAIRED = "{fact}; on the same rows the task, {task}, is ahead by {ahead}: {doubt}"
 LENGTH_LEADS = (
     "The length of the text alone gives {length}, more than its words, {words}: texts of different "
     "labels differ in length."
@@ -97,14 +98,17 @@ def _rival(name: str, rival: pd.Series, task: pd.Series, comparisons: Comparison
     paired = comparisons.find(name, rival["value"])
     if not (rival["value"] >= task["ci_low"] if paired is None else paired.ci_low <= 0):
         return ""
-    said = RIVALS[name].format(
-        rival=format_number(rival["value"]),
-        task=format_number(task["value"], task["ci_low"], task["ci_high"]),
-        guess="the mean label" if task["metric"] in MEAN_METRICS else "the most frequent label",
-    )
+    fact, doubt = RIVALS[name]
+    guess = "the mean label" if task["metric"] in MEAN_METRICS else "the most frequent label"
+    told = {
+        "fact": fact.format(rival=format_number(rival["value"]), guess=guess),
+        "task": format_number(task["value"], task["ci_low"], task["ci_high"]),
+        "doubt": doubt,
+    }
     if paired is None:
-        return said
-    return said + PAIRED.format(format_number(paired.difference, paired.ci_low, paired.ci_high))
+        return UNPAIRED.format(**told)
+    ahead = format_number(paired.difference, paired.ci_low, paired.ci_high)
+    return PAIRED.format(**told, ahead=ahead)
 
 
 def _length_leads(table: pd.DataFrame) -> list[str]:

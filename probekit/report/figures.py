@@ -26,6 +26,7 @@ from probekit.report.style import (
 from probekit.report.table import (
     SERIES,
     chosen_row,
+    differs,
     figure_rows,
     measured_metrics,
     only,
@@ -53,21 +54,27 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     measured = measured_rows(table, metric)
     rows = placed(measured)
     figure = go.Figure(layout={"template": TEMPLATE})
-    all_series = list(series_of(rows))
-    banded = banded_series(table, all_series)
-    for number, (name, series) in enumerate(all_series):
-        for target, style in LINES.items():
-            points = only(series, target=target)
-            if not points.empty:
-                figure.add_traces(_line(points, target, style, name, number, name in banded))
+    figure.add_traces(curve_lines(table, rows))
     labels = ticks(rows)
-    # Half a step wider than the curves, so that a run of one site still shows a line.
-    draw_levels(figure, levels(measured), [min(labels) - 0.5, max(labels) + 0.5])
+    draw_levels(figure, levels(measured), layer_ends(labels))
     _mark_chosen(figure, table, rows)
-    _layer_axis(figure, labels)
+    layer_axis(figure, labels)
     name_lines(figure)
     figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure))
     return figure
+
+
+def curve_lines(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
+    """Return the lines of the placed rows of a table, with their company and bands."""
+    all_series = list(series_of(rows))
+    banded = banded_series(table, all_series)
+    return [
+        trace
+        for number, (name, series) in enumerate(all_series)
+        for target, style in LINES.items()
+        if not (points := only(series, target=target)).empty
+        for trace in _line(points, target, style, name, number, name in banded)
+    ]
 
 
 def norm_curve(norms: pd.DataFrame) -> go.Figure:
@@ -90,7 +97,7 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
             for _, row in points.iterrows()
         ]
         figure.add_trace(scatter(points["depth"], points[column], style, number, label, hover))
-    _layer_axis(figure, ticks(rows))
+    layer_axis(figure, ticks(rows))
     name_lines(figure)
     figure.update_yaxes(title_text="mean norm", type="log", dtick=1)
     return figure
@@ -216,18 +223,22 @@ def _mark_chosen(figure: go.Figure, table: pd.DataFrame, rows: pd.DataFrame) -> 
 
     The ring of a single run says how it was chosen; several would write over each other.
     """
+    marked = chosen_points(table, rows)
+    figure.add_traces([ring(row) for row in marked])
+    if not differs(table["run"]):
+        for row in marked:
+            _name_ring(figure, row)
+
+
+def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
+    """Return the placed rows of the task at the site that was chosen in each run of the table."""
     choices = [chosen_row(own) for _, own in table.groupby("run", sort=False)]
-    marked = [
+    return [
         row
         for chosen in choices
         if chosen is not None
         for _, row in only(same_features(rows, chosen), target="task").iterrows()
     ]
-    for row in marked:
-        _ring(figure, row)
-    if len(choices) == 1:
-        for row in marked:
-            _name_ring(figure, row)
 
 
 def _name_ring(figure: go.Figure, row: pd.Series) -> None:
@@ -244,8 +255,9 @@ def _name_ring(figure: go.Figure, row: pd.Series) -> None:
     )
 
 
-def _ring(figure: go.Figure, row: pd.Series) -> None:
-    figure.add_scatter(
+def ring(row: pd.Series) -> go.Scatter:
+    """Return the mark of a chosen site at its place on the layer axis."""
+    return go.Scatter(
         x=[row["depth"]],
         y=[row["value"]],
         mode="markers",
@@ -255,14 +267,20 @@ def _ring(figure: go.Figure, row: pd.Series) -> None:
     )
 
 
-def _layer_axis(figure: go.Figure, labels: dict[int, str]) -> None:
+def layer_ends(labels: dict[int, str]) -> list[float]:
+    """Return the ends of a layer axis: half a step wider, so that one site still shows a line."""
+    return [min(labels) - 0.5, max(labels) + 0.5]
+
+
+def layer_axis(figure: go.Figure, labels: dict[int, str]) -> None:
+    """Name the depths along the horizontal axis."""
     figure.update_xaxes(
         title_text="layer",
         tickmode="array",
         tickvals=list(labels),
         ticktext=list(_thinned(labels).values()),
         tickangle=0,
-        range=[min(labels) - 0.5, max(labels) + 0.5],
+        range=layer_ends(labels),
     )
 
 

@@ -11,9 +11,8 @@ import plotly.colors
 import plotly.graph_objects as go
 
 from probekit.errors import UnknownNameError, nearest
-from probekit.report.maps import MOST_TEXTS, Colours, cell_text
 from probekit.report.style import format_number
-from probekit.report.text_map import text_map
+from probekit.report.text_map import MOST_TEXTS, Colours, cell_text, text_map
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ import plotly.graph_objects as go
 from probekit.errors import DataError, UnknownNameError, nearest
 from probekit.model.sites import describe, layer_of
 from probekit.report.glyphs import token_label
-from probekit.report.maps import Colours
 from probekit.report.style import format_number, plotly_text
-from probekit.report.text_map import text_map
+from probekit.report.text_map import Colours, text_map
 
 MOST_TEXTS = 2_000  # cells beyond which a browser is slow to write in them
 MOST_TICKS = 150  # tokens named along the axis

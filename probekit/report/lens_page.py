@@ -111,9 +111,9 @@ def lens_answer(rows: pd.DataFrame) -> str:
         f"The network's likeliest token is the one that follows in the text at {last['right']} of "
         f"{last['n_next']} positions. "
         + (
-            f"At no layer before the last does the lens read that token at {half}."
+            f"At no layer before the last does the lens read the network's own at {half}."
             if since == last["layer"]
-            else f"From {_layer(since)} on, the lens reads that token at {half}."
+            else f"From {_layer(since)} on, the lens reads the network's own at {half}."
         )
     )
 

@@ -81,12 +81,12 @@ def draw_levels(figure: go.Figure, levels: Sequence[Level], ends: Sequence[float
     """
     levels = sorted(levels, key=lambda level: level[1]["value"])
     for target, row in levels:
-        figure.add_trace(_level_line(LEVELS[target], row, ends))
+        figure.add_trace(level_line(LEVELS[target], row, ends))
     named: dict[str, list[Level]] = {}
     for level in levels:
         named.setdefault(without_negative_zero(f"{level[1]['value']:.2f}"), []).append(level)
     texts = [
-        "<br>".join([*(LEVELS[target].label for target, _ in same), value])
+        "<br>".join([*dict.fromkeys(LEVELS[target].label for target, _ in same), value])
         for value, same in named.items()
     ]
     values = [same[0][1]["value"] for same in named.values()]
@@ -131,7 +131,8 @@ def label_shifts(values: list[float], n_lines: list[int], ends: list[float]) -> 
     return [round(middle - place, 1) for middle, place in zip(middles, at, strict=True)]
 
 
-def _level_line(style: LineStyle, row: pd.Series, ends: Sequence[float]) -> go.Scatter:
+def level_line(style: LineStyle, row: pd.Series, ends: Sequence[float]) -> go.Scatter:
+    """Return a horizontal line between the ends, which no legend names."""
     interval = format_number(row["value"], row["ci_low"], row["ci_high"])
     return go.Scatter(
         x=list(ends),

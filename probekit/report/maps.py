@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
 from probekit.errors import DataError
 from probekit.report.figures import measured_rows
 from probekit.report.style import (
     LINES,
     LOWER_IS_BETTER,
-    TEMPLATE,
     format_number,
     metric_name,
     plotly_text,
@@ -32,9 +29,9 @@ from probekit.report.table import (
     selection,
     tick,
 )
+from probekit.report.text_map import Colours, cell_text, text_map
 from probekit.report.views import position_offset
 
-MOST_TEXTS = 200  # cells beyond which their numbers would be too small to read
 LEAST_RANGE = 0.05  # so that colours do not blow up what is nothing
 
 # What the hover of a cell says beside its own value.
@@ -42,19 +39,6 @@ BESIDE = {
     "control": LINES["control"].label,
     "random_weights": LINES["random_weights"].label,
 }
-
-
-@dataclass(frozen=True)
-class Colours:
-    """What the colours of a map stand for: a scale from `low` to `high`.
-
-    It is diverging, with 0 in the middle, only for a difference that is negative somewhere.
-    """
-
-    low: float
-    high: float
-    scale: list[str]
-    is_diverging: bool
 
 
 def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
@@ -163,13 +147,15 @@ def _draw(
     hover = np.full(values.shape, "", dtype=object)
     hover[at] = _hover(table, cells, metric)
 
-    figure = go.Figure(layout={"template": TEMPLATE})
-    shown = heatmap(values, hover.tolist(), map_colours(cells, metric))
-    shown.text = [[cell_text(value) for value in row] for row in values]
-    shown.texttemplate = "%{text}" if values.size <= MOST_TEXTS else None
-    figure.add_trace(shown)
-    depths = [tick(int(depth), n_blocks(placed(table))) for depth in rows]
-    name_cells(figure, labels, depths, _TITLES[across])
+    figure = text_map(
+        values,
+        [cell_text(value) for value in values.ravel()],
+        hover.ravel().tolist(),
+        map_colours(cells, metric),
+        across=labels,
+        down=[tick(int(depth), n_blocks(placed(table))) for depth in rows],
+        title=_TITLES[across],
+    )
     framed = chosen_cell(table, cells)
     if framed is not None:
         _frame(figure, columns[framed[across]], rows[framed["depth"]])
@@ -189,34 +175,6 @@ def _check_cells(cells: pd.DataFrame, across: str) -> None:
             f"{len(twice)} cells of the map have two rows, first {first}. Give the rows of one "
             "part of the blocks, in one run."
         )
-
-
-def heatmap(values: NDArray[np.float64], hover: list[list[str]], shown: Colours) -> go.Heatmap:
-    """Return the cells of a map; NaN is no cell."""
-    return go.Heatmap(
-        z=values.tolist(),
-        hovertext=hover,
-        hoverinfo="text",
-        hoverongaps=False,
-        zmin=shown.low,
-        zmax=shown.high,
-        colorscale=shown.scale,
-        xgap=1,
-        ygap=1,
-        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f", "nticks": 6},
-    )
-
-
-def cell_text(value: float) -> str:
-    """Return a value as short as it can be read.
-
-    >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(-0.001)
-    ('.97', '−.25', '1', '0')
-    """
-    if np.isnan(value):
-        return ""
-    short = f"{value:.2f}".removesuffix(".00")
-    return short.replace("0.", ".", 1).replace("-", "−").replace("−0", "0")
 
 
 def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
@@ -250,21 +208,6 @@ def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
 def _features(rows: pd.DataFrame) -> list[tuple[str, ...]]:
     """Return for each placed row what it was measured on."""
     return list(rows[list(SAME_FEATURES)].itertuples(index=False, name=None))
-
-
-def name_cells(figure: go.Figure, across: list[str], down: list[str], title: str) -> None:
-    """Name the columns and rows of a map; columns may share a name, as tokens of a text do."""
-    axis = {"tickmode": "array", "showgrid": False, "showline": False, "ticks": ""}
-    figure.update_xaxes(
-        **axis, title_text=title, tickvals=list(range(len(across))), ticktext=across
-    )
-    figure.update_yaxes(
-        **axis,
-        title_text="layer",
-        tickvals=list(range(len(down))),
-        ticktext=down,
-        autorange="reversed",
-    )
 
 
 def chosen_cell(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series | None:

@@ -21,6 +21,7 @@ from probekit.report.attention_page import SCORE_NAMES, attention_data
 from probekit.report.chosen_parts import chosen_parts, load_wrong
 from probekit.report.differences import HOLDS, Comparison, compare, load_differences
 from probekit.report.doubts import warnings
+from probekit.report.feature_table import load_features
 from probekit.report.over_training import load_training, step_parts
 from probekit.report.paint import DENSEST
 from probekit.report.parts import FigurePart, norms_part, reliability_part, result_parts
@@ -108,6 +109,7 @@ def report_page(run_dir: Path) -> str:
         unconverged=UNCONVERGED,
         norms=norms_part(record.norms) if record.norms else None,
         attention=_attention(run_dir, record) if record.attention else None,
+        features=load_features(run_dir),
         wrong=load_wrong(run_dir),
         densest=DENSEST,
         examples=[_around_span(example) for example in record.data.examples],

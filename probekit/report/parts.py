@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.report import words
+from probekit.report.facets import facets_height, site_facets
 from probekit.report.figures import layer_curve, norm_curve
 from probekit.report.growth import growth_curve, growth_lines
 from probekit.report.maps import head_map, position_map
@@ -107,12 +108,14 @@ def _metric_parts(table: pd.DataFrame, metric: str) -> Iterator[FigurePart]:
     name = title(metric)
     curve, position = curve_rows(table), shown_position(table)
     if metric in measured_metrics(curve):
+        height = facets_height(curve, metric)
         yield FigurePart(
             f"{name} by layer{f' · {position}' if position else ''}",
-            figure_json(layer_curve(curve, metric)),
+            figure_json((site_facets if height else layer_curve)(curve, metric)),
             words.caption(curve, metric),
             words.description(curve, metric),
             is_open,
+            height,
         )
     for part, is_shown, rows in head_tables(table):
         if metric in measured_metrics(rows):

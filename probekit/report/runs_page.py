@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +16,14 @@ from probekit.errors import ConfigError, DataError
 from probekit.report.answer import answer, company_of
 from probekit.report.differences import compare, load_differences
 from probekit.report.figures import layer_curve
-from probekit.report.maps import MOST_TEXTS, cell_text, heatmap, map_cells, map_colours, name_cells
-from probekit.report.parts import FigurePart, figure_json
+from probekit.report.maps import map_cells, map_colours
+from probekit.report.parts import FigurePart, figure_json, title
 from probekit.report.record import RunRecord, changed_files, load_record
-from probekit.report.style import TEMPLATE, format_number, metric_name, plotly_text
+from probekit.report.settings import differing, facts_of, load_config
+from probekit.report.style import format_number, metric_name, plotly_text
 from probekit.report.table import (
     chosen_row,
+    differs,
     load_table,
     main_metric,
     measured_metrics,
@@ -32,6 +34,7 @@ from probekit.report.table import (
     tick,
 )
 from probekit.report.template import render
+from probekit.report.text_map import cell_text, text_map
 from probekit.report.views import curve_rows
 from probekit.report.words import description
 
@@ -46,6 +49,7 @@ class ShownRun:
         name: experiment and key.
         record: of its run.json.
         table: the rows of its results.csv.
+        facts: settings, digests and versions, by name.
         answer: in words.
         warnings: what to know before it is quoted.
     """
@@ -53,6 +57,7 @@ class ShownRun:
     name: str
     record: RunRecord
     table: pd.DataFrame
+    facts: Mapping[str, str]
     answer: str
     warnings: tuple[str, ...] = ()
 
@@ -68,7 +73,8 @@ class ShownRun:
         comparisons = compare(table, load_differences(folder / "differences.csv"))
         changed = [f"{name} was changed after the run." for name in changed_files(folder, record)]
         name = f"{record.run}/{record.key}"
-        return cls(name, record, table, answer(table, comparisons), tuple(changed))
+        facts = facts_of(load_config(folder / "config.yaml"), record)
+        return cls(name, record, table, facts, answer(table, comparisons), tuple(changed))
 
 
 def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
@@ -100,6 +106,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
         runs=runs,
         metric=metric_name(metric),
         rows=[_cells(run) for run in runs],
+        settings=differing([run.facts for run in runs]),
         figures=runs_figures(runs),
         plotly_js=Markup(get_plotlyjs()),
     )
@@ -109,35 +116,32 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
     """Return the figures of several runs, those that their rows can fill."""
     table = joined_table(runs)
     metric = main_metric(table)
-    name = metric_name(metric)
-    parts = []
-    if metric in measured_metrics(table):
-        parts.append(
-            FigurePart(
-                f"{name} by layer and run",
-                figure_json(layer_curve(table, metric)),
-                "The task of each run; horizontal lines are what is known without the network. "
-                "A ring marks the site that each run chose by cross-validation on its training "
-                "rows. Runs on other test rows differ by those too: `probekit compare` says which "
-                "differences of two runs hold.",
-                description(table, metric),
-            )
-        )
-        cells = _residual(table, metric)
-        parts.append(
-            FigurePart(
-                f"{name}, runs by layers",
-                figure_json(run_map(table, metric)),
-                f"The part of the blocks that most runs probed, {cells['line'].iloc[0]}, one row a "
-                "run, as for the checkpoints of one model.",
-                "; ".join(
-                    f"{run}: {', '.join(format_number(value) for value in own['value'])}"
-                    for run, own in cells.groupby("run", sort=False)
-                ),
-                height=8 + 2.5 * max(len(runs), 3),
-            )
-        )
-    return parts
+    if metric not in measured_metrics(table):
+        return []
+    curve = FigurePart(
+        f"{title(metric)} by layer and run",
+        figure_json(layer_curve(table, metric)),
+        "The task of each run; horizontal lines are what is known without the network. A ring "
+        "marks the site that each run chose by cross-validation on its training rows. Runs on "
+        "other test rows differ by those too: probekit compare says which differences of two "
+        "runs hold.",
+        description(table, metric),
+    )
+    cells = _residual(table, metric)
+    if not differs(cells["run"]):  # no two runs probed the same part
+        return [curve]
+    by_layer = FigurePart(
+        f"{title(metric)}, runs by layers",
+        figure_json(run_map(table, metric)),
+        f"The part of the blocks that most runs probed, {cells['line'].iloc[0]}, one row a run, as "
+        "for the checkpoints of one model.",
+        "; ".join(
+            f"{run}: {', '.join(format_number(value) for value in own['value'])}"
+            for run, own in cells.groupby("run", sort=False)
+        ),
+        height=8 + 2.5 * max(len(runs), 3),
+    )
+    return [curve, by_layer]
 
 
 def joined_table(runs: Sequence[ShownRun]) -> pd.DataFrame:
@@ -170,17 +174,17 @@ def run_map(table: pd.DataFrame, metric: str) -> go.Figure:
         f"{metric_name(metric)}: {format_number(row['value'], row['ci_low'], row['ci_high'])}"
         for _, row in cells.iterrows()
     ]
-    figure = go.Figure(layout={"template": TEMPLATE})
-    shown = heatmap(values, hover.tolist(), map_colours(cells, metric))
-    shown.text = [[cell_text(value) for value in row] for row in values]
-    shown.texttemplate = "%{text}" if values.size <= MOST_TEXTS else None
-    figure.add_trace(shown)
     blocks = n_blocks(placed(table))
-    name_cells(
-        figure, [tick(int(d), blocks) for d in depths], [plotly_text(r) for r in runs], "layer"
+    figure = text_map(
+        values,
+        [cell_text(value) for value in values.ravel()],
+        hover.ravel().tolist(),
+        map_colours(cells, metric),
+        across=[tick(int(depth), blocks) for depth in depths],
+        down=[plotly_text(run) for run in runs],
+        title="layer",
     )
-    figure.update_yaxes(title_text=None)
-    return figure
+    return figure.update_yaxes(title_text=None)
 
 
 def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:

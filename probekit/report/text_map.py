@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.colors
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from probekit.report.maps import Colours, heatmap, name_cells
 from probekit.report.style import TEMPLATE
 
+MOST_TEXTS = 200  # cells beyond which their numbers would be too small to read
 MASKED = "#d9dde2"  # a cell without a value
 # Black and white have the same contrast, 4.6, with a ground of this luminance.
 _SPLIT = 0.179
+
+
+@dataclass(frozen=True)
+class Colours:
+    """What the colours of a map stand for: a scale from `low` to `high`.
+
+    It is diverging, with 0 in the middle, only for a difference that is negative somewhere.
+    """
+
+    low: float
+    high: float
+    scale: list[str]
+    is_diverging: bool
 
 
 def text_map(
@@ -26,7 +40,8 @@ def text_map(
     across: list[str],
     down: list[str],
     title: str,
-    most_texts: int,
+    most_texts: int = MOST_TEXTS,
+    down_title: str = "layer",
 ) -> go.Figure:
     """Return a map with a text in each cell, as long as there are not more than can be read.
 
@@ -39,19 +54,67 @@ def text_map(
         down: the names of the rows.
         title: what the columns are.
         most_texts: beyond which the cells show none.
+        down_title: what the rows are.
     """
-    figure = go.Figure(layout={"template": TEMPLATE, "plot_bgcolor": MASKED})
+    figure = go.Figure(layout={"template": TEMPLATE})
+    if np.isnan(values).any():
+        figure.update_layout(plot_bgcolor=MASKED)
     lines = np.array(hover, dtype=object).reshape(values.shape).tolist()
-    figure.add_trace(heatmap(values, lines, shown))
+    figure.add_trace(_heatmap(values, lines, shown))
     if values.size <= most_texts:
         y, x = np.indices(values.shape).reshape(2, -1).tolist()
         font = {"size": 11, "color": inks(values.ravel(), shown)}
         figure.add_scatter(x=x, y=y, text=list(texts), mode="text", textfont=font, hoverinfo="skip")
-    name_cells(figure, across, down, title)
-    # A trace of text would leave half a cell's room around the map.
-    figure.update_xaxes(range=[-0.5, len(across) - 0.5])
-    figure.update_yaxes(range=[len(down) - 0.5, -0.5], autorange=None)
+    _name_cells(figure, across, down, title)
+    figure.update_yaxes(title_text=down_title)
     return figure
+
+
+def _heatmap(values: NDArray[np.float64], hover: list[list[str]], shown: Colours) -> go.Heatmap:
+    """Return the cells of a map; NaN is no cell."""
+    return go.Heatmap(
+        z=values.tolist(),
+        hovertext=hover,
+        hoverinfo="text",
+        hoverongaps=False,
+        zmin=shown.low,
+        zmax=shown.high,
+        colorscale=shown.scale,
+        xgap=1,
+        ygap=1,
+        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f", "nticks": 6},
+    )
+
+
+def _name_cells(figure: go.Figure, across: list[str], down: list[str], title: str) -> None:
+    """Name the columns and rows of a map; columns may share a name, as tokens of a text do."""
+    axis = {"tickmode": "array", "showgrid": False, "showline": False, "ticks": ""}
+    # A trace of text would leave half a cell's room around the map.
+    figure.update_xaxes(
+        **axis,
+        title_text=title,
+        tickvals=list(range(len(across))),
+        ticktext=across,
+        range=[-0.5, len(across) - 0.5],
+    )
+    figure.update_yaxes(
+        **axis,
+        tickvals=list(range(len(down))),
+        ticktext=down,
+        range=[len(down) - 0.5, -0.5],
+    )
+
+
+def cell_text(value: float) -> str:
+    """Return a value as short as it can be read.
+
+    >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(-0.001)
+    ('.97', '−.25', '1', '0')
+    """
+    if np.isnan(value):
+        return ""
+    short = f"{value:.2f}".removesuffix(".00")
+    return short.replace("0.", ".", 1).replace("-", "−").replace("−0", "0")
 
 
 def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,7 @@ from probekit.report.style import (
 )
 from probekit.report.table import only
 from probekit.report.template import render
+from probekit.report.text_map import Colours, text_map
 from probekit.report.transfer_table import Transfer, matrix
 
 MOST_TEXTS = 12  # data sets along a side, beyond which numbers in cells cannot be read
@@ -52,7 +54,7 @@ def transfer_page(found: Transfer) -> str:
     """Return a page of HTML with the matrices of every site; it asks no network."""
     places = found.places()
     places.sort(key=lambda place: place != found.chosen)
-    first, *others = [_part(found, *place) for place in places]
+    first, *others = [place_part(found, *place) for place in places]
     return render(
         "transfer.html",
         found=found,
@@ -64,7 +66,8 @@ def transfer_page(found: Transfer) -> str:
     )
 
 
-def _part(found: Transfer, site: str, probe: str) -> PlacePart:
+def place_part(found: Transfer, site: str, probe: str) -> PlacePart:
+    """Return the matrices of one kind of probe at one site: scores, and cosines where there are."""
     scores, cosines = found.at(site, probe)
     figures = [_score_part(only(scores, metric=found.metric), found)]
     for space, (title, caption) in SPACES.items():
@@ -148,30 +151,19 @@ def _map(
         text=[_cell(*(row[name] for name in cell)) for _, row in rows.iterrows()],
         hover=[_hover(row, hover) for _, row in rows.iterrows()],
     )
-    shown = texts.set_index(["train", "test"])
+    cells = texts.set_index(["train", "test"]).loc[list(product(names, names))]
     labels = [plotly_text(name) for name in names]
-    figure = go.Figure(layout={"template": TEMPLATE})
-    figure.add_trace(
-        go.Heatmap(
-            z=matrix(rows, names, cell[0]).to_numpy().tolist(),
-            x=labels,
-            y=labels,
-            text=[[shown.loc[(a, b), "text"] for b in names] for a in names],
-            texttemplate="%{text}" if len(names) <= MOST_TEXTS else None,
-            hovertext=[[shown.loc[(a, b), "hover"] for b in names] for a in names],
-            hoverinfo="text",
-            zmin=ends[0],
-            zmax=ends[1],
-            colorscale=scale,
-            xgap=1,
-            ygap=1,
-            colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f", "nticks": 6},
-        )
+    return text_map(
+        matrix(rows, names, cell[0]).to_numpy(),
+        cells["text"].tolist(),
+        cells["hover"].tolist(),
+        Colours(*ends, scale, is_diverging=ends[0] < 0),
+        across=labels,
+        down=labels,
+        title="tested on",
+        most_texts=MOST_TEXTS**2,
+        down_title="trained on",
     )
-    axis = {"type": "category", "showgrid": False, "showline": False, "ticks": ""}
-    figure.update_xaxes(**axis, title_text="tested on")
-    figure.update_yaxes(**axis, title_text="trained on", autorange="reversed")
-    return figure
 
 
 def _cell(value: float, low: float, high: float) -> str:

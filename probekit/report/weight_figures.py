@@ -11,7 +11,8 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from probekit.report.style import SERIES_COLOURS, TEMPLATE, plotly_text
+from probekit.report.style import SERIES_COLOURS, SERIES_MARKERS, TEMPLATE, plotly_text
+from probekit.report.text_map import Colours, text_map
 
 # Colours end at this share of the weights, by size: an outlier would whiten all the others.
 QUANTILE = 0.995
@@ -86,24 +87,21 @@ def vector_curve(values: Floats) -> go.Figure:
 
 def norm_map(norms: NDArray[np.float64], parts: Sequence[str]) -> go.Figure:
     """Return the norms of parts (down) of heads (across) as a map with its numbers in it."""
-    figure = go.Figure(layout={"template": TEMPLATE})
-    figure.add_trace(
-        go.Heatmap(
-            z=norms.tolist(),
-            y=[f"W_{part[0].upper()}" for part in parts],
-            texttemplate="%{z:.1f}",
-            zmin=0.0,
-            zmax=float(norms.max()),
-            colorscale=plotly.colors.sequential.Viridis,
-            colorbar=_COLOURBAR,
-            xgap=1,
-            ygap=1,
-            hovertemplate="%{y} of head %{x}: %{z:.3f}<extra></extra>",
-        )
+    names = [f"W_{part[0].upper()}" for part in parts]
+    figure = text_map(
+        norms,
+        [f"{norm:.1f}" for norm in norms.ravel()],
+        [
+            f"{name} of head {head}: {norm:.3f}"
+            for name, row in zip(names, norms, strict=True)
+            for head, norm in enumerate(row)
+        ],
+        Colours(0.0, float(norms.max()), plotly.colors.sequential.Viridis, is_diverging=False),
+        across=[str(head) for head in range(norms.shape[1])],
+        down=names,
+        title="head",
     )
-    figure.update_xaxes(title_text="head", showgrid=False, dtick=1)
-    figure.update_yaxes(type="category", showgrid=False, autorange="reversed")
-    return figure
+    return figure.update_yaxes(title_text=None)
 
 
 def head_map(parts: Mapping[str, Floats], end: float) -> go.Figure:
@@ -155,6 +153,7 @@ def norms_by_block(rows: pd.DataFrame) -> go.Figure:
                 mode="lines+markers",
                 name=plotly_text(kind),
                 line={"color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
+                marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
                 hovertemplate=f"{plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
             )
         )

@@ -79,10 +79,18 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
                 "Norm by block",
                 figure_json(norms_by_block(rows)),
                 "Root of the sum of squares of each matrix.",
-                "Norms of the matrices by block; the table holds the numbers.",
+                _norm_words(rows),
             )
         )
     return _render(model, "Weights", rows, figures, [])
+
+
+def _norm_words(rows: pd.DataFrame) -> str:
+    """Return the figure of norms in words."""
+    matrices = rows[rows["name"].str.match(r"h\.") & (rows["shape"].map(len) == 2)]
+    return "Norms of the matrices by block. " + "; ".join(
+        f"{name} {norm:.1f}" for name, norm in zip(matrices["name"], matrices["norm"], strict=True)
+    )
 
 
 def weight_page(weight: Weight, model: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from probekit.probes.kinds.registry import KINDS
+from probekit.report.facets import panels
 from probekit.report.figures import banded_series, measured_rows, series_of
 from probekit.report.growth import growth_lines
 from probekit.report.levels import levels
@@ -69,14 +70,15 @@ def caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
 def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
     """Return what bands, rings and lines of a layer curve mean, and whether there are any."""
     task = only(measured, target="task")
-    placed_rows = placed(measured)
-    all_series = list(series_of(placed_rows))
-    some_banded = len(banded_series(table, all_series)) < len(all_series)
+    parts = panels(placed(measured))
+    all_series = [list(series_of(rows)) for _, rows in parts]
+    some_banded = any(len(banded_series(table, own)) < len(own) for own in all_series)
     chosen = chosen_row(table)
     score = "score" if chosen is None else metric_name(chosen["metric"])
     groups = "training" if measured["split"].eq("online").all() else "test"
     has_company = bool(measured["target"].isin(["control", "random_weights"]).any())
     return {
+        "One panel for each kind of site; all have the same ranges.": len(parts) > 1,
         f"Bands: 95 % percentile intervals from resampling the {groups} groups"
         f"{', of the chosen line; those of the others stand in the table' * some_banded}.": (
             bool(task["ci_low"].notna().any())
@@ -122,7 +124,7 @@ def map_caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
     cells = map_cells(table, metric)
     shown = map_colours(cells, metric)
     low, high = format_number(shown.low), format_number(shown.high)
-    least = "no selectivity" if metric == "selectivity" else "chance"
+    least = {"selectivity": "no selectivity", "compression": "no compression"}.get(metric, "chance")
     plain = metric in LOWER_IS_BETTER
     score = metric_name(main_metric(table))
     sentences = {

@@ -4,11 +4,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
 from probekit.activations import identity
 from probekit.activations.batches import make_batches, make_shards
 from probekit.activations.capture import stream_rows
 from probekit.data.positions import RowPlan
+from probekit.errors import DataError, UnknownNameError
 from probekit.model.sites import expand
 from tests.activations.captures import files, last_and_mean, make_tokens, run
 from tests.model.reference import TINY
@@ -117,3 +119,69 @@ def test_shards_are_whole_batches():
     assert all(sum(size) <= 16 or len(size) == 1 for size in sizes)
     for before, after in pairwise(sizes):
         assert sum(before) + after[0] > 16
+
+
+def test_tokens_of_any_integers_are_the_same_tokens(model):
+    tokens = make_tokens(12)
+    plan = last_and_mean(tokens)
+    expected = rows_of(model, tokens, plan)
+    narrow = [ids.astype(np.int32) for ids in tokens]
+    lists = [ids.tolist() for ids in tokens]
+    for given in (narrow, lists):
+        found = rows_of(model, given, plan)
+        for site, rows in expected.items():
+            np.testing.assert_array_equal(found[site], rows)
+
+
+def test_an_example_without_tokens_is_never_run(model, monkeypatch):
+    monkeypatch.setitem(identity.BATCH_TOKENS, "cpu", 3)
+    tokens = [np.arange(3), np.array([], dtype=np.int64)]
+    plan = RowPlan(np.array([0]), np.array([2]), np.array([0, 1]))
+    assert len(rows_of(model, tokens, plan)[SITES[0]]) == 1
+
+
+@pytest.mark.parametrize(("example", "positions", "offsets"), [
+    ([0, 1], [5, 5], [0, 1, 2]),  # the padding of example 0
+    ([1, 0], [5, 6], [0, 1, 2]),  # the first token of the next one
+    ([0, 1], [-1, 5], [0, 1, 2]),
+    ([0, 1], [1, 3], [0, 0, 2]),  # a row of nothing, and one of two tokens
+    ([0, 2], [1, 1], [0, 1, 2]),
+    ([-1, 1], [1, 1], [0, 1, 2]),
+    ([0, 1], [1, 3], [0, 1]),
+    ([0, 1], [1, 3, 2], [0, 1, 2]),
+    ([0, 1], [1, 3, 2], [1, 2, 3]),
+    ([], [], [0]),
+], ids=str)  # fmt: skip
+def test_a_row_that_is_not_there_is_no_row_of_something_else(model, example, positions, offsets):
+    tokens = [np.arange(1, 5), np.arange(3, 9)]
+    plan = RowPlan(*(np.array(array, dtype=np.int64) for array in (example, positions, offsets)))
+    with pytest.raises(DataError, match="rows"):
+        rows_of(model, tokens, plan)
+
+
+@pytest.mark.parametrize("ids", [np.array([1.0, 2.0]), np.ones((2, 3), dtype=int)], ids=str)
+def test_tokens_that_are_no_ids_are_refused(model, ids):
+    plan = RowPlan(np.array([0]), np.array([1]), np.array([0, 1]))
+    with pytest.raises(DataError, match="tokens of example 0 must be integer ids"):
+        rows_of(model, [ids], plan)
+
+
+@pytest.mark.parametrize("site", ["blocks.*.hook_resid_post", "resid_post"])
+def test_a_site_is_asked_for_by_its_full_name(model, site):
+    tokens = make_tokens(4)
+    with pytest.raises(UnknownNameError, match=r"full name .*hook_resid_post"):
+        rows_of(model, tokens, last_token(tokens), [site])
+
+
+def test_what_a_caller_told_torch_changes_no_bit(model):
+    tokens = make_tokens()
+    plan = last_and_mean(tokens)
+    expected = rows_of(model, tokens, plan)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            found = rows_of(model, tokens, plan)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for site, rows in expected.items():
+        np.testing.assert_array_equal(found[site], rows)

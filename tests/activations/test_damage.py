@@ -152,6 +152,8 @@ def reseal(path, **changes):
     {"shape": [3, "2"]},
     {"dtype": "I64"},
     {"dtype": "../F32"},
+    {"dtype": "F16"},
+    {"digest": int("1" * 64)},
     {"shard": 0},
     {"store": "another"},
     {"more": 1},
@@ -168,6 +170,42 @@ def test_a_record_that_leads_astray_commits_nothing(folder, changes):
     CONTENT.write(LocalFiles(folder))
     assert ActivationStore.open(folder).missing(SITE) == ()
     assert bytes_of(folder) != expected
+
+
+@pytest.mark.parametrize(("part", "changes"), [
+    ("rows", {"rows": "6"}), ("rows", {"rows": -6}), ("rows", {"rows": 10**30}),
+    ("rows", {"shards": 2.0}), ("rows", {"shards": 10**12}), ("rows", {"positions": None}),
+    ("rows", {"digest": None}), ("identity", {"dtype": "int8"}), ("identity", {"config": []}),
+], ids=str)  # fmt: skip
+def test_a_spec_that_leads_astray_is_damaged(folder, part, changes):
+    path = FILES["spec"](folder)
+    reseal(path, **{part: json.loads(path.read_text())[part] | changes})
+    with pytest.raises(DamagedError):
+        ActivationStore.open(folder).read(SITE)
+    assert complaints(folder) in ({"spec.json"}, {"rows.safetensors"})
+    assert "damaged" in summarize(folder).what
+
+
+def test_a_layout_of_the_right_size_that_is_another_gives_no_rows(folder):
+    path = FILES["layout"](folder)
+    content = bytearray(path.read_bytes())
+    order = slice(-8 * 8, -2 * 8)  # before the two sizes of shards
+    content[order] = np.frombuffer(bytes(content[order]), np.int64)[::-1].tobytes()
+    path.write_bytes(content)
+    for mapped in (True, False):
+        with pytest.raises(DamagedError, match=r"rows\.safetensors is damaged: it is lost, or not"):
+            ActivationStore.open(folder, mapped=mapped).read(SITE)
+
+
+def test_shards_of_rows_of_several_kinds_are_never_one_array(tmp_path):
+    store = CONTENT.create(LocalFiles(tmp_path / "key"))
+    rows = [CONTENT.values[SITE][shard] for shard in store.shards]
+    with pytest.raises(ConfigError, match="rows of this store are float32, not float16"):
+        store.commit(SITE, 0, rows[0].astype(np.float16))
+    store.commit(SITE, 0, rows[0])
+    store.commit(SITE, 1, rows[1][:, :1])
+    with pytest.raises(DamagedError, match=r"shapes \[\(1,\), \(2,\)\]"):
+        store.read(SITE)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a\\b", "a\0b"])

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from probekit.activations.files import LocalFiles
+from probekit.disk import Disk
 from probekit.errors import StoreError
 from tests.activations.captures import files as bytes_of
 from tests.activations.disks import WatchedDisk, failing, killing, writing_short
@@ -18,7 +19,7 @@ from tests.activations.small_store import CREATED, SEALED, Content
 
 CONTENT = Content()
 # Kills that found a writer at work. PROBEKIT_KILLS=200 takes a minute or two.
-N_KILLS = int(os.environ.get("PROBEKIT_KILLS", "60"))
+N_KILLS = int(os.environ.get("PROBEKIT_KILLS", "40"))
 
 
 def n_calls(folder):
@@ -131,3 +132,16 @@ def test_the_first_committer_wins_and_the_others_rows_are_dropped(tmp_path):
     store.verify()
     assert (store.read(site, rows, partial=True) == first).all()
     assert len(list((store.folder / site).iterdir())) == 2
+
+
+def test_a_sync_is_one_of_the_system(tmp_path, monkeypatch):
+    """The models of power losses take it for granted that a disk syncs what it is told to."""
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda n: (synced.append(os.fstat(n).st_ino), fsync(n)))
+    monkeypatch.delattr("fcntl.F_FULLFSYNC", raising=False)
+    disk, path = Disk(), tmp_path / "x"
+    descriptor = disk.create(path)
+    disk.sync(descriptor)
+    disk.close(descriptor)
+    disk.sync_folder(tmp_path)
+    assert synced == [path.stat().st_ino, tmp_path.stat().st_ino]

@@ -1,12 +1,14 @@
 """What a cache is known by: whatever changes a number makes another cache."""
 
 import dataclasses
+import sys
 
 import numpy as np
 import pytest
+import torch
 
 from probekit.activations import identity as identity_module
-from probekit.activations.capture import capture
+from probekit.activations.capture import capture, stream_rows
 from probekit.model.gpt2 import GPT2
 from tests.activations.captures import SITES, last_and_mean, make_tokens, run
 from tests.model.reference import TINY
@@ -62,3 +64,40 @@ def test_the_code_is_part_of_the_identity(tmp_path, model, monkeypatch):
     first = run(tmp_path, model)
     monkeypatch.setattr(identity_module, "digest_code", lambda *packages: "other code")
     assert run(tmp_path, model).store.folder != first.store.folder
+
+
+# They say which sites there are and which tokens are none, keep caches apart, and make no number.
+NO_NUMBERS = {"probekit.model.sites", "probekit.model.inputs", "probekit.activations.identity",
+              "probekit.activations.capture", "probekit.activations.work",
+              "probekit.errors"}  # fmt: skip
+
+
+def test_all_code_that_a_row_goes_through_is_part_of_the_identity(model, monkeypatch):
+    digested, ran = set(), set()
+    monkeypatch.setattr(identity_module, "digest_code", lambda *names: digested.update(names))
+    tokens = make_tokens()
+    plan = last_and_mean(tokens)
+    identity_module.identify(model, "t", tokens, plan, "float32")
+
+    def note(frame, event, argument):
+        ran.add(frame.f_globals.get("__name__", ""))
+
+    sys.setprofile(note)
+    try:
+        for _, values in stream_rows(model, tokens, plan, SITES):
+            assert values
+    finally:
+        sys.setprofile(None)
+    assert {name for name in ran if name.startswith("probekit.")} - NO_NUMBERS == digested
+
+
+def test_products_that_torch_was_told_to_round_make_another_cache(tmp_path, model):
+    first = run(tmp_path, model)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        second = run(tmp_path, model)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert second.reused == 0
+    assert second.store.identity.compute == "float32, products in bf16"
+    assert run(tmp_path, model).store.folder == first.store.folder

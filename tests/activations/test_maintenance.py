@@ -18,6 +18,7 @@ from probekit.activations.maintenance import (
     summarize,
 )
 from probekit.activations.store import ActivationStore
+from probekit.disk import Disk
 from probekit.errors import ConfigError, MissingError, StoreError, UnknownNameError
 from tests.activations.captures import SITES as MODEL_SITES
 from tests.activations.captures import files as bytes_of
@@ -62,6 +63,8 @@ def test_a_cache_is_found_by_folder_and_by_the_beginning_of_its_key(folder):
         find_cache("abc7", root)
     with pytest.raises(MissingError, match="There are none"):
         find_cache("abc", root / "elsewhere")
+    with pytest.raises(MissingError, match="no cache '~nobody-has-this-name/x'"):
+        find_cache("~nobody-has-this-name/x", root)
     assert caches_in(root / "elsewhere") == []
 
 
@@ -81,6 +84,51 @@ def test_garbage_is_what_no_record_names_and_no_living_writer_holds(folder):
         assert (folder / name).exists()
     assert set(collect_garbage(folder)) == {name}
     assert bytes_of(folder) == expected | {"notes.txt": b"mine"}
+
+
+class SlowDisk(Disk):
+    """A disk on which something happens just before a lock is taken."""
+
+    def __init__(self, meanwhile):
+        self.meanwhile = meanwhile
+
+    def lock(self, descriptor, *, wait):
+        self.meanwhile()
+        return super().lock(descriptor, wait=wait)
+
+
+def test_rows_that_are_written_again_just_now_are_no_garbage(folder):
+    [path] = (folder / SITES[0]).glob("00001.*.safetensors")
+    record_file(folder, SITES[0], 1).unlink()  # its writer was killed before
+    store = ActivationStore.open(folder)
+    with store.files.draft(f"{SITES[0]}/x") as alive:
+        alive.write(path.read_bytes())
+        name = f"{SITES[0]}/{path.name}"
+        disk = SlowDisk(lambda: alive.rename(path) if alive.temporary.exists() else None)
+        assert not LocalFiles(folder, disk=disk).remove_abandoned(name)
+        assert path.exists()
+    assert LocalFiles(folder).remove_abandoned(name)
+
+
+class LocklessDisk(Disk):
+    """A disk of a file system without locks, such as Lustre mounted without them."""
+
+    def lock(self, descriptor, *, wait):
+        return None
+
+
+def test_without_locks_nobody_is_taken_for_another_run(folder):
+    files = LocalFiles(folder, disk=LocklessDisk())
+    expected, told = bytes_of(folder), []
+    with files.lock(told.append), files.lock(None):
+        CONTENT.write(files)
+    assert told == []
+    record_file(folder, SITES[0], 1).write_text("{")
+    assert len(repair(ActivationStore.open(files))) == 1
+    CONTENT.write(files)
+    assert bytes_of(folder) == expected
+    (folder / SITES[0] / ".draft").write_text("of somebody, dead or alive")
+    assert files.sweep() == {}
 
 
 def test_what_is_repaired_is_only_what_was_damaged(folder):
@@ -125,6 +173,28 @@ def test_only_caches_are_removed_and_only_what_is_theirs(folder, tmp_path):
     (tmp_path / "other" / "spec.json").write_text("damaged, but there")
     assert remove_cache(tmp_path / "other") == []
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("spec", ['{"openapi": "3"}', '{"format": 9}', "not JSON"])
+def test_what_others_call_spec_is_no_cache(tmp_path, spec):
+    theirs = tmp_path / "projects" / "theirs"
+    (theirs / "data").mkdir(parents=True)
+    for name, content in (("spec.json", spec), ("manifest.json", "{}"), ("data/00001.json", "{}")):
+        (theirs / name).write_text(content)
+    expected = bytes_of(theirs)
+    assert caches_in(tmp_path / "projects") == []  # so `gc --older-than` passes it by
+    with pytest.raises(MissingError, match="not a cache"):
+        remove_cache(theirs)
+    with pytest.raises(MissingError, match="no cache"):
+        find_cache(str(theirs), tmp_path)
+    assert bytes_of(theirs) == expected
+
+
+def test_a_removal_that_was_interrupted_goes_on(folder):
+    (folder / "rows.safetensors").unlink()  # the last but one to go
+    assert find_cache("abc1", folder.parent) == folder
+    assert remove_cache(folder) == []
+    assert not folder.exists()
 
 
 def test_age_is_counted_in_days(folder):
@@ -181,6 +251,28 @@ def test_what_cannot_be_exported_is_told(folder, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"Install probekit\[zarr\]"):
         export(store, tmp_path / "out", "zarr")
     assert not (tmp_path / "out").exists()
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match="Cannot write"):
+            export(store, out, "npy")
+    twice = export(store, tmp_path / "out", "npy", [SITES[0], SITES[0]])
+    assert len(twice) == 3
+
+
+def test_an_export_that_fails_leaves_nothing_that_passes_for_one(folder, tmp_path, monkeypatch):
+    pytest.importorskip("zarr")
+    monkeypatch.setattr("probekit.activations.export._ROWS_AT_ONCE", 2)
+    store, read = ActivationStore.open(folder), ActivationStore.read
+
+    def fail(self, site, rows):
+        if rows[0] == 4:
+            raise OSError(28, "No space left on device")
+        return read(self, site, rows)
+
+    monkeypatch.setattr(ActivationStore, "read", fail)
+    with pytest.raises(StoreError, match="No space left"):
+        export(store, tmp_path / "out", "zarr")
+    assert not [path for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,16 @@ def test_a_cache_is_pushed_pulled_and_pinned(tmp_path, root):
     assert not (tmp_path / "c").exists()
 
 
+def test_a_pin_is_of_what_was_sealed_whatever_was_begun_since(tmp_path):
+    store = CONTENT.write(LocalFiles(tmp_path / "a" / KEY))
+    pin = store.manifest().root
+    store.commit("blocks.0.hook_mlp_out", 0, CONTENT.values[SITES[0]][store.shards[0]])
+    pulled, copied = copy_cache(tmp_path / "a" / KEY, tmp_path / "b", pin=pin)
+    assert copied == 4
+    assert pulled.manifest().root == pin
+    assert pulled.sites == SITES
+
+
 def test_damage_on_the_way_is_never_copied(tmp_path, root):
     CONTENT.write(ObjectFiles(f"{root}/{KEY}"))
     files = ObjectFiles(f"{root}/{KEY}")

@@ -120,11 +120,13 @@ def test_a_manifest_that_is_not_whole_is_made_again(tmp_path, model, content):
     assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("rows", [[True, False], [0.0], [-1], [10**6], [[0]]])
+@pytest.mark.parametrize("rows", [
+    [True, False], [0.0], [-1], [10**6], [[0]], ["a"], [None], [[0], [1, 2]], "0", slice(0, 2),
+])  # fmt: skip
 def test_rows_are_read_by_number_only(tmp_path, model, rows):
     store = ActivationStore.open(str(run(tmp_path, model).store.folder))
     with pytest.raises(ConfigError, match="rows must be numbers from 0 to"):
-        store.read(SITES[0], np.array(rows))
+        store.read(SITES[0], rows)
     assert len(store.read(SITES[0], [])) == 0
 
 

@@ -56,12 +56,17 @@ def test_damage_is_verified_and_repaired(root):
     found = json.loads(probekit("verify", "--json", root=root, code=1).stdout)
     assert found[str(root / KEY)][0]["file"] == f"{SITES[0]}/{path.name}"
     assert path.name in probekit("repair", KEY, root=root).stdout
-    probekit("verify", root=root)
+    assert "shards not there yet: 1" in probekit("verify", root=root).stdout
     (root / KEY / "spec.json").write_text("{}")
     assert "spec.json is damaged" in probekit("verify", root=root, code=1).stdout
     assert "spec.json is damaged" in probekit("show", KEY, root=root, code=1).stdout
     assert "spec.json is damaged" in probekit("ls", root=root).stdout
     assert "left as it is" in probekit("gc", root=root).stderr
+    CONTENT.write(LocalFiles(root / "whole"))
+    (root / KEY / "spec.json").write_text('{"format": 99}')
+    done = probekit("verify", root=root, code=1)  # one that cannot be read hides no other one
+    assert "of format 99" in done.stdout
+    assert f"{root / 'whole'}: whole" in done.stdout
 
 
 def test_gc_takes_leftovers_and_what_is_old(root):

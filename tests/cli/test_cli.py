@@ -2,10 +2,8 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import safetensors.torch
 import torch
 
 from probekit.cli.main import main
+from tests.interrupting import interrupt
 from tests.pipeline.test_run import YAML, write_rows
 
 PROBEKIT = Path(sys.executable).with_name("probekit")
@@ -158,16 +157,12 @@ def written(folder):
 
 
 def test_ctrl_c_keeps_what_is_done_and_prints_how_to_go_on(folder, environment):
-    process = subprocess.Popen(
+    code, errors = interrupt(
         [PROBEKIT, "run", "planted.yaml", "--set", "probe.bootstrap=100000"],
+        lambda: list(folder.glob("cache/*/manifest.json")),
         cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not list(folder.glob("cache/*/manifest.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
+    assert code == 130, errors
     assert "probekit run planted.yaml --set probe.bootstrap=100000" in errors
     assert "Traceback" not in errors
     assert list(folder.glob("cache/*/*/00000.json"))

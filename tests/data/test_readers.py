@@ -103,6 +103,12 @@ def test_line_separators_of_unicode_do_not_end_a_json_line(read):
         ("jsonl", '{"text": "Yes.", "label": null}', 1, "'label' holds no value"),
         ("jsonl", '{"text": "Yes.", "label": NaN}', 1, "'label' holds no value"),
         ("jsonl", '{"text": "Yes.", "label": 1.5}', 1, "holds 1.5"),
+        (
+            "jsonl",
+            '{"text": "Yes.", "label": "1"}\n{"text": "No.", "label": 1}\n',
+            2,
+            "the label 1 is of another type than those from line 1 on",
+        ),
         ("jsonl", '{"text": "Yes.", "label": true}', 1, "holds true"),
         ("jsonl", '{"text": "Yes.", "label": ["y"]}', 1, 'holds ["y"]'),
         ("jsonl", '\n{"text": "\\ud83d", "label": "y"}', 2, "half a surrogate pair"),

@@ -46,6 +46,11 @@ def refusal(path, overrides=()):
         ("  source:", "  sorce:", r"line 3: unknown key 'model.sorce'. Nearest: source\."),
         ("bos: false", "bos: no", r"line 9: tokens\.bos is 'no'"),
         ("  bos: false\n", "", r"line 8: the key 'tokens\.bos' is missing; whether <\|endoftext"),
+        (
+            "tokens:\n",
+            "probe: {kinds: [{kind: attention_pooled}]}\ntokens:\n",
+            r"attention_pooled reads whole texts .* `tokens\.position: {at: all}`",
+        ),
         ("name: small\n", "", r"the key 'name' is missing; the folder of its runs"),
         ("format: csv", "format: xls", r"line 6: data\.format is 'xls'\. Allowed: conllu, csv"),
         ("{at: last}", "{at: lasd}", r"line 10: tokens\.position\.at is 'lasd'\. Nearest: last\.$"),

@@ -128,7 +128,7 @@ def test_what_differs_between_the_runs_is_told(make):
     told = {setting.name: (setting.a, setting.b) for setting in found.settings}
     assert told == {
         "probe.seed": ("0", "3"),
-        "probe.kinds": ("[kind: logistic]", "[kind: mass_mean]"),
+        "probe.kinds": ("[{kind: logistic}]", "[{kind: mass_mean}]"),
         "tokens.position.at": ("last", "mean"),
     }
     assert of_site(found)["probe_b"].tolist() == ["mass_mean"] * 2

@@ -9,6 +9,7 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.prepare import prepare
 from probekit.pipeline.probing import make_probers
 from probekit.pipeline.run import run
+from probekit.probes.saved import SavedProbe
 
 YAML = """\
 name: kinds
@@ -81,6 +82,8 @@ def test_a_run_over_all_tokens_scores_each_text_once_and_is_kept(load, go, monke
     assert majority["n_test"].item() == 8
     rows = pd.read_csv(result.folder / "test_rows.csv")
     assert len(rows) == 8
+    told = {f["code"]: f["message"] for f in result.record["data"]["findings"]}
+    assert told["new-types"].startswith("Of the groups of the test rows 0% stand in the rows")
     content = result.results.read_bytes()
     monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
     assert go(experiment).results.read_bytes() == content
@@ -203,3 +206,21 @@ def test_more_features_than_a_site_has_are_refused_before_the_capture(load):
     with pytest.raises(ConfigError, match=r"k_sparse:64 is to .* which are 32\. Set k to 32"):
         prepare(load(texts(), kinds, head))
     prepare(load(texts(), kinds.replace("64", "32"), head))
+
+
+def test_the_features_of_the_ranking_are_those_that_the_probes_read(load, go):
+    sparse = 'probe.kinds=[{"kind": "logistic"}, {"kind": "k_sparse", "k": [2, 8]}]'
+    sites = 'capture.sites=["blocks.[03].mlp.hook_post"]'
+    found = go(load(texts(), sparse, sites))
+    features = pd.read_csv(found.folder / "features.csv")
+    assert features["k"].tolist() == [2] * 2 + [8] * 6
+    assert features["share"].is_monotonic_decreasing
+    numbers = features["feature"].str.extract(r"\[neuron=(\d+)\]")[0].astype(int)
+    for k in (2, 8):
+        kept = SavedProbe.load(found.folder / "probes" / features["site"].iloc[0] / f"k_sparse-{k}")
+        assert set(np.flatnonzero(kept.layers[0][0].any(axis=0))) == set(numbers[:k])
+    page = found.report.read_text()
+    assert f"[neuron={numbers[0]}]" in page.replace("<wbr>", "")
+    assert "features.csv" in found.record["files"]
+    nested = go(load(texts(), sparse, sites, "split.folds=2"))
+    assert not (nested.folder / "features.csv").exists()

@@ -80,7 +80,7 @@ def test_mistakes_are_refused(mini):
         score_texts(mini, ["word " * 300], bos=False)
     with pytest.raises(MissingError, match="Nearest: mini"):
         Network.load("minni")
-    with pytest.raises(ConfigError, match="--device nowhere"):
+    with pytest.raises(ConfigError, match=r"--device nowhere.*Devices here: cpu"):
         Network.load("mini", device="nowhere")
     with pytest.raises(ConfigError, match="up to 128"):
         score_random_repeats(mini, 1, length=129, bos=False)

@@ -256,7 +256,7 @@ def test_other_code_and_other_sizes_never_reuse_a_result(experiment, go, tmp_pat
     for change in ({}, {"layer_norm_epsilon": 0.5}, {"n_head": 4}):
         (model / "config.json").write_text(json.dumps(config | change))
         folders.add(go(experiment(f"model.source={model}"), page=False).folder)
-    for module in ("probekit.pipeline.run", "probekit.activations.identity"):
+    for module in ("probekit.pipeline.key", "probekit.activations.identity"):
         with monkeypatch.context() as patch:
             patch.setattr(f"{module}.digest_code", lambda *packages: "other code")
             folders.add(go(experiment(), page=False).folder)
@@ -392,3 +392,10 @@ def test_confusions_directions_and_errors_are_those_of_the_chosen_probe(experime
         assert all(example["guess"] != example["label"] for example in examples)
         assert len({example["group"] for example in examples}) == len(examples)
     assert {"confusion.csv", "scatter.csv"} <= set(result.record["files"])
+
+
+def test_a_plane_shows_no_row_that_it_was_fitted_on(experiment, go):
+    result = go(experiment("split.folds=3"), page=False)
+    points = pd.read_csv(result.folder / "scatter.csv")
+    first = sum(result.record["data"]["labels"]["test"].values())
+    assert 0 < points["method"].eq("PCA").sum() <= first < result.table["n_test"].max()

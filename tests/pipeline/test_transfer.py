@@ -179,7 +179,7 @@ class TestRefusals:
         rows = pd.read_csv(folder / "same.csv")
         yaml = YAML.replace("bos: false", "bos: true").replace("folds: 2", "folds: 3")
         write_set(folder, "bos", rows, yaml)
-        with pytest.raises(ConfigError, match=r"(?s)tokens.bos: False in same, True in bos.*folds"):
+        with pytest.raises(ConfigError, match=r"(?s)tokens.bos: false in same, true in bos.*folds"):
             go("same", "bos")
 
     def test_other_sites(self, folder, go):

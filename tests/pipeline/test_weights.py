@@ -103,7 +103,7 @@ def test_a_file_with_some_tensors_is_enough(look, tmp_path):
         look(tmp_path / "part.safetensors", tensor="h.1.attn.c_attn.weight")
     figures, _ = look(tmp_path / "part.safetensors", tensor="h.1.attn.c_attn.weight", n_head=3)
     assert "Singular values of W_QK" not in figures  # needs the output of the block too
-    assert len(figures["Norm by head"]["data"][0]["y"]) == 3
+    assert len(figures["Norm by head"]["layout"]["yaxis"]["ticktext"]) == 3
 
 
 def test_a_lone_shard_beside_its_index_is_not_shown_as_the_model(tiny, tmp_path):
@@ -139,6 +139,12 @@ def test_what_cannot_be_drawn_is_in_the_overview_alone(look, tmp_path, shape):
         ConfigError, match=re.escape(f"one has shape {shape}: a vector or a matrix")
     ):
         look(tmp_path / "part.safetensors", tensor="one")
+
+
+def test_a_vector_of_the_name_of_the_position_embeddings_has_no_columns(look, tmp_path):
+    save_file({"wpe.weight": np.ones(4, np.float32)}, tmp_path / "part.safetensors")
+    figures, _ = look(tmp_path / "part.safetensors", tensor="wpe.weight")
+    assert list(figures) == ["All values"]
 
 
 def test_parameters_in_a_pytorch_file_are_drawn(look, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from probekit.errors import ConfigError, DataError
 from probekit.probes.controls import control_labels
 from probekit.probes.curve import Prober
-from probekit.probes.data import ProbeData, ProbeSettings
+from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
 from probekit.probes.folds import sample_groups
 from probekit.probes.measurement import Measurement
 
@@ -334,3 +334,28 @@ def test_a_control_label_for_each_row_is_refused():
         Prober(data, replace(SETTINGS, control_by="group"))
     by_group = Prober(make_data(), replace(SETTINGS, control_by="group")).site(signal(data, 5))
     assert pick(by_group[0].measurements, "control").n_train == 300
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (("k_sparse", (("k", 9),)), r"k is 9, but the rows have 8 feature\(s\)"),
+        (("k_sparse", (("k", 0),)), "k is 0, but must be a whole number"),
+        (("mlp", (("hidden", 0),)), "hidden is 0, but must be a whole number"),
+    ],
+)
+def test_options_that_do_not_fit_the_rows_are_refused_under_the_folds_too(spec, told):
+    data = make_data()
+    with pytest.raises(ConfigError, match=told):
+        site(Prober(data, replace(SETTINGS, kinds=(ProbeSpec(*spec),))), signal(data, 5))
+
+
+@pytest.mark.parametrize("dtype", [int, complex, object])
+def test_rows_that_are_no_activations_are_refused(dtype):
+    data = make_data()
+    with pytest.raises(DataError, match=r"X holds .* Give activations as float32 or float64"):
+        Prober(data, SETTINGS).site(signal(data, 5).astype(dtype))
+
+
+def test_a_control_by_group_knows_no_group_of_the_test_rows():
+    assert Prober(make_data(), replace(SETTINGS, control_by="group")).seen_types == 0

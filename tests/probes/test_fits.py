@@ -1,9 +1,11 @@
 """Tuning many columns at once: what each fold saw, which C wins, and what is told."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from probekit.probes import fits
+from probekit.probes import design, fits
 from probekit.probes.fits import count_fits, fit_columns
 from probekit.probes.folds import group_folds
 from probekit.probes.solver import Effort, Problem, Solver
@@ -146,3 +148,18 @@ def test_too_few_steps_are_told_of_the_search_and_of_the_last_fit():
     X, codes = planted()
     (column,), _ = fit(X, [codes], grid=(100.0,), effort=Effort(max_iter=1))
     assert [one.converged for one in (*column.search, column.fit)] == [False] * 5
+
+
+def test_the_memory_of_tuning_does_not_grow_with_the_file(tmp_path, monkeypatch):
+    file = np.memmap(tmp_path / "rows", np.float32, "w+", shape=(20_000, 64))
+    file[:] = np.random.default_rng(0).normal(size=file.shape)
+    codes, folds = (file[:, 0] > 0).astype(int), np.arange(len(file)) % 2
+    monkeypatch.setattr(design, "RESIDENT_BYTES", 0)
+    for module in (design, fits):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 256)
+    tracemalloc.start()
+    (column,) = fit_columns(file, [codes], folds, (0.1,), effort=Effort(max_iter=3))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < file.nbytes / 2
+    assert np.mean(column.held_out == codes) > 0.95

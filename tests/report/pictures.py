@@ -1,12 +1,18 @@
-"""Rows of lens, attribution and head scores, as the analysis leaves them."""
+"""What pages are drawn from, as analysis and pipeline leave it."""
+
+import itertools
 
 import numpy as np
 import pandas as pd
 
+from probekit.report.comparison import COLUMNS, Comparison, Setting
+from probekit.report.transfer_table import COSINES, SCORES, Transfer
 from tests.report.conftest import HOSTILE
 
 TOKENS = ("The", " keys", "<0xE2>", " שלום", HOSTILE)
 SITES = ("blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in range(3)))
+
+PLACES = ("blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "ln_final.hook_normalized")
 
 
 def lens_rows(tokens=TOKENS, sites=SITES, prompt=1):
@@ -66,3 +72,45 @@ def head_rows(n_layers=3, n_heads=4):
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def make_comparison(hostile):
+    """A comparison of two runs over three sites."""
+    rows = [
+        {"what": "site", "target": "task", "site_a": site, "site_b": site, "position_a": "last",
+         "position_b": "last", "view_a": "raw", "view_b": "raw", "probe_a": probe,
+         "probe_b": probe, "metric": "accuracy", "value_a": 0.8, "value_b": 0.6,
+         "difference": 0.1 * n, "ci_low": 0.1 * n - 0.15, "ci_high": 0.1 * n + 0.15, "p": 0.01,
+         "p_holm": 0.04 + n / 50, "holds": n == 0, "n_a": 100, "n_b": 90}
+        for n, site in enumerate(PLACES) for probe in ("logistic", "mass_mean")
+    ]  # fmt: skip
+    rows.append(
+        rows[0] | {"what": "baseline", "target": "majority", "site_a": None, "site_b": None}
+    )
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    setting = Setting("data.name", hostile, "b")
+    return Comparison(hostile, "b", "accuracy", "paired", table, (setting,), (hostile,))
+
+
+def make_transfer(hostile):
+    """A transfer between three sets."""
+    names = ("short", "a_much_longer_name-of.a.data-set", "third")
+    keys = [
+        {"model": "mini", "site": site, "position": "last", "view": "raw", "probe": "logistic",
+         "train": train, "test": test}
+        for site in PLACES for train, test in itertools.product(names, names)
+    ]  # fmt: skip
+    generator = np.random.default_rng(0)
+    scores = [
+        key | {"metric": "accuracy", "value": value, "ci_low": value - 0.1, "ci_high": value + 0.1,
+               "chance": 0.5, "difference": -0.1, "difference_low": -0.2, "difference_high": 0.0}
+        for key, value in zip(keys, generator.uniform(0.3, 1, len(keys)), strict=True)
+    ]  # fmt: skip
+    cosines = [
+        key | {"space": space, "cosine": 0.4, "null_low": -0.1, "null_high": 0.1, "p": 0.05}
+        for space in ("raw", "standardised") for key in keys
+    ]  # fmt: skip
+    return Transfer(
+        names, "mini", pd.DataFrame(scores, columns=list(SCORES)),
+        pd.DataFrame(cosines, columns=list(COSINES)), (PLACES[1], "logistic"), (hostile,),
+    )  # fmt: skip

@@ -58,7 +58,10 @@ def test_two_texts_are_summed_up_and_their_positions_are_not_confused():
 
 def test_the_answer_says_from_where_on_the_output_is_read():
     rows = lens_rows()
-    assert "From the embedding on, the lens reads that token at half of the 5" in lens_answer(rows)
+    assert (
+        "From the embedding on, the lens reads the network's own at half of the 5"
+        in lens_answer(rows)
+    )
     rows.loc[rows["layer"] == 0, "token_1"] = "other"
     assert "From layer 1 on" in lens_answer(rows)
     rows.loc[rows["site"] != "blocks.2.hook_resid_post", "token_1"] = "other"

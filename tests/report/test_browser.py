@@ -89,3 +89,21 @@ def test_hostile_names_reach_the_figure_as_text(browser, make_run, table, hostil
     )
     assert f"task · {hostile}" in legend
     assert browser.trouble == []
+
+
+def test_keys_press_what_a_pointer_can(browser, page):
+    browser.open(page)
+    plot = "document.querySelector('.plot .drawing')"
+    shown = f"{plot}.data.filter(trace => trace.visible === 'legendonly').length"
+    assert browser.evaluate(shown) == 0
+    browser.evaluate(f"{plot}.querySelector('.legendtoggle').focus()")
+    browser.press("Enter")
+    browser.settle(1000)  # plotly waits for a second click
+    assert browser.evaluate(shown) > 0
+    reach = f"({plot}.layout.xaxis.range[1] - {plot}.layout.xaxis.range[0])"
+    before = browser.evaluate(reach)
+    name = 'aria-label="Zoom in"'
+    browser.evaluate(f"{plot}.querySelector('.modebar-btn[{name}]').focus()")
+    browser.press("Enter")
+    browser.settle()
+    assert browser.evaluate(reach) < before

@@ -48,7 +48,7 @@ def wrong():
 
 
 def test_true_labels_stand_down_and_rows_add_up_to_one(confusion):
-    (trace,) = confusion_matrix(confusion).data
+    trace, _ = confusion_matrix(confusion).data
     figure = confusion_matrix(confusion)
     assert (
         list(figure.layout.yaxis.ticktext) == list(figure.layout.xaxis.ticktext) == ["NA", "Plur"]
@@ -59,7 +59,7 @@ def test_true_labels_stand_down_and_rows_add_up_to_one(confusion):
 
 def test_a_label_without_rows_has_no_shares(confusion):
     confusion.loc[confusion["truth"] == "NA", "n"] = 0
-    (trace,) = confusion_matrix(confusion).data
+    trace, _ = confusion_matrix(confusion).data
     assert np.isnan(np.array(trace.z, dtype=float)[0]).all()
 
 

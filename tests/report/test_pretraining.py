@@ -20,19 +20,24 @@ def a_log(steps):
     ]  # fmt: skip
 
 
-@pytest.fixture
-def folder(tmp_path, hostile):
-    """A run of 1,000 steps of which 700 are done."""
-    write_log(tmp_path / "log.csv", a_log(700))
+def write_pretraining(folder, hostile):
+    """Write a run of 1,000 steps of which 700 are done, and return its folder."""
+    folder.mkdir(exist_ok=True)
+    write_log(folder / "log.csv", a_log(700))
     record = {
         "run": hostile, "steps": 1000, "tokens_per_step": 1024, "texts": [hostile, "b.txt"],
         "tokens": {"train": 358_400, "held_out": 2000},
         "characters": {"train": 1_000_000, "held_out": 8000}, "vocabulary": 300,
         "parameters": 12_345, "digests": {"corpus": "ab12"}, "versions": {"torch": "2"},
     }  # fmt: skip
-    (tmp_path / "run.json").write_text(json.dumps(record))
-    (tmp_path / "recipe.yaml").write_text(f"name: {hostile}\n")
-    return tmp_path
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "recipe.yaml").write_text(f"name: {hostile}\n")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path, hostile):
+    return write_pretraining(tmp_path, hostile)
 
 
 def test_the_answer_says_how_far_it_came_and_what_it_costs(folder):

@@ -1,5 +1,6 @@
 """Several runs on one page, and the index of a folder of runs."""
 
+import json
 import time
 
 import pytest
@@ -30,6 +31,12 @@ def test_each_run_has_a_line_a_ring_and_a_row_of_the_map(two):
     assert values[1][3] == pytest.approx(0.841)
 
 
+def test_runs_without_a_part_in_common_have_no_map(two, table):
+    other = table.assign(site=table["site"].str.replace("hook_resid_post", "hook_mlp_out"))
+    other[other["site"].str.contains("mlp_out|^$")].to_csv(two[1] / "results.csv", index=False)
+    assert [part.title for part in runs_figures(load_runs(two))] == ["Accuracy by layer and run"]
+
+
 def test_the_page_fits_every_window_in_silence(browser, two, tmp_path):
     page = tmp_path / "runs.html"
     page.write_text(runs_page(load_runs(two)))
@@ -41,6 +48,37 @@ def test_the_page_fits_every_window_in_silence(browser, two, tmp_path):
     assert "<b>%{x}</b>" in text
     assert "0.841 [" in text
     assert browser.trouble == []
+
+
+def test_what_differs_between_runs_stands_in_a_table_and_nothing_else(
+    browser, two, write_run, tmp_path, table, record, hostile
+):
+    digests = record["digests"] | {"weights": "ef" * 32}
+    third = write_run(tmp_path / "third", table, record | {"key": "c", "digests": digests})
+    config = "name: another\nprobe: {C: [0.001, 0.01, 0.1], seed: 3}\ntokens: {bos: %s}\n"
+    (third / "config.yaml").write_text(config % json.dumps(hostile))
+    page = tmp_path / "runs.html"
+    page.write_text(runs_page(load_runs([*two, third])))
+    browser.open(page, width=360)
+    cells = browser.evaluate(
+        "[...document.querySelectorAll('[aria-label=\"Settings that differ\"] tbody tr')]"
+        ".map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    assert sorted(cells) == [
+        ["digest of weights", "abababababab", "abababababab", "efefefefefef"],
+        ["probe.seed", "–", "–", "3"],
+        ["tokens.bos", "–", "–", hostile],
+    ]
+    assert browser.trouble == []
+    page.write_text(runs_page(load_runs(two)))
+    assert "No setting, digest or version" in page.read_text()
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1", ""], ids=["cut", "list", "empty"])
+def test_settings_that_cannot_be_read_are_told(two, text):
+    (two[1] / "config.yaml").write_text(text)
+    with pytest.raises(DataError, match=r"config\.yaml"):
+        load_runs(two)
 
 
 def test_runs_that_cannot_stand_together_are_refused(two, write_run, tmp_path, table, record):

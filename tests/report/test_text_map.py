@@ -4,8 +4,7 @@ import numpy as np
 import plotly.colors
 import pytest
 
-from probekit.report.maps import Colours
-from probekit.report.text_map import MASKED, inks, luminance, text_map
+from probekit.report.text_map import MASKED, Colours, inks, luminance, text_map
 
 SCALES = {
     "viridis": plotly.colors.sequential.Viridis,

@@ -61,23 +61,27 @@ class KSparseProbe(TunedProbe):
     def solve(self, data: Training) -> Solution:
         """Return what is learned from the training rows."""
         at_least(self, k=1, max_iter=1)
-        width = data.X.shape[1]
-        if self.k > width:
-            raise ConfigError(
-                f"k is {self.k}, but the rows have {width} feature(s). Set k to {width} or less."
-            )
         self.C_, solution = self._solve_tuned("C", data)
         self.features_ = best_features(data.X, data.codes, self.k, data.typical)
         return solution
 
     def path(self, values: Floats, data: Training) -> list[Solution]:
-        """Return the solution at each of the values."""
+        """Return the solution at each of the values.
+
+        Raises:
+            ConfigError: k is above the number of features.
+        """
+        width = data.X.shape[1]
+        if self.k > width:
+            raise ConfigError(
+                f"k is {self.k}, but the rows have {width} feature(s). Set k to {width} or less."
+            )
         features = best_features(data.X, data.codes, self.k, data.typical)
         X = np.ascontiguousarray(data.X[:, features])
         solver = Solver(X, [np.ones(len(X), dtype=np.float32)], typical=data.typical)
         problems = [Problem(data.codes, float(C)) for C in values]
         fits = solver.solve(problems, Effort(TOLERANCES[X.dtype.name], self.max_iter))
-        return [self._wide(fit, features, data.X.shape[1]) for fit in fits]
+        return [self._wide(fit, features, width) for fit in fits]
 
     def _wide(self, fit: Fit, features: Codes, width: int) -> Solution:
         weight = np.zeros((len(fit.coef), width))
@@ -93,12 +97,25 @@ def best_features(
     """Return the numbers (k,) of the features with the highest ANOVA F, the best first.
 
     Ranked by the share of variance that the classes explain, which grows with F and is defined
-    where F divides by zero; only the `typical` rows (n_samples,) count, if it is told which. Ties
-    go to the lower number, constant features come last.
+    where F divides by zero. Ties go to the lower number, constant features come last.
 
     >>> X = np.array([[0.0, -1.0, -1.0], [1.0, -1.1, -1.1], [0.0, 1.0, 1.0], [1.0, 1.1, 1.1]])
     >>> best_features(X, np.array([0, 0, 1, 1]), k=2).tolist()
     [1, 2]
+    """
+    best: Codes = np.argsort(-explained_shares(X, codes, typical), kind="stable")[:k]
+    return best
+
+
+def explained_shares(
+    X: NDArray[np.floating], codes: Codes, typical: NDArray[np.bool_] | None = None
+) -> Floats:
+    """Return the share (n_features,) of each feature's variance that the classes explain, 0 to 1.
+
+    Only the `typical` rows (n_samples,) count, if it is told which.
+
+    >>> explained_shares(np.array([[0.0, 5.0], [0.0, 7.0], [2.0, 6.0]]), np.array([0, 0, 1]))
+    array([1., 0.])
     """
     if typical is not None and len(np.unique(codes[typical])) > 1:
         X, codes = X[typical], codes[typical]
@@ -108,5 +125,5 @@ def best_features(
     between = np.sum((members @ rows) ** 2 / sizes[:, None], axis=0)
     total = np.sum(rows**2, axis=0)
     share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
-    best: Codes = np.argsort(-share.round(SCORE_DIGITS), kind="stable")[:k]
-    return best
+    rounded: Floats = share.round(SCORE_DIGITS)
+    return rounded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
 from sklearn.base import BaseEstimator
@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.probes.estimator import LinearProbe
+from probekit.probes.inputs import at_least
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
 from probekit.probes.kinds.base import LayeredProbe
 from probekit.probes.kinds.k_sparse import KSparseProbe
@@ -88,6 +89,7 @@ class Kind:
 
         Raises:
             UnknownNameError: It has no such option.
+            ConfigError: One that counts something is below 1, or no whole number.
 
         >>> KINDS["mlp"].complete({})
         {'hidden': 64}
@@ -96,6 +98,10 @@ class Kind:
             if name not in self.options:
                 offered = nearest(name, self.options) if self.options else "It has none."
                 raise UnknownNameError(f"{self.name} has no option {name!r}. {offered}")
+        at_least(
+            SimpleNamespace(**options),
+            **{name: 1 for name in options if not isinstance(self.options[name], bool)},
+        )
         return {**self.options, **options}
 
     def text(self, options: Mapping[str, Option] | None = None) -> str:

@@ -19,4 +19,5 @@ async function refresh() {
   }
 }
 
-setInterval(refresh, SECONDS * 1000);
+// A saved copy of the page has no server to ask.
+if (location.protocol.startsWith("http")) setInterval(refresh, SECONDS * 1000);

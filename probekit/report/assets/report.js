@@ -8,11 +8,11 @@ const CONFIG = {
   modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
 };
 
-/** The layout values that follow the page's colours, by their path. */
-function colours() {
+/** The values of a layout that follow the page's colours, by their path. */
+function colours(layout) {
   const style = getComputedStyle(document.documentElement);
   const value = (name) => style.getPropertyValue(name).trim();
-  const axes = ["xaxis", "yaxis"].flatMap((axis) => [
+  const axes = Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name)).flatMap((axis) => [
     [`${axis}.gridcolor`, value("--grid")],
     [`${axis}.linecolor`, value("--line")],
     [`${axis}.tickcolor`, value("--line")],
@@ -32,14 +32,39 @@ function paint(layout, values) {
   return layout;
 }
 
+// What plotly lets a pointer press, a key may press as well.
+const PRESSED = ".modebar-btn, .legendtoggle";
+
+/** Names the buttons of a figure and lets the tab key reach them; plotly draws them anew. */
+function name(drawing) {
+  for (const button of drawing.querySelectorAll(PRESSED)) {
+    const entry = button.parentElement.querySelector(".legendtext");
+    button.setAttribute("role", "button");
+    button.setAttribute("tabindex", "0");
+    button.setAttribute("aria-label", button.dataset.title ?? `Show or hide ${entry?.textContent}`);
+  }
+}
+
+function press(event) {
+  const button = event.target.closest(PRESSED);
+  if (!button || !["Enter", " "].includes(event.key)) return;
+  event.preventDefault();
+  for (const kind of ["mousedown", "mouseup", "click"]) {
+    button.dispatchEvent(new MouseEvent(kind, { bubbles: true }));
+  }
+}
+
 async function draw(plot) {
   const { data, layout } = JSON.parse(plot.querySelector("script").textContent);
   const drawing = plot.querySelector(".drawing");
   drawn.push(drawing);
-  await Plotly.newPlot(drawing, data, paint(layout, colours()), CONFIG);
+  await Plotly.newPlot(drawing, data, paint(layout, colours(layout)), CONFIG);
+  drawing.on("plotly_afterplot", () => name(drawing));
+  drawing.addEventListener("keydown", press);
+  name(drawing);
 }
 
-const recolour = () => Promise.all(drawn.map((drawing) => Plotly.relayout(drawing, colours())));
+const recolour = () => Promise.all(drawn.map((drawing) => Plotly.relayout(drawing, colours(drawing.layout))));
 
 for (const query of ["(prefers-color-scheme: dark)", "print"]) {
   matchMedia(query).addEventListener("change", recolour);

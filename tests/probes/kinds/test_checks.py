@@ -169,9 +169,11 @@ def test_penalties_that_are_not_positive_or_stand_twice_are_refused(estimator, v
         (KSparseProbe, "k"),
     ],
 )
-def test_counts_that_are_too_small_are_refused(estimator, parameter):
-    with pytest.raises(ConfigError, match=f"{parameter} is 0, but must be [12] or more"):
-        estimator(**{parameter: 0}).fit(np.eye(4), [-1, 0, 0, 0])
+@pytest.mark.parametrize("value", [0, 2.5, "5"])
+def test_counts_that_are_too_small_or_no_counts_are_refused(estimator, parameter, value):
+    told = f"{parameter} is {value!r}, but must be a whole number, [12] or more"
+    with pytest.raises(ConfigError, match=told):
+        estimator(**{parameter: value}).fit(np.eye(4), [-1, 0, 0, 0])
 
 
 @pytest.mark.parametrize(

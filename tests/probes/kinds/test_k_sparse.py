@@ -70,6 +70,6 @@ def test_the_features_of_a_fold_are_ranked_without_its_held_out_rows():
 
 def test_a_k_over_the_width_is_refused():
     with pytest.raises(ConfigError, match=r"k is 5, but the rows have 4 feature\(s\)"):
-        KSparseProbe(k=5).fit(np.eye(4), [0, 1, 0, 1])
+        KSparseProbe(k=5, C=1.0).fit(np.eye(4), [0, 1, 0, 1])
     X, y = neurons()
     assert len(KSparseProbe(k=50, C=1.0).fit(X, y).features_) == 50

@@ -1,0 +1,151 @@
+"""`probekit cache plan`: what a capture will cost, before it is made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from probekit.pipeline.sizing import CapturePlan, Speed
+
+
+@click.command()
+@click.argument("what", metavar="MODEL|FILE.yaml")
+@click.option("--tokens", type=float, help="Of a MODEL: how many there will be, such as 100e6.")
+@click.option("--length", type=click.IntRange(min=1), help="Of a sequence.  [default: the context]")
+@click.option(
+    "--position", type=click.Choice(["all", "last"]),
+    help="A row of each token, or of each sequence.  [default: all]",
+)  # fmt: skip
+@click.option(
+    "--sites", multiple=True, help="Name or glob; repeatable.  [default: blocks.*.hook_resid_post]"
+)
+@click.option(
+    "--dtype", type=click.Choice(["float16", "float32"]), help="On disk.  [default: float16]"
+)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="a.b=c", help="Of a FILE: overrides a key."
+)
+@click.option("--device", default="cuda", show_default=True, help="Where the workers compute.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--throughput", type=click.FloatRange(0, min_open=True), metavar="TOKENS/S",
+    help="Of one worker, as measured.",
+)  # fmt: skip
+@click.option(
+    "--tflops", type=click.FloatRange(0, min_open=True),
+    help="10^12 operations a second that one worker's processor promises.",
+)  # fmt: skip
+@click.option(
+    "--utilisation", type=click.FloatRange(0, 1, min_open=True),
+    help="The share of --tflops that it comes to.  [default: 0.4]",
+)  # fmt: skip
+@click.option(
+    "--bandwidth", type=click.FloatRange(0, min_open=True), metavar="MB/S",
+    help="That the place of the cache takes from all workers together.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan(
+    what: str, overrides: tuple[str, ...], device: str, workers: int, as_json: bool,
+    throughput: float | None, tflops: float | None, utilisation: float | None,
+    bandwidth: float | None, **of_tokens: Any,
+) -> None:  # fmt: skip
+    """Compute what a capture will cost: bytes, files, hours, network. Nothing is captured.
+
+    Of a MODEL for --tokens tokens, or of an experiment FILE.yaml, whose data are read.
+    """
+    speed = _speed(throughput, tflops, utilisation)
+    given = {name: value for name, value in of_tokens.items() if value not in (None, ())}
+    if Path(what).suffix in (".yaml", ".yml"):
+        found = _of_file(what, overrides, device, given)
+    else:
+        found = _of_model(what, overrides, device, given)
+    found = replace(found, workers=workers, speed=speed, bandwidth=bandwidth)
+    if as_json:
+        click.echo(json.dumps(found.numbers, indent=2))
+    else:
+        show(found)
+
+
+def _speed(throughput: float | None, tflops: float | None, utilisation: float | None) -> Speed:
+    from probekit.pipeline.sizing import Speed
+
+    if throughput is not None and tflops is not None:
+        raise click.UsageError("Give --throughput or --tflops, not both.")
+    if utilisation is not None and tflops is None:
+        raise click.UsageError("--utilisation is a share of --tflops: give that, too.")
+    return Speed(throughput, tflops, *([] if utilisation is None else [utilisation]))
+
+
+def _of_file(
+    what: str, overrides: tuple[str, ...], device: str, given: dict[str, Any]
+) -> CapturePlan:
+    from probekit.experiment.loader import load_experiment
+    from probekit.pipeline.sizing import plan_experiment
+
+    if given:
+        raise click.UsageError(f"--{next(iter(given))} is for a model; {what} says it itself.")
+    return plan_experiment(load_experiment(what, overrides), device)
+
+
+def _of_model(
+    what: str, overrides: tuple[str, ...], device: str, given: dict[str, Any]
+) -> CapturePlan:
+    from probekit.pipeline.sizing import plan_tokens
+
+    if overrides:
+        raise click.UsageError("--set is for a FILE.yaml.")
+    tokens = given.pop("tokens", None)
+    if tokens is None or not 1 <= tokens <= 1e15 or tokens != int(tokens):
+        raise click.UsageError("Give how many tokens there will be: --tokens 100e6.")
+    given.setdefault("sites", ("blocks.*.hook_resid_post",))
+    return plan_tokens(what, int(tokens), device=device, **given)
+
+
+def show(found: CapturePlan) -> None:
+    """Print a line for each number that is known."""
+    for name, value in lines(found.numbers):
+        click.echo(f"{name:20} {value}")
+
+
+def lines(numbers: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what is shown to people: names, and numbers with their units."""
+    from probekit.cli.caches import size_in_words as size
+
+    n = numbers
+    models = f", by {n['caches']} models" if n["caches"] > 1 else ""
+    first, *others = n["sites"]
+    sites = f"each of {len(n['sites'])} sites" if others else "one site"
+    named = f"{first} to {others[-1]}" if others else first
+    workers = f"{n['workers']} worker{'s' if n['workers'] > 1 else ''}"
+    told = [
+        ("tokens read", f"{n['tokens']:,}{models}"),
+        ("rows", f"{n['rows_of_a_site']:,} at {sites}, as {n['dtype']}"),
+        ("sites", named),
+        ("shards", f"{n['shards_of_a_site']:,} of each site"),
+        ("bytes", f"{size(n['bytes'])}, {size(n['bytes_of_a_token'])} a token"),
+        ("files", f"{n['files']:,}, the largest {size(n['bytes_of_the_largest_file'])}"),
+        ("operations", f"{n['operations']:.2e}"),
+        ("weights read", f"{size(n['bytes_of_weights_read'])}, by {workers}"),
+    ]
+    if n["hours_of_writing"] is not None:
+        told.append(("hours of writing", f"{n['hours_of_writing']:,.2f}"))
+    if n["hours"] is None:
+        unknown = "unknown; give --throughput, or --tflops and --utilisation"
+        return [*told, ("hours of computing", unknown)]
+    told += [
+        (
+            "hours of computing",
+            f"{n['hours_of_computing']:,.2f} by {workers}, "
+            f"{n['worker_hours_of_computing']:,.2f} by one",
+        ),
+        ("hours in all", f"{n['hours']:,.2f}"),
+    ]
+    rate, of_one = n["megabytes_per_second"], n["megabytes_per_second_of_a_worker"]
+    return told if rate is None else [
+        *told, ("network", f"{rate:,.0f} MB/s, {of_one:,.0f} MB/s from each worker")
+    ]  # fmt: skip

@@ -1,0 +1,67 @@
+"""Colour goes to terminals alone, and to none that asked for none (https://no-color.org)."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+
+# 1, 3 and 4 make text bold, italic or underlined: no colours.
+COLOUR = re.compile(r"\x1b\[(?:[\d;:]*;)?(?:3[0-8]|4[0-8]|9\d|10\d)[\d;:]*m")
+COMMANDS = {
+    "table": ["models"],
+    "tokens": ["apply", "probe", "--text", "The keys to the cabinet", "--per", "token"],
+    "error": ["run", "there_is_none.yaml"],
+}
+
+
+def on_terminal(arguments, folder, **variables):
+    """Return what a command writes, to stdout and stderr, where both are a terminal."""
+    ours, theirs = pty.openpty()
+    keep = {name: text for name, text in os.environ.items() if name not in COLOUR_VARIABLES}
+    environment = keep | {"TERM": "xterm-256color", "COLUMNS": "100"} | variables
+    command = [sys.executable, "-m", "probekit", *arguments]
+    process = subprocess.Popen(
+        command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    written = b""
+    try:
+        while part := os.read(ours, 1 << 16):
+            written += part
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    process.wait()
+    os.close(ours)
+    return written.decode()
+
+
+COLOUR_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "COLORTERM")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_color_takes_every_colour(keep, tmp_path, name):
+    keep()
+    for variables in ({"NO_COLOR": "1"}, {"NO_COLOR": "0", "FORCE_COLOR": "1"}):
+        told = on_terminal(COMMANDS[name], tmp_path, **variables)
+        assert told.strip()
+        assert not COLOUR.findall(told)
+
+
+def test_an_empty_no_color_asks_for_nothing(keep, tmp_path):
+    keep()
+    assert COLOUR.search(on_terminal(COMMANDS["tokens"], tmp_path, NO_COLOR=""))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_pipe_gets_text_alone(keep, tmp_path, name):
+    keep()
+    environment = {k: v for k, v in os.environ.items() if k not in COLOUR_VARIABLES}
+    command = [sys.executable, "-m", "probekit", *COMMANDS[name]]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout + done.stderr
+    assert "\x1b" not in done.stdout + done.stderr

@@ -1,0 +1,63 @@
+"""An experiment with a few shards, for the tests of captures by many."""
+
+import random
+
+from probekit.experiment.loader import load_experiment
+
+_WORDS = [
+    "the",
+    "a",
+    "old",
+    "new",
+    "house",
+    "river",
+    "garden",
+    "door",
+    "keys",
+    "letter",
+    "was",
+    "were",
+    "never",
+    "found",
+    "lost",
+    "in",
+    "on",
+]
+
+EXPERIMENT = """
+name: scale
+model: {source: mini, random_weights: false}
+data: {name: scale, format: csv, file: scale.csv}
+tokens: {bos: false, position: {at: all}}
+capture: {sites: [blocks.0.hook_resid_post, blocks.1.hook_resid_post]}
+"""
+N_SHARDS = 4
+
+
+def write_experiment(folder, n_texts=1000):
+    """The path of an experiment of four shards, beside its data."""
+    draw = random.Random(0)
+    texts = [" ".join(draw.choices(_WORDS, k=draw.randint(3, 20))) for _ in range(n_texts)]
+    lines = ["text,label", *(f"{text},{draw.choice('ab')}" for text in texts)]
+    (folder / "scale.csv").write_text("\n".join(lines) + "\n")
+    (folder / "scale.yaml").write_text(EXPERIMENT)
+    return folder / "scale.yaml"
+
+
+def load(folder):
+    """The experiment itself."""
+    return load_experiment(write_experiment(folder))
+
+
+class Heard:
+    """A watcher that keeps what it hears, and does something at each progress."""
+
+    def __init__(self, on_progress=lambda done: None):
+        self.done, self.told, self.on_progress = [], [], on_progress
+
+    def progress(self, step, done, total):
+        self.done.append(done)
+        self.on_progress(done)
+
+    def tell(self, message):
+        self.told.append(message)

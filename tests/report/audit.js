@@ -1,0 +1,104 @@
+// Returns what is wrong with a page for those who see little, no colours, or use no mouse.
+(() => {
+  const LEAST = 4.5;
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = (...colours) => {
+    for (const colour of colours) {
+      canvas.fillStyle = colour;
+      canvas.fillRect(0, 0, 1, 1);
+    }
+    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const light = (colour) => {
+    const [red, green, blue] = colour.map((part) => part / 255)
+      .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
+  };
+  const contrast = (a, b) => Math.max(light(a), light(b)) / Math.min(light(a), light(b));
+  const told = (element) => element.outerHTML.slice(0, 160);
+  const visible = (element) => element.checkVisibility({ visibilityProperty: true, opacityProperty: true });
+
+  /** The colours under an element, from the page upwards. */
+  const grounds = (element) => {
+    const found = [];
+    for (let at = element; at; at = at.parentElement) found.unshift(getComputedStyle(at).backgroundColor);
+    return ["white", ...found];
+  };
+  /** What is left of an ink after the opacity of all that it stands in. */
+  const opacity = (element) => {
+    let left = 1;
+    for (let at = element; at; at = at.parentElement) left *= getComputedStyle(at).opacity;
+    return left;
+  };
+  /** The colour of the heat map behind the middle of a text; null where there is none. */
+  const cell = (text) => {
+    const box = text.getBoundingClientRect();
+    for (const image of text.closest(".plot")?.querySelectorAll(".hm image") ?? []) {
+      const frame = image.getBoundingClientRect();
+      const x = (box.x + box.width / 2 - frame.x) / frame.width;
+      const y = (box.y + box.height / 2 - frame.y) / frame.height;
+      if (x <= 0 || x >= 1 || y <= 0 || y >= 1) continue;
+      const loaded = pictures.get(image);
+      const paper = document.createElement("canvas").getContext("2d");
+      [paper.canvas.width, paper.canvas.height] = [loaded.naturalWidth, loaded.naturalHeight];
+      paper.drawImage(loaded, 0, 0);
+      const [r, g, b, alpha] = paper.getImageData(x * loaded.naturalWidth, y * loaded.naturalHeight, 1, 1).data;
+      return alpha ? [r, g, b] : null;
+    }
+    return null;
+  };
+  const pictures = new Map();
+  const load = (image) => new Promise((done) => {
+    const loaded = new Image();
+    pictures.set(image, loaded);
+    loaded.onload = done;
+    loaded.src = image.getAttribute("href") ?? image.getAttribute("xlink:href");
+  });
+
+  const faint = () => {
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const faults = [];
+    while (walker.nextNode()) {
+      const element = walker.currentNode.parentElement;
+      if (!walker.currentNode.data.trim() || /^(SCRIPT|STYLE|OPTION)$/.test(element.tagName)) continue;
+      if (!visible(element) || element.closest("noscript")) continue;
+      const style = getComputedStyle(element);
+      const isDrawn = element instanceof SVGElement;
+      const ground = (isDrawn && cell(element)) || rgb(...grounds(element));
+      const ink = isDrawn ? style.fill : style.color;
+      const opaque = rgb(`rgb(${ground.join(" ")})`, ink);
+      const left = opacity(element);
+      const found = contrast(opaque.map((part, i) => left * part + (1 - left) * ground[i]), ground);
+      if (found < LEAST) faults.push(`contrast ${found.toFixed(2)}: ${told(element)}`);
+    }
+    return faults;
+  };
+
+  const unnamed = () => [...document.querySelectorAll("img, canvas, svg, [role=img]")]
+    .filter((picture) => visible(picture) && !picture.closest("[aria-hidden=true], .modebar, noscript, #js-plotly-tester"))
+    .filter((picture) => !picture.parentElement.closest("[role=img], button, [aria-label*=' ']"))
+    .filter((picture) => !/\d/.test(picture.getAttribute("aria-label") ?? picture.alt ?? ""))
+    .map((picture) => `no numbers in words: ${told(picture)}`);
+
+  const clickable = "a, button, summary, input, select, textarea, [onclick], .modebar-btn, .legendtoggle";
+  // A link that leads nowhere says that its tabIndex is 0, and no key reaches it.
+  const focusable = "a[href], button, input, select, textarea, summary, [tabindex]";
+  const unreachable = () => {
+    const pointed = [...document.querySelectorAll("body *")]
+      .filter((one) => getComputedStyle(one).cursor === "pointer");
+    return [...new Set([...document.querySelectorAll(clickable), ...pointed])]
+      .filter((one) => visible(one) && getComputedStyle(one).pointerEvents !== "none")
+      .filter((one) => {
+        for (let at = one; at; at = at.parentElement) {
+          if (at.tabIndex >= 0 && at.matches(focusable) && !at.matches(".scroll")) return false;
+        }
+        // Of buttons that arrow keys go through, the tab key reaches one.
+        if (one.closest("[tabindex='-1']")?.parentElement.querySelector("[tabindex='0']")) return false;
+        return !one.closest("label")?.control;
+      })
+      .map((one) => `no key reaches: ${told(one)}`);
+  };
+
+  return Promise.all([...document.querySelectorAll(".hm image")].map(load))
+    .then(() => [...new Set([...faint(), ...unnamed(), ...unreachable()])]);
+})()

@@ -1,0 +1,124 @@
+"""Every page that is written: legible, named, reachable by keys, silent, and no wider than 360."""
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from probekit.model.gpt2 import GPT2
+from probekit.pipeline.weights import write_weights_page
+from probekit.report.attention import AttentionPrompt
+from probekit.report.attention_page import AttentionExplorer
+from probekit.report.attribution_page import attribution_page
+from probekit.report.compare_page import comparison_page
+from probekit.report.heads_page import ScoredHeads, heads_page
+from probekit.report.index_page import index_page
+from probekit.report.lens_page import lens_page
+from probekit.report.page import write_report
+from probekit.report.pretraining import write_pretraining_report
+from probekit.report.runs_page import load_runs, runs_page
+from probekit.report.texts_page import texts_page
+from probekit.report.transfer_page import transfer_page
+from tests.model.reference import TINY
+from tests.report.conftest import (
+    HOSTILE,
+    TOKENS,
+    causal_patterns,
+    make_heads,
+    make_record,
+    make_sweep,
+)
+from tests.report.pictures import head_rows, lens_rows, make_comparison, make_transfer
+from tests.report.test_analysis_pages import FACTS, KNOWN, attributed
+from tests.report.test_facets import crowd
+from tests.report.test_pretraining import write_pretraining
+from tests.report.test_texts_page import make_facts, make_reading
+
+AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
+KINDS = (
+    "report", "report of facets", "report of heads", "report of a sweep", "runs", "index",
+    "attention", "lens", "attribution", "heads", "weights", "weight", "pretraining", "comparison",
+    "transfer", "texts",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pages(write_run, tmp_path_factory):
+    """The path of a page of each kind."""
+    folder = tmp_path_factory.mktemp("every")
+    runs = [
+        write_run(folder / "runs" / "plural" / key, record=make_record() | {"key": key})
+        for key in "ab"
+    ]
+    prompt = AttentionPrompt("".join(TOKENS), tuple(TOKENS), causal_patterns(len(TOKENS)))
+    lenses = pd.concat([lens_rows(), lens_rows(("A", " b"), prompt=2)])
+    scored = ScoredHeads(head_rows(), "a text", KNOWN)
+    written = {
+        "runs": runs_page(load_runs(runs)),
+        "index": index_page(folder / "runs"),
+        "attention": AttentionExplorer.of([prompt], "gpt2").page(),
+        "lens": lens_page(lenses, model="made", facts=FACTS),
+        "attribution": attribution_page(attributed(), model="made", facts=FACTS),
+        "heads": heads_page(scored, model="made", facts=FACTS),
+        "comparison": comparison_page(make_comparison(HOSTILE)),
+        "transfer": transfer_page(make_transfer(HOSTILE)),
+        "texts": texts_page([make_reading(tuple(TOKENS))], ("no", "yes"), make_facts()),
+    }
+    for name, content in written.items():
+        (folder / f"{name}.html").write_text(content, "utf-8")
+    GPT2(TINY).save_pretrained(folder / "tiny")
+    tiny = str(folder / "tiny")
+    return {
+        **{name: folder / f"{name}.html" for name in written},
+        "report": write_report(runs[0]),
+        "report of facets": write_report(write_run(folder / "facets", crowd())),
+        "report of heads": write_report(write_run(folder / "heads", make_heads())),
+        "report of a sweep": write_report(write_run(folder / "sweep", make_sweep())),
+        "weights": write_weights_page(tiny, folder / "weights.html"),
+        "weight": write_weights_page(tiny, folder / "weight.html", tensor="h.0.attn.c_attn.weight"),
+        "pretraining": write_pretraining_report(write_pretraining(folder / "training", HOSTILE)),
+    }
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_is_for_everyone(browser, pages, kind, dark):
+    browser.open(pages[kind], width=1400, dark=dark)
+    browser.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    browser.settle(1500)
+    assert browser.evaluate(AUDIT) == []
+    browser.resize(360)
+    browser.settle(500)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 360
+    assert browser.trouble == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lines_of_a_figure_are_told_apart_without_colours(pages, kind):
+    page = pages[kind].read_text("utf-8")
+    for found in re.findall(r'<script type="application/json">(\{"data".*?)</script>', page):
+        named = [trace for trace in json.loads(found)["data"] if trace.get("showlegend") is True]
+        looks = {
+            trace["name"]: (
+                trace.get("line", {}).get("dash", "solid"),
+                str(trace.get("marker", {}).get("symbol")),
+            )
+            for trace in named
+            # What a horizontal line is stands in its name and its place.
+            if len(set(trace["y"])) > 1
+        }
+        assert len(set(looks.values())) == len(looks), looks
+
+
+def test_the_audit_finds_what_is_wrong(browser, tmp_path):
+    page = tmp_path / "wrong.html"
+    page.write_text(
+        "<!doctype html><p style='color: #999'>faint</p><p>plain</p>"
+        "<div role='img' aria-label='a curve'>x</div><a onclick='0'>dead</a>"
+        "<button style='opacity: .3'>seen</button>"
+    )
+    browser.open(page)
+    faults = browser.evaluate(AUDIT)
+    assert [fault.split(" ")[0] for fault in faults] == ["contrast"] * 2 + ["no"] * 2

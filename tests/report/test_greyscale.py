@@ -1,0 +1,44 @@
+"""Every picture can be read without colours: by lightness, or by a second look."""
+
+import itertools
+
+import numpy as np
+import plotly.colors
+import pytest
+
+from probekit.report.attention_colours import attention_colours
+from probekit.report.style import LINES, SERIES_MARKERS
+from probekit.report.text_map import luminance
+
+SCALES = {
+    "of maps": [plotly.colors.hex_to_rgb(c) for c in plotly.colors.sequential.Viridis],
+    "of attention": attention_colours()["weights"]["light"],
+    "of attention, dark": attention_colours()["weights"]["dark"],
+}
+
+
+def light(colours):
+    return luminance(np.array(colours) / 255)
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_a_scale_grows_or_falls_in_lightness_all_along(name):
+    steps = np.diff(light(SCALES[name]))
+    assert (steps > 0).all() or (steps < 0).all()
+
+
+@pytest.mark.parametrize("page", ["light", "dark"])
+def test_the_middle_of_a_difference_stands_out_and_its_sign_is_told_by_numbers(page):
+    found = light(attention_colours()["differences"][page])
+    middle = len(found) // 2
+    outward = [np.diff(found[middle:]), np.diff(found[middle::-1])]
+    assert all((side < 0).all() for side in outward) or all((side > 0).all() for side in outward)
+
+
+def test_lines_of_one_figure_have_a_dash_of_their_own():
+    dashes = [style.dash for style in LINES.values()]
+    assert len(set(dashes)) == len(dashes)
+
+
+def test_series_have_a_mark_of_their_own():
+    assert all(a != b for a, b in itertools.combinations(SERIES_MARKERS, 2))
