@@ -17,6 +17,8 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
@@ -58,10 +60,10 @@ def write_plain(path: Path, values: np.ndarray) -> None:
         os.fsync(file.fileno())
 
 
-def timed(work: object) -> float:
+def timed(work: Callable[[], object]) -> float:
     """Return how long a call takes, in seconds."""
     start = time.perf_counter()
-    work()  # type: ignore[operator]
+    work()
     return time.perf_counter() - start
 
 
@@ -97,7 +99,7 @@ def reading(folder: Path, values: np.ndarray) -> None:
     print(f"reading, time beside memmap: {median(ratios):.2f} (goal: at most 2)")
 
 
-def capture_and_tell(folder: Path, n_rows: int, pipe: object) -> None:
+def capture_and_tell(folder: Path, n_rows: int, pipe: Connection) -> None:
     """Capture rows in a process of its own, and tell how far its memory grew."""
     import torch
 
@@ -123,7 +125,7 @@ def capture_and_tell(folder: Path, n_rows: int, pipe: object) -> None:
     run(400)  # what is there anyway
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     run(n_rows)
-    pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)  # type: ignore[attr-defined]
+    pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def memory(folder: Path) -> None:

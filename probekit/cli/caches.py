@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.cli.captures import capture
-from probekit.cli.options import Function, PlaceType, cache_option
+from probekit.cli.options import Decorator, PlaceType, cache_option
 from probekit.cli.plans import plan
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ cache.add_command(plan)
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def _of_caches(n_args: int) -> Callable[[Function], Function]:
+def _of_caches(n_args: int) -> Decorator:
     """Return a decorator that gives a command the places of the caches that are named."""
 
-    def decorate(function: Function) -> Function:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @click.argument("names", nargs=n_args, metavar="CACHE" if n_args == 1 else "[CACHE]...")
         @cache_option
         @_json_option
@@ -62,7 +62,7 @@ def _of_caches(n_args: int) -> Callable[[Function], Function]:
             found = [find_cache(name, root) for name in names] or caches_in(root)
             return function(places=found, **others)
 
-        return command  # type: ignore[return-value]  # click calls it by the names of its options
+        return command
 
     return decorate
 

@@ -71,17 +71,8 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-class _Version:
-    """The version, looked up only when asked for."""
-
-    def __str__(self) -> str:
-        from probekit import __version__
-
-        return __version__
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(_Version(), message="probekit %(version)s")  # type: ignore[arg-type]  # lazy
+@click.version_option(package_name="probekit", message="probekit %(version)s")
 def cli() -> None:
     """Linear probes for GPT-2: one experiment file in, an honest layer curve out."""
 

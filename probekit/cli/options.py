@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class PlaceType(click.ParamType[Any]):
@@ -34,10 +35,10 @@ def together(*options: Callable[[Function], Function]) -> Callable[[Function], F
     return decorate
 
 
-def _texts_options(*, required: bool) -> Callable[[Function], Function]:
+def _texts_options(*, required: bool) -> Decorator:
     """Return what adds the options that say what is read, and gives a function the texts."""
 
-    def decorate(function: Function) -> Function:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @together(
             click.option("--text", "texts", multiple=True, help="What is read; repeatable."),
             click.option("--file", type=click.Path(path_type=Path), help="A file of texts."),
@@ -60,7 +61,7 @@ def _texts_options(*, required: bool) -> Callable[[Function], Function]:
             read = () if file is None else read_texts(file, format, column)
             return function(texts=(*texts, *read), **others)
 
-        return with_texts  # type: ignore[return-value]  # click calls it by the options' names
+        return with_texts
 
     return decorate
 

@@ -121,10 +121,10 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
 def _axes(rows: pd.DataFrame, method: str) -> tuple[str, str]:
     if method == "PCA":
         first = rows.iloc[0]
-        return tuple(
-            f"component {number} ({first[share]:.0%} of variance)"
-            for number, share in enumerate(("share_x", "share_y"), start=1)
-        )  # type: ignore[return-value]  # of two entries
+        return (
+            f"component 1 ({first['share_x']:.0%} of variance)",
+            f"component 2 ({first['share_y']:.0%} of variance)",
+        )
     is_line = rows["label"].nunique() == 2
     return "discriminant 1", "component 1 of PCA" if is_line else "discriminant 2"
 

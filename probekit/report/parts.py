@@ -160,4 +160,5 @@ def norms_part(norms: list[Norms]) -> FigurePart:
 
 def figure_json(figure: go.Figure) -> dict[str, Any]:
     """Return the figure as plain JSON values, NaN as null."""
-    return json.loads(figure.to_json())  # type: ignore[no-any-return]  # plotly is untyped
+    plain: dict[str, Any] = json.loads(figure.to_json())
+    return plain

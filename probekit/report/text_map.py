@@ -127,7 +127,8 @@ def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:
     share = ((values - shown.low) / (shown.high - shown.low)).clip(0, 1)
     colours = plotly.colors.sample_colorscale(shown.scale, np.nan_to_num(share), colortype="tuple")
     is_light = (luminance(np.array(colours)) > _SPLIT) | np.isnan(values)
-    return np.where(is_light, "#000000", "#ffffff").tolist()  # type: ignore[no-any-return]  # of str
+    found: list[str] = np.where(is_light, "#000000", "#ffffff").tolist()
+    return found
 
 
 def luminance(colours: NDArray[np.float64]) -> NDArray[np.float64]:

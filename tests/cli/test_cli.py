@@ -12,7 +12,7 @@ import torch
 
 from probekit.cli.main import main
 from tests.interrupting import interrupt
-from tests.pipeline.test_run import YAML, write_rows
+from tests.pipeline.planted import YAML, write_rows
 
 PROBEKIT = Path(sys.executable).with_name("probekit")
 

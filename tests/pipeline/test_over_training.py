@@ -8,7 +8,7 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.pretrain import pretrain
 from probekit.pipeline.run import run
 from probekit.report.page import write_report
-from tests.pipeline.test_run import YAML, write_rows
+from tests.pipeline.planted import YAML, write_rows
 
 
 @pytest.fixture
