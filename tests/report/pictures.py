@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 
-from probekit.report.comparison import COLUMNS, Comparison, Setting
+from probekit.report.comparison import COLUMNS, Comparison
 from probekit.report.transfer_table import COSINES, SCORES, Transfer
 from tests.report.conftest import HOSTILE
 
@@ -88,8 +88,8 @@ def make_comparison(hostile):
         rows[0] | {"what": "baseline", "target": "majority", "site_a": None, "site_b": None}
     )
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    setting = Setting("data.name", hostile, "b")
-    return Comparison(hostile, "b", "accuracy", "paired", table, (setting,), (hostile,))
+    settings = {"data.name": (hostile, "b")}
+    return Comparison(hostile, "b", "accuracy", "paired", table, settings, (hostile,))
 
 
 def make_transfer(hostile):

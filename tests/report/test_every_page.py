@@ -118,7 +118,8 @@ def test_the_audit_finds_what_is_wrong(browser, tmp_path):
         "<!doctype html><p style='color: #999'>faint</p><p>plain</p>"
         "<div role='img' aria-label='a curve'>x</div><a onclick='0'>dead</a>"
         "<button style='opacity: .3'>seen</button>"
+        "<div role='img' aria-label='of 2 lines'><button>show</button></div>"
     )
     browser.open(page)
     faults = browser.evaluate(AUDIT)
-    assert [fault.split(" ")[0] for fault in faults] == ["contrast"] * 2 + ["no"] * 2
+    assert [fault.split(" ")[0] for fault in faults] == ["contrast"] * 2 + ["no"] * 2 + ["inside"]
