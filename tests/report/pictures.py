@@ -7,10 +7,14 @@ import pandas as pd
 
 from probekit.report.comparison import COLUMNS, Comparison
 from probekit.report.transfer_table import COSINES, SCORES, Transfer
-from tests.report.conftest import HOSTILE
+from tests.report.conftest import HOSTILE, row
 
 TOKENS = ("The", " keys", "<0xE2>", " שלום", HOSTILE)
 SITES = ("blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in range(3)))
+TRAINED_SITES = (
+    "blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "blocks.1.hook_resid_pre",
+    "blocks.1.hook_resid_post", "blocks.0.hook_mlp_out",
+)  # fmt: skip
 
 PLACES = ("blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "ln_final.hook_normalized")
 
@@ -71,6 +75,18 @@ def head_rows(n_layers=3, n_heads=4):
                         "n": 0 if absent else 10,
                     }
                 )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def training_rows():
+    """Rows of three checkpoints whose scores rise with step and depth."""
+    rows = [
+        row(site, "task", 0.5 + depth / 20 + step / 1000, split=split)
+        | {"run": f"step-{step}", "step": step}
+        for step in (100, 0, 10)
+        for depth, site in zip((0, 1, 1, 2, 1), TRAINED_SITES, strict=True)
+        for split in ("test", "validation")
+    ]
     return pd.DataFrame(rows)
 
 
