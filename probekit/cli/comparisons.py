@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from itertools import islice
 
 import click
 import pandas as pd
@@ -25,8 +26,8 @@ MOST_SETTINGS = 20  # shown in the terminal
 def show_comparison(comparison: Comparison) -> None:
     """Print what differs between the runs, then a line for each comparison, then the verdict."""
     click.echo(f"a: {line_label(comparison.a)}\nb: {line_label(comparison.b)}")
-    for setting in comparison.settings[:MOST_SETTINGS]:
-        click.echo(f"  {setting.name}: {line_label(setting.a)} | {line_label(setting.b)}")
+    for name, values in islice(comparison.settings.items(), MOST_SETTINGS):
+        click.echo(f"  {name}: {' | '.join(map(line_label, values))}")
     if len(comparison.settings) > MOST_SETTINGS:
         click.echo(f"  and {len(comparison.settings) - MOST_SETTINGS} more settings")
     if not comparison.settings:

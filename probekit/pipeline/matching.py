@@ -12,7 +12,6 @@ from probekit.errors import ConfigError, nearest
 from probekit.pipeline.answers import Speaker
 from probekit.pipeline.finished import FinishedRun
 from probekit.probes.measurement import Said
-from probekit.report.comparison import Setting
 from probekit.report.settings import differing, facts_of
 from probekit.report.table import chosen_row, concatenated, only, placed, selection
 
@@ -163,7 +162,8 @@ def _baselines(a: _Side, b: _Side) -> Iterator[Pair]:
                 yield Pair({"what": "baseline", **columns}, said_a[who], said_b[who])
 
 
-def settings_that_differ(a: FinishedRun, b: FinishedRun) -> tuple[Setting, ...]:
+def settings_that_differ(a: FinishedRun, b: FinishedRun) -> dict[str, tuple[str, ...]]:
     """Return settings, digests and versions in which two runs differ; names do not count."""
-    facts = [facts_of(run.experiment.model_dump(mode="json"), run.record) for run in (a, b)]
-    return tuple(Setting(name, *values) for name, values in differing(facts).items())
+    return differing(
+        [facts_of(run.experiment.model_dump(mode="json"), run.record) for run in (a, b)]
+    )

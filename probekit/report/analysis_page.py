@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import plotly.graph_objects as go
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from probekit.report.parts import figure_json
 from probekit.report.template import render
@@ -105,4 +103,4 @@ class AnalysisPage:
 
     def html(self) -> str:
         """Return the page; it asks no network, and the same contents give the same bytes."""
-        return render("analysis.html", page=self, plotly_js=Markup(get_plotlyjs()))
+        return render("analysis.html", page=self)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from probekit.report.comparison import Comparison, both_places
 from probekit.report.parts import FigurePart, figure_json
@@ -49,9 +47,8 @@ def comparison_page(comparison: Comparison) -> str:
         "compare.html",
         comparison=comparison,
         metric=METRICS[comparison.metric],
-        figure=_part(comparison),
+        figures=list(_parts(comparison)),
         lines=[_line(row) for _, row in comparison.rows.iterrows()],
-        plotly_js=Markup(get_plotlyjs()),
     )
 
 
@@ -69,14 +66,14 @@ def _line(row: pd.Series) -> Line:
     )
 
 
-def _part(comparison: Comparison) -> FigurePart | None:
-    """Return the figure; None where no site, or too many, would stand in it."""
+def _parts(comparison: Comparison) -> Iterator[FigurePart]:
+    """Yield the figure; none where no site, or too many, would stand in it."""
     rows = difference_rows(comparison)
     n_lines = len(rows[["line", "probe"]].drop_duplicates())
     if not 0 < n_lines <= MOST_LINES:
-        return None
+        return
     name = METRICS[comparison.metric]
-    return FigurePart(
+    yield FigurePart(
         f"Difference of {name} by layer",
         figure_json(difference_figure(comparison)),
         f"{comparison.a} less {comparison.b}, with 95 % intervals of the {comparison.pairing} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,15 +20,6 @@ COLUMNS = (
 Pairing = Literal["paired", "unpaired"]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A setting, or a version or digest, in which two runs differ."""
-
-    name: str
-    a: str
-    b: str
-
-
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """The differences of two runs, a less b.
@@ -39,7 +31,7 @@ class Comparison:
         pairing: whether both were tested on the same rows.
         rows: a row a comparison, of the columns `COLUMNS`: the chosen probes of the two runs,
             baselines, then the sites of both from shallow to deep.
-        settings: in which the runs differ.
+        settings: what differs between the runs, by name, with the values in a and b.
         notes: what should be known of the comparison, in sentences.
     """
 
@@ -48,7 +40,7 @@ class Comparison:
     metric: str
     pairing: Pairing
     rows: pd.DataFrame
-    settings: tuple[Setting, ...]
+    settings: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
 
     @property

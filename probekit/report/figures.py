@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
@@ -35,6 +36,10 @@ from probekit.report.table import (
     ticks,
 )
 
+# Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten; of more than so many, the powers.
+POWERS = [10.0**power for power in range(-3, 8)]
+LOG_TICKS = [power * step for power in POWERS for step in (1, 2, 5)]
+MOST_LOG_TICKS = 8
 MOST_BANDS = 3  # task lines beyond which only the chosen one has its interval as a band
 
 
@@ -99,8 +104,32 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
         figure.add_trace(scatter(points["depth"], points[column], style, number, label, hover))
     layer_axis(figure, ticks(rows))
     name_lines(figure)
-    figure.update_yaxes(title_text="mean norm", type="log", dtick=1)
+    figure.update_yaxes(
+        title_text="mean norm", **log_axis(rows.melt(value_vars=list(NORMS))["value"])
+    )
     return figure
+
+
+def log_axis(values: pd.Series[float]) -> dict[str, Any]:
+    """Return the settings of a logarithmic axis with two ticks or more around positive values.
+
+    Left to itself, plotly names powers of ten alone, of which there may be one.
+
+    >>> log_axis(pd.Series([60.0, 300.0]))["ticktext"]
+    ['50', '100', '200', '500']
+    """
+    positive = values[values > 0]
+    if positive.empty:
+        return {"type": "log"}
+    start = bisect_right(LOG_TICKS, positive.min()) - 1
+    around = LOG_TICKS[max(start, 0) : max(bisect_left(LOG_TICKS, positive.max()), start + 1) + 1]
+    named = around if len(around) <= MOST_LOG_TICKS else [t for t in around if t in POWERS]
+    return {
+        "type": "log",
+        "tickvals": named,
+        "ticktext": [f"{tick:,g}" for tick in named],
+        "range": [math.log10(around[0]) - 0.03, math.log10(around[-1]) + 0.03],
+    }
 
 
 def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:

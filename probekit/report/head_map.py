@@ -11,17 +11,17 @@ import plotly.colors
 import plotly.graph_objects as go
 
 from probekit.errors import UnknownNameError, nearest
+from probekit.report.maps import LEAST_RANGE
 from probekit.report.style import format_number
 from probekit.report.text_map import MOST_TEXTS, Colours, cell_text, text_map
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a head score is: its title, what it counts, and the end of its scale if it has one."""
+    """What a head score is: its title, and what it counts."""
 
     title: str
     meaning: str
-    high: float | None = 1.0
 
 
 SCORES = {
@@ -33,8 +33,8 @@ SCORES = {
         "Induction", "mean weight on what followed an earlier occurrence of the same token"
     ),
     "first_token": Score("First token", "mean weight on the first token"),
-    "entropy": Score("Entropy", "mean entropy of where a head looks, in nats", None),
-    "distance": Score("Distance", "how many tokens back the weight lies on average", None),
+    "entropy": Score("Entropy", "mean entropy of where a head looks, in nats"),
+    "distance": Score("Distance", "how many tokens back the weight lies on average"),
 }
 
 _HOVERED = ["layer", "head", "value", "sd", "n"]
@@ -43,7 +43,9 @@ _HOVERED = ["layer", "head", "value", "sd", "n"]
 def head_score_map(
     rows: pd.DataFrame, score: str, framed: Sequence[tuple[int, int]] = ()
 ) -> go.Figure:
-    """Return the figure of a score for each layer (down) and head (across), from 0 upwards.
+    """Return the figure of a score for each layer (down) and head (across).
+
+    Colours go from 0 to `scale_end`.
 
     Args:
         rows: those of `score_heads` of `probekit/analysis/heads.py`.
@@ -58,12 +60,11 @@ def head_score_map(
         there = rows["score"].unique()
         raise UnknownNameError(f"No rows hold the score {score!r}. {nearest(score, there)}")
     layers, heads = here["layer"].unique(), here["head"].unique()
-    high = SCORES[score].high or max(1.0, float(np.nanmax(here["value"], initial=0.0)))
     figure = text_map(
         here["value"].to_numpy().reshape(len(layers), len(heads)),
         here["value"].map(cell_text).tolist(),
         [_hover(score, *row) for row in here[_HOVERED].itertuples(index=False)],
-        Colours(0.0, high, plotly.colors.sequential.Viridis, is_diverging=False),
+        Colours(0.0, scale_end(rows, score), plotly.colors.sequential.Viridis, is_diverging=False),
         across=[str(head) for head in heads],
         down=[str(layer) for layer in layers],
         title="head",
@@ -72,6 +73,17 @@ def head_score_map(
     for layer, head in framed:
         _frame(figure, layer, head)
     return figure
+
+
+def scale_end(rows: pd.DataFrame, score: str) -> float:
+    """Return where the colours of a score end: at its highest value, if that is more than nothing.
+
+    >>> rows = pd.DataFrame({"score": ["induction"] * 2, "value": [0.02, 0.31]})
+    >>> scale_end(rows, "induction"), scale_end(rows, "entropy")
+    (0.31, 0.05)
+    """
+    values = rows.loc[rows["score"] == score, "value"]
+    return float(max([LEAST_RANGE, *values.dropna()]))
 
 
 def _hover(score: str, layer: int, head: int, value: float, sd: float, n: int) -> str:

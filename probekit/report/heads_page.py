@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from probekit.report.analysis_page import AnalysisPage, Cells, Part, Picture
-from probekit.report.head_map import SCORES, head_score_map
+from probekit.report.head_map import SCORES, head_score_map, scale_end
 from probekit.report.style import format_number
 
 NOTE = (
     "Each score is a mean over the tokens that can have it, then over texts. A pattern says where "
     "a head looks, not what it does with what is there."
 )
+SCALES = "Each map has colours of its own, from 0 to its highest value."
 # Scores of which a high one says what a head is for.
 TELLING = ("previous_token", "duplicate_token", "induction", "first_token")
 
@@ -63,7 +64,7 @@ class ScoredHeads:
 def heads_page(found: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a page of HTML with a map for each score and a table of all; it asks no network."""
     parts = [
-        Part("Maps", pictures=[_picture(found, score) for score in SCORES]),
+        Part("Maps", [SCALES], pictures=[_picture(found, score) for score in SCORES]),
         Part("All heads", tables=[_table(found.rows)]),
     ]
     if found.known:
@@ -94,13 +95,14 @@ def heads_answer(found: ScoredHeads) -> str:
 
 
 def _picture(found: ScoredHeads, score: str) -> Picture:
-    meaning = SCORES[score].meaning
+    meaning, end = SCORES[score].meaning, format_number(scale_end(found.rows, score))
     known = found.known.get(score, ())
     n_heads = int(found.rows["head"].max()) + 1
     return Picture(
         SCORES[score].title,
         {"": head_score_map(found.rows, score, known)},
-        meaning[0].upper() + meaning[1:] + ("; framed: known heads." if known else "."),
+        f"{meaning[0].upper()}{meaning[1:]}{'; framed: known heads' * bool(known)}. "
+        f"Colours go from 0 to {end}.",
         f"{SCORES[score].title}, {meaning}. The highest: {found.told(score, 10) or 'none'}.",
         height=8 + 1.9 * (int(found.rows["layer"].max()) + 1),
         width=9 + 2.6 * n_heads,

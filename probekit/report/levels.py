@@ -19,8 +19,9 @@ from probekit.report.style import (
 )
 from probekit.report.table import concatenated, only
 
-# About what the style sheet leaves to the plot, and what a small line of text takes, in pixels.
-PLOT_HEIGHT = 300
+# What a narrow window leaves to the plot above a full legend, and what a small line of text takes,
+# in pixels. Names that keep apart there do so in any plot that is higher.
+PLOT_HEIGHT = 160
 LINE_HEIGHT = 15
 
 BASELINES = ("majority", "word_identity", "bag_of_words", "length")
@@ -113,9 +114,9 @@ def label_shifts(values: list[float], n_lines: list[int], ends: list[float]) -> 
     They go up as far as they must, and down again where they would leave the plot by over a line.
 
     >>> label_shifts([0.0, 0.5, 0.51], [2, 2, 2], [-0.1, 0.9])
-    [0.0, 0.0, 27.0]
+    [0.0, 0.0, 28.4]
     >>> label_shifts([0.97, 0.98, 0.99], [2, 2, 2], [0.0, 1.0])
-    [-51.0, -24.0, 3.0]
+    [-55.2, -26.8, 1.6]
     """
     at = [PLOT_HEIGHT * (value - ends[0]) / (ends[1] - ends[0]) for value in values]
     half = [lines * LINE_HEIGHT / 2 for lines in n_lines]

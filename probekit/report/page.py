@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 from safetensors.numpy import load_file
 
 from probekit.errors import DataError, MissingError
@@ -116,7 +114,6 @@ def report_page(run_dir: Path) -> str:
         labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),
         config=_config(run_dir / "config.yaml"),
         facts=_facts(record),
-        plotly_js=Markup(get_plotlyjs()),
     )
 
 

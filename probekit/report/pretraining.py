@@ -9,8 +9,6 @@ from itertools import groupby
 from pathlib import Path
 
 import plotly.graph_objects as go
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from probekit.errors import DataError
 from probekit.provenance import write_atomic
@@ -93,7 +91,6 @@ def _page(log: Sequence[Row], record: PretrainRecord, recipe: str) -> str:
         folded=list(_folded(log)),
         measured=measured,
         recipe=recipe,
-        plotly_js=Markup(get_plotlyjs()),
     )
 
 

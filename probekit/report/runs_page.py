@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from probekit.errors import ConfigError, DataError
 from probekit.report.answer import answer, company_of
@@ -19,7 +17,7 @@ from probekit.report.figures import layer_curve
 from probekit.report.maps import map_cells, map_colours
 from probekit.report.parts import FigurePart, figure_json, title
 from probekit.report.record import RunRecord, changed_files, load_record
-from probekit.report.settings import differing, facts_of, load_config
+from probekit.report.settings import differing, facts_of, load_config, settings_of
 from probekit.report.style import format_number, metric_name, plotly_text
 from probekit.report.table import (
     chosen_row,
@@ -36,9 +34,24 @@ from probekit.report.table import (
 from probekit.report.template import render
 from probekit.report.text_map import cell_text, text_map
 from probekit.report.views import curve_rows
-from probekit.report.words import description
+from probekit.report.words import colour_words, description
 
+# A name that needs more than so many settings, or characters, tells less than the key of the run.
+MOST_SETTINGS = 3
+LONGEST_NAME = 60
 COMPANY = ("control", "random_weights", "word_identity", "majority")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the page's table: the name of the run, and its cells by the name of the column.
+
+    Of a number that has an interval, this stands below it.
+    """
+
+    name: str
+    words: Mapping[str, str]
+    numbers: Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +59,10 @@ class ShownRun:
     """A run as the page of several shows it; `name` is no other run's.
 
     Attributes:
-        name: experiment and key.
+        name: what tells it from the others, in few words.
         record: of its run.json.
         table: the rows of its results.csv.
+        settings: by name.
         facts: settings, digests and versions, by name.
         answer: in words.
         warnings: what to know before it is quoted.
@@ -57,9 +71,15 @@ class ShownRun:
     name: str
     record: RunRecord
     table: pd.DataFrame
+    settings: Mapping[str, str]
     facts: Mapping[str, str]
     answer: str
     warnings: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """Experiment and key, as the folders of runs are named."""
+        return f"{self.record.run}/{self.record.key}"
 
     @classmethod
     def load(cls, folder: Path) -> ShownRun:
@@ -72,13 +92,20 @@ class ShownRun:
         table, record = load_table(folder / "results.csv"), load_record(folder / "run.json")
         comparisons = compare(table, load_differences(folder / "differences.csv"))
         changed = [f"{name} was changed after the run." for name in changed_files(folder, record)]
-        name = f"{record.run}/{record.key}"
-        facts = facts_of(load_config(folder / "config.yaml"), record)
-        return cls(name, record, table, facts, answer(table, comparisons), tuple(changed))
+        config = load_config(folder / "config.yaml")
+        return cls(
+            record.run,
+            record,
+            table,
+            settings_of(config),
+            facts_of(config, record),
+            answer(table, comparisons),
+            tuple(changed),
+        )
 
 
 def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
-    """Return the runs in folders, in their order.
+    """Return the runs in folders, in their order, each under a name of its own.
 
     Raises:
         MissingError: A file of a run is not there.
@@ -86,29 +113,51 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
         ConfigError: A run is given twice.
     """
     runs = [ShownRun.load(folder) for folder in folders]
-    names = [run.name for run in runs]
+    names = [run.identity for run in runs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"{twice[0]} is given twice. Give each run once.")
     if len({main_metric(run.table) for run in runs}) > 1:
-        metrics = ", ".join(f"{run.name} {main_metric(run.table)}" for run in runs)
+        metrics = ", ".join(f"{run.identity} {main_metric(run.table)}" for run in runs)
         raise DataError(
             f"These runs are measured by different metrics: {metrics}. Give runs of one metric."
         )
-    return runs
+    return [replace(run, name=name) for run, name in zip(runs, _names(runs), strict=True)]
+
+
+def _names(runs: Sequence[ShownRun]) -> list[str]:
+    """Return a name for each run: its experiment, else with the settings that differ, else its key.
+
+    Settings tell a reader what a key does not; but many of them are no name.
+    """
+    experiments = [run.record.run for run in runs]
+    settings = differing([run.settings for run in runs])
+    told = [
+        [f"{name.rpartition('.')[2]} {values[number]}" for name, values in settings.items()]
+        for number in range(len(runs))
+    ]
+    with_settings = [
+        " · ".join([experiment, *own]) for experiment, own in zip(experiments, told, strict=True)
+    ]
+    is_short = len(settings) <= MOST_SETTINGS and max(map(len, with_settings)) <= LONGEST_NAME
+    candidates = [experiments, *([with_settings] if is_short else [])]
+    unique = (names for names in candidates if len(set(names)) == len(runs))
+    return next(unique, [run.identity for run in runs])
 
 
 def runs_page(runs: Sequence[ShownRun]) -> str:
     """Return a page of HTML that sets runs side by side; it asks no network."""
     metric = main_metric(runs[0].table)
+    rows = [Row(run.name, _words(run), _numbers(run)) for run in runs]
     return render(
         "runs.html",
         runs=runs,
         metric=metric_name(metric),
-        rows=[_cells(run) for run in runs],
+        rows=rows,
+        words=list(rows[0].words),
+        columns=list(dict.fromkeys(name for row in rows for name in row.numbers)),
         settings=differing([run.facts for run in runs]),
         figures=runs_figures(runs),
-        plotly_js=Markup(get_plotlyjs()),
     )
 
 
@@ -134,7 +183,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
         f"{title(metric)}, runs by layers",
         figure_json(run_map(table, metric)),
         f"The part of the blocks that most runs probed, {cells['line'].iloc[0]}, one row a run, as "
-        "for the checkpoints of one model.",
+        f"for the checkpoints of one model. {colour_words(cells, metric)}",
         "; ".join(
             f"{run}: {', '.join(format_number(value) for value in own['value'])}"
             for run, own in cells.groupby("run", sort=False)
@@ -181,7 +230,7 @@ def run_map(table: pd.DataFrame, metric: str) -> go.Figure:
         hover.ravel().tolist(),
         map_colours(cells, metric),
         across=[tick(int(depth), blocks) for depth in depths],
-        down=[plotly_text(run) for run in runs],
+        down=[plotly_text(run).replace(" · ", "<br>") for run in runs],
         title="layer",
     )
     return figure.update_yaxes(title_text=None)
@@ -195,26 +244,35 @@ def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     return own.drop_duplicates(["run", "depth"])
 
 
-def _cells(run: ShownRun) -> dict[str, str]:
-    """Return what the table says of a run, by the name of the column."""
-    record, chosen = run.record, chosen_row(run.table)
-    about = {"model": record.model.source, "data": record.data.name}
-    if chosen is None:
-        return about | {"chosen": "–"}
-    company = company_of(chosen, run.table)
-    score = company.get("task")
+def _words(run: ShownRun) -> dict[str, str]:
+    """Return what the table says of a run in words, by the name of the column."""
+    chosen = chosen_row(run.table)
     return {
-        **about,
-        "chosen": selection(chosen["site"], chosen["head"]),
-        metric_name(chosen["metric"]): "–" if score is None else _number(score),
-        **{
-            target.replace("_", " "): format_number(company[target]["value"])
-            for target in COMPANY
-            if target in company
-        },
-        "test rows": "–" if score is None else f"{score['n_test']:,.0f}",
+        "model": run.record.model.source,
+        "data": run.record.data.name,
+        "chosen": "–" if chosen is None else selection(chosen["site"], chosen["head"]),
     }
 
 
-def _number(row: pd.Series) -> str:
-    return format_number(row["value"], row["ci_low"], row["ci_high"])
+def _numbers(run: ShownRun) -> dict[str, tuple[str, str]]:
+    """Return the numbers of a run, each with its interval if it has one, by the column's name."""
+    chosen = chosen_row(run.table)
+    if chosen is None:
+        return {}
+    company = company_of(chosen, run.table)
+    score = company.get("task")
+    return {
+        metric_name(chosen["metric"]): ("–", "") if score is None else _number(score),
+        **{
+            target.replace("_", " "): (format_number(company[target]["value"]), "")
+            for target in COMPANY
+            if target in company
+        },
+        "test rows": ("–" if score is None else f"{score['n_test']:,.0f}", ""),
+    }
+
+
+def _number(row: pd.Series) -> tuple[str, str]:
+    """Return a value, and its interval."""
+    value, _, interval = format_number(row["value"], row["ci_low"], row["ci_high"]).partition(" ")
+    return value, interval

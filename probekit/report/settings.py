@@ -36,6 +36,15 @@ def load_config(path: Path) -> dict[str, Any]:
     return found
 
 
+def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of a run by name, as text; its own names are left out.
+
+    Args:
+        config: its settings, as nested mappings.
+    """
+    return {name: text for name, text in flat(config).items() if name not in _OF_NO_WEIGHT}
+
+
 def facts_of(config: Mapping[str, Any], record: RunRecord) -> dict[str, str]:
     """Return the settings, digests and versions of a run by name, as text; its names are left out.
 
@@ -43,12 +52,11 @@ def facts_of(config: Mapping[str, Any], record: RunRecord) -> dict[str, str]:
         config: its settings, as nested mappings.
         record: its run.json.
     """
-    facts = {
-        **flat(config),
+    return {
+        **settings_of(config),
         **{f"digest of {name}": text[:12] for name, text in record.digests.items()},
         **{f"version of {name}": text for name, text in record.versions.items()},
     }
-    return {name: text for name, text in facts.items() if name not in _OF_NO_WEIGHT}
 
 
 def differing(facts: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:

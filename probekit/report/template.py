@@ -7,6 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from plotly.offline import get_plotlyjs
 
 
 def render(name: str, **values: Any) -> str:
@@ -19,6 +20,11 @@ def _asset(name: str) -> Markup:
     return Markup(files("probekit.report").joinpath("assets", name).read_text("utf-8"))
 
 
+def _plotly_js() -> Markup:
+    """Return the script of plotly, so that a page draws its figures without a network."""
+    return Markup(get_plotlyjs())
+
+
 _ENVIRONMENT = Environment(
     loader=PackageLoader("probekit.report", "assets"),
     autoescape=True,
@@ -26,4 +32,4 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.globals["asset"] = _asset
+_ENVIRONMENT.globals.update(asset=_asset, plotly_js=_plotly_js)

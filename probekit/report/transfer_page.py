@@ -9,8 +9,6 @@ import numpy as np
 import pandas as pd
 import plotly.colors
 import plotly.graph_objects as go
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from probekit.report.maps import LEAST_RANGE
 from probekit.report.parts import FigurePart, figure_json
@@ -62,7 +60,6 @@ def transfer_page(found: Transfer) -> str:
         summary=_summary_part(found) if len(places) > 1 else None,
         first=first,
         others=others,
-        plotly_js=Markup(get_plotlyjs()),
     )
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from numpy.typing import NDArray
-from plotly.offline import get_plotlyjs
 
 from probekit.report.parts import FigurePart, figure_json
 from probekit.report.style import without_negative_zero
@@ -118,7 +116,6 @@ def _render(
         number=format_weight,
         figures=figures,
         folded=folded,
-        plotly_js=Markup(get_plotlyjs()),
     )
 
 

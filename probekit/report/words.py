@@ -122,10 +122,6 @@ def _measured_on(task: pd.DataFrame, metric: str) -> str:
 def map_caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
     """Return what a map of the metric shows: rows, probes, colours, what is framed."""
     cells = map_cells(table, metric)
-    shown = map_colours(cells, metric)
-    low, high = format_number(shown.low), format_number(shown.high)
-    least = {"selectivity": "no selectivity", "compression": "no compression"}.get(metric, "chance")
-    plain = metric in LOWER_IS_BETTER
     score = metric_name(main_metric(table))
     sentences = {
         f"{_main_name(table)} on the task minus that on the control task, which gives each word a "
@@ -133,17 +129,25 @@ def map_caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
         "(Hewitt and Liang 2019).": metric == "selectivity",
         _measured_on(cells, metric): True,
         "Each cell is a probe of its own.": True,
-        f"Colours go from {low} to {high}, with 0 in the middle.": shown.is_diverging,
-        f"Colours go from {low}, {least}, to {high}; what lies below has the colour of {low}.": (
-            not shown.is_diverging and not plain
-        ),
-        f"Colours go from {high} to {low}; lower is better.": plain,
+        colour_words(cells, metric): True,
         f"The frame marks, of the cells drawn, the one of the highest cross-validated {score} on "
         "training rows; test rows had no say in it.": chosen_cell(table, cells) is not None,
         "All offsets have the same examples, folds and resamples. Word identity and control go by "
         "the token at the offset.": differs(cells["position"]),
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds)
+
+
+def colour_words(cells: pd.DataFrame, metric: str) -> str:
+    """Return where the colours of a map of these cells begin and end."""
+    shown = map_colours(cells, metric)
+    low, high = format_number(shown.low), format_number(shown.high)
+    least = {"selectivity": "no selectivity", "compression": "no compression"}.get(metric, "chance")
+    if shown.is_diverging:
+        return f"Colours go from {low} to {high}, with 0 in the middle."
+    if metric in LOWER_IS_BETTER:
+        return f"Colours go from {high} to {low}; lower is better."
+    return f"Colours go from {low}, {least}, to {high}; what lies below has the colour of {low}."
 
 
 def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:

@@ -125,8 +125,7 @@ def test_what_differs_between_the_runs_is_told(make):
              overrides=("probe.seed=3", "probe.kinds=[{kind: mass_mean}]",
                         "tokens.position.at=mean", "name=other"))  # fmt: skip
     found = compare(a, b)
-    told = {setting.name: (setting.a, setting.b) for setting in found.settings}
-    assert told == {
+    assert found.settings == {
         "probe.seed": ("0", "3"),
         "probe.kinds": ("[{kind: logistic}]", "[{kind: mass_mean}]"),
         "tokens.position.at": ("last", "mean"),

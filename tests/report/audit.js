@@ -74,7 +74,7 @@
     return faults;
   };
 
-  const unnamed = () => [...document.querySelectorAll("img, canvas, svg, [role=img]")]
+  const unnamed = () => [...document.querySelectorAll("img, canvas, svg, [role=img], .drawing")]
     .filter((picture) => visible(picture) && !picture.closest("[aria-hidden=true], .modebar, noscript, #js-plotly-tester"))
     .filter((picture) => !picture.parentElement.closest("[role=img], button, [aria-label*=' ']"))
     .filter((picture) => !/\d/.test(picture.getAttribute("aria-label") ?? picture.alt ?? ""))
@@ -99,6 +99,11 @@
       .map((one) => `no key reaches: ${told(one)}`);
   };
 
+  // What is inside an image is told to nobody: a button there can be reached, but not found.
+  const buried = () => [...document.querySelectorAll("[role=img] :is(button, [role=button], [tabindex='0'])")]
+    .filter(visible)
+    .map((one) => `inside an image: ${told(one)}`);
+
   return Promise.all([...document.querySelectorAll(".hm image")].map(load))
-    .then(() => [...new Set([...faint(), ...unnamed(), ...unreachable()])]);
+    .then(() => [...new Set([...faint(), ...unnamed(), ...unreachable(), ...buried()])]);
 })()

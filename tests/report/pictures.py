@@ -5,12 +5,16 @@ import itertools
 import numpy as np
 import pandas as pd
 
-from probekit.report.comparison import COLUMNS, Comparison, Setting
+from probekit.report.comparison import COLUMNS, Comparison
 from probekit.report.transfer_table import COSINES, SCORES, Transfer
-from tests.report.conftest import HOSTILE
+from tests.report.conftest import HOSTILE, row
 
 TOKENS = ("The", " keys", "<0xE2>", " שלום", HOSTILE)
 SITES = ("blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in range(3)))
+TRAINED_SITES = (
+    "blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "blocks.1.hook_resid_pre",
+    "blocks.1.hook_resid_post", "blocks.0.hook_mlp_out",
+)  # fmt: skip
 
 PLACES = ("blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "ln_final.hook_normalized")
 
@@ -74,6 +78,18 @@ def head_rows(n_layers=3, n_heads=4):
     return pd.DataFrame(rows)
 
 
+def training_rows():
+    """Rows of three checkpoints whose scores rise with step and depth."""
+    rows = [
+        row(site, "task", 0.5 + depth / 20 + step / 1000, split=split)
+        | {"run": f"step-{step}", "step": step}
+        for step in (100, 0, 10)
+        for depth, site in zip((0, 1, 1, 2, 1), TRAINED_SITES, strict=True)
+        for split in ("test", "validation")
+    ]
+    return pd.DataFrame(rows)
+
+
 def make_comparison(hostile):
     """A comparison of two runs over three sites."""
     rows = [
@@ -88,8 +104,8 @@ def make_comparison(hostile):
         rows[0] | {"what": "baseline", "target": "majority", "site_a": None, "site_b": None}
     )
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    setting = Setting("data.name", hostile, "b")
-    return Comparison(hostile, "b", "accuracy", "paired", table, (setting,), (hostile,))
+    settings = {"data.name": (hostile, "b")}
+    return Comparison(hostile, "b", "accuracy", "paired", table, settings, (hostile,))
 
 
 def make_transfer(hostile):

@@ -76,6 +76,16 @@ def test_the_answer_of_an_attribution_names_the_largest_parts():
     assert "less the mean of all tokens" in attributed(minus=MEAN).answer
 
 
+def test_the_name_of_a_menu_stays_on_one_line(browser, pages):
+    browser.open(pages / "lens.html", width=400)
+    lines = browser.evaluate(
+        "(() => { const range = document.createRange();"
+        "range.selectNode(document.querySelector('.choice').firstChild);"
+        "return range.getClientRects().length; })()"
+    )
+    assert lines == 1
+
+
 def test_known_heads_have_their_value_and_rank():
     found = ScoredHeads(head_rows(), "a text", KNOWN)
     assert found.known_rows() == [

@@ -30,7 +30,13 @@ from tests.report.conftest import (
     make_record,
     make_sweep,
 )
-from tests.report.pictures import head_rows, lens_rows, make_comparison, make_transfer
+from tests.report.pictures import (
+    head_rows,
+    lens_rows,
+    make_comparison,
+    make_transfer,
+    training_rows,
+)
 from tests.report.test_analysis_pages import FACTS, KNOWN, attributed
 from tests.report.test_facets import crowd
 from tests.report.test_pretraining import write_pretraining
@@ -38,9 +44,9 @@ from tests.report.test_texts_page import make_facts, make_reading
 
 AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
 KINDS = (
-    "report", "report of facets", "report of heads", "report of a sweep", "runs", "index",
-    "attention", "lens", "attribution", "heads", "weights", "weight", "pretraining", "comparison",
-    "transfer", "texts",
+    "report", "report of facets", "report of heads", "report of a sweep", "report over training",
+    "runs", "index", "attention", "lens", "attribution", "heads", "weights", "weight",
+    "pretraining", "comparison", "transfer", "texts",
 )  # fmt: skip
 
 
@@ -52,6 +58,8 @@ def pages(write_run, tmp_path_factory):
         write_run(folder / "runs" / "plural" / key, record=make_record() | {"key": key})
         for key in "ab"
     ]
+    over_training = write_run(folder / "over")
+    training_rows().to_csv(over_training / "training.csv", index=False)
     prompt = AttentionPrompt("".join(TOKENS), tuple(TOKENS), causal_patterns(len(TOKENS)))
     lenses = pd.concat([lens_rows(), lens_rows(("A", " b"), prompt=2)])
     scored = ScoredHeads(head_rows(), "a text", KNOWN)
@@ -76,6 +84,7 @@ def pages(write_run, tmp_path_factory):
         "report of facets": write_report(write_run(folder / "facets", crowd())),
         "report of heads": write_report(write_run(folder / "heads", make_heads())),
         "report of a sweep": write_report(write_run(folder / "sweep", make_sweep())),
+        "report over training": write_report(over_training),
         "weights": write_weights_page(tiny, folder / "weights.html"),
         "weight": write_weights_page(tiny, folder / "weight.html", tensor="h.0.attn.c_attn.weight"),
         "pretraining": write_pretraining_report(write_pretraining(folder / "training", HOSTILE)),
@@ -118,7 +127,8 @@ def test_the_audit_finds_what_is_wrong(browser, tmp_path):
         "<!doctype html><p style='color: #999'>faint</p><p>plain</p>"
         "<div role='img' aria-label='a curve'>x</div><a onclick='0'>dead</a>"
         "<button style='opacity: .3'>seen</button>"
+        "<div role='img' aria-label='of 2 lines'><button>show</button></div>"
     )
     browser.open(page)
     faults = browser.evaluate(AUDIT)
-    assert [fault.split(" ")[0] for fault in faults] == ["contrast"] * 2 + ["no"] * 2
+    assert [fault.split(" ")[0] for fault in faults] == ["contrast"] * 2 + ["no"] * 2 + ["inside"]

@@ -183,6 +183,26 @@ def test_norms_are_drawn_by_depth():
     assert first.hovertext[1].endswith("position 0 / others: 30.0")
 
 
+@pytest.mark.parametrize(
+    ("norms", "named"),
+    [
+        ((60, 70), ["50", "100"]),
+        ((50, 3000), ["50", "100", "200", "500", "1,000", "2,000", "5,000"]),
+        ((0.3, 20_000), ["1", "10", "100", "1,000", "10,000"]),
+    ],
+    ids=["near", "far", "decades"],
+)
+def test_the_axis_of_norms_names_two_ticks_or_more_around_all(norms, named):
+    rows = pd.DataFrame(
+        {"site": ["blocks.0.hook_resid_post"], "first_position_norm": norms[1:],
+         "other_norm": norms[:1]}
+    )  # fmt: skip
+    axis = norm_curve(rows).layout.yaxis
+    assert list(axis.ticktext) == named
+    low, high = (10**end for end in axis.range)
+    assert low <= norms[0] < norms[1] <= high
+
+
 def test_a_part_that_adds_nothing_still_has_its_norms():
     norms = pd.DataFrame(
         {"site": ["blocks.0.hook_attn_out"], "first_position_norm": 0.0, "other_norm": 0.0}

@@ -19,12 +19,17 @@ def test_layers_go_down_and_heads_across_whatever_the_order_of_the_rows():
     assert cells.hovertext[2][1] == "<b>L2H1</b><br>previous token: 0.450 ± 0.010 (sd), 10 texts"
 
 
-def test_a_share_is_coloured_up_to_1_and_the_others_as_far_as_they_go():
+def test_colours_go_as_far_as_the_values_so_that_small_ones_are_told_apart():
     rows = head_rows()
     rows.loc[rows["score"] == "distance", "value"] *= 10
-    assert head_score_map(rows, "induction").data[0].zmax == 1
-    cells = head_score_map(rows, "distance").data[0]
-    assert (cells.zmin, cells.zmax) == (0, pytest.approx(6))
+    for score, most in (("induction", 0.57), ("distance", 6)):
+        cells = head_score_map(rows, score).data[0]
+        assert (cells.zmin, cells.zmax) == (0, pytest.approx(most))
+
+
+def test_what_is_nothing_is_not_blown_up():
+    rows = head_rows().assign(value=0.001)
+    assert head_score_map(rows, "induction").data[0].zmax == 0.05
 
 
 def test_a_score_that_no_token_could_have_is_masked_and_said():

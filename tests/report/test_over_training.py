@@ -6,24 +6,12 @@ import pytest
 from probekit.errors import DataError
 from probekit.report.maps import step_map
 from probekit.report.over_training import load_training, step_parts
-
-SITES = ("blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "blocks.1.hook_resid_pre",
-         "blocks.1.hook_resid_post", "blocks.0.hook_mlp_out")  # fmt: skip
+from tests.report.pictures import TRAINED_SITES, training_rows
 
 
 @pytest.fixture
-def training(table):
-    """Rows of three checkpoints whose scores rise with step and depth."""
-    row = table[(table["target"] == "task") & (table["metric"] == "accuracy")].iloc[0]
-    rows = [
-        row.to_dict()
-        | {"site": site, "layer": int(site[7]), "head": None, "run": f"step-{step}", "step": step,
-           "split": split, "value": 0.5 + depth / 20 + step / 1000}
-        for step in (100, 0, 10)
-        for depth, site in zip((0, 1, 1, 2, 1), SITES, strict=True)
-        for split in ("test", "validation")
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
+def training():
+    return training_rows()
 
 
 def test_steps_go_across_in_their_order_and_layers_down(training):
@@ -49,7 +37,7 @@ def test_the_frame_and_the_words_name_the_best(training):
 def test_two_scores_of_one_cell_are_refused(training):
     twice = pd.concat([training, training])
     with pytest.raises(DataError, match="two rows"):
-        step_map(twice[twice["site"] == SITES[0]])
+        step_map(twice[twice["site"] == TRAINED_SITES[0]])
 
 
 def test_without_checkpoints_there_is_no_map(tmp_path):

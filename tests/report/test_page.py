@@ -51,7 +51,7 @@ def test_every_number_of_the_run_is_on_the_page(make_run, record):
     ):
         assert text in page
     assert page.count('<figure class="plot">') == 6  # five metrics and the norms
-    assert 'role="img" aria-label="accuracy by layer. task: embed 0.712' in page
+    assert 'role="group" aria-label="accuracy by layer. task: embed 0.712' in page
     assert "The <mark>keys</mark> to the cabinet" in page
     assert "C: [0.001, 0.01, 0.1]  # &lt;b&gt;tuned&lt;/b&gt;" in page
 

@@ -31,6 +31,33 @@ def test_each_run_has_a_line_a_ring_and_a_row_of_the_map(two):
     assert values[1][3] == pytest.approx(0.841)
 
 
+def test_where_the_colours_of_the_map_begin_and_end_is_told(two):
+    _, by_layer = runs_figures(load_runs(two))
+    assert "Colours go from 0.500, chance, to 0.941; what lies below" in by_layer.caption
+
+
+@pytest.mark.parametrize(
+    ("others", "configs", "names"),
+    [
+        ({"run": "verbs"}, ("", ""), ["plural", "verbs"]),
+        ({}, ("seed: 0", "seed: 1"), ["plural · seed 0", "plural · seed 1"]),
+        ({}, (f"seed: {'x' * 60}", "seed: 1"), ["plural/3f9a0c", "plural/b"]),
+        ({}, ("a: {b: 1, c: 1, d: 1, e: 1}", "a: {}"), ["plural/3f9a0c", "plural/b"]),
+        ({}, ("", ""), ["plural/3f9a0c", "plural/b"]),
+    ],
+    ids=["experiment", "setting", "long", "many", "key"],
+)
+def test_a_run_is_named_by_what_tells_it_from_the_others(two, record, others, configs, names):
+    (two[1] / "run.json").write_text(json.dumps(record | {"key": "b"} | others))
+    for folder, config in zip(two, configs, strict=True):
+        (folder / "config.yaml").write_text(f"name: plural\n{config}\n")
+    runs = load_runs(two)
+    assert [run.name for run in runs] == names
+    _, by_layer = runs_figures(runs)
+    rows = by_layer.figure["layout"]["yaxis"]["ticktext"]
+    assert rows == [name.replace(" · ", "<br>") for name in names]
+
+
 def test_runs_without_a_part_in_common_have_no_map(two, table):
     other = table.assign(site=table["site"].str.replace("hook_resid_post", "hook_mlp_out"))
     other[other["site"].str.contains("mlp_out|^$")].to_csv(two[1] / "results.csv", index=False)
@@ -44,9 +71,12 @@ def test_the_page_fits_every_window_in_silence(browser, two, tmp_path):
     for width in (1400, 360):
         browser.open(page, width=width)
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
+        if width == 1400:
+            table = "document.querySelector('.scroll')"
+            assert browser.evaluate(f"{table}.scrollWidth <= {table}.clientWidth")
     text = browser.evaluate("document.body.innerText")
     assert "<b>%{x}</b>" in text
-    assert "0.841 [" in text
+    assert "0.841\n[" in text
     assert browser.trouble == []
 
 
