@@ -4,7 +4,7 @@ The final norm is applied anew to the residual stream at each site, with the mea
 it has there, and the unembedding makes logits of it. At the last block these are the network's own.
 
 Source: nostalgebraist 2020, "interpreting GPT: the logit lens". KL to the output as in Belrose et
-al. 2023, "Eliciting Latent Predictions from Transformers with the Tuned Lens", in bits.
+al. 2023, "Eliciting Latent Predictions from Transformers with the Tuned Lens", here in nats.
 """
 
 from __future__ import annotations

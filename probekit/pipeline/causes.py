@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from probekit.errors import ConfigError
+from probekit.errors import ConfigError, DataError
 from probekit.model.sites import SiteSelection
 from probekit.model.taps import Tap
 from probekit.model.tokenizer import TokenBatch
 from probekit.pipeline.apply import load_network
 from probekit.probes.saved import SavedProbe
 from probekit.watcher import SILENT, Watcher
+
+# Of the largest: what is below is the rounding of weights in float32, not a direction.
+_LEAST_SIZE = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +48,17 @@ class Effect:
 def erase(directions: NDArray[np.floating], head: int | None = None) -> Tap:
     """Return a tap that projects the directions (n, n_features) out of what it sees.
 
-    With `head` it leaves the other heads of the site alone.
+    Directions that depend on others, as the scores of several classes do, which sum to zero, count
+    once. With `head` it leaves the other heads of the site alone.
+
+    Raises:
+        DataError: all directions are zero.
 
     >>> tap = erase(np.array([[2.0, 0.0]]))
     >>> tap("hook_embed", torch.tensor([[[3.0, 4.0]]])).tolist()
     [[[0.0, 4.0]]]
     """
-    basis, _ = np.linalg.qr(np.asarray(directions, dtype=np.float64).T)
+    basis = _basis(directions)
 
     def tap(_: str, value: Tensor) -> Tensor:
         span = torch.as_tensor(basis).to(value)
@@ -63,6 +70,16 @@ def erase(directions: NDArray[np.floating], head: int | None = None) -> Tap:
         return changed
 
     return tap
+
+
+def _basis(directions: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return orthonormal columns (n_features, rank) that span the directions (n, n_features)."""
+    _, sizes, rows = np.linalg.svd(np.asarray(directions, np.float64), full_matrices=False)
+    is_one = sizes > _LEAST_SIZE * sizes.max(initial=0.0)
+    if not is_one.any():
+        raise DataError("All directions are zero: there is nothing to erase.")
+    basis: NDArray[np.float64] = rows[is_one].T
+    return basis
 
 
 def erasure_effect(
@@ -97,7 +114,7 @@ def erasure_effect(
     (place,) = network.selections
     batch = network.tokenizer.batch(texts, bos=probe.facts.bos, side="left")
     generator = np.random.default_rng(seed)
-    shape = probe.directions.shape
+    rank = _basis(probe.directions).shape[1]
 
     def said(directions: NDArray[np.floating] | None) -> Tensor:
         return _next_token(network.model, batch, place, directions)
@@ -105,7 +122,9 @@ def erasure_effect(
     before = said(None)
     effects = [_divergence(before, said(probe.directions))]
     for done in range(draws):
-        effects.append(_divergence(before, said(generator.normal(size=shape))))
+        effects.append(
+            _divergence(before, said(generator.normal(size=(rank, probe.directions.shape[1]))))
+        )
         watcher.progress("erase", done + 1, draws)
     return Effect(effects[0], np.array(effects[1:]))
 

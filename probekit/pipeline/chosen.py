@@ -162,16 +162,23 @@ def scatter_rows(chosen: Chosen) -> pd.DataFrame:
     train, test = pca.transform(train), pca.transform(test)
     lda = LinearDiscriminantAnalysis().fit(train, data.y[fitted])
     apart = lda.transform(test)
-    apart = apart if apart.shape[1] > 1 else np.column_stack([apart, test[:, 0]])
-    shares = pca.explained_variance_ratio_
+    components = [
+        f"component {number} ({share:.0%} of variance)"
+        for number, share in enumerate(pca.explained_variance_ratio_, start=1)
+    ]
+    discriminants = [f"discriminant {number + 1}" for number in range(apart.shape[1])]
+    planes = {
+        "PCA": (test, components),
+        "LDA": (np.column_stack([apart, test[:, 0]]), [*discriminants, "component 1 of PCA"]),
+    }
     return pd.concat(
         pd.DataFrame(
             {
                 "method": method, "x": plane[:, 0].round(4), "y": plane[:, 1].round(4),
-                "share_x": share[0], "share_y": share[1], "label": data.y[shown],
+                "axis_x": axes[0], "axis_y": axes[1], "label": data.y[shown],
             }
         )
-        for method, plane, share in (("PCA", test, shares), ("LDA", apart, (np.nan, np.nan)))
+        for method, (plane, axes) in planes.items()
     )  # fmt: skip
 
 

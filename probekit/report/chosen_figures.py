@@ -83,7 +83,7 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
     """Return the figure of the test rows in the plane of PCA or LDA, a colour and mark a label.
 
     Args:
-        rows: `method`, `x`, `y`, `label`, and for PCA the shares of variance along the axes.
+        rows: `method`, `x`, `y`, `label`, and what the axes are, `axis_x` and `axis_y`.
         method: `PCA` or `LDA`.
 
     Raises:
@@ -112,21 +112,9 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
             hovertext=[plotly_text(one) for one in points["label"]],
             hoverinfo="text",
         )
-    across, up = _axes(own, method)
-    figure.update_xaxes(title_text=across)
-    figure.update_yaxes(title_text=up)
+    figure.update_xaxes(title_text=own["axis_x"].iloc[0])
+    figure.update_yaxes(title_text=own["axis_y"].iloc[0])
     return figure
-
-
-def _axes(rows: pd.DataFrame, method: str) -> tuple[str, str]:
-    if method == "PCA":
-        first = rows.iloc[0]
-        return (
-            f"component 1 ({first['share_x']:.0%} of variance)",
-            f"component 2 ({first['share_y']:.0%} of variance)",
-        )
-    is_line = rows["label"].nunique() == 2
-    return "discriminant 1", "component 1 of PCA" if is_line else "discriminant 2"
 
 
 def direction_map(rows: pd.DataFrame) -> go.Figure:

@@ -29,7 +29,7 @@ from probekit.report.texts_page import TokenPart, text_part
 
 COLUMNS = {
     "confusion.csv": ("truth", "guess", "n"),
-    "scatter.csv": ("method", "x", "y", "share_x", "share_y", "label"),
+    "scatter.csv": ("method", "x", "y", "axis_x", "axis_y", "label"),
     "cosines.csv": ("site_a", "site_b", "cosine", "n_directions", "n_features"),
 }
 TEXT = ("truth", "guess", "label")  # "NA" and "1" are labels like any other
@@ -124,9 +124,7 @@ def _load(path: Path) -> pd.DataFrame | None:
     if not path.exists():
         return None
     with reading(path):
-        kept_text = dict.fromkeys(TEXT, str)
-        table = pd.read_csv(path, keep_default_na=False, na_values={"share_x": "", "share_y": ""},
-                            dtype=kept_text)  # fmt: skip
+        table = pd.read_csv(path, keep_default_na=False, dtype=dict.fromkeys(TEXT, str))
     check_columns(table, COLUMNS[path.name], path)
     return table
 
@@ -199,8 +197,8 @@ def _cosine_part(rows: pd.DataFrame, probe: str) -> FigurePart:
         "Directions from layer to layer",
         figure_json(direction_map(rows)),
         f"Cosine between the weights, for raw activations, of the {probe} probes at each two "
-        f"sites{mean}. 95 % of cosines of random directions in {n_features} dimensions lie within "
-        f"±{1.96 / n_features**0.5:.2f}.",
+        f"sites{mean}. 95 % of what random directions in {n_features} dimensions give lies within "
+        f"±{1.96 / (n_features * n_directions) ** 0.5:.2f}.",
         "Cosines of directions: "
         + "; ".join(
             f"{row['site_a']} and {row['site_b']} {row['cosine']:.2f}"

@@ -121,7 +121,7 @@ def difference_figure(comparison: Comparison) -> go.Figure:
 def _trace(points: pd.DataFrame, names: tuple[Hashable, ...], number: int) -> go.Scatter:
     colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
     marker = SERIES_MARKERS[number % len(SERIES_MARKERS)]
-    nudge = 0.06 * (number - 1) if number else 0.0  # so that intervals do not lie on each other
+    nudge = 0.06 * number  # so that intervals do not lie on each other
     return go.Scatter(
         x=(points["depth"] + nudge).tolist(),
         y=points["difference"].tolist(),

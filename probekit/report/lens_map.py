@@ -149,16 +149,21 @@ def _hover(row: dict[Hashable, Any]) -> str:
     lines = [f"<b>{_site_label(row['site'])}</b> at [{row['position']}] {_seen(row['token'])}"]
     rank = 1
     while f"token_{rank}" in row:
-        probability = format_number(row[f"probability_{rank}"])
+        probability = _probability(row[f"probability_{rank}"])
         lines.append(f"{rank}. {_seen(row[f'token_{rank}'])} {probability}")
         rank += 1
     if not pd.isna(row["next_rank"]):
-        probability = format_number(row["next_probability"])
+        probability = _probability(row["next_probability"])
         lines.append(
             f"follows: {_seen(row['next_token'])} {probability}, rank {row['next_rank']:,}"
         )
     lines.append(f"entropy {row['entropy']:.2f} nats, KL from the output {row['kl']:.2f} nats")
     return "<br>".join(lines)
+
+
+def _probability(value: float) -> str:
+    """Return a probability with its size, however small it is."""
+    return format_number(value) if value >= 0.001 else f"{value:.1e}"
 
 
 def _seen(token: str) -> str:

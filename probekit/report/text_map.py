@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import plotly.colors
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from probekit.report.style import TEMPLATE
+from probekit.report.style import TEMPLATE, without_negative_zero
 
 MOST_TEXTS = 200  # cells beyond which their numbers would be too small to read
 MASKED = "#d9dde2"  # a cell without a value
@@ -106,15 +107,17 @@ def _name_cells(figure: go.Figure, across: list[str], down: list[str], title: st
 
 
 def cell_text(value: float) -> str:
-    """Return a value as short as it can be read.
+    """Return a value as short as it can be read; only what is whole stands without places.
 
-    >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(-0.001)
-    ('.97', '−.25', '1', '0')
+    >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(0.996), cell_text(-0.001)
+    ('.97', '−.25', '1', '1.00', '.00')
+    >>> cell_text(10.25), cell_text(-20.5)
+    ('10.25', '−20.50')
     """
     if np.isnan(value):
         return ""
-    short = f"{value:.2f}".removesuffix(".00")
-    return short.replace("0.", ".", 1).replace("-", "−").replace("−0", "0")
+    places = f"{value + 0.0:.0f}" if float(value).is_integer() else f"{value:.2f}"
+    return re.sub(r"^(-?)0\.", r"\1.", without_negative_zero(places)).replace("-", "−")
 
 
 def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:

@@ -17,7 +17,7 @@ from probekit.pipeline.prepare import Prepared, prepare
 from probekit.probes.estimator import LinearProbe
 from probekit.probes.saved import SavedProbe
 
-SITES = ("blocks.1.attn.hook_z[head=5]", "blocks.2.hook_resid_post", "blocks.2.mlp.hook_post")
+SITES = ("blocks.1.attn.hook_z[head=3]", "blocks.2.hook_resid_post", "blocks.2.mlp.hook_post")
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ def normalize(rows):
     [
         (("blocks.2.hook_resid_post",), "raw"),
         (("blocks.2.hook_resid_post",), "normalized"),
-        (("blocks.1.attn.hook_z[head=5]",), "raw"),
-        (("blocks.2.mlp.hook_post", "blocks.1.attn.hook_z[head=5]"), "raw"),
+        (("blocks.1.attn.hook_z[head=3]",), "raw"),
+        (("blocks.2.mlp.hook_post", "blocks.1.attn.hook_z[head=3]"), "raw"),
     ],
 )
 def test_training_texts_get_the_answers_of_the_rows_in_the_store(kept, sites, view):
@@ -225,7 +225,7 @@ def test_another_width_or_depth_is_refused_even_if_wished(number_probe, tmp_path
     narrow = SavedProbe((layer,), number_probe.classes, number_probe.facts)
     with pytest.raises(ConfigError, match="width: of the probe 255, here 256"):
         apply_probe(narrow, TEXTS, allow_other_model=True)
-    probe = changed(number_probe, sites=("blocks.1.attn.hook_z[head=5]",))
+    probe = changed(number_probe, sites=("blocks.1.attn.hook_z[head=3]",))
     with pytest.raises(ConfigError, match="width: of the probe 256, here 32"):
         apply_probe(probe, TEXTS, allow_other_model=True)
     with pytest.raises(UnknownNameError, match="6 blocks"):

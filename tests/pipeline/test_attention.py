@@ -27,10 +27,10 @@ def test_patterns_are_those_of_the_model_and_scores_are_of_the_same_heads(mini):
     assert set(prompt.scores) == set(SCORE_NAMES)
     previous = np.diagonal(prompt.patterns[0], -1, 1, 2).mean(-1)
     np.testing.assert_allclose(prompt.scores["previous_token"][0], previous, rtol=1e-5)
-    one = attention_prompt(*mini, TEXT, bos=True, layer=3, head=6)
-    assert (one.layers, one.heads, one.patterns.shape[:2]) == ((3,), (6,), (1, 1))
+    one = attention_prompt(*mini, TEXT, bos=True, layer=3, head=3)
+    assert (one.layers, one.heads, one.patterns.shape[:2]) == ((3,), (3,), (1, 1))
     for name, score in one.scores.items():
-        assert score[0, 0] == pytest.approx(prompt.scores[name][0, 6], rel=1e-5)
+        assert score[0, 0] == pytest.approx(prompt.scores[name][0, 3], rel=1e-5)
 
 
 def test_one_text_is_no_list_of_letters(mini):
@@ -48,7 +48,7 @@ def test_the_size_is_told_before_the_page_is_written(tmp_path):
             told.append((message, out.exists()))
 
     assert write_attention_page("mini", [TEXT], out, bos=False, watcher=Watcher()) == out
-    assert told == [("About 0.1 MB: 48 heads of 15 tokens.", False)]
+    assert told == [("About 0.1 MB: 24 heads of 15 tokens.", False)]
     assert out.stat().st_size < 0.25e6
 
 
@@ -56,11 +56,11 @@ def test_the_size_is_told_before_the_page_is_written(tmp_path):
     ("choices", "error", "problem"),
     [
         ({"layer": 6}, ConfigError, "layers 0 to 5, no layer 6"),
-        ({"head": -1}, ConfigError, "heads 0 to 7, no head -1"),
+        ({"head": -1}, ConfigError, "heads 0 to 3, no head -1"),
         ({"texts": [""]}, DataError, "empty"),
         ({"texts": []}, DataError, "No prompt"),
         ({"texts": ["word " * 300]}, DataError, "context of 256"),
-        ({"most_mb": 0.01}, DataError, "48 heads of 15 tokens .*--max-mb"),
+        ({"most_mb": 0.01}, DataError, "24 heads of 15 tokens .*--max-mb"),
         ({"device": "toaster"}, ConfigError, "toaster"),
     ],
 )

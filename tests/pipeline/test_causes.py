@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.errors import ConfigError
+from probekit.errors import ConfigError, DataError
 from probekit.model.gpt2 import GPT2
 from probekit.model.tokenizer import Tokenizer
 from probekit.pipeline.causes import erase, erasure_effect
@@ -60,6 +60,17 @@ def test_what_was_erased_is_gone_and_nothing_else():
     torch.testing.assert_close(along, torch.zeros(2, 5), atol=1e-5, rtol=0)
     torch.testing.assert_close(left[:, :, [0, 2]], value[:, :, [0, 2]], atol=0, rtol=0)
     assert not torch.equal(left[:, :, 1], value[:, :, 1])
+
+
+def test_directions_that_depend_on_one_another_are_erased_once():
+    first, second = np.random.default_rng(0).normal(size=(2, 7))
+    three = np.array([first, second, -(first + second)]).astype(np.float32)
+    value = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    left = erase(three)("blocks.0.hook_resid_post", value)
+    assert torch.linalg.matrix_rank((value - left).reshape(-1, 7), rtol=1e-6) == 2
+    torch.testing.assert_close(left, erase(three[:2])("blocks.0.hook_resid_post", value))
+    with pytest.raises(DataError, match="nothing to erase"):
+        erase(np.zeros((1, 7)))
 
 
 def test_a_probe_of_several_sites_is_refused(kept):

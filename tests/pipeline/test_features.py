@@ -48,7 +48,7 @@ def reader(store):
 
 
 def chosen(*patterns):
-    return select(patterns, 6, {"n_heads": 8, "d_mlp": 1024})
+    return select(patterns, 6, {"n_heads": 4, "d_mlp": 1024})
 
 
 def test_the_normalized_view_is_what_the_next_norm_computes(store, prepared):

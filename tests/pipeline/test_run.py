@@ -272,13 +272,13 @@ def test_the_folder_of_the_data_is_not_part_of_the_key(experiment, go, tmp_path)
 
 
 def test_a_head_is_probed_by_itself(experiment, go):
-    result = go(experiment("capture.sites=['blocks.2.attn.hook_z[head=5]']", "attention.texts=[]"))
+    result = go(experiment("capture.sites=['blocks.2.attn.hook_z[head=3]']", "attention.texts=[]"))
     task = result.table[result.table["target"] == "task"]
-    assert set(task["head"]) == {5}
+    assert set(task["head"]) == {3}
     assert set(task["component"]) == {"attn.z"}
     store = next(iter((result.folder.parents[2] / "cache").iterdir()))
     values = ActivationStore.open(store).read("blocks.2.attn.hook_z")
-    assert values.shape == (96, 8, 32)
+    assert values.shape == (96, 4, 64)
 
 
 def test_without_the_random_model_it_is_left_out(experiment, go):
@@ -373,3 +373,6 @@ def test_a_plane_shows_no_row_that_it_was_fitted_on(experiment, go):
     points = pd.read_csv(result.folder / "scatter.csv")
     first = sum(result.record["data"]["labels"]["test"].values())
     assert 0 < points["method"].eq("PCA").sum() <= first < result.table["n_test"].max()
+    axes = points.groupby("method")[["axis_x", "axis_y"]].first()
+    assert list(axes.loc["LDA"]) == ["discriminant 1", "component 1 of PCA"]
+    assert axes.loc["PCA", "axis_x"].startswith("component 1 (")

@@ -30,8 +30,8 @@ def scatter():
     points = np.random.default_rng(0).normal(size=(2, 40, 2))
     return pd.concat(
         pd.DataFrame(
-            {"method": method, "x": plane[:, 0], "y": plane[:, 1], "share_x": 0.3,
-             "share_y": 0.2, "label": ["a", HOSTILE] * 20}
+            {"method": method, "x": plane[:, 0], "y": plane[:, 1], "axis_x": "one",
+             "axis_y": "two", "label": ["a", HOSTILE] * 20}
         )
         for method, plane in zip(("PCA", "LDA"), points, strict=True)
     )  # fmt: skip
@@ -153,6 +153,22 @@ def test_the_table_of_sites_sorts_by_keys_and_is_saved_whole(browser, make_run, 
     (saved,) = tmp_path.glob("*.csv")
     assert saved.read_bytes() == (run / "results.csv").read_bytes()
     assert browser.trouble == []
+
+
+def test_what_is_below_a_number_is_sorted_before_it(browser, make_run):
+    browser.open(write_report(make_run()))
+    cells = "[...document.querySelector('.sortable').tBodies[0].rows].map(row => row.cells[2])"
+    shown = ["0.30", "<0.001", "0.004", "−" + "1"]
+    browser.evaluate(f"{cells}.forEach((cell, n) => cell.textContent = {shown}[n] ?? '–')")
+    browser.evaluate("document.querySelectorAll('.sortable thead button')[2].click()")
+    descending = browser.evaluate(f"{cells}.map(cell => cell.textContent)")
+    browser.evaluate("document.querySelectorAll('.sortable thead button')[2].click()")
+    ascending = browser.evaluate(f"{cells}.map(cell => cell.textContent)")
+    numbers = [text for text in shown if text in descending]
+    assert "<0.001" in numbers
+    order = sorted(numbers, key=["−" + "1", "<0.001", "0.004", "0.30"].index)
+    assert ascending[: len(numbers)] == order
+    assert descending[: len(numbers)] == order[::-1]
 
 
 def test_a_figure_is_drawn_once(browser, make_run):

@@ -23,6 +23,7 @@ def test_marks_are_filled_where_a_difference_holds(comparison):
     assert list(logistic.marker.symbol) == ["circle", "circle-open", "circle-open"]
     assert list(mass_mean.marker.symbol) == ["square", "square-open", "square-open"]
     assert list(logistic.x) == [-1, 0, 1]
+    assert not set(logistic.x) & set(mass_mean.x)  # no interval lies on another
     assert np.allclose(logistic.error_y.array, 0.15)
 
 

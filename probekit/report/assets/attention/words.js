@@ -33,8 +33,6 @@ function facts(shown) {
   const { row, column } = cellAt(shown.largest);
   const value = shown.values[shown.largest];
   const told = [["largest", `${digits(value, shown)} at dest[${row}] → src[${column}]`]];
-  const finite = shown.values.filter((one) => !Number.isNaN(one));
-  told.push(["mean", digits(finite.reduce((sum, one) => sum + one, 0) / finite.length, shown)]);
   const [place] = shown.places;
   const prompt = prompts[place.prompt];
   if (!shown.signed && prompt.isHead(place.head)) {
