@@ -83,7 +83,7 @@ def test_the_keys_that_say_where_to_probe_are_right(readme, tmp_path):
     pd.DataFrame(rows).to_csv(tmp_path / "where.csv", index=False)
     prepared = prepare(load_experiment(tmp_path / "where.yaml"))
     assert len(prepared.positions) == 4
-    assert len(prepared.selections) == 6 + 6 * 8 + 2 + 1
+    assert len(prepared.selections) == 6 + 6 * 4 + 2 + 1
 
 
 def test_the_keys_that_say_which_probe_are_right(readme, repository, tmp_path):

@@ -49,13 +49,13 @@ def test_parts_are_those_the_model_computes_with():
     model = GPT2.from_pretrained("mini")
     block = model.h[2].attn
     _, cache = model.run_with_cache(torch.tensor([[5, 6, 7]]))
-    parts = query_key_value(block.c_attn.weight.T.numpy(), 8)
+    parts = query_key_value(block.c_attn.weight.T.numpy(), 4)
     x = cache["blocks.2.ln1.hook_normalized"] * model.h[2].ln_1.weight + model.h[2].ln_1.bias
-    bias = block.c_attn.bias.view(3, 8, -1)
+    bias = block.c_attn.bias.view(3, 4, -1)
     for part, site, b in zip(parts.values(), "qkv", bias, strict=True):
         got = torch.einsum("bpd,hde->bphe", x, torch.tensor(part)) + b
         torch.testing.assert_close(got, cache[f"blocks.2.attn.hook_{site}"], rtol=1e-4, atol=1e-4)
-    w_o = torch.tensor(output(block.c_proj.weight.T.numpy(), 8))
+    w_o = torch.tensor(output(block.c_proj.weight.T.numpy(), 4))
     moved = torch.einsum("bphe,hed->bpd", cache["blocks.2.attn.hook_z"], w_o) + block.c_proj.bias
     torch.testing.assert_close(moved, cache["blocks.2.hook_attn_out"], rtol=1e-4, atol=1e-4)
 

@@ -88,7 +88,7 @@ def test_validate_finds_a_class_that_training_lacks(probekit, folder):
 
 def test_attention_writes_one_page(probekit, folder):
     done = probekit("attention", "--model", "mini", "--text", "The keys", "--layer", "2",
-                    "--head", "7", "--out", "page.html")  # fmt: skip
+                    "--head", "3", "--out", "page.html")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "keys" in (folder / "page.html").read_text()
     assert done.stderr == "About 0.1 MB: 1 head of 2 tokens.\n"

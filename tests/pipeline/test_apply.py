@@ -226,7 +226,7 @@ def test_another_width_or_depth_is_refused_even_if_wished(number_probe, tmp_path
     with pytest.raises(ConfigError, match="width: of the probe 255, here 256"):
         apply_probe(narrow, TEXTS, allow_other_model=True)
     probe = changed(number_probe, sites=("blocks.1.attn.hook_z[head=3]",))
-    with pytest.raises(ConfigError, match="width: of the probe 256, here 32"):
+    with pytest.raises(ConfigError, match="width: of the probe 256, here 64"):
         apply_probe(probe, TEXTS, allow_other_model=True)
     with pytest.raises(UnknownNameError, match="6 blocks"):
         apply_probe(changed(number_probe, sites=("blocks.9.hook_resid_post",)), TEXTS)

@@ -1,10 +1,13 @@
 """Texts through lens, attribution and head scores, on the model that ships."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from probekit.errors import ConfigError, DataError, MissingError
+from probekit.model.gpt2 import GPT2
 from probekit.pipeline.heads import score_random_repeats, score_texts
 from probekit.pipeline.lenses import Network, attribute, one_token, read_lens
 from probekit.report.attribution_page import MEAN
@@ -102,13 +105,17 @@ def test_random_repeats_hold_no_special_token_but_the_one_asked_for(mini, monkey
     assert torch.equal(seen[0][1:121], seen[0][121:])
 
 
-def test_a_model_that_was_never_trained_on_repeats_has_no_induction_and_mini_looks_back(mini):
-    found = score_random_repeats(mini, 4, bos=False)
-    assert set(found.rows["n"]) == {4}
-    induction, previous = (found.strongest(s, 1).iloc[0] for s in ("induction", "previous_token"))
-    assert induction["value"] < 0.05
-    assert (previous["layer"], previous["head"]) == (2, 4)
-    assert found.known == {}
+def test_mini_looks_back_and_continues_what_came_before_and_an_untrained_one_does_neither(mini):
+    scores = ("previous_token", "induction")
+    untrained = replace(mini, model=GPT2(mini.model.config, seed=0))
+    for network, is_learnt in ((mini, True), (untrained, False)):
+        found = score_random_repeats(network, 4, bos=False)
+        assert set(found.rows["n"]) == {4}
+        assert found.known == {}
+        previous, induction = (found.strongest(score, 1).iloc[0] for score in scores)
+        assert (previous["value"] > 0.5) == (induction["value"] > 0.4) == is_learnt
+        # What an induction head reads was brought over by a head of an earlier block.
+        assert previous["layer"] < induction["layer"] or not is_learnt
 
 
 def test_texts_without_repeats_have_no_induction_score(mini):

@@ -227,7 +227,7 @@ def test_other_code_and_other_sizes_never_reuse_a_result(experiment, go, tmp_pat
     model = tmp_path / "model"
     shutil.copytree(MINI, model)
     config = json.loads((model / "config.json").read_text())
-    for change in ({}, {"layer_norm_epsilon": 0.5}, {"n_head": 4}):
+    for change in ({}, {"layer_norm_epsilon": 0.5}, {"n_head": 8}):
         (model / "config.json").write_text(json.dumps(config | change))
         folders.add(go(experiment(f"model.source={model}"), page=False).folder)
     for module in ("probekit.pipeline.key", "probekit.activations.identity"):

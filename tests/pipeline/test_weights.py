@@ -31,7 +31,7 @@ def look(tmp_path):
     def look(source, **options):
         page = write_weights_page(str(source), tmp_path / "page.html", **options).read_text()
         plots = re.findall(
-            r'<figure class="plot">\s*<h3>(.*?)</h3>.*?application/json">(.*?)</script>', page, re.S
+            r'<(?:h3|summary)>(.*?)</.*?application/json">(.*?)</script>', page, re.S
         )
         return {html.unescape(title): json.loads(figure) for title, figure in plots}, page
 
