@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic_core import PydanticCustomError
 
 from probekit.errors import ProbekitError
 
+Items = TypeVar("Items", bound=Sequence[Any])
 KeyPath = tuple[str | int, ...]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
@@ -74,3 +75,15 @@ class File(Section):
 def broken(problem: str, *keys: str) -> PydanticCustomError:
     """Return the error of a rule among several keys; `keys` lead to the one to be looked at."""
     return PydanticCustomError("rule", "{problem}", {"problem": problem, "keys": keys})
+
+
+def each_once(items: Items) -> Items:
+    """Return the items of a list, none of which may stand there twice.
+
+    >>> each_once((1.0, 0.1))
+    (1.0, 0.1)
+    """
+    for number, item in enumerate(items):
+        if item in items[:number]:
+            raise PydanticCustomError("twice", "{keys} stands there twice", {"keys": (number,)})
+    return items

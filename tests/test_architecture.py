@@ -14,7 +14,7 @@ PACKAGE = Path(probekit.__file__).parent
 
 # A package imports from lower levels only, and never from a sibling on its own level.
 LEVELS = (
-    {"errors", "disk", "provenance", "section", "watcher", "workers", "products"},
+    {"amounts", "errors", "disk", "provenance", "section", "watcher", "workers", "products"},
     {"model", "data"},
     {"activations", "analysis", "probes", "training"},
     {"experiment", "report"},

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from probekit.cli.options import texts_options
+from probekit.cli.options import Number, texts_options
 
 
 @click.command()
@@ -18,7 +18,7 @@ from probekit.cli.options import texts_options
 @click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
 @click.option(
     "--max-mb",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     default=25,
     show_default=True,
     help="What the page may have.",

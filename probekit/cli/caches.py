@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from probekit.amounts import counted
 from probekit.cli.captures import capture
-from probekit.cli.options import Decorator, PlaceType, cache_option
+from probekit.cli.options import Days, Decorator, PlaceType, cache_option
 from probekit.cli.plans import plan
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def _of_caches(n_args: int) -> Decorator:
             if n_args == 1:
                 return function(place=find_cache(names, root), **others)
             found = [find_cache(name, root) for name in names] or caches_in(root)
+            if not found:
+                click.echo(f"There are no caches in {root}.", err=True)
             return function(places=found, **others)
 
         return command
@@ -88,7 +91,8 @@ def list_caches(cache_root: Place | None, as_json: bool) -> None:
     for summary in summaries:
         click.echo(_line(summary))
     total = sum(summary.bytes for summary in summaries)
-    click.echo(f"{len(summaries)} caches, {size_in_words(total)}, in {root}", err=bool(summaries))
+    told = f"{counted(len(summaries), 'cache')}, {size_in_words(total)}, in {root}"
+    click.echo(told, err=bool(summaries))
 
 
 @cache.command()
@@ -184,7 +188,7 @@ def rm(names: Sequence[str], cache_root: Place | None, as_json: bool) -> None:
 @cache.command()
 @_of_caches(-1)
 @click.option(
-    "--older-than", type=click.FloatRange(0), metavar="DAYS",
+    "--older-than", type=Days(0), metavar="DAYS",
     help="Also remove caches that were not written for so long.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="With --older-than: only say which ones.")
@@ -264,7 +268,7 @@ def _copy(source: Place, root: Place, pin: str | None, as_json: bool) -> None:
     if as_json:
         _print_json({"place": str(store.folder), "copied": copied, "root": digest})
         return
-    click.echo(f"{store.folder}: {copied} shards copied, root {digest}")
+    click.echo(f"{store.folder}: {counted(copied, 'shard')} copied, root {digest}")
 
 
 def _finish_with(bad: Sequence[str], as_json: bool, told: Any) -> None:

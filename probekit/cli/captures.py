@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.cli.options import PlaceType, capture_options
+from probekit.amounts import counted
+from probekit.cli.options import PlaceType, Whole, capture_options
 
 if TYPE_CHECKING:
     from probekit.activations.files import Place
@@ -22,15 +23,13 @@ if TYPE_CHECKING:
 @click.command()
 @capture_options
 @click.option(
-    "--workers", type=click.IntRange(min=0),
+    "--workers", type=Whole(min=0),
     help="Processes that capture side by side, or actors of Ray; 0 only lays the caches out, for "
     "`probekit worker`.",
 )  # fmt: skip
 @click.option("--engine", type=click.Choice(["processes", "ray"]), help="What the workers are.")
 @click.option("--address", help="Of the Ray cluster.  [default: RAY_ADDRESS, or this machine]")
-@click.option(
-    "--threads", type=click.IntRange(min=1), help="Of each worker.  [default: its share; Ray: 1]"
-)
+@click.option("--threads", type=Whole(min=1), help="Of each worker.  [default: its share; Ray: 1]")
 def capture(
     file: Path, overrides: tuple[str, ...], cache_root: Place | None, device: str,
     workers: int | None, engine: str | None, address: str | None, threads: int | None,
@@ -56,7 +55,7 @@ def capture(
         )  # fmt: skip
     for target, part in captured.items():
         click.echo(
-            f"{target}: {part.store.n_rows} rows, {part.computed} shards computed, "
+            f"{target}: {part.store.n_rows} rows, {counted(part.computed, 'shard')} computed, "
             f"{part.reused} reused, digest {part.root[:16]}, {part.store.folder}"
         )
 
@@ -74,7 +73,9 @@ def _crew(
     if workers is None and engine is None:
         return None
     from probekit.pipeline.crews import by_processes
+    from probekit.pipeline.devices import check_device
 
+    check_device(device)  # those of a cluster may be on other machines, these are here
     return partial(by_processes, n_workers=workers or os.cpu_count() or 1, **shared)
 
 
@@ -83,17 +84,17 @@ def _lay_out(experiment: Experiment, cache_root: Place | None, device: str) -> N
 
     for target, store in lay_out(experiment, cache_root=cache_root, device=device).items():
         click.echo(
-            f"{target}: {store.n_rows} rows in {store.spec.sizes.shards} shards; start as many as "
-            f"you like of:  probekit worker {store.folder}"
+            f"{target}: {store.n_rows} rows in {counted(store.spec.sizes.shards, 'shard')}; start "
+            f"as many as you like of:  probekit worker {store.folder}"
         )
 
 
 @click.command()
 @click.argument("place", type=PlaceType(), metavar="CACHE_DIR")
 @click.option("--device", help="Where to compute, e.g. cuda:1.  [default: as the cache says]")
-@click.option("--threads", type=click.IntRange(min=1), help="That compute on a CPU.")
+@click.option("--threads", type=Whole(min=1), help="That compute on a CPU.")
 @click.option(
-    "--seed", type=click.IntRange(min=0),
+    "--seed", type=Whole(min=0),
     help="Of the order in which shards are tried.  [default: another one for each worker]",
 )  # fmt: skip
 @click.option("--job", hidden=True, help="The name of the one job to be done.")
@@ -127,7 +128,7 @@ def worker(
                 f"{cache}: shard {done.shard}, {done.rows} rows of {done.sites} sites, "
                 f"{done.seconds:.1f} s"
             )  # fmt: skip
-    click.echo(f"{n_done} shards computed; nothing is missing in {place}", err=True)
+    click.echo(f"{counted(n_done, 'shard')} computed; nothing is missing in {place}", err=True)
 
 
 def _require_file(file: Path) -> None:

@@ -20,6 +20,7 @@ from probekit.cli.caches import cache
 from probekit.cli.captures import worker
 from probekit.cli.generation import generate
 from probekit.cli.options import (
+    Whole,
     cache_option,
     capture_options,
     file_options,
@@ -31,7 +32,7 @@ from probekit.cli.parameters import params
 from probekit.cli.pictures import attribution, heads, lens
 from probekit.cli.pretraining import pretrain
 from probekit.cli.weights import weights
-from probekit.errors import ProbekitError
+from probekit.errors import ProbekitError, nearest
 
 if TYPE_CHECKING:
     from probekit.activations.files import Place
@@ -71,7 +72,23 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """Offers the nearest commands, those of `cache` too, to whoever mistyped one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command that is meant."""
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            known = [*self.commands, *(f"cache {name}" for name in cache.commands)]
+            alike = [name for name in known if name.endswith(f" {args[0]}")]
+            offer = f"Did you mean: {alike[0]}?" if alike else nearest(args[0], known)
+            raise click.UsageError(f"No such command {args[0]!r}. {offer}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="probekit", message="probekit %(version)s")
 def cli() -> None:
     """Linear probes for GPT-2: one experiment file in, an honest layer curve out."""
@@ -86,7 +103,7 @@ _run_options = together(
     _out_option,
     click.option(
         "--workers",
-        type=click.IntRange(min=1),
+        type=Whole(min=1),
         help="Sites probed at once, each in a process; one a core if not given.",
     ),
 )
@@ -150,7 +167,7 @@ def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> N
 @click.option("--kind", "kinds", multiple=True, help="Of probe, for all files; repeatable.")
 @click.option(
     "--null-draws",
-    type=click.IntRange(0, 1000),
+    type=Whole(0, 1000),
     default=10,
     show_default=True,
     help="Permuted labels that judge the cosines.",
@@ -217,11 +234,11 @@ def apply(
             saved, texts, model=model, device=device, allow_other_model=allow_other_model,
             too_long=too_long, watcher=watcher,
         )  # fmt: skip
+    for sentence in caution(saved, per):
+        click.echo(f"note: {sentence}", err=True)
     if out is not None:
         click.echo(str(write_answers(out, readings, saved, per)))
         return
-    for sentence in caution(saved, per):
-        click.echo(f"note: {sentence}", err=True)
     show_answers(readings, saved, per)
 
 

@@ -13,6 +13,47 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
+class Whole(click.IntRange):
+    """Whole numbers in a range; what is none is refused in words."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the number that is meant."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r}. It must be a whole number{_in_words(self)}.", param, ctx)
+
+
+class Number(click.FloatRange):
+    """Numbers in a range; what is none is refused in words."""
+
+    what = "a number"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the number that is meant."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r}. It must be {self.what}{_in_words(self)}.", param, ctx)
+
+
+class Days(Number):
+    """Numbers of days in a range."""
+
+    what = "a number of days, such as 30 or 0.5"
+
+
+def _in_words(numbers: click.IntRange | click.FloatRange) -> str:
+    """Return the ends of a range as they stand in a sentence.
+
+    >>> _in_words(Whole(1, 9)), _in_words(Number(0, min_open=True))
+    (', at least 1, at most 9', ', more than 0')
+    """
+    low = "more than" if numbers.min_open else "at least"
+    told = [f", {low} {numbers.min:,}"] if numbers.min is not None else []
+    return "".join([*told, *([f", at most {numbers.max:,}"] if numbers.max is not None else [])])
+
+
 class PlaceType(click.ParamType[Any]):
     """A folder, or the URL of an object store."""
 

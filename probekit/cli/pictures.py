@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from probekit.cli.options import optional_texts_options, texts_options
+from probekit.cli.options import Whole, optional_texts_options, texts_options
 
 _MODEL = click.option("--model", required=True, help="`mini`, a hub name or a folder.")
 _BOS = click.option(
@@ -103,12 +103,12 @@ def attribution(
 @_MODEL
 @optional_texts_options
 @click.option(
-    "--random-repeats", type=click.IntRange(min=1), metavar="N",
+    "--random-repeats", type=Whole(min=1), metavar="N",
     help="Read N sequences of random tokens that come twice.  [default without texts: 10]",
 )  # fmt: skip
 @click.option(
     "--length",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=50,
     show_default=True,
     help="Of a repeat, in tokens.",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from probekit.cli.options import Number, Whole
+
 if TYPE_CHECKING:
     from probekit.pipeline.sizing import CapturePlan, Speed
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("what", metavar="MODEL|FILE.yaml")
 @click.option("--tokens", type=float, help="Of a MODEL: how many there will be, such as 100e6.")
-@click.option("--length", type=click.IntRange(min=1), help="Of a sequence.  [default: the context]")
+@click.option("--length", type=Whole(min=1), help="Of a sequence.  [default: the context]")
 @click.option(
     "--position", type=click.Choice(["all", "last"]),
     help="A row of each token, or of each sequence.  [default: all]",
@@ -31,21 +33,21 @@ if TYPE_CHECKING:
     "--set", "overrides", multiple=True, metavar="a.b=c", help="Of a FILE: overrides a key."
 )
 @click.option("--device", default="cuda", show_default=True, help="Where the workers compute.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--workers", type=Whole(min=1), default=1, show_default=True)
 @click.option(
-    "--throughput", type=click.FloatRange(0, min_open=True), metavar="TOKENS/S",
+    "--throughput", type=Number(0, min_open=True), metavar="TOKENS/S",
     help="Of one worker, as measured.",
 )  # fmt: skip
 @click.option(
-    "--tflops", type=click.FloatRange(0, min_open=True),
+    "--tflops", type=Number(0, min_open=True),
     help="10^12 operations a second that one worker's processor promises.",
 )  # fmt: skip
 @click.option(
-    "--utilisation", type=click.FloatRange(0, 1, min_open=True),
+    "--utilisation", type=Number(0, 1, min_open=True),
     help="The share of --tflops that it comes to.  [default: 0.4]",
 )  # fmt: skip
 @click.option(
-    "--bandwidth", type=click.FloatRange(0, min_open=True), metavar="MB/S",
+    "--bandwidth", type=Number(0, min_open=True), metavar="MB/S",
     help="That the place of the cache takes from all workers together.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -23,6 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from probekit.amounts import counted
 from probekit.model.config import GPT2Config
 from probekit.model.parameters import count_parameters
 from probekit.model.sites import SITES, site_names
@@ -41,6 +42,7 @@ from probekit.watcher import Watcher
 _SECONDS_BETWEEN_LINES = 10
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # the page has them
 _SHORT = {"control task": "control"}
+_HEADS = {"error": "Error"}  # as of the errors that end a command
 
 
 class _Rate(ProgressColumn):
@@ -117,7 +119,7 @@ def show_results(result: RunResult) -> None:
         _print(_block(block, columns))
     if any(row.chosen for row in rows):
         click.echo("* chosen by cross-validation.")
-    baselines = _baselines(table, several_positions=len({row.position for row in rows}) > 1)
+    baselines = _baselines(table)
     if baselines:
         click.echo(f"Without the network: {baselines}.")
 
@@ -143,15 +145,28 @@ def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
     return shown
 
 
-def _baselines(table: pd.DataFrame, *, several_positions: bool) -> str:
+def _baselines(table: pd.DataFrame) -> str:
     """Return what is guessed without activations, by the main metric."""
     rows = table[(table["site"] == "") & (table["split"] == "test")]
     rows = rows[rows["metric"] == main_metric(rows)]
-    return ", ".join(
-        f"{str(row['target']).replace('_', ' ')} {format_number(row['value'])}"
-        f"{' at ' + row['position'] if several_positions else ''}"
-        for row in rows.to_dict("records")
-    )
+    values: dict[str, dict[str, str]] = {}
+    for row in rows.to_dict("records"):
+        name = str(row["target"]).replace("_", " ")
+        values.setdefault(name, {})[row["position"]] = format_number(row["value"])
+    return ", ".join(f"{name} {_by_position(found)}" for name, found in values.items())
+
+
+def _by_position(values: dict[str, str]) -> str:
+    """Return the values at the positions of a sweep, once if they are the same.
+
+    >>> _by_position({"word:last-1": "0.50", "word:last": "0.50"})
+    '0.50'
+    >>> _by_position({"word:last-1": "0.50", "word:last": "0.75"})
+    '0.50 at word:last-1 and 0.75 at word:last'
+    """
+    if len(set(values.values())) == 1:
+        return next(iter(values.values()))
+    return " and ".join(f"{value} at {position}" for position, value in values.items())
 
 
 def show_warnings(result: RunResult) -> None:
@@ -165,14 +180,26 @@ def show_warnings(result: RunResult) -> None:
 def show_validation(validation: Validation) -> None:
     """Print the findings, then what a capture will cost."""
     for finding in validation.findings:
-        click.echo(f"{finding.level}: {finding.message}")
+        click.echo(f"{_HEADS.get(finding.level, finding.level)}: {finding.message}")
     if validation.n_rows:
         click.echo(
-            f"{validation.n_examples:,} examples, {validation.n_rows:,} rows at each of "
-            f"{validation.n_sites} sites, {validation.bytes / 1e6:,.1f} MB, about "
-            f"{validation.minutes:.1f} minutes of capture on this machine (probing comes on top)."
+            f"{counted(validation.n_examples, 'example')}, {counted(validation.n_rows, 'row')} at "
+            f"each of {counted(validation.n_sites, 'site')}, {validation.bytes / 1e6:,.1f} MB, "
+            f"{_duration(validation.minutes)} of capture on this machine (probing comes on top)."
         )
     click.echo("ok" if validation.ok else "not ok")
+
+
+def _duration(minutes: float) -> str:
+    """Return a time as people say it.
+
+    >>> _duration(0.004), _duration(0.5), _duration(3.25)
+    ('less than a second', 'about 30 seconds', 'about 3.2 minutes')
+    """
+    seconds = round(60 * minutes)
+    if seconds < 1:
+        return "less than a second"
+    return f"about {counted(seconds, 'second') if seconds < 120 else f'{minutes:.1f} minutes'}"
 
 
 def show_verdicts(verdicts: Sequence[Verdict]) -> None:
@@ -183,7 +210,7 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> None:
         shown.add_row(*map(Text, told))
     _print(shown)
     n_bad = sum(not one.ok for one in verdicts)
-    click.echo(f"{len(verdicts)} checks, {n_bad} failed.")
+    click.echo(f"{counted(len(verdicts), 'check')}, {n_bad} failed.")
 
 
 def show_models() -> None:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Place
 from probekit.data.splits import Split
 
@@ -44,6 +45,16 @@ class Finding:
     message: str
 
 
+_NO_GROUPS = Finding(
+    "warning",
+    "no-groups",
+    "No column names groups, so each row is one by itself. Rows that are alike, such as fillings "
+    "of one template or words of one text, may stand in both train and test, and intervals come "
+    "out too narrow. Name the column that says which rows belong together: "
+    "data.columns.group; if none do, a column that differs in each.",
+)
+
+
 @dataclass(frozen=True)
 class _Sides:
     """The examples of each side of a split."""
@@ -67,12 +78,13 @@ def check_dataset(
     >>> split = Split(train=np.array([0, 1]), test=np.array([2]))
     >>> for finding in check_dataset(Dataset("tiny", examples), split)[:3]:
     ...     print(f"{finding.level}: {finding.message}")
-    warning: 2 labels have fewer than 5 examples in train: n, y.
+    warning: 2 labels with fewer than 5 examples in train: n, y.
     warning: train has labels that test lacks: n.
-    warning: test has only 1 groups: intervals that resample so few are mostly too narrow.
+    warning: test has only 1 group: intervals that resample so few are mostly too narrow.
     """
     sides = _Sides(dataset.select(split.train).examples, dataset.select(split.test).examples)
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
+    findings += [] if dataset.has_groups else [_NO_GROUPS]
     checks = _CHECKS if has_classes else [check for check in _CHECKS if check not in _OF_CLASSES]
     findings += [finding for check in checks for finding in check(sides)]
     return by_level(findings)
@@ -92,7 +104,8 @@ def _counts(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "info",
             f"{side}-counts",
-            f"{side}: {len(examples):,} examples, {len(groups):,} groups, {len(labels)} labels: "
+            f"{side}: {counted(len(examples), 'example')}, {counted(len(groups), 'group')}, "
+            f"{counted(len(labels), 'label')}: "
             f"{', '.join(shown + more)}.",
         )
 
@@ -130,7 +143,7 @@ def _rare_labels(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "rare-labels",
-            f"{len(rare):,} labels have fewer than {_FEW_EXAMPLES} examples in train: "
+            f"{counted(len(rare), 'label')} with fewer than {_FEW_EXAMPLES} examples in train: "
             f"{', '.join(rare[:_SHOWN])}.",
         )
 
@@ -157,7 +170,7 @@ def _crossing_groups(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "error",
             "crossing-groups",
-            f"{len(train & test):,} groups stand on both sides, such as {min(train & test)!r}.",
+            f"{counted(len(train & test), 'group')} on both sides, such as {min(train & test)!r}.",
         )
 
 
@@ -167,8 +180,8 @@ def _few_groups(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "few-groups",
-            f"test has only {n_groups} groups: intervals that resample so few are mostly too "
-            "narrow.",
+            f"test has only {counted(n_groups, 'group')}: intervals that resample so few are "
+            "mostly too narrow.",
         )
 
 

@@ -94,6 +94,7 @@ class Dataset:
         name: what reports call the data set.
         examples: in the order of the file.
         notes: one sentence, with its count, for each thing that the reader skipped or mended.
+        has_groups: whether the data say what belongs together; else each row is its own group.
 
     >>> dataset = Dataset("tiny", (Example("a b", "x", "g", "1"), Example("c", "y", "h", "2")))
     >>> len(dataset), list(dataset.labels), list(dataset.select([1]).groups)
@@ -103,6 +104,7 @@ class Dataset:
     name: str
     examples: tuple[Example, ...]
     notes: tuple[str, ...] = ()
+    has_groups: bool = True
 
     def __len__(self) -> int:
         return len(self.examples)

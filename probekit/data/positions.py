@@ -206,7 +206,13 @@ def _find_in_text(tokens: _Tokens, index: int | None) -> _Found:
         return _Found(tokens.position, first, stop, np.where(first < stop, "", "it has no token"))
     at = index + (first if index >= 0 else stop)
     inside = (first <= at) & (at < stop)
-    return _Found(tokens.position, at, at + 1, np.where(inside, "", f"it has no token {index}"))
+    fault = np.array([_no_token(index, int(n)) for n in stop - first])
+    return _Found(tokens.position, at, at + 1, np.where(inside, "", fault))
+
+
+def _no_token(index: int, n_tokens: int) -> str:
+    there = f"0 to {n_tokens - 1}, or {-n_tokens} to -1 from its end" if n_tokens else "none"
+    return f"it has no token {index} (there are: {there})"
 
 
 def _find_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _Found:

@@ -163,7 +163,7 @@ def _read_table(path: Path, format: str, columns: TableColumns, name: str) -> Da
         examples.append(example)
     if not examples:
         raise DataError(f"{path}:1: the file holds no rows of data.")
-    return Dataset(name, tuple(examples))
+    return Dataset(name, tuple(examples), has_groups=columns.group is not None)
 
 
 def _first_line(text: str) -> int:

@@ -23,7 +23,7 @@ from ruamel.yaml.events import (
 )
 
 from probekit.errors import ConfigError, MissingError
-from probekit.experiment.messages import explain, find_faults
+from probekit.experiment.messages import example_of, explain, find_faults
 from probekit.section import KeyPath, Place, Section
 
 Settings = TypeVar("Settings", bound=Section)
@@ -123,7 +123,11 @@ def load_settings(
         ConfigError: the message lists every mistake with its line.
     """
     path = Path(path)
-    document = _override(Document(path, _parse(_read(path), str(path)), frozenset()), overrides)
+    text = _read(path)
+    content = _parse(text, str(path))
+    if not isinstance(content, CommentedMap):
+        raise ConfigError(f"{path}, line {_first_line(text)}: {_no_keys(content, kind)}")
+    document = _override(Document(path, content, frozenset()), overrides)
     values = _plain(document.content)
     find_folders(values, document)
     try:
@@ -163,14 +167,31 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _parse(text: str, name: str) -> CommentedMap:
+def _first_line(text: str) -> int:
+    """Return the number of the first line that is no comment, 1 if there is none."""
+    lines = enumerate(text.splitlines(), start=1)
+    return next((n for n, line in lines if line.strip() and not line.lstrip().startswith("#")), 1)
+
+
+def _no_keys(content: Any, kind: type[Section]) -> str:
+    """Return what is wrong with a file that does not hold keys and values."""
+    held = "a list" if isinstance(content, CommentedSeq) else "a value without a key"
+    return (
+        f"{'the file is empty' if content is None else held}. A file holds keys and values, "
+        f"at the least those of {example_of(kind)}."
+    )
+
+
+def _parse(text: str, name: str) -> Any:
     try:
         _refuse_what_is_not_plain(text, name)
         content = YAML().load(text)
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1
         key = str(error.problem).split('"')[1]
-        raise ConfigError(f"{name}, line {line}: the key {key!r} stands there twice.") from error
+        raise ConfigError(
+            f"{name}, line {line}: the key {key!r} stands there twice; keep one."
+        ) from error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise ConfigError(f"{name}, line {mark.line + 1}: {_in_words(error.problem)}.") from error
@@ -179,8 +200,6 @@ def _parse(text: str, name: str) -> CommentedMap:
     except (YAMLError, ValueError, RecursionError) as error:
         problem = str(error).partition("\n")[0]
         raise ConfigError(f"{name} is not valid YAML: {problem}.") from error
-    if not isinstance(content, CommentedMap):
-        raise ConfigError(f"{name} must hold keys and values (`name: ...`).")
     return content
 
 

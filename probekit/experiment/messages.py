@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -15,19 +15,23 @@ from probekit.errors import nearest
 from probekit.section import KeyPath
 
 _LONGEST_VALUE = 80
+_MOST_PLACES = 3  # of a key, that are offered
+_LIMITS = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
 
 # Pydantic's type of fault -> what to say; the braces hold its limits and what `_Given` knows.
 _WORDS = {
-    "extra_forbidden": "unknown key {given.dotted!r}. {given.nearest_key}",
-    "missing": "the key {given.dotted!r} is missing; {given.description}.",
+    "extra_forbidden": "unknown key {given.dotted!r}. {given.nearest_key} {given.elsewhere}",
+    "missing": "the key {given.dotted!r} is missing; {given.description}. {given.allowed}",
     "rule": "{problem}.",
     "literal_error": "{given}. {given.nearest_value}",
+    "with_details": "{given}. {given.nearest_value} {problem}.",
+    "twice": "{given.dotted} is {given.item}, which stands in the list already. Give each once.",
     "model_type": "{given}. It must be a section of keys, such as {given.example}.",
     "tuple_type": "{given}. It must be a list, such as {given.example}.",
     "too_short": "{given}. It must list at least {min_length}.",
     "bool_type": "{given}. It must be true or false (YAML 1.2 reads yes and no as text).",
-    "int_type": "{given}. It must be a whole number.",
-    "float_type": "{given}. It must be a number.",
+    "int_type": "{given}. It must be a whole number. {given.limits}",
+    "float_type": "{given}. It must be a number. {given.limits}",
     "finite_number": "{given}. It must be a finite number.",
     "greater_than": "{given}. It must be greater than {gt:,.12g}.",
     "greater_than_equal": "{given}. It must be at least {ge:,.12g}.",
@@ -73,7 +77,17 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
     given = _Given(keys, fault["input"], kind)
     words = _WORDS.get(fault["type"], "{given}. {message}.")
     text = words.format(**context, given=given, message=fault["msg"])
-    return keys, f"{text} {given.way_out_of_null}".rstrip()
+    return keys, f"{text.rstrip()} {given.way_out_of_null}".rstrip()
+
+
+def example_of(kind: type[BaseModel]) -> str:
+    """Return in YAML what a section, or a whole file, must have.
+
+    >>> from probekit.experiment.tokens import Tokens
+    >>> example_of(Tokens)
+    '{bos: true, position: {at: last}}'
+    """
+    return f"{{{', '.join(_example_keys(kind))}}}"
 
 
 @dataclass(frozen=True)
@@ -102,8 +116,44 @@ class _Given:
         return nearest(str(self.keys[-1]), _fields(self.kind, self.keys[:-1]))
 
     @property
+    def elsewhere(self) -> str:
+        """The same key in other sections, as a question; "" if it is in none."""
+        name = self.keys[-1]
+        found = [
+            f"{above}{name}"
+            for above, section in _sections(self.kind)
+            if name in section.model_fields
+        ]
+        return f"Did you mean {' or '.join(found[:_MOST_PLACES])}?" if found else ""
+
+    @property
     def nearest_value(self) -> str:
-        return nearest(str(self.value), map(str, _choices(self.field.annotation)))
+        near = nearest(str(self.value), _choices(self.field.annotation))
+        # Where none is near, that has them all already.
+        return " ".join(dict.fromkeys((near, self.allowed)))
+
+    @property
+    def allowed(self) -> str:
+        choices = _choices(self.field.annotation)
+        return f"Allowed: {', '.join(sorted(choices))}." if choices else ""
+
+    @property
+    def limits(self) -> str:
+        """The numbers that may stand at the key; "" for an item of a list, and for null."""
+        if self.value is None or not isinstance(self.keys[-1], str):
+            return ""
+        told = [
+            f"{words} {getattr(limit, name):,.12g}"
+            for limit in self.field.metadata
+            for name, words in _LIMITS.items()
+            if hasattr(limit, name)
+        ]
+        return f"Allowed: {', '.join(told)}." if told else ""
+
+    @property
+    def item(self) -> str:
+        """The item of a refused list that the keys lead to."""
+        return _shown(self.value[self.keys[-1]])
 
     @property
     def description(self) -> str:
@@ -114,6 +164,8 @@ class _Given:
     @property
     def example(self) -> str:
         """What could stand there, in YAML."""
+        if isinstance(self.keys[-1], int) and self.field.examples:
+            return str(self.field.examples[0])  # of an item of the list
         return _example(self.field)
 
     @property
@@ -129,10 +181,20 @@ class _Given:
         return "Leave the key out to have its default." if has_default else ""
 
 
-def _choices(annotation: Any) -> tuple[Any, ...]:
-    """Return the literals of an annotation, or of the entries of a list."""
+def _choices(annotation: Any) -> tuple[str, ...]:
+    """Return the literals of an annotation, or of the entries of a list; () if it has none."""
     arguments = get_args(annotation)
-    return _choices(arguments[0]) if get_origin(annotation) is tuple else arguments
+    if get_origin(annotation) is tuple:
+        return _choices(arguments[0])
+    return tuple(map(str, arguments)) if get_origin(annotation) is Literal else ()
+
+
+def _sections(kind: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield a section and those in it, each with what stands before its keys."""
+    yield above, kind
+    for key, field in kind.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _sections(field.annotation, f"{above}{key}.")
 
 
 def _fields(kind: type[BaseModel], keys: Sequence[str | int]) -> dict[str, FieldInfo]:
@@ -153,7 +215,7 @@ def _example(field: FieldInfo) -> str:
     """Return a value that the field would take, as it is written in YAML."""
     kind: Any = field.annotation
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return f"{{{', '.join(_example_keys(kind))}}}"
+        return example_of(kind)
     if isinstance(field.default, tuple):
         items = field.default[:2] or field.examples or ("...",)
         return f"[{', '.join(map(_written, items))}]"

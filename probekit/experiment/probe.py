@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from probekit.probes.data import BASELINES, Baseline, ProbeSettings, ProbeSpec, Reads
 from probekit.probes.kinds.registry import KINDS
-from probekit.section import Section, Seed, broken
+from probekit.probes.kinds.registry import Kind as KindOfProbe
+from probekit.section import Section, Seed, broken, each_once
 
 Positives = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -35,13 +36,24 @@ class Kind(Section):
     hidden: Count | None = Field(None, description="for mlp: width of the hidden layer")
     rank: Count | None = Field(None, description="for structural probes: dimensions of their space")
 
-    @model_validator(mode="after")
-    def _options_belong_to_kind(self) -> Kind:
-        for name in type(self).model_fields:
-            is_given = name != "kind" and getattr(self, name) is not None
-            if is_given and name not in KINDS[self.kind].options:
-                raise broken(f"`{name}` is no option of `kind: {self.kind}`", name)
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _options_belong_to_kind(cls, given: Any) -> Any:
+        # Before the values are looked at: an option that has no place need not be written well.
+        kind = KINDS.get(str(given.get("kind"))) if isinstance(given, dict) else None
+        if kind is None:
+            return given  # refused as a section, or by its name
+        for name in cls.model_fields:
+            if name != "kind" and given.get(name) is not None and name not in kind.options:
+                raise broken(
+                    f"`{name}` is no option of `kind: {kind.name}`. {_options(kind, name)}", name
+                )
+        return given
+
+    @field_validator("k")
+    @classmethod
+    def _are_given_once(cls, k: Any) -> Any:
+        return k and each_once(k)
 
     @property
     def specs(self) -> tuple[ProbeSpec, ...]:
@@ -49,6 +61,13 @@ class Kind(Section):
         options = self.model_dump(exclude={"kind", "k"}, exclude_none=True)
         several = [options] if self.k is None else [options | {"k": k} for k in self.k]
         return tuple(ProbeSpec(self.kind, tuple(sorted(one.items()))) for one in several)
+
+
+def _options(kind: KindOfProbe, name: str) -> str:
+    """Return what a kind takes, and which kinds take the option of that name."""
+    own = f"It takes {', '.join(f'`{option}`' for option in kind.options) or 'none'}"
+    others = " and ".join(other.name for other in KINDS.values() if name in other.options)
+    return f"{own}; `{name}` is for {others}"
 
 
 class Probe(Section):
@@ -101,6 +120,17 @@ class Probe(Section):
         description="upper bound on training rows per fit, drawn by whole groups",
     )
     seed: Seed = Field(0, description="of folds, control labels and resamples")
+
+    @field_validator("C", "baselines")
+    @classmethod
+    def _are_given_once(cls, items: Any) -> Any:
+        return each_once(items)
+
+    @field_validator("kinds")
+    @classmethod
+    def _kinds_differ(cls, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
+        each_once([[spec.text for spec in kind.specs] for kind in kinds])
+        return kinds
 
     @property
     def reads(self) -> Reads:

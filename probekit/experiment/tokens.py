@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from probekit.section import Section, broken
 
 Offset = Annotated[int, Field(ge=-1000, le=1000)]
 Offsets = Annotated[tuple[Offset, ...], Field(strict=False)]
+
+_WITH_DETAILS = re.compile(r"(last|first|mean|all|index|span|word)\W")
+_DETAILS = (
+    "Each detail has a key of its own: {at: index, index: 3}, {at: word, pieces: last}, {at: span, "
+    "offset: -1}"
+)
 
 
 class Position(Section):
@@ -50,6 +58,14 @@ class Position(Section):
         name = self.at if detail is None else f"{self.at}:{detail}"
         name += f"{self.offset:+d}" if self.offset else ""
         return name if self.skip_first else f"{name}+first"
+
+    @field_validator("at", mode="before")
+    @classmethod
+    def _details_have_their_own_keys(cls, at: Any) -> Any:
+        # Results name a position in one word, index:3 or word:last-1, which is not how it is asked.
+        if isinstance(at, str) and _WITH_DETAILS.match(at):
+            raise PydanticCustomError("with_details", "{problem}", {"problem": _DETAILS})
+        return at
 
     @model_validator(mode="after")
     def _details_belong_to_at(self) -> Position:

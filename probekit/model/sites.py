@@ -177,8 +177,14 @@ def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
         raise UnknownNameError(
             f"Site {pattern!r}: the model has {n_layers} blocks, 0 to {n_layers - 1}."
         )
-    if _short_for(pattern):
-        every = _short_for(pattern)[0].name.format(l="*")
+    fits = _short_for(pattern.replace("hook_", ""))
+    if fits and "hook_" in pattern:
+        raise UnknownNameError(
+            f"{pattern!r} is a site of every block: write {fits[0].name.format(l=0)!r} for one, "
+            f"{fits[0].name.format(l='*')!r} for all."
+        )
+    if fits:
+        every = fits[0].name.format(l="*")
         raise UnknownNameError(
             f"{pattern!r} is a site of every block: give its layer too, as in ({pattern!r}, 0), or "
             f"take all of them with {every!r}."
@@ -280,6 +286,8 @@ def select(
     chosen: set[SiteSelection] = set()
     for pattern in patterns:
         match = _SELECTOR.match(pattern)
+        if match is None:
+            _require_whole_brackets(pattern)
         for site in expand([match["site"] if match else pattern], n_layers):
             indices: list[dict[str, int]] = _indices(site, match, axis_sizes) if match else [{}]
             chosen |= {SiteSelection(site, **index) for index in indices}
@@ -290,6 +298,23 @@ def select(
         return order[selection.site], *whole_first
 
     return tuple(sorted(chosen, key=place))
+
+
+def _require_whole_brackets(pattern: str) -> None:
+    """Refuse a pattern that begins to choose a head or neuron, and does not end so."""
+    site, bracket, choice = pattern.partition("[")
+    if _short_for(site.replace("hook_", "")):
+        site = _short_for(site.replace("hook_", ""))[0].name.format(l="*")
+    axis = next((axis for axis in _SELECTED_AXES if choice.strip().startswith(axis)), None)
+    if bracket and axis:
+        raise ConfigError(
+            f"{pattern!r}: a {axis} is chosen by [{axis}=3], several by [{axis}=0,3], all by "
+            f"[{axis}=*]. Nearest: {site}[{axis}={_digits(choice) or 0}]."
+        )
+
+
+def _digits(text: str) -> str:
+    return "".join(filter(str.isdecimal, text.partition(",")[0]))
 
 
 def _indices(site: str, match: re.Match[str], axis_sizes: dict[str, int]) -> list[dict[str, int]]:

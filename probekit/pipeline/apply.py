@@ -50,9 +50,11 @@ def caution(probe: SavedProbe, per: Per) -> list[str]:
     """Return what should be known before such answers are quoted, in sentences."""
     if per == "text" or probe.facts.at == "all":
         return []
+    at = probe.facts.at
+    rows = "" if at in OF_ANY_TEXT else ", which a new text does not mark: each row is one token"
     return [
-        f"The probe was trained at: {probe.facts.at}. At other tokens it was never tested; and "
-        "what can be decoded need not be used."
+        f"The probe was trained at: {at}{rows}. At other tokens it was never tested; and what can "
+        "be decoded need not be used."
     ]
 
 

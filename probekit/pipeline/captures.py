@@ -13,7 +13,7 @@ from probekit.activations.work import alone
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.crews import Crew, put_job
-from probekit.pipeline.devices import check_device
+from probekit.pipeline.devices import check_device, check_device_name
 from probekit.pipeline.jobs import TASK, Job, begin_work, load_model, targets
 from probekit.pipeline.prepare import Prepared, prepare
 from probekit.watcher import SILENT, Watcher
@@ -52,6 +52,7 @@ def capture_only(
     Raises:
         ProbekitError: one of its subclasses, whose message says what was wrong and where.
     """
+    check_device_name(device)
     prepared = prepare(experiment)
     # For a crew they are only digested here, where there may be no GPU.
     models = load_models(experiment, device if crew is None else "cpu")
@@ -137,8 +138,10 @@ def lay_out(
         device: where the workers will compute, which need not be here.
 
     Raises:
+        ConfigError: there is no such device anywhere.
         StoreError: the caches cannot be written, or not by several.
     """
+    check_device_name(device)
     prepared = prepare(experiment)
     root = default_root() if cache_root is None else cache_root
     stores = {}

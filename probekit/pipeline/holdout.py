@@ -48,8 +48,9 @@ def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experime
         DataError: the data cannot be split, or nothing would be left of a side.
     """
     if experiment.split.folds is not None:
-        has_classes = experiment.probe.reads == "classes"
-        return _nested(dataset, plan, experiment.split.folds, experiment.split.seed, has_classes)
+        has_classes, seed = experiment.probe.reads == "classes", experiment.split.seed
+        with experiment.at("split", "folds"):
+            return _nested(dataset, plan, experiment.split.folds, seed, has_classes)
     split = _split_examples(dataset, plan, words, experiment)
     if experiment.split.drop_repeated:
         dataset, split = _drop_repeated(dataset, split)

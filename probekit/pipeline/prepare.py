@@ -198,7 +198,7 @@ def read_examples(data: Data) -> Dataset:
             for example in part.examples
         ]
         notes += [f"{side}: {note}" for note in part.notes]
-    return Dataset(data.name, tuple(examples), tuple(notes))
+    return Dataset(data.name, tuple(examples), tuple(notes), part.has_groups)
 
 
 def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context: int) -> None:

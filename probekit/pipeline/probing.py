@@ -9,7 +9,7 @@ from typing import Any
 
 from joblib import cpu_count
 
-from probekit.errors import ProbekitError
+from probekit.errors import ConfigError, ProbekitError
 from probekit.experiment.schema import Experiment
 from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
 from probekit.pipeline.answers import Speaker
@@ -70,7 +70,11 @@ def _make_prober(
     ]
     with experiment.at("probe", "kinds"):
         settings = experiment.probe.settings(device)
-    return Prober(data, settings)
+    try:
+        return Prober(data, settings)
+    except ConfigError:  # what is wrong with the data is placed by its rows
+        with experiment.at("probe", "control_draws"):
+            raise
 
 
 @dataclass(frozen=True, eq=False)

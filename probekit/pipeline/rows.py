@@ -49,9 +49,10 @@ def plan_positions(
     Raises:
         DataError: no example has them all.
     """
-    found = [
-        _plan(dataset, tokens, experiment.with_position(p)) for p in experiment.tokens.positions
-    ]
+    with experiment.at("tokens", "position"):
+        found = [
+            _plan(dataset, tokens, experiment.with_position(p)) for p in experiment.tokens.positions
+        ]
     faults: dict[int, Unaligned] = {}
     for _, unaligned in found:
         faults = {fault.example: fault for fault in unaligned} | faults

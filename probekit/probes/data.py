@@ -283,7 +283,8 @@ def numbers(data: ProbeData) -> NDArray[np.float64]:
     found = np.full(len(data.y), np.nan)
     for row in np.concatenate([data.train, data.test]):
         try:
-            found[row] = float(data.y[row])
+            # Python takes 1_000 for a number; in a label it is a name.
+            found[row] = np.nan if "_" in data.y[row] else float(data.y[row])
         except ValueError:
             continue
     wrong = np.concatenate([data.train, data.test])

@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from probekit.errors import DataError
 from probekit.probes.fits import fit_columns
-from probekit.probes.folds import group_folds
+from probekit.probes.folds import fittable_insides, group_folds
 from probekit.probes.inputs import at_least, positive, refuse_mixed_types, units_of
 from probekit.probes.solver import Codes, Effort, Fit, Problem, Solver, with_reference
 
@@ -98,7 +98,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
                 folds.
         """
         grid = positive_grid(self.C)
-        at_least(self, folds=2, max_iter=1)
+        at_least(self, folds=2, max_iter=1, random_state=0)
         if isinstance(self.class_weight, Mapping):
             # Of a class that counts nothing, nothing is learnt: leave out its rows instead.
             for label, weight in self.class_weight.items():
@@ -165,6 +165,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         # Rows that agree in all labels are alike for the folds.
         _, labels = np.unique(np.stack(columns), axis=1, return_inverse=True)
         folds = group_folds(labels, units, self.folds, self.random_state)
+        if labels.any():  # a table of labels may be the same in each row
+            fittable_insides(labels, folds)
         tuned = fit_columns(X, columns, folds, grid, effort=effort, weights=weights)
         return [column.fit for column in tuned]
 

@@ -25,8 +25,8 @@ def group_folds(
     if len(names) < folds:
         fewer = f"Set `folds` to {len(names)} or less, or use" if len(names) > 1 else "Use"
         raise DataError(
-            f"{folds} folds need at least {folds} groups of training rows, but there are "
-            f"{len(names)}. {fewer} finer groups or a smaller share for test."
+            f"{folds} folds need at least {folds} groups of rows, but there are {len(names)}. "
+            f"{fewer} finer groups or more rows."
         )
     classes, codes = np.unique(labels, return_inverse=True)
     counts = np.zeros((len(names), len(classes)), dtype=np.int64)
@@ -34,6 +34,31 @@ def group_folds(
     shuffled = np.random.default_rng(seed).permutation(len(names))
     order = shuffled[np.argsort(-counts[shuffled].sum(axis=1), kind="stable")]
     return _deal(counts, order, folds)[group_of_row]
+
+
+def fittable_insides(
+    labels: NDArray[np.generic], fold_of_row: NDArray[np.int64]
+) -> list[NDArray[np.bool_]]:
+    """Return for each fold which rows (n_samples,) are inside, that is, not held out.
+
+    A fold whose inside has one label only is left out: all that can be learnt there is to guess
+    that label, whatever the penalty. This happens where one of two labels stands in a single group.
+
+    Raises:
+        DataError: No fold has two labels inside, so that nothing would choose the penalty.
+
+    >>> insides = fittable_insides(np.array([0, 1, 0, 1, 0]), np.array([0, 0, 1, 1, 2]))
+    >>> insides[0].tolist()
+    [False, False, True, True, True]
+    """
+    insides = [fold_of_row != fold for fold in range(int(fold_of_row.max()) + 1)]
+    fittable = [inside for inside in insides if np.any(labels[inside] != labels[inside][0])]
+    if not fittable:
+        raise DataError(
+            "no fold has two classes to fit on, as each class stands in groups of its own. Use "
+            "finer groups or more folds."
+        )
+    return fittable
 
 
 def _deal(counts: NDArray[np.int64], order: NDArray[np.int64], folds: int) -> NDArray[np.int64]:

@@ -29,7 +29,7 @@ from probekit.probes.data import (
 )
 from probekit.probes.description import OnlineCode, blocks, tempered
 from probekit.probes.design import Features, Floats
-from probekit.probes.folds import group_folds, sample_groups
+from probekit.probes.folds import fittable_insides, group_folds, sample_groups
 from probekit.probes.kinds.k_sparse import explained_shares
 from probekit.probes.kinds.layers import Solution
 from probekit.probes.learning import learning_sizes, subsets
@@ -94,6 +94,8 @@ class SplitProber:
         is_class = settings.reads == "classes"
         stratify = data.y[self.fitted] if is_class else np.zeros(len(self.fitted))
         self._folds = group_folds(stratify, self.groups, settings.folds, settings.seed)
+        if is_class:
+            fittable_insides(stratify, self._folds)
         self._test_groups = data.groups[self.judged.test]
         self._blocks = blocks(self.groups, len(data.classes), settings.seed)
         steps = settings.learning_steps

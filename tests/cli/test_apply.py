@@ -63,6 +63,8 @@ def test_a_label_and_a_score_a_token(keep, call):
 def test_a_probe_of_words_answers_a_token_without_being_asked(keep, call):
     keep(position={"at": "word", "pieces": "last"})
     assert "token" in columns(call("apply", "probe", "--text", "The keys")[1])[0]
+    errors = call("apply", "probe", "--text", "The keys", "--out", "scores.csv")[2]
+    assert "trained at: word, which a new text does not mark: each row is one token." in errors
     code, _, errors = call("apply", "probe", "--text", "The keys", "--per", "text")
     assert (code, "--per token" in errors) == (2, True)
 

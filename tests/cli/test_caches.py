@@ -36,7 +36,7 @@ def test_ls_and_show_say_what_there_is(root):
     listed = probekit("ls", root=root)
     assert listed.stdout.startswith(KEY)
     assert "6 rows of 6 examples, one token each, at 2 sites" in listed.stdout
-    assert "1 caches, " in listed.stderr
+    assert "1 cache, " in listed.stderr
     [entry] = json.loads(probekit("ls", "--json", root=root).stdout)
     assert entry["sites"] == dict.fromkeys(SITES, 6)
     shown = probekit("show", KEY[:6], root=root).stdout
@@ -108,6 +108,18 @@ def test_push_pull_and_export(root, tmp_path):
     assert written.stdout.splitlines()[0] == str(tmp_path / "out" / f"{SITES[1]}.npy")
     none = probekit("export", KEY, "--format", "csv", "--out", tmp_path / "x", root=root, code=2)
     assert "Allowed: npy, parquet, zarr" in none.stderr
+
+
+def test_where_there_are_no_caches_it_is_said(tmp_path):
+    for command in ("verify", "gc"):
+        assert f"There are no caches in {tmp_path}." in probekit(command, root=tmp_path).stderr
+    assert json.loads(probekit("verify", "--json", root=tmp_path).stdout) == {}
+
+
+@pytest.mark.parametrize("days", ["x", "-1"])
+def test_an_age_that_is_none_is_told_what_is_allowed(root, days):
+    done = probekit("gc", "--older-than", days, root=root, code=2)
+    assert f"'{days}'. It must be a number of days, such as 30 or 0.5, at least 0." in done.stderr
 
 
 def test_what_is_no_command_is_told_from_a_file(root, tmp_path):

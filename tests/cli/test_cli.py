@@ -72,7 +72,8 @@ def test_cache_then_probe_reuses_what_was_captured(probekit):
 def test_validate_says_what_a_run_will_cost(probekit):
     done = probekit("validate", "planted.yaml")
     assert done.returncode == 0, done.stderr
-    assert "96 examples, 96 rows at each of 3 sites, 0.6 MB" in done.stdout
+    assert "96 examples, 96 rows at each of 3 sites, 0.6 MB, " in done.stdout
+    assert re.search(r"(less than a|about \d+) seconds? of capture on this machine", done.stdout)
     assert done.stdout.splitlines()[-1] == "ok"
 
 
@@ -82,6 +83,7 @@ def test_validate_finds_a_class_that_training_lacks(probekit, folder):
     (folder / "rows.csv").write_text("\n".join(text) + "\n")
     done = probekit("validate", "planted.yaml", "--set", "data.columns.split=side")
     assert done.returncode == 2
+    assert "Error: " in done.stdout  # as of a command that fails
     assert "green" in done.stdout
     assert done.stdout.splitlines()[-1] == "not ok"
 
@@ -121,7 +123,16 @@ def test_version(probekit):
         (["run", "planted.yaml", "--device", "warp"], 2, "--device warp"),
         (["run", "planted.yaml", "--cache", "rows.csv"], 1, "Cannot write"),
         (["run", "planted.yaml", "--out", "rows.csv"], 1, "Cannot write"),
-        (["runn", "planted.yaml"], 2, "No such command"),
+        (["cache", "planted.yaml", "--device", "warp", "--workers", "2"], 2, "--device warp"),
+        (["cache", "planted.yaml", "--device", "warp", "--workers", "0"], 2, "--device warp"),
+        (["runn", "planted.yaml"], 2, "No such command 'runn'. Nearest: run"),
+        (
+            ["run", "planted.yaml", "--workers", "x"],
+            2,
+            "'x'. It must be a whole number",
+        ),
+        (["run", "planted.yaml", "--workers", "0"], 2, "It must be a whole number, at least 1."),
+        (["verify"], 2, "Did you mean: cache verify?"),
         (["run"], 2, "Missing argument"),
         (["sites", "gpt3"], 3, "Nearest: gpt2"),
         (["report", "nowhere"], 3, "nowhere"),

@@ -72,3 +72,19 @@ def test_p_and_compression_have_columns_where_they_were_measured(show):
     head, first, *_ = show([*make_rows("logistic"), *more])
     assert head.split()[-2:] == ["p", "compression"]
     assert first.split()[-2:] == ["0.020", "1.500"]
+
+
+def test_a_sweep_says_a_baseline_once_unless_its_positions_differ(show):
+    rows = [
+        line
+        for n, position in enumerate(("word:last-1", "word:last"))
+        for line in (
+            *({**one, "position": position} for one in make_rows("logistic")),
+            row(None, "majority", 0.5, probe="none", position=position),
+            row(None, "word_identity", 0.6 + 0.1 * n, probe="none", position=position),
+        )
+    ]
+    assert show(rows)[-1] == (
+        "Without the network: majority 0.500, word identity 0.600 at word:last-1 and 0.700 at "
+        "word:last."
+    )

@@ -8,6 +8,7 @@ import pytest
 
 from probekit.data.checks import check_dataset
 from probekit.data.examples import Dataset, Example
+from probekit.data.readers import TableColumns, read_dataset
 from probekit.data.splits import Split
 
 N_TRAIN = 40
@@ -48,7 +49,12 @@ def test_notes_of_the_reader_are_passed_on():
 @pytest.mark.parametrize(
     ("changes", "code", "level", "message"),
     [
-        ({50: {"group": "group 3"}}, "crossing-groups", "error", "1 groups .* 'group 3'"),
+        (
+            {50: {"group": "group 3"}},
+            "crossing-groups",
+            "error",
+            "^1 group on both .* 'group 3'",
+        ),
         ({50: {"label": "z"}}, "missing-from-train", "error", "labels that train lacks: z"),
         ({3: {"label": "z"}}, "missing-from-test", "warning", "labels that test lacks: z"),
         ({3: {"text": "text 001"}}, "duplicates-in-train", "warning", "1 of 40 examples in train"),
@@ -60,7 +66,7 @@ def test_notes_of_the_reader_are_passed_on():
             "2 of 40 examples in test .2 of 40 texts",
         ),
         ({3: {"label": "Y "}}, "similar-labels", "warning", "'Y ', 'y' differ by case"),
-        ({3: {"label": "z"}}, "rare-labels", "warning", "1 labels have fewer than 5 .* train: z"),
+        ({3: {"label": "z"}}, "rare-labels", "warning", "^1 label with fewer than 5 .* train: z"),
         ({51: {"text": "text 000"}}, "contradictions", "warning", "1 places .*'text 000': x, y"),
         (
             {i: {"label": "x"} for i in range(4, 40)},
@@ -125,3 +131,18 @@ def test_sentences_of_the_english_treebank_that_stand_in_train_are_counted(ewt):
     found = {f.code: f for f in check_dataset(Dataset("ewt", train + test), split)}
     assert found["duplicates-across"].level == "warning"
     assert "(93 of 2,077 texts)" in found["duplicates-across"].message
+
+
+def test_rows_without_a_group_column_are_told_once_with_the_way_out(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label,name\n" + "".join(f"t{n},{n % 2},{n}\n" for n in range(8)))
+    split = Split(train=np.arange(6), test=np.array([6, 7]))
+    found = {}
+    for group in (None, "name"):
+        dataset = read_dataset(path, format="csv", columns=TableColumns(group=group))
+        selected = dataset.select(range(8))
+        found[group] = [f for f in check_dataset(selected, split) if f.code == "no-groups"]
+    ((warning,), none) = found[None], found["name"]
+    assert (warning.level, none) == ("warning", [])
+    assert "Name the column" in warning.message
+    assert "data.columns.group" in warning.message

@@ -115,6 +115,9 @@ def test_tokens_of_half_a_character_belong_to_the_whole_one():
     assert positions(rule, offsets=offsets, text="a\u3000\U0001f511 b", span=(2, 3)) == [[1], [2]]
 
 
+NO_TOKEN = "it has no token {} (there are: 0 to 4, or -5 to -1 from its end)"
+
+
 @pytest.mark.parametrize(
     ("rule", "span", "n_tokens", "reason"),
     [
@@ -123,8 +126,8 @@ def test_tokens_of_half_a_character_belong_to_the_whole_one():
         (PositionRule("word"), (3, 4), 5, "its span holds no character but spaces"),
         (PositionRule("span"), (9, 13), 3, "its tokens do not cover the span, as after truncation"),
         (PositionRule("word"), (4, 8), 2, "its tokens do not cover the span, as after truncation"),
-        (PositionRule("index", index=5), None, 5, "it has no token 5"),
-        (PositionRule("index", index=-6), None, 5, "it has no token -6"),
+        (PositionRule("index", index=5), None, 5, NO_TOKEN.format(5)),
+        (PositionRule("index", index=-6), None, 5, NO_TOKEN.format(-6)),
         (PositionRule("last"), None, 0, "it has no token"),
     ],
 )

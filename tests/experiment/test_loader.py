@@ -9,6 +9,7 @@ from probekit.errors import ConfigError, MissingError
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 
+AT = r"Nearest: last\. Allowed: all, first, index, last, mean, span, word\."
 GOOD = """\
 name: small
 model:
@@ -53,7 +54,7 @@ def refusal(path, overrides=()):
         ),
         ("name: small\n", "", r"the key 'name' is missing; the folder of its runs"),
         ("format: csv", "format: xls", r"line 6: data\.format is 'xls'\. Allowed: conllu, csv"),
-        ("{at: last}", "{at: lasd}", r"line 10: tokens\.position\.at is 'lasd'\. Nearest: last\.$"),
+        ("{at: last}", "{at: lasd}", rf"line 10: tokens\.position\.at is 'lasd'\. {AT}$"),
         ("{at: last}", "{at: index}", r"line 10: `index` must be given for `at: index`"),
         ("{at: last}", "{at: word}", r"line 10: tokens\.position\.at is 'word', but data\.columns"),
         ("{at: last}", "\n    at: index", r"line 11: `index` must be given for `at: index`"),
@@ -77,6 +78,25 @@ def refusal(path, overrides=()):
         ("name: small", "name: ../up", r"line 1: name is '\.\./up'"),
         ("name: small", "name: [a]", r"line 1: name is \['a'\]"),
         ("name: small", "name: small\nname: again", r"line 2: the key 'name' stands there twice"),
+        (
+            "source: mini", "source: mini\nprobe:\n  kinds: [{k: [3]}]",
+            r"line 5: the key 'probe\.kinds\.0\.kind' is missing; .*\. Allowed: .*, lda, logistic",
+        ),
+        (
+            "source: mini", "source: mini\nprobe:\n  kinds: [{kind: mass_mean, k: 3}]",
+            r"line 5: `k` is no option of `kind: mass_mean`\. It takes `covariance`; `k` is for k",
+        ),
+        (
+            "source: mini", "source: mini\nprobe:\n  folds: 3\n  C: [1, 1]",
+            r"line 6: probe\.C\.1 is 1, which stands in the list already\. Give each once\.",
+        ),
+        (
+            "source: mini",
+            "source: mini\nprobe:\n  kinds:\n  - {kind: mass_mean}\n"
+            "  - {kind: mass_mean, covariance: false}",
+            r"line 7: probe\.kinds\.1 is \{'kind': 'mass_mean', .*, which stands in the list alre",
+        ),
+        ("name: small", "name: small\nseed: 3", r"line 2: unknown key 'seed'\..* Did you mean sp"),
         ("name: small", "name: [a", r"line \d+: the list begun with \["),
         ("name: small", "name: &x small\nquestion: *x", r"line 2: aliases \(\*x\)"),
         ("name: small", "name: !!python/object:os.system x", r"line 1: tags \(.*python/object"),
@@ -125,6 +145,22 @@ def test_what_yaml_itself_refuses_is_one_line(write):
         assert "is not valid YAML" in answer
         assert answer.count("file.yaml") == 1
         assert len(answer.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "held"),
+    [
+        ("", 1, "the file is empty"),
+        ("# none\n", 1, "the file is empty"),
+        ("# why\n\n- a\n", 3, "a list"),
+        ("text\n", 1, "a value without a key"),
+    ],
+)
+def test_what_has_no_keys_is_told_what_a_file_holds(write, text, line, held):
+    path = write(text)
+    answer = refusal(path)
+    assert answer.startswith(f"{path}, line {line}: {held}. A file holds keys and values")
+    assert "{name: ..., model: {source: mini}, data: {name: ..., " in answer
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "text\n", "\x00", "a: 1\n---\nb: 2\n", "\ta: 1"])
@@ -208,7 +244,8 @@ def test_overrides_are_typed_and_named_in_messages(write):
     assert load_experiment(path, ["probe.folds=3", "probe.seed=2"]).probe.seed == 2
     assert refusal(path, ["probe.fold=3"]) == "--set: unknown key 'probe.fold'. Nearest: folds."
     assert refusal(path, ["tokens.position.at=lats"]) == (
-        "--set: tokens.position.at is 'lats'. Nearest: last."
+        "--set: tokens.position.at is 'lats'. Nearest: last. "
+        "Allowed: all, first, index, last, mean, span, word."
     )
     assert refusal(path, ["tokens.position.at=word"]).startswith("--set: tokens.position.at is")
     assert refusal(path, ["tokens.position.index=3"]).startswith(
@@ -217,6 +254,7 @@ def test_overrides_are_typed_and_named_in_messages(write):
     assert refusal(path, ["tokens.position={at: lats}"]).startswith(
         "--set: tokens.position.at is 'lats'"
     )
+    assert refusal(path, ["probe.C=[1, 1]"]).startswith("--set: probe.C.1 is 1, which stands in")
     assert "section.key=value" in refusal(path, ["probe.folds"])
     assert "not a section" in refusal(path, ["name.x=1"])
     assert "--set name" in refusal(path, ["name=[a"])

@@ -98,7 +98,13 @@ def test_all_neurons_are_as_many_as_the_model_has_and_none_comes_twice():
         ("blocks.0.attn.hook_z[head=-1]", "0 to 2"),
         ("blocks.0.attn.hook_z[heads=1]", "Allowed: head, neuron"),
         ("blocks.0.hook_resid_pre[head=1]", "no head"),
-        ("blocks.0.attn.hook_z[head=1", "No site is called"),
+        (
+            "blocks.0.attn.hook_z[head=1",
+            r"by \[head=3\], .*\[head=\*\]\. Nearest: blocks\.0\.attn\.hook_z\[head=1\]\.",
+        ),
+        ("hook_z[head", r"Nearest: blocks\.\*\.attn\.hook_z\[head=0\]\."),
+        ("blocks.0.mlp.hook_post[neuron 17]", r"Nearest: blocks\.0\.mlp\.hook_post\[neuron=17\]"),
+        ("hook_z", r"every block: write 'blocks\.0\.attn\.hook_z' for one, 'blocks\.\*\.attn"),
     ],
 )
 def test_impossible_selections_are_refused(pattern, message):

@@ -145,6 +145,8 @@ def test_a_probe_of_marked_words_answers_for_tokens_only(number_probe, at):
         choose_per(probe, "text")
     assert choose_per(number_probe, None) == "text"
     assert bool(caution(probe, "token")) == (at != "all")
+    told = "".join(caution(probe, "token"))
+    assert ("does not mark: each row is one token" in told) == (at in ("span", "word"))
     assert caution(number_probe, "token")
     assert caution(number_probe, "text") == []
 

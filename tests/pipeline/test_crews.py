@@ -170,7 +170,7 @@ def test_a_place_that_cannot_tell_writers_apart_takes_no_crew(tmp_path, monkeypa
         (["cache", "scale.yaml", "--address", "auto"], 2, "--engine ray"),
         (["cache", "scale.yaml", "--threads", "2"], 2, "--workers"),
         (["cache", "scale.yaml", "--workers", "-1"], 2, "--workers"),
-        (["cache", "scale.yaml", "--workers", "2", "--device", "cuda:77"], 1, "--device cuda:77"),
+        (["cache", "scale.yaml", "--workers", "2", "--device", "cuda:77"], 2, "--device cuda:77"),
         (["worker", "nowhere"], 3, "holds no cache"),
         (["worker", "nowhere", "--device", "nonsense"], 3, "holds no cache"),
     ],

@@ -298,8 +298,14 @@ def test_without_the_random_model_it_is_left_out(experiment, go):
         ("capture.sites=[blocks.9.hook_resid_pre]", ConfigError, "6 blocks, 0 to 5"),
         ("capture.sites=['blocks.0.attn.hook_pattern']", ConfigError, "query_pos"),
         ("attention.texts=['']", ConfigError, "attention.texts: '' has 0 tokens"),
-        ("tokens.position={at: index, index: 40}", DataError, "40"),
+        (
+            "tokens.position={at: index, index: 40}",
+            DataError,
+            r"^--set tokens\.position: .*no token 40 \(there are: 0 to \d+, or -\d+ to -1 from",
+        ),
         ("probe.folds=40", DataError, "folds"),
+        ("tokens.position={at: first}", ConfigError, r"line 7: control_draws is 1, but all train"),
+        ("split.folds=90", DataError, r"^--set split\.folds: 90 folds need .* are \d+\. Set `f"),
         ("data.columns.label=group", DataError, "group"),
     ],
 )

@@ -128,7 +128,9 @@ def test_an_offset_that_cannot_be_probed_is_named(experiment, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text(rows.read_text().replace("was old", "was new"))
     swept = experiment("tokens.sweep=[0, 2]")
-    with pytest.raises(ConfigError, match=r"^At word:last\+2: control_draws is 1, but all train"):
+    with pytest.raises(
+        ConfigError, match=r"^At word:last\+2: .*, line 10: control_draws is 1, but"
+    ):
         make_probers(swept, prepare(swept))
 
 

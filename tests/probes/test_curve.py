@@ -276,6 +276,13 @@ def test_fewer_groups_than_folds_are_refused():
         Prober(make_data(groups=groups), SETTINGS)
 
 
+def test_folds_that_hold_out_a_whole_class_are_refused_before_any_fit():
+    data = make_data()
+    groups = np.where(np.arange(len(data.y)) < N_TRAIN, data.y, data.groups)
+    with pytest.raises(DataError, match="no fold has two classes to fit on"):
+        Prober(replace(data, groups=groups), replace(SETTINGS, folds=2))
+
+
 def test_a_control_over_a_single_word_is_refused():
     data = make_data(types=np.full(450, "."))
     with pytest.raises(ConfigError, match="Set `control_draws` to 0"):

@@ -91,6 +91,13 @@ def test_a_c_that_is_not_positive_is_refused(C):
         LinearProbe(C=C).fit(np.eye(4), [0, 1, 0, 1])
 
 
+def test_folds_that_say_nothing_of_the_penalty_are_refused_as_by_all_kinds():
+    X, y = np.arange(8.0)[:, None], np.arange(8) % 2
+    with pytest.raises(DataError, match="no fold has two classes to fit on"):
+        LinearProbe(folds=2).fit(X, y, y)
+    assert LinearProbe(C=0.1, folds=2).fit(X, y, y).C_ == 0.1  # needs no folds
+
+
 def test_one_class_and_too_few_groups_are_refused():
     with pytest.raises(DataError, match="one class, a"):
         LinearProbe().fit(np.eye(4), list("aaaa"))

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.errors import DataError
-from probekit.probes.folds import group_folds, sample_groups
+from probekit.probes.folds import fittable_insides, group_folds, sample_groups
 
 
 def rows(n_groups: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -49,6 +49,16 @@ def test_the_order_of_rows_does_not_matter_but_the_seed_does():
 def test_too_few_groups_are_refused_with_the_number_to_set():
     with pytest.raises(DataError, match=r"5 folds need at least 5 groups.*are 3.*`folds` to 3"):
         group_folds(np.array(list("abab")), np.array(list("wxyy")), 5, 0)
+
+
+def test_a_fold_without_two_labels_inside_is_left_out_unless_all_are():
+    labels, folds = np.array([0, 0, 0, 1, 1]), np.array([0, 1, 2, 2, 2])
+    insides = fittable_insides(labels, folds)
+    assert [inside.tolist() for inside in insides] == [
+        [False, True, True, True, True], [True, False, True, True, True],
+    ]  # fmt: skip
+    with pytest.raises(DataError, match="no fold has two classes to fit on"):
+        fittable_insides(labels, labels)
 
 
 def test_a_sample_keeps_whole_groups_within_the_limit():

@@ -67,7 +67,7 @@ def test_each_label_of_a_plane_has_a_colour_and_a_mark_of_its_own(scatter):
     figure = scatter_plane(scatter, "PCA")
     looks = {(trace.marker.color, trace.marker.symbol) for trace in figure.data}
     assert len(looks) == len(figure.data) == 2
-    assert "30%" in figure.layout.xaxis.title.text
+    assert [figure.layout.xaxis.title.text, figure.layout.yaxis.title.text] == ["one", "two"]
     with pytest.raises(DataError, match="UMAP"):
         scatter_plane(scatter, "UMAP")
 

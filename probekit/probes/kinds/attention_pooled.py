@@ -78,7 +78,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             ConfigError: A C is not positive, or there are too few folds or steps.
             DataError: A text has two labels, or there is one class only, or labels mix types.
         """
-        at_least(self, folds=2, max_iter=1)
+        at_least(self, folds=2, max_iter=1, random_state=0)
         grid = positive("C", self.C)
         rows, self.classes_, codes = labelled_rows(self, X, y)
         texts, order = _texts(rows, units_of(rows, groups))

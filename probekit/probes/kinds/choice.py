@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import DataError
 from probekit.probes.design import Floats
-from probekit.probes.folds import group_folds
+from probekit.probes.folds import fittable_insides, group_folds
 
 Losses = Callable[[NDArray[np.bool_]], Sequence[float] | Floats]
 
@@ -19,8 +18,7 @@ def inner_folds(
 ) -> list[NDArray[np.bool_]]:
     """Return for each fold which rows (n_samples,) are inside, that is, not held out.
 
-    A fold whose inside has one label only could not be fitted and is left out; this happens where
-    one of two labels stands in a single group.
+    A fold whose inside has one label only is left out, as `fittable_insides` says.
 
     Raises:
         DataError: There are fewer groups than folds, or no fold can be fitted.
@@ -28,15 +26,7 @@ def inner_folds(
     >>> inner_folds(np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1]), folds=2, seed=0)[0].tolist()
     [False, False, True, True]
     """
-    fold_of_row = group_folds(labels, groups, folds, seed)
-    insides = [fold_of_row != fold for fold in range(folds)]
-    usable = [inside for inside in insides if np.any(labels[inside] != labels[inside][0])]
-    if not usable:
-        raise DataError(
-            "no fold has two classes to fit on, as each class stands in groups of its own. Use "
-            "finer groups, or give one value of the penalty, which needs no folds."
-        )
-    return usable
+    return fittable_insides(labels, group_folds(labels, groups, folds, seed))
 
 
 def choose(values: Floats, insides: Sequence[NDArray[np.bool_]], losses: Losses) -> float:

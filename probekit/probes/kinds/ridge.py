@@ -95,7 +95,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             ConfigError: An alpha is not positive, or there are too few folds.
             DataError: There are fewer groups than folds, or the targets mix types.
         """
-        at_least(self, folds=2)
+        at_least(self, folds=2, random_state=0)
         refuse_mixed_types(y)
         grid = positive("alpha", self.alpha)[::-1]
         rows, targets = validate_data(

@@ -66,7 +66,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             ConfigError: The rank or the number of passes is below 1.
             DataError: The heads of a sentence are no tree.
         """
-        at_least(self, rank=1, max_iter=1)
+        at_least(self, rank=1, max_iter=1, random_state=0)
         rows, heads = validate_data(self, X, y, dtype=[np.float64, np.float32])
         trees = read_trees(heads, _sentences(rows, groups))
         scaling = Scaling.standard(measured(rows, typical))

@@ -62,14 +62,23 @@ def _whole_numbers(heads: ArrayLike) -> Codes:
     try:
         numbers = np.asarray(heads).astype(np.float64)
     except ValueError as error:
+        wrong = next(label for label in np.asarray(heads).ravel() if not _is_number(label))
         raise DataError(
-            f"the label of a structural probe is the place of a token's head, a number, but: "
-            f"{error}. Label the rows by `HEAD`."
+            "the label of a structural probe is the place of a token's head, a number, but one is "
+            f"{str(wrong)!r}. Label the rows by `HEAD`."
         ) from error
     if np.any(numbers != np.round(numbers)):
         wrong = numbers[numbers != np.round(numbers)][0]
         raise DataError(f"the place of a head is a whole number, but y holds {wrong}.")
     return numbers.astype(np.int64)
+
+
+def _is_number(label: Any) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
 
 
 def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:

@@ -8,6 +8,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from probekit.errors import ConfigError, DataError
+from probekit.probes.estimator import LinearProbe
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
 from probekit.probes.kinds.k_sparse import KSparseProbe
 from probekit.probes.kinds.lda import LdaProbe
@@ -157,6 +158,14 @@ def test_penalties_that_are_not_positive_or_stand_twice_are_refused(estimator, v
     (name,) = {"alpha", "C"} & set(estimator().get_params())
     with pytest.raises(ConfigError, match=rf"{name} (must be positive|holds a value twice)"):
         estimator(**{name: value}).fit(np.eye(4), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "estimator", [LinearProbe, *PENALISED, AttentionPooledProbe, DistanceProbe, DepthProbe]
+)
+def test_a_negative_seed_is_refused_by_its_name(estimator):
+    with pytest.raises(ConfigError, match="random_state is -1, but must be a whole number, 0 or"):
+        estimator(random_state=-1).fit(np.eye(4), [0, 1, 0, 1])
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def test_sentences_are_sorted_and_their_rows_keep_their_order():
         ([-1, -2], "the place -2 is outside"),
         ([-1, 0.5], "whole number, but y holds 0.5"),
         (["VERB", "NOUN"], "Label the rows by `HEAD`"),
+        (np.array(["0", "NOUN"]), "a number, but one is 'NOUN'"),
     ],
 )
 def test_heads_that_are_no_tree_are_refused(heads, message):
