@@ -16,7 +16,7 @@ from probekit.report.answer import answer
 from probekit.report.attention import AttentionPrompt
 from probekit.report.attention_codes import choose_reduction
 from probekit.report.attention_page import SCORE_NAMES, attention_data
-from probekit.report.chosen_parts import chosen_parts, load_wrong
+from probekit.report.chosen_parts import WrongExample, chosen_parts, load_wrong
 from probekit.report.differences import HOLDS, Comparison, compare, load_differences
 from probekit.report.doubts import warnings
 from probekit.report.feature_table import load_features
@@ -110,7 +110,7 @@ def report_page(run_dir: Path) -> str:
         features=load_features(run_dir),
         wrong=load_wrong(run_dir),
         densest=DENSEST,
-        examples=[_around_span(example) for example in record.data.examples],
+        around_span=_around_span,
         labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),
         config=_config(run_dir / "config.yaml"),
         facts=_facts(record),
@@ -151,10 +151,10 @@ def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
     ]
 
 
-def _around_span(example: Example) -> tuple[Example, str, str, str]:
-    """Return the example and its text before, in and after the span."""
+def _around_span(example: Example | WrongExample) -> tuple[str, str, str]:
+    """Return the text of an example before, in and after its span."""
     start, end = example.span or (len(example.text),) * 2
-    return example, example.text[:start], example.text[start:end], example.text[end:]
+    return example.text[:start], example.text[start:end], example.text[end:]
 
 
 def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:

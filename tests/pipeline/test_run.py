@@ -365,6 +365,9 @@ def test_confusions_directions_and_errors_are_those_of_the_chosen_probe(experime
         assert ahead == sorted(ahead, reverse=True)
         assert all(example["guess"] != example["label"] for example in examples)
         assert len({example["group"] for example in examples}) == len(examples)
+        for example in examples:
+            told = [example["text"][slice(*token["span"])] for token in example["tokens"]]
+            assert told == [token["token"].strip() for token in example["tokens"]]
     assert {"confusion.csv", "scatter.csv"} <= set(result.record["files"])
 
 
