@@ -253,12 +253,12 @@ def wrong_examples(chosen: Chosen, prepared: Prepared, model: GPT2) -> list[dict
 
 
 def _tokens(reading: TextReading | None) -> list[dict[str, Any]]:
-    """Return each token with what the probe reads there."""
+    """Return each token with its characters in the text, and what the probe reads there."""
     if reading is None:
         return []
     return [
-        {"token": token, "label": answer.label, "score": round(answer.score, 4)}
-        for token, answer in zip(reading.tokens, reading.answers, strict=True)
+        {"token": token, "span": span, "label": answer.label, "score": round(answer.score, 4)}
+        for token, span, answer in zip(reading.tokens, reading.spans, reading.answers, strict=True)
     ]
 
 

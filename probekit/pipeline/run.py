@@ -162,6 +162,7 @@ def run(
         "versions": versions(),
         "digests": digests(prepared, captured),
         "C_grid": list(experiment.probe.C),
+        "control_by": experiment.probe.control_by,
         "seeds": {
             "split": experiment.split.seed,
             "probe": experiment.probe.seed,

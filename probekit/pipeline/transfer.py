@@ -258,16 +258,18 @@ def _uninformed(prober: Prober, said: Said) -> Said:
 
 def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]]:
     """Yield a row for each pair of sets and space; none for probes without a direction."""
-    for (name, scale), a, b in product((("raw", None), ("standardised", spread)), fits, fits):
+    spaces = (("raw", None), ("standardised", spread))
+    for (name, scale), a, b in product(spaces, fits, fits):
         if a.direction is None or b.direction is None:
             return
         value = cosine(a.direction, b.direction, scale)
         null = [cosine(drawn, b.direction, scale) for drawn in a.null]
         if a is not b:
             null += [cosine(a.direction, drawn, scale) for drawn in b.null]
-        yield {"train": a.data.name, "test": b.data.name, "space": name, "cosine": value} | _judged(
-            value, np.array(null)
-        )
+        judged = _judged(value, np.array(null))
+        if a is b:  # a probe meets itself: there is nothing to test
+            judged.pop("p", None)
+        yield {"train": a.data.name, "test": b.data.name, "space": name, "cosine": value} | judged
 
 
 def _judged(value: float, null: Floats) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from probekit.report.parts import figure_json
+from probekit.report.style import TEMPLATE
 from probekit.report.template import render
 
 
@@ -42,14 +43,17 @@ class Picture:
         return figure_json(next(iter(self.views.values())))
 
     @property
-    def changes(self) -> dict[str, list[dict[str, Any]]]:
-        """What differs from the first view in each trace of a view."""
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """What differs from the first view in each trace of a view, and what shows in its gaps."""
         first = self.figure["data"]
         return {
-            name: [
-                {key: value for key, value in trace.items() if value != base.get(key)}
-                for trace, base in zip(figure_json(view)["data"], first, strict=True)
-            ]
+            name: {
+                "traces": [
+                    {key: value for key, value in trace.items() if value != base.get(key)}
+                    for trace, base in zip(figure_json(view)["data"], first, strict=True)
+                ],
+                "ground": view.layout.plot_bgcolor or TEMPLATE.layout.plot_bgcolor,
+            }
             for name, view in self.views.items()
         }
 

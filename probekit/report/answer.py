@@ -86,8 +86,8 @@ def _names(metric: str) -> dict[str, str]:
 
 def _luck(table: pd.DataFrame, chosen: pd.Series) -> str:
     """Return how often luck alone reaches the score of the chosen probe at any site."""
-    judged = placed(only(table, target="task", metric="p_best"))
-    own = same_features(judged, chosen)
+    judged = only(table, target="task", metric="p_best")  # joined sites were competitors, too
+    own = same_features(placed(judged), chosen)
     if own.empty:
         return ""
     tried = "pairs of site and kind" if differs(judged["probe"]) else "sites"

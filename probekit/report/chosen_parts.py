@@ -37,9 +37,13 @@ MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
 class Token(Part):
-    """A token of an example, with what the probe reads there."""
+    """A token of an example, with what the probe reads there.
+
+    Older runs did not keep which characters of the text it covers.
+    """
 
     token: str
+    span: tuple[int, int] = (0, 0)
     label: str | None
     score: float
 
@@ -55,6 +59,11 @@ class WrongExample(Part):
     ahead: float
     tokens: tuple[Token, ...] = ()
 
+    def is_marked(self, token: Token) -> bool:
+        """Return whether any of a token lies in the span that was to be labelled."""
+        start, end = self.span or (0, 0)
+        return token.span[0] < end and token.span[1] > start
+
 
 class WrongExamples(Part):
     """The contents of wrong.json."""
@@ -62,19 +71,27 @@ class WrongExamples(Part):
     classes: list[str]
     examples: list[WrongExample]
 
-    def painted(self) -> list[tuple[WrongExample, tuple[TokenPart, ...]]]:
-        """Return each example with its tokens in their colours."""
+    def painted(self) -> list[tuple[WrongExample, list[tuple[TokenPart, bool]]]]:
+        """Return each example with its tokens in their colours, and whether each is marked."""
         readings = [_reading(example) for example in self.examples]
         palette = Palette.of(readings, self.classes)
         parts = [text_part(reading, palette).tokens for reading in readings]
-        return list(zip(self.examples, parts, strict=True))
+        return [
+            (example, list(zip(tokens, map(example.is_marked, example.tokens), strict=True)))
+            for example, tokens in zip(self.examples, parts, strict=True)
+        ]
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether any token is marked."""
+        return any(one.is_marked(token) for one in self.examples for token in one.tokens)
 
 
 def _reading(example: WrongExample) -> TextReading:
     return TextReading(
         example.text,
         tuple(token.token for token in example.tokens),
-        ((0, 0),) * len(example.tokens),
+        tuple(token.span for token in example.tokens),
         tuple(Answer(token.label, token.score) for token in example.tokens),
     )
 

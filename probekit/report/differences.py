@@ -13,7 +13,7 @@ import pandas as pd
 from probekit.probes.permutation import holm
 from probekit.report.levels import BASELINES
 from probekit.report.record import reading
-from probekit.report.style import LEVELS, LINES
+from probekit.report.style import CLEAR, LEVELS, LINES
 from probekit.report.table import (
     EMBED_DEPTH,
     check_columns,
@@ -28,7 +28,6 @@ from probekit.report.views import hidden_kinds
 
 TEXT = ("a", "b", "metric")
 NUMBERS = ("value_a", "value_b", "difference", "ci_low", "ci_high", "p", "p_holm")
-CLEAR = 0.05  # below this adjusted p a difference holds
 
 HOLDS = "holds"
 BY_ITSELF = "holds by itself, not after the adjustment"

@@ -10,7 +10,7 @@ import pandas as pd
 from probekit.probes.kinds.registry import KINDS
 from probekit.report.answer import company_of
 from probekit.report.differences import Comparisons
-from probekit.report.record import RunRecord
+from probekit.report.record import ControlBy, RunRecord
 from probekit.report.style import MEAN_METRICS, format_number
 from probekit.report.table import MAIN_METRICS, chosen_row, differs, selection
 
@@ -18,7 +18,7 @@ from probekit.report.table import MAIN_METRICS, chosen_row, differs, selection
 RIVALS = {
     "control": (
         "The control task reaches {rival} there",
-        "a probe can learn words by heart at this position.",
+        "a probe can learn {types} by heart at this position.",
     ),
     "majority": (
         "Always guessing {guess} gives {rival}",
@@ -64,7 +64,7 @@ def warnings(
     difference was not measured, one that reaches the interval of the task.
     """
     return [
-        *_rivals(table, comparisons or Comparisons()),
+        *_rivals(table, comparisons or Comparisons(), record.control_by),
         *_length_leads(table),
         *_edge_of_grid(table, record.C_grid),
         *_unconverged(table),
@@ -79,21 +79,30 @@ def _company(table: pd.DataFrame) -> dict[str, pd.Series]:
     return {} if chosen is None else company_of(chosen, table)
 
 
-def _rivals(table: pd.DataFrame, comparisons: Comparisons) -> list[str]:
+def _rivals(table: pd.DataFrame, comparisons: Comparisons, control_by: ControlBy) -> list[str]:
     company = _company(table)
     if "task" not in company:
         return []
     task = company["task"]
     told = {
-        name: _rival(name, company[name], task, comparisons) for name in RIVALS if name in company
+        name: _rival(name, company[name], task, comparisons, control_by)
+        for name in RIVALS
+        if name in company
     }
-    if told.get("control") and "word_identity" in company and not told["word_identity"]:
+    is_answered = "word_identity" in company and not told["word_identity"]
+    if told.get("control") and control_by == "word" and is_answered:
         value = format_number(company["word_identity"]["value"])
         told["control"] += WORDS_DO_NOT_HELP.format(rival=value)
     return list(filter(None, told.values()))
 
 
-def _rival(name: str, rival: pd.Series, task: pd.Series, comparisons: Comparisons) -> str:
+def _rival(
+    name: str,
+    rival: pd.Series,
+    task: pd.Series,
+    comparisons: Comparisons,
+    control_by: ControlBy,
+) -> str:
     """Return what is to be said of one in the company; "" if it is far enough below the task."""
     paired = comparisons.find(name, rival["value"])
     if not (rival["value"] >= task["ci_low"] if paired is None else paired.ci_low <= 0):
@@ -103,7 +112,7 @@ def _rival(name: str, rival: pd.Series, task: pd.Series, comparisons: Comparison
     told = {
         "fact": fact.format(rival=format_number(rival["value"]), guess=guess),
         "task": format_number(task["value"], task["ci_low"], task["ci_high"]),
-        "doubt": doubt,
+        "doubt": doubt.format(types=f"{control_by}s"),
     }
     if paired is None:
         return UNPAIRED.format(**told)

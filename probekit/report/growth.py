@@ -76,8 +76,7 @@ def growth_curve(table: pd.DataFrame) -> go.Figure:
     )
     ends = [least / 1.15, most * 1.15]
     metric = main_metric(lines[0][1])
-    measured = only(table, metric=metric, split="test", site="")
-    draw_levels(figure, levels(measured), ends)
+    draw_levels(figure, levels(_baselines(table, metric)), ends)
     figure.update_xaxes(
         title_text="training rows",
         type="log",
@@ -88,3 +87,9 @@ def growth_curve(table: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure))
     name_lines(figure)
     return figure
+
+
+def _baselines(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the baselines of the chosen position; those of no position are of every one."""
+    rows, chosen = only(table, metric=metric, split="test", site=""), chosen_row(table)
+    return rows if chosen is None else rows[rows["position"].isin(["", chosen["position"]])]

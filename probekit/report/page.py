@@ -16,18 +16,25 @@ from probekit.report.answer import answer
 from probekit.report.attention import AttentionPrompt
 from probekit.report.attention_codes import choose_reduction
 from probekit.report.attention_page import SCORE_NAMES, attention_data
-from probekit.report.chosen_parts import chosen_parts, load_wrong
+from probekit.report.chosen_parts import WrongExample, chosen_parts, load_wrong
 from probekit.report.differences import HOLDS, Comparison, compare, load_differences
 from probekit.report.doubts import warnings
 from probekit.report.feature_table import load_features
 from probekit.report.over_training import load_training, step_parts
 from probekit.report.paint import DENSEST
 from probekit.report.parts import FigurePart, norms_part, reliability_part, result_parts
-from probekit.report.record import Example, RunRecord, changed_files, load_record, reading
+from probekit.report.record import (
+    ControlBy,
+    Example,
+    RunRecord,
+    changed_files,
+    load_record,
+    reading,
+)
 from probekit.report.sites import UNCONVERGED, site_table
-from probekit.report.style import format_number, format_p
+from probekit.report.style import format_number, format_p, metric_name
 from probekit.report.sureness import load_bins
-from probekit.report.table import chosen_row, load_table
+from probekit.report.table import chosen_row, load_table, main_metric
 from probekit.report.template import render
 
 
@@ -57,14 +64,15 @@ def run_figures(run_dir: Path) -> list[FigurePart]:
         DataError: A file of the run cannot be read.
     """
     table = load_table(run_dir / "results.csv")
-    norms = load_record(run_dir / "run.json").norms
-    return _result_figures(run_dir, table) + ([norms_part(norms)] if norms else [])
+    record = load_record(run_dir / "run.json")
+    figures = _result_figures(run_dir, table, record.control_by)
+    return figures + ([norms_part(record.norms)] if record.norms else [])
 
 
-def _result_figures(run_dir: Path, table: pd.DataFrame) -> list[FigurePart]:
+def _result_figures(run_dir: Path, table: pd.DataFrame, control_by: ControlBy) -> list[FigurePart]:
     bins = load_bins(run_dir / "reliability.csv")
     reliable = [] if bins is None else [reliability_part(bins, table)]
-    figures = result_parts(table)
+    figures = result_parts(table, control_by)
     figures[1:1] = step_parts(load_training(run_dir / "training.csv"))
     return [*figures, *reliable, *chosen_parts(run_dir, table)]
 
@@ -81,7 +89,7 @@ def report_page(run_dir: Path) -> str:
     differences = load_differences(run_dir / "differences.csv")
     comparisons = compare(table, differences)
     chosen = chosen_row(table)
-    figures = _result_figures(run_dir, table)
+    figures = _result_figures(run_dir, table, record.control_by)
     return render(
         "report.html",
         record=record,
@@ -103,6 +111,7 @@ def report_page(run_dir: Path) -> str:
         holds=HOLDS,
         answer_is_chosen=chosen is not None,
         sites=site_table(table),
+        metric=metric_name(main_metric(table)),
         csv=b64encode((run_dir / "results.csv").read_bytes()).decode(),
         unconverged=UNCONVERGED,
         norms=norms_part(record.norms) if record.norms else None,
@@ -110,7 +119,7 @@ def report_page(run_dir: Path) -> str:
         features=load_features(run_dir),
         wrong=load_wrong(run_dir),
         densest=DENSEST,
-        examples=[_around_span(example) for example in record.data.examples],
+        around_span=_around_span,
         labels=list(dict.fromkeys(chain.from_iterable(record.data.labels.values()))),
         config=_config(run_dir / "config.yaml"),
         facts=_facts(record),
@@ -151,10 +160,10 @@ def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
     ]
 
 
-def _around_span(example: Example) -> tuple[Example, str, str, str]:
-    """Return the example and its text before, in and after the span."""
+def _around_span(example: Example | WrongExample) -> tuple[str, str, str]:
+    """Return the text of an example before, in and after its span."""
     start, end = example.span or (len(example.text),) * 2
-    return example, example.text[:start], example.text[start:end], example.text[end:]
+    return example.text[:start], example.text[start:end], example.text[end:]
 
 
 def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:

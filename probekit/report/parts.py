@@ -15,7 +15,7 @@ from probekit.report.facets import facets_height, site_facets
 from probekit.report.figures import layer_curve, norm_curve
 from probekit.report.growth import growth_curve, growth_lines
 from probekit.report.maps import head_map, position_map
-from probekit.report.record import Norms
+from probekit.report.record import ControlBy, Norms
 from probekit.report.reliability import reliability_figure
 from probekit.report.sparse import sparse_curve, sparse_rows
 from probekit.report.style import METRICS, metric_name
@@ -49,12 +49,15 @@ class FigurePart:
     height: float | None = None
 
 
-def result_parts(table: pd.DataFrame) -> list[FigurePart]:
-    """Return the figures of a run: its main metric first, those of other metrics folded."""
+def result_parts(table: pd.DataFrame, control_by: ControlBy = "word") -> list[FigurePart]:
+    """Return the figures of a run: its main metric first, those of other metrics folded.
+
+    `control_by` is what gets one random label in the control task.
+    """
     found = measured_metrics(table)
     metrics = [metric for metric in ALL_METRICS if metric in found]
     first = [metric for metric in OPEN_METRICS if metric in metrics]
-    by_metric = {metric: list(_metric_parts(table, metric)) for metric in metrics}
+    by_metric = {metric: list(_metric_parts(table, metric, control_by)) for metric in metrics}
     parts = [part for metric in first if metric != "compression" for part in by_metric[metric]]
     parts += _size_parts(table)
     parts += by_metric.get("compression", [])
@@ -103,7 +106,7 @@ def title(metric: str) -> str:
     return name[0].upper() + name[1:]
 
 
-def _metric_parts(table: pd.DataFrame, metric: str) -> Iterator[FigurePart]:
+def _metric_parts(table: pd.DataFrame, metric: str, control_by: ControlBy) -> Iterator[FigurePart]:
     is_open = metric in OPEN_METRICS
     name = title(metric)
     curve, position = curve_rows(table), shown_position(table)
@@ -112,7 +115,7 @@ def _metric_parts(table: pd.DataFrame, metric: str) -> Iterator[FigurePart]:
         yield FigurePart(
             f"{name} by layer{f' · {position}' if position else ''}",
             figure_json((site_facets if height else layer_curve)(curve, metric)),
-            words.caption(curve, metric),
+            words.caption(curve, metric, control_by),
             words.description(curve, metric),
             is_open,
             height,
@@ -120,18 +123,25 @@ def _metric_parts(table: pd.DataFrame, metric: str) -> Iterator[FigurePart]:
     for part, is_shown, rows in head_tables(table):
         if metric in measured_metrics(rows):
             heading = f"{name} by layer and head · {part}"
-            yield _map(heading, rows, metric, head_map(rows, metric), is_open and is_shown)
+            figure = head_map(rows, metric)
+            yield _map(heading, rows, metric, figure, is_open and is_shown, control_by)
     for part, rows in position_tables(table):
         if metric in measured_metrics(rows):
             heading = f"{name} by layer and position · {part}"
-            yield _map(heading, rows, metric, position_map(rows, metric), is_open)
+            figure = position_map(rows, metric)
+            yield _map(heading, rows, metric, figure, is_open, control_by)
 
 
 def _map(
-    heading: str, rows: pd.DataFrame, metric: str, figure: go.Figure, is_open: bool
+    heading: str,
+    rows: pd.DataFrame,
+    metric: str,
+    figure: go.Figure,
+    is_open: bool,
+    control_by: ControlBy,
 ) -> FigurePart:
-    caption, described = words.map_caption(rows, metric), words.map_description(rows, metric)
-    return map_part(heading, figure, caption, described, is_open)
+    caption = words.map_caption(rows, metric, control_by)
+    return map_part(heading, figure, caption, words.map_description(rows, metric), is_open)
 
 
 def map_part(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
@@ -88,6 +88,9 @@ class Norms(Part):
     other_norm: float = Field(ge=0)
 
 
+ControlBy = Literal["word", "group"]
+
+
 class RunRecord(Part):
     """All that the report takes from run.json."""
 
@@ -106,6 +109,7 @@ class RunRecord(Part):
     seeds: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     C_grid: list[float] = []
+    control_by: ControlBy = "word"
     files: dict[str, str] = {}
 
 

@@ -6,6 +6,7 @@ import html
 import math
 import re
 from dataclasses import dataclass
+from itertools import count
 
 import plotly.graph_objects as go
 
@@ -63,6 +64,7 @@ METRICS = {
 }
 # Labels coded online, and p-values, have tables and figures of their own.
 ONLINE = {"codelength": "description length, bits", "compression": "compression"}
+CLEAR = 0.05  # below this p, adjusted, a difference holds
 P_VALUES = {
     "p_value": "p", "p_holm": "p, adjusted for all sites", "p_best": "p, against the best site",
 }  # fmt: skip
@@ -129,16 +131,22 @@ def axis_title(metric: str) -> str:
 
 
 def format_p(p: float) -> str:
-    """Return a p-value with as many places as it needs.
+    """Return a p-value with as many places as it needs, on the side of 0.05 that it is on.
 
     >>> format_p(0.0002), format_p(0.0419), format_p(0.3333), format_p(math.nan)
     ('<0.001', '0.042', '0.33', '–')
+    >>> format_p(0.0496), format_p(0.04996), format_p(0.05), format_p(0.0504)
+    ('0.0496', '0.04996', '0.050', '0.050')
     """
     if math.isnan(p):
         return "–"
     if p < 0.001:
         return "<0.001"
-    return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    if p >= 0.1:
+        return f"{p:.2f}"
+    texts = (f"{p:.{places}f}" for places in count(3))
+    # A rounded p of 0.050 beside "holds" would contradict it.
+    return next(text for text in texts if (float(text) < CLEAR) == (p < CLEAR))
 
 
 def plotly_text(text: object) -> str:

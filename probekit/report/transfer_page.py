@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
@@ -18,6 +19,7 @@ from probekit.report.style import (
     SERIES_MARKERS,
     TEMPLATE,
     format_number,
+    format_p,
     plotly_text,
 )
 from probekit.report.table import only
@@ -26,6 +28,8 @@ from probekit.report.text_map import Colours, text_map
 from probekit.report.transfer_table import Transfer, matrix
 
 MOST_TEXTS = 12  # data sets along a side, beyond which numbers in cells cannot be read
+# How the pointer shows what is no score.
+FORMATS: dict[str, Callable[[float], str]] = {"p": format_p, "n_null": "{:.0f}".format}
 SPACES = {
     "raw": (
         "Cosine of directions, raw features",
@@ -92,9 +96,22 @@ def _cosine_part(rows: pd.DataFrame, found: Transfer, title: str, caption: str) 
     return FigurePart(
         title,
         figure_json(cosine_map(rows, found.names)),
-        caption,
+        f"{caption}{_null_words(rows)}",
         f"{title}: " + _in_words(rows, "cosine", "null_low", "null_high"),
         height=_height(found),
+    )
+
+
+def _null_words(rows: pd.DataFrame) -> str:
+    """Return from how many permutations the brackets come, and the least p that they allow."""
+    beside = rows[(rows["train"] != rows["test"]) & (rows["n_null"] > 0)]
+    if beside.empty:
+        return ""
+    low, high = int(beside["n_null"].min()), int(beside["n_null"].max())
+    told = f"{low}" if low == high else f"{low} to {high}"
+    return (
+        f" Off the diagonal they come from {told} permutations, so that no p is below "
+        f"{format_p(1 / (1 + high))}. On the diagonal a probe meets itself, and there is no p."
     )
 
 
@@ -131,7 +148,12 @@ def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
         rows, names, ("cosine", "null_low", "null_high"),
         scale=plotly.colors.diverging.PuOr_r,
         ends=(-1.0, 1.0),
-        hover={"cosine": ("cosine",), "of random labels": ("null_low", "null_high"), "p": ("p",)},
+        hover={
+            "cosine": ("cosine",),
+            "of random labels": ("null_low", "null_high"),
+            "permutations": ("n_null",),
+            "p": ("p",),
+        },
     )  # fmt: skip
 
 
@@ -172,13 +194,18 @@ def _cell(value: float, low: float, high: float) -> str:
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
     head = f"<b>{plotly_text(row['train'])} → {plotly_text(row['test'])}</b>"
-    return "<br>".join([head, *(f"{name}: {_told(row, *keys)}" for name, keys in lines.items())])
+    told = [
+        f"{name}: {_told(row, *keys)}" for name, keys in lines.items() if not np.isnan(row[keys[0]])
+    ]
+    return "<br>".join([head, *told])
 
 
 def _told(row: pd.Series, *keys: str) -> str:
     numbers = [row[key] for key in keys]
     if len(numbers) == 2:
         return f"{format_number(numbers[0])} to {format_number(numbers[1])}"
+    if len(numbers) == 1 and keys[0] in FORMATS:
+        return FORMATS[keys[0]](numbers[0])
     return format_number(*numbers)
 
 

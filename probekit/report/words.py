@@ -10,6 +10,7 @@ from probekit.report.figures import banded_series, measured_rows, series_of
 from probekit.report.growth import growth_lines
 from probekit.report.levels import levels
 from probekit.report.maps import chosen_cell, map_cells, map_colours
+from probekit.report.record import ControlBy
 from probekit.report.sparse import sparse_rows
 from probekit.report.style import LEVELS, LINES, LOWER_IS_BETTER, format_number, metric_name
 from probekit.report.table import (
@@ -49,17 +50,34 @@ MEANING = {
     ),
 }
 
+# What the control task is, by what gets one random label in it.
+CONTROLS = {
+    "word": (
+        "The control task gives each word, at the probed position or the last before it, a random "
+        "label (Hewitt and Liang 2019): a probe that scores well on it can learn words by heart. "
+        "Where the task's test words or groups are new and the control's words are not, "
+        "selectivity can be negative."
+    ),
+    "group": (
+        "The control task gives each group of rows a random label (after Hewitt and Liang 2019, "
+        "who give one to each word): a probe that scores well on it can learn groups by heart. "
+        "Groups of test rows are new to it, so that it may stay at chance whatever the probe can "
+        "learn by heart."
+    ),
+}
+AT_OFFSETS = {"word": "Word identity and control go", "group": "Word identity goes"}
 
-def caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
-    """Return what a layer curve of the metric shows: rows, groups, intervals, probes, seed."""
+
+def caption(table: pd.DataFrame, metric: str = "accuracy", control_by: ControlBy = "word") -> str:
+    """Return what a layer curve of the metric shows: rows, groups, intervals, probes, seed.
+
+    `control_by` is what gets one random label in the control task.
+    """
     measured = measured_rows(table, metric)
     task = only(measured, target="task")
     sentences = {
         f"{_main_name(table)} on the task minus that on the control task. "
-        "The control task gives each word, at the probed position or the last before it, a random "
-        "label (Hewitt and Liang 2019): a probe that scores well on it can learn words by heart. "
-        "Where the task's test words or groups are new and the control's words are not, "
-        "selectivity can be negative.": metric == "selectivity",
+        f"{CONTROLS[control_by]}": metric == "selectivity",
         MEANING.get(metric, ""): metric in MEANING,
         _measured_on(task, metric): True,
         **_drawn(table, measured),
@@ -119,20 +137,24 @@ def _measured_on(task: pd.DataFrame, metric: str) -> str:
     return " ".join(sentence for sentence, holds in sentences.items() if holds)
 
 
-def map_caption(table: pd.DataFrame, metric: str = "accuracy") -> str:
-    """Return what a map of the metric shows: rows, probes, colours, what is framed."""
+def map_caption(
+    table: pd.DataFrame, metric: str = "accuracy", control_by: ControlBy = "word"
+) -> str:
+    """Return what a map of the metric shows: rows, probes, colours, what is framed.
+
+    `control_by` is what gets one random label in the control task.
+    """
     cells = map_cells(table, metric)
     score = metric_name(main_metric(table))
     sentences = {
-        f"{_main_name(table)} on the task minus that on the control task, which gives each word a "
-        "random label "
-        "(Hewitt and Liang 2019).": metric == "selectivity",
+        f"{_main_name(table)} on the task minus that on the control task, which gives each "
+        f"{control_by} a random label (Hewitt and Liang 2019).": metric == "selectivity",
         _measured_on(cells, metric): True,
         "Each cell is a probe of its own.": True,
         colour_words(cells, metric): True,
         f"The frame marks, of the cells drawn, the one of the highest cross-validated {score} on "
         "training rows; test rows had no say in it.": chosen_cell(table, cells) is not None,
-        "All offsets have the same examples, folds and resamples. Word identity and control go by "
+        f"All offsets have the same examples, folds and resamples. {AT_OFFSETS[control_by]} by "
         "the token at the offset.": differs(cells["position"]),
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds)

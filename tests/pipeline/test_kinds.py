@@ -83,6 +83,7 @@ def test_a_run_over_all_tokens_scores_each_text_once_and_is_kept(load, go, monke
     rows = pd.read_csv(result.folder / "test_rows.csv")
     assert len(rows) == 8
     told = {f["code"]: f["message"] for f in result.record["data"]["findings"]}
+    assert result.record["control_by"] == "group"
     assert told["new-types"].startswith("Of the groups of the test rows 0% stand in the rows")
     content = result.results.read_bytes()
     monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called

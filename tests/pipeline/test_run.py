@@ -374,6 +374,18 @@ def test_confusions_directions_and_errors_are_those_of_the_chosen_probe(experime
     assert {"confusion.csv", "scatter.csv"} <= set(result.record["files"])
 
 
+def test_the_tokens_of_an_error_keep_their_characters(experiment, go, tmp_path):
+    # Labels without a rule, so that there are errors.
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    rows["label"] = np.random.default_rng(0).permutation(rows["label"])
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    result = go(experiment(), page=False)
+    for example in json.loads((result.folder / "wrong.json").read_text())["examples"]:
+        told = [example["text"][slice(*token["span"])].strip() for token in example["tokens"]]
+        assert told == [token["token"].strip() for token in example["tokens"]]
+        assert " ".join(filter(None, told)).startswith("The ")
+
+
 def test_a_plane_shows_no_row_that_it_was_fitted_on(experiment, go):
     result = go(experiment("split.folds=3"), page=False)
     points = pd.read_csv(result.folder / "scatter.csv")

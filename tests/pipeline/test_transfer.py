@@ -87,6 +87,7 @@ def test_a_probe_of_the_last_noun_is_wrong_where_the_subject_has_the_other_numbe
     assert (cosines["cosine"] < -0.5).all()
     assert (cosines["cosine"] < cosines["null_low"]).all()
     assert cosines["p"].eq(1 / 9).all()
+    assert found.cosines.loc[found.cosines["train"] == found.cosines["test"], "p"].isna().all()
     assert set(cosines["space"]) == {"raw", "standardised"}
 
 

@@ -30,6 +30,10 @@
     for (let at = element; at; at = at.parentElement) left *= getComputedStyle(at).opacity;
     return left;
   };
+  /** The colours that a figure paints under its cells. */
+  const papers = (text) => [...text.closest(".plot")?.querySelectorAll(".bglayer .bg") ?? []]
+    .map((paper) => getComputedStyle(paper))
+    .flatMap(({ fill, fillOpacity }) => (fillOpacity === "0" ? [] : [fill]));
   /** The colour of the heat map behind the middle of a text; null where there is none. */
   const cell = (text) => {
     const box = text.getBoundingClientRect();
@@ -43,7 +47,7 @@
       [paper.canvas.width, paper.canvas.height] = [loaded.naturalWidth, loaded.naturalHeight];
       paper.drawImage(loaded, 0, 0);
       const [r, g, b, alpha] = paper.getImageData(x * loaded.naturalWidth, y * loaded.naturalHeight, 1, 1).data;
-      return alpha ? [r, g, b] : null;
+      return alpha ? [r, g, b] : rgb(...grounds(text), ...papers(text));
     }
     return null;
   };

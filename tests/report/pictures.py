@@ -123,7 +123,8 @@ def make_transfer(hostile):
         for key, value in zip(keys, generator.uniform(0.3, 1, len(keys)), strict=True)
     ]  # fmt: skip
     cosines = [
-        key | {"space": space, "cosine": 0.4, "null_low": -0.1, "null_high": 0.1, "p": 0.05}
+        key | {"space": space, "cosine": 0.4, "null_low": -0.1, "null_high": 0.1, "n_null": 10}
+        | ({} if key["train"] == key["test"] else {"p": 0.0496, "n_null": 20})
         for space in ("raw", "standardised") for key in keys
     ]  # fmt: skip
     return Transfer(

@@ -129,6 +129,40 @@ def test_the_page_shows_them_where_the_run_has_them(browser, make_run, confusion
     assert browser.trouble == []
 
 
+SAW = "I saw the man saw the saw."
+SAW_TOKENS = ["I", " saw", " the", " man", " saw", " the", " saw", "."]
+
+
+@pytest.mark.parametrize("has_tokens", [False, True], ids=["text", "tokens"])
+@pytest.mark.parametrize("guess", ["Sing", "NA"], ids=["two", "three"])
+def test_an_error_says_which_word_it_is_about(
+    browser, make_run, confusion, scatter, wrong, has_tokens, guess
+):
+    ends = np.cumsum([len(token) for token in SAW_TOKENS]).tolist()
+    tokens = [
+        {"token": token, "span": [end - len(token), end], "label": guess, "score": 1.0}
+        for token, end in zip(SAW_TOKENS, ends, strict=True)
+    ]
+    of_a_word = {"text": SAW, "span": [2, 5], "guess": guess, "tokens": tokens * has_tokens}
+    wrong["classes"] = sorted({*wrong["classes"], guess})
+    wrong["examples"] = [wrong["examples"][0] | of_a_word]
+    browser.open(write_report(write_chosen(make_run(), confusion, scatter, wrong)))
+    section = "[...document.querySelectorAll('section')].find(one => one.textContent.includes("
+    section += "'gets most wrong'))"
+    marked = f"[...{section}.querySelectorAll('mark')].map(one => one.querySelector('bdi') ?? one)"
+    assert browser.evaluate(f"{marked}.map(one => one.textContent)") == ["saw"]
+    before = f"{marked}[0].closest('mark').previousElementSibling"
+    assert browser.evaluate(f"{before} === null") is not has_tokens
+    told = "What was to be labelled is underlined."
+    assert (told in browser.evaluate(f"{section}.textContent")) is has_tokens
+
+
+def test_tokens_without_characters_are_not_marked(make_run, confusion, scatter, wrong):
+    wrong["examples"][0]["span"] = [0, 3]
+    page = write_report(write_chosen(make_run(), confusion, scatter, wrong)).read_text("utf-8")
+    assert "is underlined" not in page
+
+
 def test_a_damaged_file_is_named(make_run, confusion, scatter, wrong):
     run = write_chosen(make_run(), confusion, scatter, wrong)
     (run / "wrong.json").write_text('{"classes": 3}')

@@ -104,6 +104,28 @@ def test_a_page_is_for_everyone(browser, pages, kind, dark):
     assert browser.trouble == []
 
 
+CHOOSE = """(() => {{
+  const menu = document.querySelector(".choice select");
+  menu.selectedIndex = {number};
+  menu.dispatchEvent(new Event("change"));
+  return menu.length;
+}})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_colouring_is_legible_and_its_masked_cells_are_grey(browser, pages, dark):
+    browser.open(pages["lens"], dark=dark)
+    paper = "getComputedStyle(document.querySelector('.bglayer .bg')).fill"
+    seen = []
+    for number in range(browser.evaluate(CHOOSE.format(number=0))):
+        browser.evaluate(CHOOSE.format(number=number))
+        browser.settle(500)
+        assert browser.evaluate(AUDIT) == []
+        seen.append(browser.evaluate(paper) == "rgb(217, 221, 226)")
+    assert seen == [False, True, False, False]
+    assert browser.trouble == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_lines_of_a_figure_are_told_apart_without_colours(pages, kind):
     page = pages[kind].read_text("utf-8")

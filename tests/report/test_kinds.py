@@ -17,6 +17,7 @@ from probekit.report.sparse import sparse_curve
 from probekit.report.style import LINES
 from probekit.report.views import curve_rows, hidden_kinds
 from probekit.report.words import caption, growth_caption, sparse_description
+from tests.report.conftest import row
 
 SIZES = (1, 4, 16, 64)
 
@@ -127,6 +128,20 @@ def test_learning_curves_are_of_the_chosen_site_its_kinds_and_the_embedding(kind
         growth_curve(kinds)
 
 
+def test_baselines_of_a_learning_curve_are_those_of_the_chosen_position(sweep):
+    known = (sweep["site"] == "") & (sweep["target"] == "word_identity")
+    sweep.loc[known, "value"] = sweep.loc[known, "position"].map(
+        {"word:last-1": 0.33, "word:last": 0.71, "word:last+2": 0.44}
+    )
+    nowhere = row("", "bag_of_words", 0.66, position="")
+    figure = growth_curve(learning(pd.concat([sweep, pd.DataFrame([nowhere])])))
+    told = " ".join(note.text for note in figure.layout.annotations)
+    assert "0.71" in told
+    assert "0.66" in told
+    assert "0.33" not in told
+    assert "0.44" not in told
+
+
 def described(table):
     rows = table[(table["split"] == "test") & (table["metric"] == "accuracy")]
     rows = rows[rows["site"] != ""]
@@ -156,6 +171,9 @@ def test_luck_is_told_over_all_sites_and_kinds(table, kinds):
     said = answer(judged(table, 0.004))
     assert "p = 0.004 that any of the 6 sites reaches this by luck (answers exchanged with" in said
     assert "any of the 30 pairs of site and kind reaches" in answer(judged(kinds, 0.004))
+    joined = row("blocks.1.hook_resid_post + blocks.2.hook_resid_post", "task", 0.9)
+    with_joined = pd.concat([table, pd.DataFrame([joined])], ignore_index=True)
+    assert "any of the 7 sites reaches" in answer(judged(with_joined, 0.004))
     assert site_table(judged(table, 0.25)).rows[0].cells["p"] == ("0.25", "")
 
 

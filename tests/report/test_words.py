@@ -5,6 +5,7 @@ import pytest
 
 from probekit.report.answer import answer
 from probekit.report.doubts import warnings
+from probekit.report.page import write_report
 from probekit.report.record import RunRecord
 from probekit.report.words import caption, description, map_caption, map_description
 
@@ -167,6 +168,36 @@ def test_only_the_caption_of_selectivity_says_what_the_control_is(table):
     control = "The control task gives each word, at the probed position or the last before it, a "
     assert control in caption(table, "selectivity")
     assert control not in caption(table)
+
+
+def test_a_control_by_group_is_told_as_one(table, heads, sweep, clean):
+    for said in (
+        caption(table, "selectivity", "group"),
+        map_caption(heads, "selectivity", "group"),
+    ):
+        assert "each group" in said
+        assert "gives each word" not in said
+    assert "Word identity goes by the token" in map_caption(sweep, "accuracy", "group")
+    set_value(table, 0.95, target="control")
+    by_word, by_group = (
+        warnings(table, clean.model_copy(update={"control_by": by}))[0] for by in ("word", "group")
+    )
+    assert "learn groups by heart" in by_group
+    assert "knowing the word alone" in by_word
+    assert "knowing the word alone" not in by_group
+
+
+def test_the_page_takes_the_control_and_the_metric_of_its_run(make_run, table, record):
+    many = [
+        table[table["site"] == "blocks.2.hook_resid_post"].assign(
+            site=f"blocks.{layer}.hook_mlp_out", value=lambda rows: rows["value"] - 0.2
+        )
+        for layer in range(40)
+    ]
+    numbers = pd.concat([table, *many]).replace({"metric": {"accuracy": "r2"}})
+    page = write_report(make_run(numbers, record | {"control_by": "group"})).read_text("utf-8")
+    assert "The control task gives each group of rows a random label" in page
+    assert "sites of the highest cross-validated R²" in page
 
 
 def test_the_description_holds_every_number_of_the_figure(table):

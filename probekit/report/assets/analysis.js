@@ -5,9 +5,9 @@ for (const choice of document.querySelectorAll(".choice select")) {
   const read = (query) => JSON.parse(plot.querySelector(query).textContent);
   choice.addEventListener("change", () => {
     const { data } = read("script");
-    const changes = read("script.views")[choice.value];
+    const { traces, ground } = read("script.views")[choice.value];
     const drawing = plot.querySelector(".drawing");
-    const view = data.map((trace, number) => ({ ...trace, ...changes[number] }));
-    Plotly.react(drawing, view, drawing.layout);
+    const view = data.map((trace, number) => ({ ...trace, ...traces[number] }));
+    Plotly.react(drawing, view, { ...drawing.layout, plot_bgcolor: ground });
   });
 }
