@@ -28,6 +28,7 @@ from probekit.report.table import (
     n_blocks,
     only,
     placed,
+    ranked_rows,
     selection,
     tick,
 )
@@ -39,6 +40,7 @@ from probekit.report.words import colour_words, description
 # A name that needs more than so many settings, or characters, tells less than the key of the run.
 MOST_SETTINGS = 3
 LONGEST_NAME = 60
+PROBED = ["run", "probe", "position", "view"]  # what one row of the map has in common
 COMPANY = ("control", "random_weights", "word_identity", "majority")
 
 
@@ -183,7 +185,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
         f"{title(metric)}, runs by layers",
         figure_json(run_map(table, metric)),
         f"The part of the blocks that most runs probed, {cells['line'].iloc[0]}, one row a run, as "
-        f"for the checkpoints of one model. {colour_words(cells, metric)}",
+        f"for the checkpoints of one model. {_probe_words(cells)} {colour_words(cells, metric)}",
         "; ".join(
             f"{run}: {', '.join(format_number(value) for value in own['value'])}"
             for run, own in cells.groupby("run", sort=False)
@@ -220,6 +222,7 @@ def run_map(table: pd.DataFrame, metric: str) -> go.Figure:
     hover = np.full(values.shape, "", dtype=object)
     hover[at] = [
         f"<b>{plotly_text(row['run'])}</b><br>{row['site']}<br>"
+        f"{plotly_text(row['probe'])} at {plotly_text(row['position'])}<br>"
         f"{metric_name(metric)}: {format_number(row['value'], row['ci_low'], row['ci_high'])}"
         for _, row in cells.iterrows()
     ]
@@ -237,11 +240,25 @@ def run_map(table: pd.DataFrame, metric: str) -> go.Figure:
 
 
 def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the cells of the line that most runs have, one kind of probe and position a run."""
+    """Return the cells of the line that most runs have, one kind of probe and position a run.
+
+    They are those of a run's highest cross-validated score on the line; without one, the first.
+    """
     cells = map_cells(table, metric)
-    line = cells.groupby("line", sort=False)["run"].nunique().idxmax()
-    own = only(cells, line=str(line))
-    return own.drop_duplicates(["run", "depth"])
+    line = str(cells.groupby("line", sort=False)["run"].nunique().idxmax())
+    own, ranked = only(cells, line=line), only(ranked_rows(table), line=line)
+    shown = pd.concat([ranked, own])[PROBED].drop_duplicates("run")
+    return own.merge(shown, on=PROBED).drop_duplicates(["run", "depth"])
+
+
+def _probe_words(cells: pd.DataFrame) -> str:
+    """Return which kind of probe and position stands for each run of a map."""
+    first = cells.drop_duplicates("run")
+    kinds = first["probe"] + " at " + first["position"]
+    if not differs(kinds):
+        return f"Probes: {kinds.iloc[0]}."
+    told = "; ".join(f"{run} {kind}" for run, kind in zip(first["run"], kinds, strict=True))
+    return f"Of each run the kind of probe and position of its best cross-validated score: {told}."
 
 
 def _words(run: ShownRun) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import json
 import time
 
+import pandas as pd
 import pytest
 
 from probekit.errors import ConfigError, DataError
@@ -29,6 +30,33 @@ def test_each_run_has_a_line_a_ring_and_a_row_of_the_map(two):
     values = by_layer.figure["data"][0]["z"]
     assert values[0][3] == 0.941
     assert values[1][3] == pytest.approx(0.841)
+
+
+def test_each_run_of_the_map_has_its_chosen_kind_and_position(two, table):
+    sited = table[table["site"] != ""]
+    others = [
+        sited.assign(probe="mlp:64", value=sited["value"] - 0.3),
+        sited.assign(position="first", value=sited["value"] - 0.4),
+        table,
+    ]
+    pd.concat(others).to_csv(two[0] / "results.csv", index=False)
+    table.assign(probe="svm").to_csv(two[1] / "results.csv", index=False)
+    _, by_layer = runs_figures(load_runs(two))
+    cells = by_layer.figure["data"][0]
+    assert [row[3] for row in cells["z"]] == [0.941, 0.941]
+    kinds = ["logistic at last", "svm at last"]
+    for row, kind in zip(cells["hovertext"], kinds, strict=True):
+        assert all(f"<br>{kind}<br>" in text for text in row)
+    assert "score: plural/3f9a0c logistic at last; plural/b svm at last. " in by_layer.caption
+
+
+def test_runs_without_cross_validation_have_a_map_of_their_first_kind(two, table):
+    test = table[table["split"] == "test"]
+    for folder in two:
+        test.to_csv(folder / "results.csv", index=False)
+    _, by_layer = runs_figures(load_runs(two))
+    assert len(by_layer.figure["data"][0]["z"]) == 2
+    assert "Probes: logistic at last. " in by_layer.caption
 
 
 def test_where_the_colours_of_the_map_begin_and_end_is_told(two):
