@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -62,7 +63,7 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     figure.add_traces(curve_lines(table, rows))
     labels = ticks(rows)
     draw_levels(figure, levels(measured), layer_ends(labels))
-    _mark_chosen(figure, table, rows)
+    _mark_chosen(figure, table, rows, [row["value"] for _, row in levels(measured)])
     layer_axis(figure, labels)
     name_lines(figure)
     figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure))
@@ -247,16 +248,22 @@ def point_hover(name: str, row: pd.Series) -> str:
     return "<br>".join([f"<b>{plotly_text(row['site'])}</b>", f"{name}: {value}", *known])
 
 
-def _mark_chosen(figure: go.Figure, table: pd.DataFrame, rows: pd.DataFrame) -> None:
+def _mark_chosen(
+    figure: go.Figure, table: pd.DataFrame, rows: pd.DataFrame, heights: Sequence[float]
+) -> None:
     """Draw a ring around the task's value at the chosen site of each run.
 
-    The ring of a single run says how it was chosen; several would write over each other.
+    The ring of a single run says how it was chosen; several would write over each other. The words
+    stand where the next line is farther: those of the rows, and horizontal ones at the heights.
     """
     marked = chosen_points(table, rows)
     figure.add_traces([ring(row) for row in marked])
     if not differs(table["run"]):
         for row in marked:
-            _name_ring(figure, row)
+            beside = rows.loc[rows["depth"] == row["depth"], "value"]
+            steps = np.array([*beside, *heights]) - row["value"]
+            above, below = (one[one > 0].min(initial=math.inf) for one in (steps, -steps))
+            _name_ring(figure, row, is_above=above >= below)
 
 
 def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
@@ -270,7 +277,7 @@ def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
     ]
 
 
-def _name_ring(figure: go.Figure, row: pd.Series) -> None:
+def _name_ring(figure: go.Figure, row: pd.Series, *, is_above: bool) -> None:
     figure.add_annotation(
         x=row["depth"],
         y=row["value"],
@@ -279,7 +286,7 @@ def _name_ring(figure: go.Figure, row: pd.Series) -> None:
         arrowhead=0,
         arrowcolor="#7A7F87",
         ax=0,
-        ay=-28,
+        ay=-28 if is_above else 28,
         standoff=9,
     )
 

@@ -77,6 +77,14 @@ def test_the_ring_stands_on_the_task_at_the_chosen_site(table):
     assert "chosen by<br>cross-validation" not in [note.text for note in without.layout.annotations]
 
 
+@pytest.mark.parametrize(("control", "is_above"), [(0.96, False), (0.92, True)])
+def test_the_words_of_the_ring_keep_away_from_the_next_line(table, control, is_above):
+    is_beside = table["target"].eq("control") & table["layer"].eq(2)
+    table.loc[is_beside & table["metric"].eq("accuracy"), "value"] = control
+    (words,) = [n for n in layer_curve(table).layout.annotations if n.text.startswith("chosen by")]
+    assert (words.ay < 0) == is_above
+
+
 def test_everything_drawn_lies_inside_the_axes(table):
     figure = layer_curve(table)
     low, high = figure.layout.yaxis.range
