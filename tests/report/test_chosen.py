@@ -1,6 +1,7 @@
 """What the page shows of the chosen probe, and only where the run has the numbers."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,8 @@ from probekit.report.chosen_figures import (
 )
 from probekit.report.page import run_figures, write_report
 from tests.report.conftest import HOSTILE, SITES, row
+
+AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
 
 
 @pytest.fixture
@@ -140,7 +143,7 @@ def test_an_error_says_which_word_it_is_about(
 ):
     ends = np.cumsum([len(token) for token in SAW_TOKENS]).tolist()
     tokens = [
-        {"token": token, "span": [end - len(token), end], "label": guess, "score": 1.0}
+        {"token": token, "span": [end - len(token), end], "label": "Plur", "score": 1.0}
         for token, end in zip(SAW_TOKENS, ends, strict=True)
     ]
     of_a_word = {"text": SAW, "span": [2, 5], "guess": guess, "tokens": tokens * has_tokens}
@@ -153,6 +156,7 @@ def test_an_error_says_which_word_it_is_about(
     assert browser.evaluate(f"{marked}.map(one => one.textContent)") == ["saw"]
     before = f"{marked}[0].closest('mark').previousElementSibling"
     assert browser.evaluate(f"{before} === null") is not has_tokens
+    assert [fault for fault in browser.evaluate(AUDIT) if "<small>" in fault] == []
     told = "What was to be labelled is underlined."
     assert (told in browser.evaluate(f"{section}.textContent")) is has_tokens
 
