@@ -73,7 +73,7 @@ def logit_attribution(
     >>> model = GPT2.from_pretrained("mini")
     >>> found = logit_attribution(model, torch.tensor([5, 6, 7]), 8, minus=9)
     >>> len(found.rows), abs(found.remainder) < 1e-4
-    (63, True)
+    (39, True)
 
     Raises:
         ConfigError: there is no such position or token, or both a token and the mean are taken off.

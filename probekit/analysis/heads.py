@@ -78,7 +78,7 @@ def score_heads(
 
     >>> rows = score_heads(GPT2.from_pretrained("mini"), random_repeats(range(1, 100), 2, 5))
     >>> len(rows), rows["score"].nunique(), set(rows["n"])
-    (288, 6, {2})
+    (144, 6, {2})
 
     Raises:
         DataError: there is no sequence, or one is empty or longer than the context.

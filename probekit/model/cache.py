@@ -72,7 +72,7 @@ class ActivationCache(Mapping[str, Tensor]):
     >>> cache["blocks.0.hook_resid_pre"].shape
     torch.Size([1, 3, 256])
     >>> cache["pattern", 3].shape
-    torch.Size([1, 8, 3, 3])
+    torch.Size([1, 4, 3, 3])
     >>> len(cache)
     106
     """

@@ -348,7 +348,7 @@ class GPT2(nn.Module):
         >>> model = GPT2.from_pretrained("mini")
         >>> _, cache = model.run_with_cache(torch.tensor([[1, 2, 3]]), sites=[("pattern", 3)])
         >>> cache["pattern", 3].shape
-        torch.Size([1, 8, 3, 3])
+        torch.Size([1, 4, 3, 3])
         """
         names = expand(["*"] if sites is None else sites, self.config.n_layer)
         values: dict[str, Tensor] = {}

@@ -105,7 +105,7 @@ def attention_prompt(
 
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> attention_prompt(model, tokenizer, "The keys", bos=False, layer=2).patterns.shape
-    (1, 8, 2, 2)
+    (1, 4, 2, 2)
 
     Raises:
         ConfigError: the model has no such layer or head.

@@ -11,6 +11,7 @@ from probekit.provenance import digest_code, digest_json, versions
 # What a run's files depend on beside its inputs and activations, whose identity says it itself.
 # A test follows the imports of a run and fails on a module that is missing.
 CODE = (
+    "probekit.amounts",
     "probekit.probes",
     "probekit.data",
     "probekit.activations.committed",

@@ -110,7 +110,7 @@ def attribute(
 
     >>> found = attribute(Network.load("mini"), "The keys to the", " old", bos=False, minus=" new")
     >>> len(found.rows), found.position
-    (63, 3)
+    (39, 3)
 
     Raises:
         ConfigError: there is no such position, or what should be a token is none or several.
