@@ -84,7 +84,7 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
         Colours(0.0, high, shown.scale, is_diverging=False),
         across=[plotly_text(short_label(token)) for token in tokens],
         down=sites,
-        title="token",
+        title="",  # the names are tokens; beside a colour bar above, plotly lays it on the cells
         most_texts=MOST_TEXTS,
     )
     # Above the map and at its left, where it stays in sight when a long text is scrolled.
