@@ -13,21 +13,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class Whole(click.IntRange):
-    """Whole numbers in a range; what is none is refused in words."""
+class _InWords(click.ParamType[Any]):
+    """A range of numbers that says in words what it refuses."""
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the number that is meant."""
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f"{value!r}. It must be a whole number{_in_words(self)}.", param, ctx)
-
-
-class Number(click.FloatRange):
-    """Numbers in a range; what is none is refused in words."""
-
-    what = "a number"
+    what: str
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the number that is meant."""
@@ -37,13 +26,25 @@ class Number(click.FloatRange):
             self.fail(f"{value!r}. It must be {self.what}{_in_words(self)}.", param, ctx)
 
 
+class Whole(_InWords, click.IntRange):
+    """Whole numbers in a range; what is none is refused in words."""
+
+    what = "a whole number"
+
+
+class Number(_InWords, click.FloatRange):
+    """Numbers in a range; what is none is refused in words."""
+
+    what = "a number"
+
+
 class Days(Number):
     """Numbers of days in a range."""
 
     what = "a number of days, such as 30 or 0.5"
 
 
-def _in_words(numbers: click.IntRange | click.FloatRange) -> str:
+def _in_words(numbers: Any) -> str:
     """Return the ends of a range as they stand in a sentence.
 
     >>> _in_words(Whole(1, 9)), _in_words(Number(0, min_open=True))

@@ -40,6 +40,7 @@ CHOSEN_FILES = ("confusion.csv", "scatter.csv", "cosines.csv", "wrong.json")
 MOST_CLASSES = 40  # of a confusion matrix and a scatter that can be read
 MOST_POINTS = 500
 MOST_FITTED = 5000  # rows that a plane is fitted on
+_NOTHING = 1e-6  # what rounding leaves of a difference, in features of spread 1
 COMPONENTS = 50  # of PCA, that LDA is fitted on: with more features than rows it parts any labels
 MOST_WRONG = 10
 
@@ -143,7 +144,7 @@ def confusion_rows(chosen: Chosen) -> pd.DataFrame:
 
 
 def scatter_rows(chosen: Chosen) -> pd.DataFrame:
-    """Return test rows in two planes, of PCA and LDA, that were fitted on training rows alone.
+    """Return test rows in planes of PCA and, if it has an axis, LDA, fitted on training rows alone.
 
     Of two classes LDA has one axis; the first principal component is the other. Of a nested
     cross-validation it is the first split: test rows of another train this one.
@@ -156,21 +157,20 @@ def scatter_rows(chosen: Chosen) -> pd.DataFrame:
     scaler = StandardScaler().fit(chosen.X[fitted])
     train, test = (scaler.transform(chosen.X[rows]) for rows in (fitted, shown))
     n_components = min(COMPONENTS, *train.shape)
-    if n_components < 2:
+    if n_components < 2 or np.abs(train).max() < _NOTHING:
         return pd.DataFrame()
     pca = PCA(n_components, svd_solver="full").fit(train)
     train, test = pca.transform(train), pca.transform(test)
-    lda = LinearDiscriminantAnalysis().fit(train, data.y[fitted])
-    apart = lda.transform(test)
+    apart = _discriminants(train, data.y[fitted], test)
     components = [
         f"component {number} ({share:.0%} of variance)"
         for number, share in enumerate(pca.explained_variance_ratio_, start=1)
     ]
     discriminants = [f"discriminant {number + 1}" for number in range(apart.shape[1])]
-    planes = {
-        "PCA": (test, components),
-        "LDA": (np.column_stack([apart, test[:, 0]]), [*discriminants, "component 1 of PCA"]),
-    }
+    planes = {"PCA": (test, components)}
+    if discriminants:
+        axes = [*discriminants, "component 1 of PCA"]
+        planes["LDA"] = np.column_stack([apart, test[:, 0]]), axes
     return pd.concat(
         pd.DataFrame(
             {
@@ -180,6 +180,22 @@ def scatter_rows(chosen: Chosen) -> pd.DataFrame:
         )
         for method, (plane, axes) in planes.items()
     )  # fmt: skip
+
+
+def _discriminants(
+    train: NDArray[np.floating], y: NDArray[np.str_], test: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """Return test rows (n, n_axes) along what parts the labels y of the training rows.
+
+    LDA sets what lies between labels against what lies inside them: where either is nothing, as at
+    the embedding of a word that is the label, or is the same under all of them, there is no axis.
+    """
+    middles = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()
+    between, inside = np.ptp(middles, axis=0).max(), np.abs(train - middles).max()
+    if min(between, inside) < _NOTHING * np.abs(train).max():
+        return test[:, :0]
+    apart: NDArray[np.floating] = LinearDiscriminantAnalysis().fit(train, y).transform(test)
+    return apart
 
 
 def _some(rows: NDArray[Any], most: int, generator: np.random.Generator) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from probekit.pipeline.finished import FinishedRun
 from probekit.pipeline.matching import Pair, match, settings_that_differ
 from probekit.probes.differences import (
     DRAWS_A_COMPARISON,
+    LEVEL,
     Difference,
     adjusted,
     enough_draws,
@@ -30,7 +31,7 @@ from probekit.probes.measurement import Said, metrics_of
 from probekit.probes.metrics import Answers, Resamples
 from probekit.probes.regression import NumberAnswers
 from probekit.report.compare_page import comparison_page
-from probekit.report.comparison import COLUMNS, LEVEL, Comparison
+from probekit.report.comparison import COLUMNS, Comparison
 
 Key = TypeVar("Key")
 FEW_GROUPS = 20  # below which a percentile bootstrap is too narrow

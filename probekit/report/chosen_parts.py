@@ -190,12 +190,12 @@ def _scatter_parts(
         "PCA": "the first two principal components",
         "LDA": "what parts the labels best, among the first 50 principal components",
     }
-    for method, told in fitted.items():
-        own = rows[rows["method"] == method]
+    for method, own in rows.groupby("method", sort=False):
+        told = fitted[str(method)]
         middles = own.groupby("label")[["x", "y"]].mean()
         yield FigurePart(
             f"{site} by {method}",
-            figure_json(scatter_plane(rows, method)),
+            figure_json(scatter_plane(rows, str(method))),
             f"{len(own):,} of {n_test:,.0f} held-out rows at {site} in the plane of {told}; "
             "features were scaled, and the plane fitted, on other rows. A picture, not a "
             "measurement: the probe reads all dimensions.",

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pandas as pd
 
-LEVEL = 0.05  # the share of comparisons at which one that is false may hold
+from probekit.probes.differences import LEVEL
 
 COLUMNS = (
     "what", "target", "site_a", "site_b", "position_a", "position_b", "view_a", "view_b",

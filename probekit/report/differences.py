@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from probekit.probes.differences import LEVEL
 from probekit.probes.permutation import holm
 from probekit.report.levels import BASELINES
 from probekit.report.record import reading
-from probekit.report.style import CLEAR, LEVELS, LINES
+from probekit.report.style import LEVELS, LINES
 from probekit.report.table import (
     EMBED_DEPTH,
     check_columns,
@@ -55,7 +56,7 @@ class Comparison:
         """Whether the chosen probe is ahead, by the paired interval and by the adjusted p."""
         if self.ci_low <= 0:
             return DOES_NOT_HOLD
-        return HOLDS if self.p < CLEAR else BY_ITSELF
+        return HOLDS if self.p < LEVEL else BY_ITSELF
 
 
 @dataclass(frozen=True)

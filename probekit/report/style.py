@@ -10,6 +10,8 @@ from itertools import count
 
 import plotly.graph_objects as go
 
+from probekit.probes.differences import LEVEL
+
 
 @dataclass(frozen=True)
 class LineStyle:
@@ -64,7 +66,6 @@ METRICS = {
 }
 # Labels coded online, and p-values, have tables and figures of their own.
 ONLINE = {"codelength": "description length, bits", "compression": "compression"}
-CLEAR = 0.05  # below this p, adjusted, a difference holds
 P_VALUES = {
     "p_value": "p", "p_holm": "p, adjusted for all sites", "p_best": "p, against the best site",
 }  # fmt: skip
@@ -146,7 +147,7 @@ def format_p(p: float) -> str:
         return f"{p:.2f}"
     texts = (f"{p:.{places}f}" for places in count(3))
     # A rounded p of 0.050 beside "holds" would contradict it.
-    return next(text for text in texts if (float(text) < CLEAR) == (p < CLEAR))
+    return next(text for text in texts if (float(text) < LEVEL) == (p < LEVEL))
 
 
 def plotly_text(text: object) -> str:
