@@ -24,7 +24,9 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 TORCH_FREE = ("data", "probes", "report", "experiment")
 # The batched solver computes with torch, and takes and gives NumPy arrays.
-SOLVER = {f"probes/{name}.py" for name in ("design", "descent", "solver")}
+SOLVER = {
+    f"probes/{name}.py" for name in ("design", "objectives", "coordinates", "descent", "solver")
+}
 
 
 def modules():

@@ -1,9 +1,5 @@
 """L-BFGS on many logistic objectives at once, in coordinates that make their Hessians alike.
 
-The Hessian of a fit is close to a product of two small ones: that of the classes, the covariance
-of the predicted labels, and that of the features, their correlations. In the eigenvectors of both
-it is nearly diagonal; scaled by that diagonal it is nearly the identity, and L-BFGS goes fast.
-
 Shapes: F fits, c scores a fit (one for two classes, else one a class), n rows, q coordinates and
 one more for the intercept.
 
@@ -18,121 +14,16 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
-from probekit.probes.design import Rows
-from probekit.products import linear
+from probekit.probes.coordinates import Coordinates, centred
+from probekit.probes.objectives import Objectives, dot
 
-MEMORY = 40  # pairs of steps and changes of the gradient that L-BFGS remembers
+MEMORY = 10  # pairs of steps and changes of the gradient that L-BFGS remembers
 TRIALS = 10  # step lengths tried along one direction
 CURVATURE = 0.9  # share of the slope that may be left at the end of a step
-REFRESH = (10, 30)  # steps after which the coordinates are made anew
+REFRESH = (10, 30, 90)  # steps after which the coordinates are made anew
 RECOMPUTE = 25  # steps after which the scores are computed from scratch, against drift
-LEAST_CURVATURE = 1e-4  # of a class that is nearly always certain
 PATIENCE = 20  # steps in a row that get no further, after which rounding is all that is left
-
-
-@dataclass(frozen=True, eq=False)
-class Objectives:
-    """What F fits on the same rows minimise: mean cross-entropy and penalty.
-
-    `codes` (F, n) are numbers of classes; `weights` (F, n) sum to one in each fit; `units` (F, q)
-    turn the coefficients of a fit to those on the rows; `penalty` (F,) is what half the square of
-    each coefficient costs.
-    """
-
-    rows: Rows
-    axes: Tensor
-    variances: Tensor
-    codes: Tensor
-    weights: Tensor
-    units: Tensor
-    penalty: Tensor
-
-    def keep(self, fits: Tensor) -> Objectives:
-        """Return the objectives of some of the fits."""
-        return Objectives(
-            self.rows, self.axes, self.variances,
-            self.codes[fits], self.weights[fits], self.units[fits], self.penalty[fits],
-        )  # fmt: skip
-
-    def scores(self, point: Tensor) -> Tensor:
-        """Return the scores (F, c, n) at coefficients and intercepts (F, c, q + 1)."""
-        coef = point[..., :-1] * self.units[:, None]
-        products = self.rows.times(coef.flatten(0, 1))
-        return products.view(*point.shape[:2], -1).add_(point[..., -1:])
-
-    def losses(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean cross-entropy (F,) in float64, and its slopes (F, c, n) in the scores."""
-        if scores.shape[1] == 1:
-            score, is_second = scores[:, 0], self.codes
-            loss = softplus(score, threshold=40) - score * is_second
-            slopes = (torch.sigmoid(score) - is_second)[:, None]
-        else:
-            slopes = scores.softmax(dim=1)
-            own = slopes.gather(1, self.codes[:, None])
-            loss = -own[:, 0].clamp_min(torch.finfo(own.dtype).tiny).log()
-            slopes.scatter_add_(1, self.codes[:, None], torch.full_like(own, -1))
-        slopes.mul_(self.weights[:, None])
-        return (loss * self.weights).sum(dim=1, dtype=torch.float64), slopes
-
-    def gradient(self, slopes: Tensor, point: Tensor) -> Tensor:
-        """Return the gradient (F, c, q + 1) at a point with these slopes in the scores."""
-        product = self.rows.sum_of(slopes.flatten(0, 1)).view(*slopes.shape[:2], -1)
-        product *= self.units[:, None]
-        product += self.penalty[:, None, None] * point[..., :-1]
-        return torch.cat([product, slopes.sum(dim=2, keepdim=True)], dim=2)
-
-    def penalties(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the penalty's bilinear form (F,) of two points."""
-        return self.penalty * _dot(first[..., :-1], second[..., :-1])
-
-
-@dataclass(frozen=True, eq=False)
-class Coordinates:
-    """Coordinates in which the Hessian of each fit is about the identity.
-
-    `classes` (F, c, c) are the eigenvectors of the label covariance; `scaling` (F, c, q + 1) is the
-    inverse square root of the curvature along each axis of classes and features.
-    """
-
-    axes: Tensor
-    classes: Tensor
-    scaling: Tensor
-
-    @classmethod
-    def at(cls, objectives: Objectives, scores: Tensor) -> Coordinates:
-        """Return the coordinates that fit where the fits have these scores (F, c, n)."""
-        curvature, classes = torch.linalg.eigh(_label_covariance(objectives.weights, scores))
-        curvature = curvature.clamp_min(0)[..., None]
-        along_axes = curvature * objectives.variances + objectives.penalty[:, None, None]
-        # No intercepts change the scores along (1, ..., 1): no step is taken there.
-        intercept = curvature.clamp_min(LEAST_CURVATURE)
-        scaling = torch.cat([along_axes, intercept], dim=2).rsqrt()
-        return cls(objectives.axes, classes, scaling)
-
-    def keep(self, fits: Tensor) -> Coordinates:
-        """Return the coordinates of some of the fits."""
-        return Coordinates(self.axes, self.classes[fits], self.scaling[fits])
-
-    def to_point(self, step: Tensor) -> Tensor:
-        """Return coefficients and intercepts (F, c, q + 1) for a step in these coordinates."""
-        scaled = self.classes @ (step * self.scaling)
-        return torch.cat([linear(scaled[..., :-1], self.axes), scaled[..., -1:]], dim=2)
-
-    def of_gradient(self, gradient: Tensor) -> Tensor:
-        """Return a gradient (F, c, q + 1) in these coordinates."""
-        along = linear(gradient[..., :-1], self.axes.T)
-        turned = torch.cat([along, gradient[..., -1:]], dim=2)
-        return (self.classes.mT @ turned) * self.scaling
-
-
-def _label_covariance(weights: Tensor, scores: Tensor) -> Tensor:
-    """Return the mean covariance (F, c, c) of the predicted labels, as indicators."""
-    is_binary = scores.shape[1] == 1
-    probabilities = torch.sigmoid(scores) if is_binary else scores.softmax(dim=1)
-    weighted = probabilities * weights[:, None]
-    return torch.diag_embed(weighted.sum(dim=2)) - weighted @ probabilities.mT
 
 
 @dataclass(eq=False)
@@ -164,7 +55,7 @@ class _State:
     @cached_property
     def slope(self) -> Tensor:
         """The slope (F,) of the objective along the direction."""
-        return _dot(self.gradient, self.direction)
+        return dot(self.gradient, self.direction)
 
     @cached_property
     def excess(self) -> Tensor:
@@ -172,7 +63,7 @@ class _State:
 
         The inverse Hessian is that of L-BFGS or, if that says more, the identity.
         """
-        decrement = torch.maximum(-self.slope, _dot(self.gradient, self.gradient))
+        decrement = torch.maximum(-self.slope, dot(self.gradient, self.gradient))
         return 0.5 * decrement / self.value
 
     def watch(self) -> None:
@@ -202,7 +93,7 @@ def descend(
     A fit ends when its objective is about `tolerance` of its value above the minimum, after
     `max_iter` steps, or where rounding lets it go no lower.
     """
-    numbers = torch.arange(len(start), device=start.device)
+    numbers, start = torch.arange(len(start), device=start.device), centred(start)
     scores = objectives.scores(start)
     coordinates = Coordinates.at(objectives, scores)
     value, gradient = _evaluated(objectives, coordinates, start, objectives.losses(scores))
@@ -222,7 +113,7 @@ def descend(
             objectives, coordinates = objectives.keep(going), coordinates.keep(going)
             state = state.keep(going)
         if n_iter in REFRESH:
-            coordinates = Coordinates.at(objectives, state.scores)
+            coordinates = Coordinates.at(objectives, state.scores, n_iter)
             _, gradient = _evaluated(
                 objectives, coordinates, state.point, objectives.losses(state.scores)
             )
@@ -261,7 +152,7 @@ def _step(
         known = objectives.losses(scores)
     value, gradient = _evaluated(objectives, coordinates, point, known)
     step, change = length[:, None, None] * state.direction, gradient - state.gradient
-    product = _dot(step, change)
+    product = dot(step, change)
     inverse = torch.where(product > torch.finfo(product.dtype).tiny, 1 / product, 0.0)
     pairs = [*state.pairs, (step, change, inverse)][-MEMORY:]
     after = replace(state, point=point, scores=scores, value=value, gradient=gradient, pairs=pairs)
@@ -273,15 +164,15 @@ def _inverse_hessian_times(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, T
     """Return L-BFGS's estimate of the inverse Hessian times the gradient."""
     answer, shares = gradient.clone(), []
     for step, change, inverse in reversed(pairs):
-        share = (inverse * _dot(step, answer))[:, None, None]
+        share = (inverse * dot(step, answer))[:, None, None]
         answer -= share * change
         shares.append(share)
     if pairs:
         _, change, inverse = pairs[-1]
-        scale = 1 / (inverse * _dot(change, change))
+        scale = 1 / (inverse * dot(change, change))
         answer *= torch.where(inverse > 0, scale, 1.0)[:, None, None]
     for (step, change, inverse), share in zip(pairs, reversed(shares), strict=True):
-        answer += (share - (inverse * _dot(change, answer))[:, None, None]) * step
+        answer += (share - (inverse * dot(change, answer))[:, None, None]) * step
     return answer
 
 
@@ -300,7 +191,7 @@ def _line_search(
     for trial in range(TRIALS):
         scores = torch.addcmul(state.scores, along, length[:, None, None])
         losses, slopes = objectives.losses(scores)
-        found = _dot(slopes, along) + linear + length * square
+        found = dot(slopes, along) + linear + length * square
         good = found.abs() <= CURVATURE * slope.abs()
         if good.all() or trial == TRIALS - 1:
             break
@@ -311,9 +202,3 @@ def _line_search(
         secant = low - low_slope * (high - low) / (high_slope - low_slope)
         length = torch.where(good, length, torch.where(high.isinf(), 4 * low, secant))
     return length, scores, (losses, slopes)
-
-
-def _dot(first: Tensor, second: Tensor) -> Tensor:
-    """Return the inner product (F,) of each fit."""
-    product: Tensor = torch.linalg.vecdot(first.flatten(1), second.flatten(1))
-    return product

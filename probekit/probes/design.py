@@ -20,7 +20,7 @@ from probekit.products import linear
 Floats = NDArray[np.float64]
 Features = NDArray[np.floating]
 
-BLOCK_ROWS = 4096
+BLOCK_ROWS = 1024
 # Rows that take more than this are standardised anew, block by block, at each pass.
 RESIDENT_BYTES = 4 << 30
 # Rows for each feature that the axes are made of; they set how fast fits converge, not where to.
@@ -45,9 +45,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.raw)
 
-    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield each block with the slice of its rows."""
-        size = BLOCK_ROWS
+    def blocks(self, size: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Yield each block, of `BLOCK_ROWS` rows or another size, with the slice of its rows."""
+        size = size or BLOCK_ROWS
         for start in range(0, len(self), size):
             place = slice(start, start + size)
             kept = self._resident

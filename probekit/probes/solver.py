@@ -20,15 +20,17 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 from torch import Tensor
 
-from probekit.probes.descent import MEMORY, Objectives, Solution, descend
+from probekit.probes.coordinates import hessian_size
+from probekit.probes.descent import MEMORY, Solution, descend
 from probekit.probes.design import Design, Features, Floats, dual, shared
+from probekit.probes.objectives import Objectives
 
 Codes = NDArray[np.int64]
 OnFit = Callable[[int, int], None]
 
-# The largest tensors are the scores, rows x fits x classes, of which there are some six at a time;
-# then the steps that the descent remembers.
-SCORE_BYTES = 1 << 30
+# What all fits of a batch need: scores, rows x fits x classes, of which there are some six at a
+# time; steps that the descent remembers; and a Hessian for each group and class.
+BATCH_BYTES = 1 << 30
 SCORE_TENSORS = 6
 # At this penalty coefficients are 0 to the last bit; a larger one overflows float32.
 LARGEST_PENALTY = 1e30
@@ -100,7 +102,7 @@ class Solver:
     vector for two classes, one each for more; the intercept is free. Rows are solved in their own
     precision, float32 or float64, with sums over rows in float64. A share of fewer rows than
     features is solved in its dual form. Memory: the rows once more, if that is below 4 GB, and 1 GB
-    for the scores.
+    for scores and Hessians.
 
     Args:
         X: the rows (n_samples, n_features); a memory-mapped array is read in blocks.
@@ -166,9 +168,13 @@ class Solver:
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """A problem in terms of a design: its own codes count the `classes` of its share from 0."""
+    """A problem in terms of a design: its own codes count the `classes` of its share from 0.
+
+    Tasks of a group have the same labels and C.
+    """
 
     number: int
+    group: int
     C: float
     share: int
     classes: Codes
@@ -186,6 +192,7 @@ def _tasks(
 ) -> Iterator[_Task]:
     """Yield the tasks of some problems; `counted` are the rows that the design is made of."""
     known: dict[tuple[int, int], tuple[Codes, Codes]] = {}
+    groups: dict[tuple[int, float], int] = {}
     for number in numbers:
         problem = problems[number]
         share = problem.share if len(design.weights) > 1 else 0
@@ -196,7 +203,8 @@ def _tasks(
             # A label that is not in the share counts nothing there, whichever class it is given.
             own = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
             known[labels] = classes, own
-        yield _Task(number, problem.C, share, *known[labels], problem.start)
+        group = groups.setdefault((id(problem.codes), problem.C), len(groups))
+        yield _Task(number, group, problem.C, share, *known[labels], problem.start)
 
 
 def _solved(design: Design, tasks: Sequence[_Task], effort: Effort) -> Iterator[tuple[int, Fit]]:
@@ -231,8 +239,11 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
     for task in tasks:
         by_size[task.n_scores].append(task)
     for n_scores, alike in by_size.items():
-        n_numbers = SCORE_TENSORS * len(design.rows) + 2 * MEMORY * len(design.variances)
-        size = max(1, SCORE_BYTES // (n_numbers * n_scores * design.weights.itemsize))
+        n_coordinates = len(design.variances)
+        n_groups = len({task.group for task in alike})
+        hessians = hessian_size(n_coordinates) * n_groups / len(alike)
+        n_numbers = SCORE_TENSORS * len(design.rows) + 2 * MEMORY * n_coordinates + hessians
+        size = max(1, int(BATCH_BYTES / (n_numbers * n_scores * design.weights.itemsize)))
         for first in range(0, len(alike), size):
             yield alike[first : first + size]
 
@@ -268,6 +279,7 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
         weights=weights / total,
         units=design.units[shares],
         penalty=(1 / (C * total[:, 0])).clamp(max=LARGEST_PENALTY).to(weights),
+        group=torch.tensor([task.group for task in tasks], device=weights.device),
     )
 
 

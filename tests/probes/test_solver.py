@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from probekit.probes import design, solver
+from probekit.probes import coordinates, design, solver
 from probekit.probes.solver import Effort, Problem, Solver
 from tests.probes.logistic import excess, objective, problem, standardised
 
@@ -242,13 +242,26 @@ def test_batches_that_fit_the_memory_give_the_same(monkeypatch, n_classes):
     monkeypatch.setattr(solver, "descend", noted)
     problems = [Problem(codes, C) for C in (0.01, 0.1, 1.0, 10.0, 100.0)]
     together = Solver(X, [np.ones(len(X))]).solve(problems)
-    per_fit = 8 * (codes.max() if n_classes == 2 else n_classes) * (6 * len(X) + 80 * 7)
-    monkeypatch.setattr(solver, "SCORE_BYTES", 2 * per_fit)
+    per_fit = 8 * (codes.max() if n_classes == 2 else n_classes) * (6 * len(X) + 20 * 7 + 8**2)
+    monkeypatch.setattr(solver, "BATCH_BYTES", 2 * per_fit)
     apart = Solver(X, [np.ones(len(X))]).solve(problems)
     assert sizes == [5, 2, 2, 1]
     for one, other in zip(together, apart, strict=True):
         np.testing.assert_allclose(one.scores(X), other.scores(X), atol=2e-3)
         assert one.C == other.C
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_exact_hessians_spare_steps_and_end_at_the_same_place(monkeypatch, n_classes):
+    X, codes = problem(n_classes, n_samples=600, n_features=60)
+    shares = [np.where(np.arange(len(X)) % 4 != fold, 1.0, 0.0) for fold in range(4)]
+    problems = [Problem(codes, C=10.0, share=share) for share in range(4)]
+    usual = Solver(X, shares).solve(problems)
+    monkeypatch.setattr(coordinates, "MOST_COORDINATES", 0)
+    without = Solver(X, shares).solve(problems)
+    assert 1.3 * sum(fit.n_iter for fit in usual) < sum(fit.n_iter for fit in without)
+    for fit, other in zip(usual, without, strict=True):
+        assert fit.objective == pytest.approx(other.objective, rel=1e-6)
 
 
 def test_too_few_steps_are_told_and_nothing_is_printed(capfd):
