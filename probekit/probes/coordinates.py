@@ -19,15 +19,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from probekit.probes.design import BLOCK_ROWS
+from probekit.probes.design import enough_rows
 from probekit.probes.objectives import Objectives
 from probekit.products import linear
 
 LEAST_CURVATURE = 1e-4  # of a class that is nearly always certain
 # Rows whose curvature together is this share of the penalty's are left out of a Hessian.
 LEFT_OUT = 0.1
-# Rows for each feature that a Hessian is made of.
-ROWS = 3
 # Of more coordinates a Hessian takes too much memory, and time.
 MOST_COORDINATES = 2048
 # A Hessian is worth while when the steps so far have cost this share of it.
@@ -193,7 +191,7 @@ def _is_worth_it(objectives: Objectives, n_steps: int) -> bool:
     """Return whether so many steps have cost enough beside a Hessian, by the products of both."""
     n, q = len(objectives.rows), len(objectives.variances)
     step = 2 * n * q * max(len(objectives.group), LEAST_COLUMNS)
-    hessian = min(n, _most_rows(q)) * q**2 + q**3
+    hessian = min(n, enough_rows(q)) * q**2 + q**3
     return hessian_size(q) > 0 and n_steps * step >= WORTH * hessian
 
 
@@ -202,9 +200,9 @@ def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
     curvature = objectives.curvature(scores).mean(dim=0)
     penalty, units = objectives.penalty.mean(), objectives.units.mean(dim=0)
     c, q = len(curvature), len(units)
-    counted = _counted(curvature, LEFT_OUT * penalty, _most_rows(q))
+    counted = _counted(curvature, LEFT_OUT * penalty, enough_rows(q))
     hessians = curvature.new_zeros(c, q + 1, q + 1)
-    for place, block in objectives.rows.blocks(4 * BLOCK_ROWS):
+    for place, block in objectives.rows.blocks():
         for hessian, own in zip(hessians, counted[:, place], strict=True):
             chosen = torch.nonzero(own).flatten()
             root = own[chosen].sqrt()
@@ -219,10 +217,6 @@ def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
     diagonal[:, -1] = curvature.sum(dim=1).clamp_min(LEAST_CURVATURE)
     diagonal += rounding
     return hessians
-
-
-def _most_rows(n_coordinates: int) -> int:
-    return max(BLOCK_ROWS, ROWS * n_coordinates)
 
 
 def _counted(curvature: Tensor, least: Tensor, most: int) -> Tensor:

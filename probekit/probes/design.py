@@ -20,11 +20,9 @@ from probekit.products import linear
 Floats = NDArray[np.float64]
 Features = NDArray[np.floating]
 
-BLOCK_ROWS = 1024
+BLOCK_ROWS = 4096
 # Rows that take more than this are standardised anew, block by block, at each pass.
 RESIDENT_BYTES = 4 << 30
-# Rows for each feature that the axes are made of; they set how fast fits converge, not where to.
-AXES_ROWS = 4
 # A variance below this share of the mean square is computed anew, in two passes.
 CANCELLED = 0.1
 
@@ -45,9 +43,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.raw)
 
-    def blocks(self, size: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """Yield each block, of `BLOCK_ROWS` rows or another size, with the slice of its rows."""
-        size = size or BLOCK_ROWS
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield each block with the slice of its rows."""
+        size = BLOCK_ROWS
         for start in range(0, len(self), size):
             place = slice(start, start + size)
             kept = self._resident
@@ -159,7 +157,7 @@ def _correlations(rows: Rows, usual: Tensor) -> Tensor:
     """Return about the correlations (n_features, n_features), from rows enough to know the axes."""
     n_features = rows.raw.shape[1]
     chosen = torch.nonzero(usual).flatten()
-    chosen = chosen[:: max(1, len(chosen) // max(BLOCK_ROWS, AXES_ROWS * n_features))]
+    chosen = chosen[:: max(1, len(chosen) // enough_rows(n_features))]
     is_chosen = torch.zeros_like(usual)
     is_chosen[chosen] = True
     sums = torch.zeros(n_features, n_features, dtype=rows.dtype, device=rows.device)
@@ -167,6 +165,17 @@ def _correlations(rows: Rows, usual: Tensor) -> Tensor:
         some = block[is_chosen[place]]
         sums += linear(some.T, some.T)
     return sums / len(chosen)
+
+
+def enough_rows(n_features: int) -> int:
+    """Return how many rows know well enough how so many features vary together.
+
+    Curvature is made of no more: it sets how fast fits converge, not where to.
+
+    >>> enough_rows(64), enough_rows(768)
+    (2048, 3072)
+    """
+    return max(2048, 4 * n_features)
 
 
 def _representable(values: Floats, dtype: torch.dtype) -> Floats:
