@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import torch
 from joblib import cpu_count, wrap_non_picklable_objects
-from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky import ProcessPoolExecutor
 from threadpoolctl import threadpool_limits
 
 from probekit.errors import ConfigError, DataError
@@ -27,6 +29,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _GUARD = "ends with the parent"
+IDLE = 10.0  # seconds after which a process that has no work ends
 START_UP = 4.0  # seconds until a new process has imported what a job needs
 
 
@@ -75,24 +78,60 @@ def _shared_out(
     job: Callable[[Item], Result], items: Sequence[Item], helpers: int
 ) -> Iterator[Result]:
     """Yield results in order; processes take items from the front, this one from the back."""
-    executor = get_reusable_executor(max_workers=helpers)
+    executor = _processes(helpers)
     # As bytes of its own, so that what a script or a notebook defines can travel.
     travelling = wrap_non_picklable_objects(partial(_while_alive, os.getpid(), job))
-    waiting = [executor.submit(travelling, item) for item in items]
+    left, handed_out = deque(range(len(items))), dict[int, Future[Result]]()
+    lock = threading.Lock()  # processes that end call from another thread
+
+    def hand_out(before: Future[Result] | None = None) -> None:
+        if before is not None and before.exception() is not None:
+            return
+        with lock:
+            if not left:
+                return
+            number = left.popleft()
+            future = handed_out[number] = executor.submit(travelling, items[number])
+        future.add_done_callback(hand_out)
+
+    def taken() -> int | None:
+        with lock:
+            return left.pop() if left else None
+
     done: dict[int, Result] = {}
     try:
-        for number, future in enumerate(list(waiting)):
-            while not future.done() and waiting and waiting[-1].cancel():
-                waiting.pop()
-                done[len(waiting)] = job(items[len(waiting)])
-            yield done.pop(number) if number in done else future.result()
-    except BrokenProcessPool as error:
-        raise DataError(
-            "A worker process was ended from outside. If memory ran out, run fewer with --workers."
-        ) from error
-    except BaseException:
+        for _ in range(helpers):
+            hand_out()
+        for number in range(len(items)):
+            while number not in done and not (number in handed_out and handed_out[number].done()):
+                last = taken()
+                if last is None:
+                    break
+                done[last] = job(items[last])
+            yield done.pop(number) if number in done else handed_out.pop(number).result()
+    except BaseException as error:
+        with lock:
+            left.clear()
+        # loky's own thread fails if it is told to end before it has passed a job on.
+        while not all(future.running() or future.done() for future in handed_out.values()):
+            time.sleep(0.01)
         executor.shutdown(kill_workers=True)
+        _processes.cache_clear()
+        if isinstance(error, BrokenProcessPool):
+            raise DataError(
+                "A worker process was ended from outside. If memory ran out, run fewer with "
+                "--workers."
+            ) from error
         raise
+
+
+@cache
+def _processes(number: int) -> ProcessPoolExecutor:
+    """Return processes that wait for work, and end when none comes.
+
+    loky's own reusable ones are joblib's too: its Parallel fails where it finds those of others.
+    """
+    return ProcessPoolExecutor(number, timeout=IDLE)
 
 
 def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Result:

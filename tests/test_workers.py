@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from joblib import Parallel, delayed
 
 from probekit import workers
 from probekit.errors import ConfigError, DataError
@@ -78,6 +79,28 @@ def test_an_error_of_a_job_comes_through_as_it_is(eager):
 def test_a_process_that_is_killed_is_told_with_advice(eager):
     with pytest.raises(DataError, match="--workers"):
         list(side_by_side(partial(killed_elsewhere, here=os.getpid()), range(40)))
+
+
+def test_scikit_learn_finds_processes_of_its_own_afterwards(eager):
+    assert len({pid for _, pid, _ in side_by_side(where, range(200))}) == 2
+    assert Parallel(n_jobs=2)(delayed(abs)(number) for number in range(-3, 0)) == [3, 2, 1]
+
+
+def test_processes_serve_again_and_new_ones_come_after_idle_or_failed_ones(eager, monkeypatch):
+    monkeypatch.setattr(workers, "IDLE", 0.5)
+    workers._processes.cache_clear()
+    others = []
+    for pause in (0, 0, 3, 0):
+        time.sleep(pause)
+        found = {pid for _, pid, _ in side_by_side(where, range(200))}
+        others += found - {os.getpid()}
+        if len(others) == 3:
+            with pytest.raises(DataError, match="two"):
+                list(side_by_side(fails, range(100)))
+    first, again, after_idle, after_failure = others
+    assert first == again
+    assert len({first, after_idle, after_failure}) == 3
+    workers._processes.cache_clear()
 
 
 def test_nothing_to_do_and_no_workers():
