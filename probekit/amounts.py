@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+LEVEL = 0.05  # below this p, adjusted, a difference holds
+
 
 def counted(n: int, name: str) -> str:
     """Return how many there are of what has a plural in s, as in a sentence.

@@ -100,3 +100,12 @@ def test_no_machine_path_stands_in_the_repository(repository):
         if "merges" not in name and "vocab" not in name:
             text = (repository / name).read_text(encoding="utf-8")
             assert not re.search(r"(?<![\w.])/(home|root|work|Users)/\w", text), name
+
+
+def test_figures_are_drawn_without_torch():
+    """Importing it takes longer than most figures do."""
+    code = (
+        "import sys, probekit.report.figures, probekit.report.maps; print('torch' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from probekit.amounts import LEVEL
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.pipeline.alignment import align, n_shared, names_rows_alike
 from probekit.pipeline.exports import write_page_or_rows
@@ -20,7 +21,6 @@ from probekit.pipeline.finished import FinishedRun
 from probekit.pipeline.matching import Pair, match, settings_that_differ
 from probekit.probes.differences import (
     DRAWS_A_COMPARISON,
-    LEVEL,
     Difference,
     adjusted,
     enough_draws,

@@ -129,18 +129,24 @@ class Factor:
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """Coordinates of F fits: parts, with the places (F_part,) of their fits."""
+    """Coordinates of F fits: parts, with the places (F_part,) of their fits.
+
+    A Hessian that fits share may be far above that of one of them. So that a fit is not thought to
+    be at its minimum for that, each has its `own` product beside it.
+    """
 
     parts: tuple[tuple[Tensor, _Part], ...]
+    own: Product
 
     @classmethod
     def at(cls, objectives: Objectives, scores: Tensor, n_steps: int = 0) -> Coordinates:
         """Return the coordinates where the fits have these scores (F, c, n), after some steps."""
-        return cls(tuple(_parts(objectives, scores, n_steps)))
+        own = Product.at(objectives, scores)
+        return cls(tuple(_parts(objectives, scores, n_steps, own)), own)
 
     def keep(self, fits: Tensor) -> Coordinates:
         """Return the coordinates of some of the fits."""
-        return Coordinates(tuple(self._kept(fits)))
+        return Coordinates(tuple(self._kept(fits)), self.own.keep(fits))
 
     def _kept(self, fits: Tensor) -> Iterator[tuple[Tensor, _Part]]:
         for places, part in self.parts:
@@ -156,6 +162,11 @@ class Coordinates:
         """Return a gradient (F, c, q + 1) in these coordinates."""
         return self._each(centred(gradient), lambda part, own: part.of_gradient(own))
 
+    def own_norms(self, gradient: Tensor) -> Tensor:
+        """Return the norms (F,) of gradients (F, c, q + 1) in each fit's own coordinates."""
+        norms: Tensor = self.own.of_gradient(centred(gradient)).flatten(1).norm(dim=1)
+        return norms
+
     def _each(self, tensor: Tensor, turned: Callable[[_Part, Tensor], Tensor]) -> Tensor:
         answer = torch.empty_like(tensor)
         for places, part in self.parts:
@@ -163,7 +174,9 @@ class Coordinates:
         return answer
 
 
-def _parts(objectives: Objectives, scores: Tensor, n_steps: int) -> Iterator[tuple[Tensor, _Part]]:
+def _parts(
+    objectives: Objectives, scores: Tensor, n_steps: int, product: Product
+) -> Iterator[tuple[Tensor, _Part]]:
     rest = []
     for group in torch.unique(objectives.group):
         places = torch.nonzero(objectives.group == group).flatten()
@@ -175,7 +188,7 @@ def _parts(objectives: Objectives, scores: Tensor, n_steps: int) -> Iterator[tup
             yield places, factor
     if rest:
         places = torch.cat(rest)
-        yield places, Product.at(objectives.keep(places), scores[places])
+        yield places, product.keep(places)
 
 
 def hessian_size(n_coordinates: int) -> int:

@@ -36,6 +36,7 @@ class _State:
     point: Tensor  # (F, c, q + 1)
     scores: Tensor  # (F, c, n)
     value: Tensor  # (F,)
+    raw: Tensor  # (F, c, q + 1), the gradient
     gradient: Tensor  # (F, c, q + 1), in the coordinates
     pairs: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
 
@@ -43,7 +44,8 @@ class _State:
         """Return the state of some of the fits."""
         return _State(
             self.number[fits], self.idle[fits], (self.least[0][fits], self.least[1][fits]),
-            self.point[fits], self.scores[fits], self.value[fits], self.gradient[fits],
+            self.point[fits], self.scores[fits], self.value[fits],
+            self.raw[fits], self.gradient[fits],
             [(step[fits], change[fits], inverse[fits]) for step, change, inverse in self.pairs],
         )  # fmt: skip
 
@@ -96,16 +98,24 @@ def descend(
     numbers, start = torch.arange(len(start), device=start.device), centred(start)
     scores = objectives.scores(start)
     coordinates = Coordinates.at(objectives, scores)
-    value, gradient = _evaluated(objectives, coordinates, start, objectives.losses(scores))
+    value, raw = _evaluated(objectives, start, objectives.losses(scores))
     worst = torch.full_like(value, torch.inf)
     state = _State(
-        numbers, torch.zeros_like(numbers), (worst, worst), start, scores, value, gradient
-    )
+        numbers, torch.zeros_like(numbers), (worst, worst), start, scores, value, raw,
+        coordinates.of_gradient(raw),
+    )  # fmt: skip
     for n_iter in range(max_iter + 1):
         converged = state.excess <= tolerance
-        ended = converged | (state.idle == PATIENCE) | (n_iter == max_iter)
+        stopped = (state.idle == PATIENCE) | (n_iter == max_iter)
+        norms = state.gradient.flatten(1).norm(dim=1)
+        if (converged | stopped).any():
+            # What fits share may flatter one of them: it must hold in its own coordinates as well.
+            norms = torch.maximum(norms, coordinates.own_norms(state.raw))
+            converged &= 0.5 * norms**2 / state.value <= tolerance
+        ended = converged | stopped
         for fit in torch.nonzero(ended).flatten().tolist():
-            yield int(state.number[fit]), _solution(state, fit, n_iter, bool(converged[fit]))
+            norm = float(norms[fit])
+            yield int(state.number[fit]), _solution(state, fit, norm, n_iter, bool(converged[fit]))
         if ended.all():
             break
         if ended.any():
@@ -113,28 +123,32 @@ def descend(
             objectives, coordinates = objectives.keep(going), coordinates.keep(going)
             state = state.keep(going)
         if n_iter in REFRESH:
+            del coordinates  # their memory is needed for the new ones
             coordinates = Coordinates.at(objectives, state.scores, n_iter)
-            _, gradient = _evaluated(
-                objectives, coordinates, state.point, objectives.losses(state.scores)
-            )
-            state = replace(state, gradient=gradient, pairs=[])
+            state = replace(
+                state, gradient=coordinates.of_gradient(state.raw), pairs=[],
+                idle=torch.zeros_like(state.idle),
+                least=(state.least[0], torch.full_like(state.value, torch.inf)),
+            )  # fmt: skip
         state = _step(objectives, coordinates, state, recompute=n_iter % RECOMPUTE == 0)
 
 
 def _evaluated(
-    objectives: Objectives, coordinates: Coordinates, point: Tensor, known: tuple[Tensor, Tensor]
+    objectives: Objectives, point: Tensor, known: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return value (F,) and gradient (F, c, q + 1) at a point with these losses and slopes."""
     losses, slopes = known
     value = losses + 0.5 * objectives.penalties(point, point)
-    return value, coordinates.of_gradient(objectives.gradient(slopes, point))
+    return value, objectives.gradient(slopes, point)
 
 
-def _solution(state: _State, fit: int, n_iter: int, converged: bool) -> Solution:
+def _solution(
+    state: _State, fit: int, gradient_norm: float, n_iter: int, converged: bool
+) -> Solution:
     return Solution(
         point=state.point[fit].clone(),
         value=float(state.value[fit]),
-        gradient_norm=float(state.gradient[fit].norm()),
+        gradient_norm=gradient_norm,
         n_iter=n_iter,
         converged=converged,
     )
@@ -150,12 +164,15 @@ def _step(
     if recompute:
         scores = objectives.scores(point)
         known = objectives.losses(scores)
-    value, gradient = _evaluated(objectives, coordinates, point, known)
+    value, raw = _evaluated(objectives, point, known)
+    gradient = coordinates.of_gradient(raw)
     step, change = length[:, None, None] * state.direction, gradient - state.gradient
     product = dot(step, change)
     inverse = torch.where(product > torch.finfo(product.dtype).tiny, 1 / product, 0.0)
     pairs = [*state.pairs, (step, change, inverse)][-MEMORY:]
-    after = replace(state, point=point, scores=scores, value=value, gradient=gradient, pairs=pairs)
+    after = replace(
+        state, point=point, scores=scores, value=value, raw=raw, gradient=gradient, pairs=pairs
+    )
     after.watch()
     return after
 

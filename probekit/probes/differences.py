@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from probekit.amounts import LEVEL
 from probekit.errors import DataError, UnknownNameError, nearest
 from probekit.probes.design import Floats
 from probekit.probes.metrics import Resamples, percentile_interval
 from probekit.probes.permutation import holm
 
-LEVEL = 0.05  # below this p, adjusted, a difference holds
 # The least p-value is then half of the level over the number of comparisons.
 DRAWS_A_COMPARISON = round(4 / LEVEL)
 # Counts of groups in draws that are held at a time.

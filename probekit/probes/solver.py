@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -102,7 +103,7 @@ class Solver:
     vector for two classes, one each for more; the intercept is free. Rows are solved in their own
     precision, float32 or float64, with sums over rows in float64. A share of fewer rows than
     features is solved in its dual form. Memory: the rows once more, if that is below 4 GB, and 1 GB
-    for scores and Hessians.
+    for scores and Hessians. Where in the tolerance a fit ends depends on those solved with it.
 
     Args:
         X: the rows (n_samples, n_features); a memory-mapped array is read in blocks.
@@ -170,7 +171,8 @@ class Solver:
 class _Task:
     """A problem in terms of a design: its own codes count the `classes` of its share from 0.
 
-    Tasks of a group have the same labels and C.
+    Tasks of a group have the same labels, classes and C, and shares of about the same size and
+    spread, so that about the same Hessian.
     """
 
     number: int
@@ -192,7 +194,9 @@ def _tasks(
 ) -> Iterator[_Task]:
     """Yield the tasks of some problems; `counted` are the rows that the design is made of."""
     known: dict[tuple[int, int], tuple[Codes, Codes]] = {}
-    groups: dict[tuple[int, float], int] = {}
+    groups: dict[tuple[object, ...], int] = {}
+    totals = design.weights.sum(dim=1, keepdim=True)
+    looks = torch.cat([totals, design.units], dim=1).log2().round().cpu().numpy() + 0.0  # no -0
     for number in numbers:
         problem = problems[number]
         share = problem.share if len(design.weights) > 1 else 0
@@ -203,8 +207,10 @@ def _tasks(
             # A label that is not in the share counts nothing there, whichever class it is given.
             own = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
             known[labels] = classes, own
-        group = groups.setdefault((id(problem.codes), problem.C), len(groups))
-        yield _Task(number, group, problem.C, share, *known[labels], problem.start)
+        classes, own = known[labels]
+        alike = id(problem.codes), classes.tobytes(), problem.C, looks[share].tobytes()
+        group = groups.setdefault(alike, len(groups))
+        yield _Task(number, group, problem.C, share, classes, own, problem.start)
 
 
 def _solved(design: Design, tasks: Sequence[_Task], effort: Effort) -> Iterator[tuple[int, Fit]]:
@@ -239,6 +245,7 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
     for task in tasks:
         by_size[task.n_scores].append(task)
     for n_scores, alike in by_size.items():
+        alike.sort(key=attrgetter("group"))
         n_coordinates = len(design.variances)
         n_groups = len({task.group for task in alike})
         hessians = hessian_size(n_coordinates) * n_groups / len(alike)

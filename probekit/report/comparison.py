@@ -8,7 +8,7 @@ from typing import Literal
 
 import pandas as pd
 
-from probekit.probes.differences import LEVEL
+from probekit.amounts import LEVEL
 
 COLUMNS = (
     "what", "target", "site_a", "site_b", "position_a", "position_b", "view_a", "view_b",

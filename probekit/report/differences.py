@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.probes.differences import LEVEL
+from probekit.amounts import LEVEL
 from probekit.probes.permutation import holm
 from probekit.report.levels import BASELINES
 from probekit.report.record import reading

@@ -10,7 +10,7 @@ from itertools import count
 
 import plotly.graph_objects as go
 
-from probekit.probes.differences import LEVEL
+from probekit.amounts import LEVEL
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def two_groups(n_classes):
     first, second = torch.tensor([1, 3]), torch.tensor([0, 2])
     exact = Factor.at(objectives.keep(first), scores[first])
     rest = Product.at(objectives.keep(second), scores[second])
-    return Coordinates(((first, exact), (second, rest))), point
+    return Coordinates(((first, exact), (second, rest)), Product.at(objectives, scores)), point
 
 
 def hessian_in(found, objectives, point):
@@ -42,8 +42,8 @@ def hessian_in(found, objectives, point):
 
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_steps_and_gradients_keep_their_inner_product_in_the_coordinates(n_classes):
-    found, point = two_groups(n_classes)
-    step, gradient = (torch.randn(point.shape, dtype=point.dtype) for _ in range(2))
+    found, _ = two_groups(n_classes)
+    step, gradient = (random_point(n_classes, n_fits=4, seed=seed) for seed in (1, 2))
     inside = (step * found.of_gradient(gradient)).sum(dim=(1, 2))
     outside = (found.to_point(step) * gradient).sum(dim=(1, 2))
     torch.testing.assert_close(inside, outside)

@@ -251,6 +251,32 @@ def test_batches_that_fit_the_memory_give_the_same(monkeypatch, n_classes):
         assert one.C == other.C
 
 
+def test_a_row_far_off_in_one_feature_leaves_no_fit_short_of_its_minimum():
+    """Folds with it and without it have other units, and share no Hessian."""
+    X, codes = problem(2, n_samples=600, n_features=20)
+    X[0, 3] += 1e4 * X[:, 3].std()
+    shares = [np.where(np.arange(len(X)) % 5 != fold, 1.0, 0.0) for fold in range(5)]
+    problems = [Problem(codes, C, share) for C in (1.0, 1e3) for share in range(5)]
+    for one, fit in zip(problems, Solver(X, shares).solve(problems), strict=True):
+        assert fit.converged
+        assert excess(fit, X, codes, shares[one.share]) < 1e-7
+
+
+def test_fits_share_a_hessian_if_labels_classes_and_shares_are_alike(monkeypatch):
+    X, codes = problem(3)
+    rows, groups, descend = np.arange(len(X)), [], solver.descend
+
+    def noted(objectives, *others):
+        groups.append(objectives.group.tolist())
+        return descend(objectives, *others)
+
+    monkeypatch.setattr(solver, "descend", noted)
+    shares = [rows % 4 != 0, rows % 4 != 1, rows < 40, codes != 0, codes != 1]
+    problems = [Problem(codes, C, share) for C in (0.1, 1.0) for share in range(5)]
+    Solver(X, [share.astype(float) for share in shares]).solve(problems)
+    assert sorted(groups) == [[0, 0, 1, 1, 2, 3], [4, 5, 6, 7]]
+
+
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_exact_hessians_spare_steps_and_end_at_the_same_place(monkeypatch, n_classes):
     X, codes = problem(n_classes, n_samples=600, n_features=60)
