@@ -5,7 +5,7 @@ of the predicted labels, and that of the features, their correlations. Both have
 cost nothing more, and where all rows are about as uncertain this is all it takes.
 
 Where a fit is sure of most rows the others alone make its Hessian. That is then computed, once for
-all fits that differ in their shares of the rows, and has a Cholesky factor for each score.
+all fits of which it is about the same, and has a Cholesky factor for each score.
 
 Shapes: F fits, c scores a fit, n rows, q coordinates and one more for the intercept.
 """
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from probekit.probes.design import enough_rows
-from probekit.probes.objectives import Objectives
+from probekit.probes.objectives import Objectives, probabilities
 from probekit.products import linear
 
 LEAST_CURVATURE = 1e-4  # of a class that is nearly always certain
@@ -256,7 +256,6 @@ def centred(values: Tensor) -> Tensor:
 
 def _label_covariance(weights: Tensor, scores: Tensor) -> Tensor:
     """Return the mean covariance (F, c, c) of the predicted labels, as indicators."""
-    is_binary = scores.shape[1] == 1
-    probabilities = torch.sigmoid(scores) if is_binary else scores.softmax(dim=1)
-    weighted = probabilities * weights[:, None]
-    return torch.diag_embed(weighted.sum(dim=2)) - weighted @ probabilities.mT
+    likely = probabilities(scores)
+    weighted = likely * weights[:, None]
+    return torch.diag_embed(weighted.sum(dim=2)) - weighted @ likely.mT

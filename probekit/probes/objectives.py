@@ -21,7 +21,7 @@ class Objectives:
 
     `codes` (F, n) are numbers of classes; `weights` (F, n) sum to one in each fit; `units` (F, q)
     turn the coefficients of a fit to those on the rows; `penalty` (F,) is what half the square of
-    each coefficient costs; `group` (F,) is the same for fits that differ in their weights alone.
+    each coefficient costs; `group` (F,) is the same for fits with about the same Hessian.
     """
 
     rows: Rows
@@ -63,9 +63,8 @@ class Objectives:
 
     def curvature(self, scores: Tensor) -> Tensor:
         """Return how fast the slopes (F, c, n) change with their scores."""
-        is_binary = scores.shape[1] == 1
-        probabilities = torch.sigmoid(scores) if is_binary else scores.softmax(dim=1)
-        return (probabilities - probabilities**2).mul_(self.weights[:, None])
+        likely = probabilities(scores)
+        return (likely - likely**2).mul_(self.weights[:, None])
 
     def gradient(self, slopes: Tensor, point: Tensor) -> Tensor:
         """Return the gradient (F, c, q + 1) at a point with these slopes in the scores."""
@@ -77,6 +76,11 @@ class Objectives:
     def penalties(self, first: Tensor, second: Tensor) -> Tensor:
         """Return the penalty's bilinear form (F,) of two points."""
         return self.penalty * dot(first[..., :-1], second[..., :-1])
+
+
+def probabilities(scores: Tensor) -> Tensor:
+    """Return those (F, c, n) that scores stand for: of the second class, or of each."""
+    return torch.sigmoid(scores) if scores.shape[1] == 1 else scores.softmax(dim=1)
 
 
 def dot(first: Tensor, second: Tensor) -> Tensor:
