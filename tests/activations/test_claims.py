@@ -1,5 +1,6 @@
 """Workers that know nothing of each other: each shard is computed once, the dead are succeeded."""
 
+import functools
 import multiprocessing
 import os
 import signal
@@ -18,6 +19,8 @@ from probekit.model.gpt2 import GPT2
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run, shard_file
 from tests.model.reference import TINY
 
+FORK = multiprocessing.get_context("fork")
+
 
 def begin(root, model):
     tokens = make_tokens()
@@ -26,7 +29,7 @@ def begin(root, model):
     )  # fmt: skip
 
 
-def _work(root, seed, pause, answers):
+def _work(root, seed, before, answers):
     """Run in a process of its own; tells each shard when it begins and when it is done."""
     torch.set_num_threads(1)
     work = begin(root, GPT2(TINY, seed=1))
@@ -34,7 +37,7 @@ def _work(root, seed, pause, answers):
 
     def slow(self, shard, sites):
         answers.put(("begins", seed, shard))
-        time.sleep(pause)
+        before()
         compute(self, shard, sites)
 
     Work.compute = slow
@@ -43,11 +46,26 @@ def _work(root, seed, pause, answers):
     work.store.seal()
 
 
-def start(root, seed, pause, answers):
-    context = multiprocessing.get_context("fork")
-    process = context.Process(target=_work, args=(root, seed, pause, answers))
+def start(root, seed, before, answers):
+    """Start a worker that calls `before()` between its claim of a shard and the computing."""
+    process = FORK.Process(target=_work, args=(root, seed, before, answers))
     process.start()
     return process
+
+
+def sleep(seconds):
+    return functools.partial(time.sleep, seconds)
+
+
+def meet(workers):
+    """Return what lets a worker go on with its first shard once all others have one, too."""
+    barrier, waited = FORK.Barrier(workers), []
+
+    def wait():
+        if not waited:
+            waited.append(barrier.wait(100))
+
+    return wait
 
 
 def drain(answers):
@@ -59,12 +77,13 @@ def drain(answers):
 
 @pytest.fixture
 def answers():
-    return multiprocessing.get_context("fork").SimpleQueue()
+    return FORK.SimpleQueue()
 
 
 def test_three_workers_compute_each_shard_once_and_come_to_the_same_bytes(tmp_path, model, answers):
     expected = run(tmp_path / "alone", model).store
-    workers = [start(tmp_path / "many", seed, 0.02, answers) for seed in range(3)]
+    all_have_one = meet(3)
+    workers = [start(tmp_path / "many", seed, all_have_one, answers) for seed in range(3)]
     for worker in workers:
         worker.join(100)
         assert worker.exitcode == 0
@@ -77,13 +96,13 @@ def test_three_workers_compute_each_shard_once_and_come_to_the_same_bytes(tmp_pa
 
 def test_the_shard_of_a_killed_worker_goes_to_another(tmp_path, model, answers):
     expected = run(tmp_path / "alone", model).store
-    killed = start(tmp_path / "many", 0, 1000, answers)
+    killed = start(tmp_path / "many", 0, sleep(1000), answers)
     _, _, shard = answers.get()
     store = begin(tmp_path / "many", model).store
     os.kill(killed.pid, signal.SIGKILL)
     killed.join()
     assert claims_in(store.files) == [f"{shard:05d}.claim"]
-    other = start(tmp_path / "many", 1, 0, answers)
+    other = start(tmp_path / "many", 1, sleep(0), answers)
     other.join(100)
     assert ("done", 1, shard) in drain(answers)
     store.sweep()
@@ -91,7 +110,7 @@ def test_the_shard_of_a_killed_worker_goes_to_another(tmp_path, model, answers):
 
 
 def test_the_shard_of_a_living_worker_is_waited_for(tmp_path, model, answers):
-    slow = start(tmp_path, 0, 1.0, answers)
+    slow = start(tmp_path, 0, sleep(1.0), answers)
     _, _, shard = answers.get()
     quick = begin(tmp_path, model)
     mine = [done.shard for done in share(quick, 1)]
