@@ -11,4 +11,4 @@ def counted(n: int, name: str) -> str:
     >>> counted(1, "shard"), counted(0, "shard"), counted(4320, "row")
     ('1 shard', '0 shards', '4,320 rows')
     """
-    return f"{n:,} {name}{'s' * (n != 1)}"
+    return f"{n:,} {name}{'' if n == 1 else 's'}"

@@ -55,8 +55,9 @@ def capture(
         )  # fmt: skip
     for target, part in captured.items():
         click.echo(
-            f"{target}: {part.store.n_rows} rows, {counted(part.computed, 'shard')} computed, "
-            f"{part.reused} reused, digest {part.root[:16]}, {part.store.folder}"
+            f"{target}: {counted(part.store.n_rows, 'row')}, "
+            f"{counted(part.computed, 'shard')} computed, {part.reused} reused, "
+            f"digest {part.root[:16]}, {part.store.folder}"
         )
 
 
@@ -84,8 +85,9 @@ def _lay_out(experiment: Experiment, cache_root: Place | None, device: str) -> N
 
     for target, store in lay_out(experiment, cache_root=cache_root, device=device).items():
         click.echo(
-            f"{target}: {store.n_rows} rows in {counted(store.spec.sizes.shards, 'shard')}; start "
-            f"as many as you like of:  probekit worker {store.folder}"
+            f"{target}: {counted(store.n_rows, 'row')} in "
+            f"{counted(store.spec.sizes.shards, 'shard')}; start as many as you like of:  "
+            f"probekit worker {store.folder}"
         )
 
 

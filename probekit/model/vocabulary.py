@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from probekit.amounts import counted
 from probekit.errors import CheckpointError, MissingError
 from probekit.model.config import MAX_SIZE
 from probekit.model.sources import VOCABULARY_FILES
@@ -150,15 +151,16 @@ def _build(
     unknown = [token for token in ranked if token not in ids]
     if unknown:
         raise CheckpointError(
-            f"{path} lacks {len(unknown)} tokens that the merges make, first {unknown[0]!r}."
+            f"{path} lacks {counted(len(unknown), 'token')} that the merges make, first "
+            f"{unknown[0]!r}."
         )
     _check_order(path, merges)
     others = [token for token in ids if token not in ranked]
     unmade = [token for token in others if token not in special and not _SPECIAL.fullmatch(token)]
     if unmade:
         raise CheckpointError(
-            f"{path} has {len(unmade)} tokens that no merge makes, first {unmade[0]!r}: the merges "
-            "are not whole, or of another vocabulary."
+            f"{path} has {counted(len(unmade), 'token')} that no merge makes, first "
+            f"{unmade[0]!r}: the merges are not whole, or of another vocabulary."
         )
     if len(set(ids.values())) < len(ids):
         raise CheckpointError(f"{path} gives one id to several tokens.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from probekit.amounts import counted
 from probekit.data.examples import Dataset
 from probekit.data.positions import RowPlan
 from probekit.data.splits import (
@@ -102,7 +103,7 @@ def _drop_repeated(dataset: Dataset, split: Split) -> tuple[Dataset, Split]:
     n_dropped = len(split.test) - len(new.test)
     if not n_dropped:
         return dataset, split
-    note = f"{n_dropped} examples of test that stand in train as well were left out"
+    note = f"left out of test: {counted(n_dropped, 'example')} that train has as well"
     return replace(dataset, notes=(*dataset.notes, note)), new
 
 

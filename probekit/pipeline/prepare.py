@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example
 from probekit.data.positions import IntArray, RowPlan
 from probekit.data.readers import TableColumns, read_dataset
@@ -259,11 +260,11 @@ def _apply_policy(
     too_long = [example for example in dataset.examples if example.text in long]
     if policy == "error":
         raise DataError(
-            f"{len(too_long)} examples are longer than the context of {context} tokens, first "
-            f"{too_long[0].id} with {len(encoded[too_long[0].text].ids)}. Set tokens.too_long to "
-            "`truncate` or `skip` to go on without what does not fit."
+            f"longer than the context of {context} tokens: {counted(len(too_long), 'example')}, "
+            f"first {too_long[0].id} with {len(encoded[too_long[0].text].ids)}. Set "
+            "tokens.too_long to `truncate` or `skip` to go on without what does not fit."
         )
     done = "left out" if policy == "skip" else f"cut after {context} tokens"
-    note = f"{len(too_long)} examples longer than the context were {done}"
+    note = f"{done}: {counted(len(too_long), 'example')} longer than the context"
     keep = [n for n, e in enumerate(dataset.examples) if policy != "skip" or e.text not in long]
     return replace(dataset.select(keep), notes=(*dataset.notes, note))

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from probekit.amounts import counted
 from probekit.data.examples import Dataset
 from probekit.data.positions import IntArray, PositionRule, RowPlan, Unaligned, plan_rows
 from probekit.errors import DataError
@@ -82,13 +83,13 @@ def _plan(
 def _note(dataset: Dataset, first: Unaligned, n_lost: int, experiment: Experiment) -> str:
     sweep = experiment.tokens.sweep
     missing = (
-        f"lack a token at one of the offsets {', '.join(map(str, sweep))} and give no row at any"
+        f"without a token at one of the offsets {', '.join(map(str, sweep))}, so without a row "
+        "at any"
         if sweep
-        else "have no token at the probed position and give no row"
+        else "without a token at the probed position, so without a row"
     )
-    return (
-        f"{n_lost} examples {missing}, first {dataset.examples[first.example].id}: {first.reason}"
-    )
+    first_id = dataset.examples[first.example].id
+    return f"{counted(n_lost, 'example')} {missing}, first {first_id}: {first.reason}"
 
 
 def _only(plan: RowPlan, keep: Sequence[int], n_examples: int) -> RowPlan:

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError, nearest
 from probekit.probes.estimator import positive_grid
 from probekit.probes.kinds.registry import Option, Task, find_kind
@@ -223,8 +224,8 @@ def _check_split(data: ProbeData) -> None:
     both, counts = np.unique(np.concatenate([data.train, data.test]), return_counts=True)
     if counts.max() > 1:
         raise DataError(
-            f"{(counts > 1).sum()} rows stand twice in the split, first row {both[counts > 1][0]}. "
-            "Name each row once, in train or in test."
+            f"{counted((counts > 1).sum(), 'row')} twice in the split, first row "
+            f"{both[counts > 1][0]}. Name each row once, in train or in test."
         )
 
 
@@ -232,8 +233,8 @@ def _check_groups(data: ProbeData) -> None:
     crossing = np.intersect1d(data.groups[data.train], data.groups[data.test])
     if len(crossing):
         raise DataError(
-            f"{len(crossing)} groups have rows in train and in test, first {str(crossing[0])!r}: "
-            "the score would count what was learnt by heart. Split by group."
+            f"{counted(len(crossing), 'group')} with rows in train and in test, first "
+            f"{str(crossing[0])!r}: the score would count what was learnt by heart. Split by group."
         )
     if len(np.unique(data.groups[data.test])) < 2:
         raise DataError(
@@ -291,7 +292,7 @@ def numbers(data: ProbeData) -> NDArray[np.float64]:
     wrong = wrong[~np.isfinite(found[wrong])]
     if len(wrong):
         raise DataError(
-            f"{len(wrong)} labels are no finite numbers, first {str(data.y[wrong[0]])!r} in row "
-            f"{wrong[0]}. Regression reads numbers; classify other labels."
+            f"not finite numbers: {counted(len(wrong), 'label')}, first {str(data.y[wrong[0]])!r} "
+            f"in row {wrong[0]}. Regression reads numbers; classify other labels."
         )
     return found

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
+from probekit.amounts import counted
 from probekit.errors import DataError
 from probekit.probes.company import (
     Sample,
@@ -147,7 +148,8 @@ class SplitProber:
         if lost and self.settings.reads == "classes":
             raise DataError(
                 f"fit_rows is {limit}, which leaves no training row of the label {str(lost[0])!r} "
-                f"({len(lost)} labels in all are lost). Raise `fit_rows`, or take another `seed`."
+                f"({counted(len(lost), 'label')} lost in all). Raise `fit_rows`, or take "
+                "another `seed`."
             )
         return kept
 

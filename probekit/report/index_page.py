@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
 
+from probekit.amounts import counted
 from probekit.errors import ProbekitError
 from probekit.report.answer import answer
 from probekit.report.differences import compare, load_differences
@@ -92,7 +93,7 @@ def _unfinished(folder: Path, place: str, now: float) -> Entry:
     sites = [path for path in folder.glob("sites/**/*.json") if path.stem != "baselines"]
     last = max(_times([folder / STARTED, *sites]), default=now)
     seconds = max(0, round(now - last))
-    told = f"{len(sites)} sites probed; the last file is {seconds:,} s old."
+    told = f"{counted(len(sites), 'site')} probed; the last file is {seconds:,} s old."
     if seconds > QUIET:
         told += " If it was interrupted, the same command goes on from there."
     return Entry(place, "", "quiet" if seconds > QUIET else "running", told)

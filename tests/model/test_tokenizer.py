@@ -133,7 +133,10 @@ def test_a_vocabulary_retrained_in_the_same_folder_is_read_anew(tmp_path, mini):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda lines: lines[:3000], r"tokens that no merge makes, first '.+': the merges are not"),
+        (
+            lambda lines: lines[:3000],
+            r" that no merge makes, first '.+': the merges are not",
+        ),
         (lambda lines: [lines[0], *lines[:0:-1]], "stands before these are made"),
     ],
     ids=["truncated", "reversed"],

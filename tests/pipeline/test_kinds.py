@@ -120,7 +120,7 @@ def test_a_number_is_read_with_its_own_metrics(load, go):
 
 
 def test_words_where_numbers_are_read_are_refused_before_the_capture(load, tmp_path, go):
-    with pytest.raises(DataError, match=r"40 labels are no finite numbers, first 'red'"):
+    with pytest.raises(DataError, match=r"not finite numbers: 40 labels, first 'red'"):
         go(load(texts(), "probe.kinds=[{kind: ridge_regression}]"))
     assert not list(tmp_path.rglob("*.safetensors"))
 

@@ -108,7 +108,7 @@ def test_repeated_rows_leave_test_if_asked_and_are_counted(tmp_path):
     assert [new.dataset.examples[n].text for n in new.split.test] == ["Six.", "Ten."]
     assert new.train.tolist() == kept.train.tolist()
     assert new.test.tolist() == [3, 4]
-    assert any(note.startswith("1 examples of test") for note in new.dataset.notes)
+    assert any(note.startswith("left out of test: 1 example") for note in new.dataset.notes)
 
 
 def words_of(prepared):

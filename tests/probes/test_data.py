@@ -28,8 +28,8 @@ def test_sound_data_are_taken():
         ({"test": np.array([], dtype=int)}, "test is empty"),
         ({"test": np.array([4, 6])}, "test holds row numbers from 4 to 6, but there are 6"),
         ({"train": np.array([-1, 0, 1])}, "train holds row numbers from -1 to 1"),
-        ({"test": np.array([3, 4, 5])}, "1 rows stand twice in the split, first row 3"),
-        ({"groups": np.array(list("aabbbd"))}, "1 groups have rows in train and in test.*'b'"),
+        ({"test": np.array([3, 4, 5])}, "1 row twice in the split, first row 3"),
+        ({"groups": np.array(list("aabbbd"))}, "1 group with rows in train and in test.*'b'"),
         ({"groups": np.array(list("aabbcc"))}, "all test rows are of the group 'c'"),
         ({"y": np.array(list("xxxxxx"))}, "4 training rows have one label only, 'x'"),
     ],
@@ -69,7 +69,7 @@ def test_numbers_are_read_and_words_told_with_their_row():
     assert found.tolist() == [1, 2.5, -1000, 0, 7, 8]
     for wrong in ("seven", "nan", "inf", "1_000"):
         y = np.array(["1", "2", "3", "4", "5", wrong])
-        with pytest.raises(DataError, match=f"1 labels are no finite numbers, first '{wrong}' in"):
+        with pytest.raises(DataError, match=f"not finite numbers: 1 label, first '{wrong}' in"):
             numbers(data(y=y))
 
 

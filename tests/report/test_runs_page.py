@@ -156,7 +156,7 @@ def test_the_index_names_runs_by_their_state(two, tmp_path, table, record):
     (tmp_path / "bad" / "run.json").write_text("{")
     page = index_page(tmp_path)
     assert page.count('class="state finished"') == 2
-    assert "1 sites probed" in page
+    assert "1 site probed" in page
     assert 'class="state running"' in page
     assert 'class="state damaged"' in page
     assert "<b>%{x}" not in page
