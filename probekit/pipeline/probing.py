@@ -110,16 +110,18 @@ def probe_sites(
     spots = [_Spot.of(selection, experiment, run_dir) for selection in (None, *selections)]
     sites = [kept.read(spot.stem, spot.origin) for spot in spots]
     n_kept = sum(site is not None for site in sites[1:])
-    job = _Job(experiment, prober, stores, kept, run_dir / "probes", Here(watcher), len(selections))
+    progress = _Progress(Here(watcher), n_kept, len(selections))
+    job = _Job(experiment, prober, stores, kept, run_dir / "probes", progress)
     if sites[0] is None:  # takes another time than a site
-        sites[0] = job((n_kept, spots[0]))
+        sites[0] = job(spots[0])
     missing = [number for number, site in enumerate(sites) if site is None]
-    items = [(n_kept + done, spots[number]) for done, number in enumerate(missing)]
+    items = [spots[number] for number in missing]
     # Not a matter of how many are left or run at once: threads may change the last bits.
     n_threads = max(1, cpu_count() // len(selections))
     for done, site in enumerate(side_by_side(job, items, workers, n_threads)):
         sites[missing[done]] = site
-        watcher.progress("probe", n_kept + done + 1, len(selections))
+        progress.done = n_kept + done + 1
+        progress.tell()
     watcher.progress("probe", len(selections), len(selections))
     return [
         SiteRows(_table_rows(experiment, spot.selection, site.measurements), site.said)
@@ -154,38 +156,44 @@ class _Job:
     stores: Mapping[str, FeatureReader]
     kept: KeptSites
     probes: Path
-    watcher: Watcher
-    n_sites: int
+    progress: _Progress
 
-    def __call__(self, item: tuple[int, _Spot]) -> Site:
-        """Return what is found at a site, before which others are done, as a later run sees it."""
-        done, spot = item
+    def __call__(self, spot: _Spot) -> Site:
+        """Return what is found at a site, as a later run sees it."""
         if spot.selection is None:
             site = _baselines(self.prober)
         else:
-            inner = _Inner(self.watcher, done, self.n_sites)
             folder = self.probes / spot.stem.relative_to("sites")
             site = _measure(
-                self.experiment, self.prober, self.stores, spot.selection, inner, folder
+                self.experiment, self.prober, self.stores, spot.selection, self.progress, folder
             )
         self.kept.write(spot.stem, spot.origin, site)
         return self.kept.read(spot.stem, spot.origin) or site
 
 
-@dataclass(frozen=True)
-class _Inner:
-    """Tells a watcher of the fits within one of several sites."""
+@dataclass
+class _Progress:
+    """Tells a watcher how many sites are done, and of the fits in the one under way here.
+
+    Sites are begun in any order, so that one may end before those that are counted first: what was
+    told is never taken back.
+    """
 
     watcher: Watcher
-    sites_done: int
+    done: int
     n_sites: int
+    told: float = 0.0
+
+    def tell(self, inner: float = 0.0) -> None:
+        """Tell how many sites are done, and what part of one more."""
+        self.told = max(self.told, round(self.done + inner, 2))
+        self.watcher.progress("probe", self.told, self.n_sites)
 
     def part(self, number: int, n_parts: int) -> Callable[[int, int], None]:
         """Return what hears of the fits of one target of the site."""
 
         def on_fit(done: int, total: int) -> None:
-            inner = (number + done / total) / n_parts
-            self.watcher.progress("probe", round(self.sites_done + inner, 2), self.n_sites)
+            self.tell((number + done / total) / n_parts)
 
         return on_fit
 
@@ -203,7 +211,7 @@ def _measure(
     prober: Prober,
     stores: Mapping[str, FeatureReader],
     selection: Probed,
-    inner: _Inner,
+    progress: _Progress,
     folder: Path,
 ) -> Site:
     """Return what is found at a site; fitted probes of the trained model are saved in `folder`."""
@@ -211,7 +219,7 @@ def _measure(
     for number, (target, store) in enumerate(stores.items()):
         is_random = target == "random_weights"
         results = prober.site(
-            store.features(selection), random=is_random, on_fit=inner.part(number, len(stores))
+            store.features(selection), random=is_random, on_fit=progress.part(number, len(stores))
         )
         for result in results:
             site.measurements.extend(result.measurements)

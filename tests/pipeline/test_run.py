@@ -112,7 +112,10 @@ def test_sites_probed_in_other_processes_have_the_same_numbers(experiment, go, m
     monkeypatch.setattr(workers, "cpu_count", lambda: 2)
     found = []
     for n_workers in (1, 2):
-        folder = go(experiment(), workers=n_workers).folder
+        watcher = Counting()
+        folder = go(experiment(), workers=n_workers, watcher=watcher).folder
+        done = [step[1] for step in watcher.steps if step[0] == "probe"]
+        assert done == sorted(done)  # though sites are begun in any order
         paths = [folder / "results.csv", *folder.rglob("sites/*"), *folder.rglob("probes/*.json")]
         found.append({str(path): path.read_bytes() for path in paths})
         shutil.rmtree(folder)
