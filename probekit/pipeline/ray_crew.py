@@ -13,6 +13,7 @@ from typing import Any
 
 from probekit.activations.files import Place
 from probekit.activations.work import Lacking, OnRows, Work
+from probekit.amounts import counted
 from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.pipeline.crews import end_with, put_job
 from probekit.pipeline.jobs import Job
@@ -147,7 +148,8 @@ class _Crew:
         found, _ = self._ray.wait(list(self._busy), timeout=_SECONDS_TO_PLACE)
         if not found and all(shard is None for _, shard in self._busy.values()):
             self._watcher.tell(
-                f"{len(self._busy)} actors wait for a place in the cluster, or load their model"
+                "waiting for a place in the cluster, or loading the model: "
+                f"{counted(len(self._busy), 'actor')}"
             )
         return list(found)
 
