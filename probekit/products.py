@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,6 +13,10 @@ from torch.autograd import forward_ad
 # oneDNN's product, which torch.compile also takes. torch's own goes to MKL, which on processors
 # other than Intel's uses half of their vector width: it took 2.3 times as long on an AMD EPYC.
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+# OpenMP's threads do not come along into a forked process, as of multiprocessing.Pool: a product
+# there would wait for them for ever.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 _QUERIES_AT_ONCE = 4  # 16 bytes of float32
 
 

@@ -8,6 +8,7 @@ wherever it runs, as the last bits of a number may depend on that.
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -91,7 +92,8 @@ def _shared_out(
             if not left:
                 return
             number = left.popleft()
-            future = handed_out[number] = executor.submit(travelling, items[number])
+            with _deaf_to_ctrl_c():
+                future = handed_out[number] = executor.submit(travelling, items[number])
         future.add_done_callback(hand_out)
 
     def taken() -> int | None:
@@ -132,6 +134,19 @@ def _processes(number: int) -> ProcessPoolExecutor:
     loky's own reusable ones are joblib's too: its Parallel fails where it finds those of others.
     """
     return ProcessPoolExecutor(number, timeout=IDLE)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Let processes that are started meanwhile not hear Ctrl-C: this one answers it for all."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Result:

@@ -5,7 +5,7 @@ import subprocess
 import time
 
 
-def interrupt(command, is_time, **how):
+def interrupt(command, is_time, by=signal.SIGINT, **how):
     """The exit code and the errors of a command that got Ctrl-C as soon as `is_time()`.
 
     In a background job of a shell Ctrl-C is ignored, which a command inherits from the tests: it
@@ -19,6 +19,6 @@ def interrupt(command, is_time, **how):
     deadline = time.monotonic() + 300
     while not is_time() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(by)
     _, errors = process.communicate(timeout=120)
     return process.returncode, errors

@@ -1,5 +1,9 @@
 """Products: exact within rounding, with a gradient where one is asked."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -30,6 +34,25 @@ def test_views_are_read_as_what_they_show():
 
 def test_onednn_is_found_where_torch_has_it():
     assert (products._ONEDNN is not None) == torch.backends.mkldnn.is_available()
+
+
+_FORKED = """
+import os, torch
+from probekit.products import linear
+x = torch.ones(500, 500)
+torch.set_num_threads(2)
+linear(x, x)
+child = os.fork()
+if not child:
+    linear(x, x)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_does_not_wait_for_threads_that_it_has_not():
+    subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("trained", ["input", "weight", "bias"])

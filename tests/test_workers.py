@@ -103,6 +103,19 @@ def test_processes_serve_again_and_new_ones_come_after_idle_or_failed_ones(eager
     workers._processes.cache_clear()
 
 
+def hears_ctrl_c(_):
+    time.sleep(0.05)
+    return os.getpid(), signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals have no masks here")
+def test_ctrl_c_is_answered_by_this_process_alone(eager):
+    """A terminal sends it to all: another one would print where it was, among our last words."""
+    hearing = dict(side_by_side(hears_ctrl_c, range(200)))
+    assert hearing.pop(os.getpid())
+    assert set(hearing.values()) == {False}
+
+
 def test_nothing_to_do_and_no_workers():
     assert list(side_by_side(fails, [])) == []
     with pytest.raises(ConfigError, match="workers is 0"):

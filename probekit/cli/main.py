@@ -1,13 +1,15 @@
 """The command line: each command parses, calls one function and prints.
 
 Results go to stdout, progress and logs to stderr. Exit codes: 0 done, 1 a run failed, 2 usage or
-configuration, 3 model or data missing, 130 interrupted. Nothing heavy is imported up here.
+configuration, 3 model or data missing, 130 interrupted, 143 terminated. Nothing heavy is imported
+up here.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     _prepare_streams()
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
@@ -49,10 +52,10 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
         again = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         click.echo(f"\nInterrupted. What was finished is kept; go on with:\n  {again}", err=True)
-        sys.exit(130)
+        sys.exit(143 if isinstance(error.__cause__ or error, _Terminated) else 130)
     except ProbekitError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_code)
@@ -61,6 +64,14 @@ def main() -> None:
         # What is left in the buffer of a full disk has no place to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+class _Terminated(KeyboardInterrupt):
+    """A cluster or a container wants the machine back: the same end as after Ctrl-C."""
+
+
+def _terminated(*_: object) -> None:
+    raise _Terminated
 
 
 def _prepare_streams() -> None:

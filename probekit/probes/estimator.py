@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from probekit.errors import DataError
 from probekit.probes.fits import fit_columns
 from probekit.probes.folds import fittable_insides, group_folds
-from probekit.probes.inputs import at_least, positive, refuse_mixed_types, units_of
+from probekit.probes.inputs import at_least, positive, refuse_mixed_types, units_of, warn_if_flat
 from probekit.probes.solver import Codes, Effort, Fit, Problem, Solver, with_reference
 
 # A solution is as exact as the rows are. The excess over the minimum is a square: that of float64
@@ -123,6 +123,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
                 for codes in columns
             ]
         self._keep(fits)
+        warn_if_flat(self.coef_)
         return self
 
     def _columns(self, y: NDArray[Any]) -> list[Codes]:
@@ -135,7 +136,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
         if len(self.classes_) < 2:
             raise DataError(
-                f"a classifier needs two classes, but y holds one class, {self.classes_[0]}."
+                f"a classifier needs two classes, but y holds one class, {self.classes_[0]}. Add "
+                "rows of another label."
             )
         return [codes]
 

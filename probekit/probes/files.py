@@ -116,6 +116,8 @@ def _read_record(path: Path) -> _Record:
     content = _read_bytes(path)
     try:
         record = json.loads(content, parse_constant=_refuse_constant)
+        if not isinstance(record, dict):
+            raise TypeError("it has no names")
         own, version = record.pop("digest"), record["format"]
         found = digest_json(record)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

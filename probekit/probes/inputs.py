@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from numbers import Integral, Number
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pandas import isna
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, validate_data
+from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
 from probekit.errors import ConfigError, DataError
 from probekit.probes.design import Floats
@@ -74,20 +76,44 @@ def _type_name(value: Any) -> str:
     return next((n for n, kind in known.items() if isinstance(value, kind)), type(value).__name__)
 
 
+def warn_if_flat(weights: Floats) -> None:
+    """Warn where no feature has a weight (n_out, n_features), so that all rows get one answer.
+
+    >>> with warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
+    ...     warn_if_flat(np.zeros((1, 3)))
+    >>> len(told)
+    1
+    """
+    if not np.any(weights):
+        warnings.warn(
+            "All weights are 0, and all rows get the same answer: no feature says anything of the "
+            "labels, or varies by more than the rounding of its mean. If the features are far "
+            "from 0, subtract their mean in float64.",
+            stacklevel=3,
+        )
+
+
 def units_of(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
     """Return the groups (n_samples,) as an array; without groups each row is its own.
 
     Raises:
-        DataError: The groups are of several types, as where a row has none.
+        DataError: The groups are of several types, a row has none, or several.
         ValueError: There are more or fewer groups than rows.
 
     >>> units_of(np.zeros((3, 1)), None).tolist()
     [0, 1, 2]
     """
-    if groups is not None:
-        refuse_mixed_types(groups, "groups")
-    units = np.arange(len(X)) if groups is None else np.asarray(groups)
+    if groups is None:
+        return np.arange(len(X))
+    refuse_mixed_types(groups, "groups")
+    units = np.asarray(groups)
     check_consistent_length(X, units)
+    if units.ndim > 1:
+        raise DataError(f"the groups have shape {units.shape}. Give each row one group.")
+    lacking = np.flatnonzero(isna(units))
+    if len(lacking):
+        raise DataError(f"row {lacking[0]} has no group. Give each row one, or drop it.")
     return units
 
 
@@ -101,7 +127,10 @@ def positive(name: str, values: float | Sequence[float]) -> Floats:
     [1.0, 10.0]
     """
     try:
-        grid = np.sort(np.atleast_1d(np.asarray(values, dtype=np.float64)))
+        given = column_or_1d(np.atleast_1d(values))
+        if given.dtype.kind not in "iuf":
+            raise TypeError
+        grid = np.sort(given.astype(np.float64))
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"{name} is {values!r}. Give one number or more, such as 0.01."
@@ -130,5 +159,5 @@ def at_least(estimator: Any, **least: int) -> None:
     """
     for name, bound in least.items():
         value = getattr(estimator, name)
-        if not isinstance(value, Integral) or value < bound:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < bound:
             raise ConfigError(f"{name} is {value!r}, but must be a whole number, {bound} or more.")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -167,13 +168,16 @@ def written(folder):
     return sorted(p for p in files if p.name != ".started" and p.parts[0] not in ("cache", "hub"))
 
 
-def test_ctrl_c_keeps_what_is_done_and_prints_how_to_go_on(folder, environment):
+@pytest.mark.parametrize(("by", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_who_interrupts_keeps_what_is_done_and_reads_how_to_go_on(
+    folder, environment, by, expected
+):
     code, errors = interrupt(
         [PROBEKIT, "run", "planted.yaml", "--set", "probe.bootstrap=100000"],
         lambda: list(folder.glob("cache/*/manifest.json")),
-        cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
+        by, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert code == 130, errors
+    assert code == expected, errors
     assert "probekit run planted.yaml --set probe.bootstrap=100000" in errors
     assert "Traceback" not in errors
     assert list(folder.glob("cache/*/*/00000.json"))

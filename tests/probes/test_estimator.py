@@ -168,6 +168,7 @@ def test_a_class_that_counts_nothing_is_refused(weight):
         LinearProbe(C=1.0, class_weight={"pos": weight, "neg": 1}).fit(X, y)
 
 
+@pytest.mark.filterwarnings("ignore:All weights are 0")
 @pytest.mark.parametrize("how", [{"C": 1e-46}, {"C": 1.0, "weight": 1e-44}])
 def test_a_penalty_beyond_float32_leaves_the_shares_of_the_classes(how):
     X, y, _ = planted(60)

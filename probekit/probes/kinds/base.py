@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.probes.design import Floats
-from probekit.probes.inputs import at_least, labelled_rows, positive, units_of
+from probekit.probes.inputs import at_least, labelled_rows, positive, units_of, warn_if_flat
 from probekit.probes.kinds.choice import choose, inner_folds
 from probekit.probes.kinds.layers import Layer, Solution, apply_layers
 from probekit.probes.kinds.scaling import measured
@@ -72,6 +72,7 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
             self.coef_, self.intercept_ = solution.layers[0]
         self.n_iter_ = solution.n_iter
         self.converged_ = solution.converged
+        warn_if_flat(self.layers_[0].weight)
         return self
 
     @abstractmethod

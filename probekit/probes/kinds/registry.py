@@ -89,7 +89,8 @@ class Kind:
 
         Raises:
             UnknownNameError: It has no such option.
-            ConfigError: One that counts something is below 1, or no whole number.
+            ConfigError: One that counts something is below 1, or no whole number; or one that is
+                true or false is neither.
 
         >>> KINDS["mlp"].complete({})
         {'hidden': 64}
@@ -98,10 +99,11 @@ class Kind:
             if name not in self.options:
                 offered = nearest(name, self.options) if self.options else "It has none."
                 raise UnknownNameError(f"{self.name} has no option {name!r}. {offered}")
-        at_least(
-            SimpleNamespace(**options),
-            **{name: 1 for name in options if not isinstance(self.options[name], bool)},
-        )
+        switches = {name for name in options if isinstance(self.options[name], bool)}
+        for name in switches:
+            if not isinstance(options[name], bool):
+                raise ConfigError(f"{name} is {options[name]!r}, but must be true or false.")
+        at_least(SimpleNamespace(**options), **dict.fromkeys(options.keys() - switches, 1))
         return {**self.options, **options}
 
     def text(self, options: Mapping[str, Option] | None = None) -> str:

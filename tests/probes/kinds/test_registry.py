@@ -24,7 +24,10 @@ def test_names_and_tasks_are_told_alike_everywhere():
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=str)
 def test_what_is_chosen_reaches_the_estimator(kind):
-    other = {name: value + 3 for name, value in kind.options.items()}
+    other = {
+        name: not value if isinstance(value, bool) else value + 3
+        for name, value in kind.options.items()
+    }
     values = kind.build(seed=7, max_iter=11, folds=3, **other).get_params()
     expected = {"random_state": 7, "max_iter": 11, "folds": 3, **other}
     if kind.grid:
@@ -57,6 +60,20 @@ def test_unknown_names_offer_the_nearest():
         KINDS["mlp"].build(hiden=3)
     with pytest.raises(UnknownNameError, match=r"svm has no option 'k'\. It has none"):
         KINDS["svm"].text({"k": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mass_mean", {"covariance": "no"}, "covariance is 'no', but must be true or false"),
+        ("mass_mean", {"covariance": 1}, "covariance is 1, but must be true or false"),
+        ("k_sparse", {"k": True}, "k is True, but must be a whole number"),
+        ("k_sparse", {"k": 0}, "k is 0, but must be a whole number, 1 or more"),
+    ],
+)
+def test_options_are_what_they_say(name, options, message):
+    with pytest.raises(ConfigError, match=message):
+        KINDS[name].build(**options)
 
 
 @pytest.mark.parametrize(
