@@ -32,6 +32,10 @@ class DataError(ProbekitError, ValueError):
     exit_code = 2
 
 
+class TooFewGroupsError(DataError):
+    """The rows have fewer groups than folds are wanted."""
+
+
 class MissingError(ProbekitError, FileNotFoundError):
     """A model, vocabulary or data file is not where it should be."""
 

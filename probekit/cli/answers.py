@@ -18,15 +18,19 @@ from probekit.report.texts import Per, TextReading, tidy_rows
 # In the order of the columns; the free text stands last.
 _COLUMNS = ("number", "position", "label", "score", "token", "text")
 
+_WITH_SHADES = ("256", "truecolor")  # of 16 colours two pale ones are the same
+
 
 def show_answers(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> None:
     """Print a label and a score for each text or token.
 
     A terminal with colours shows the tokens themselves in the colour of their score. A pipe, a file
-    or a terminal without colours gets columns parted by tabs, under a line of their names.
+    or a terminal with less than 256 colours gets columns parted by tabs, under a line of their
+    names.
     """
     console = Console(highlight=False)
-    if not console.is_terminal or console.color_system is None or console.no_color:
+    has_shades = console.color_system in _WITH_SHADES and not console.no_color
+    if not (console.is_terminal and has_shades):
         _print_columns(readings, probe, per)
         return
     palette = Palette.of(readings, probe.classes)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from probekit.amounts import LEVEL, counted
 from probekit.probes.data import BASELINES, Baseline, ProbeSettings, ProbeSpec, Reads
 from probekit.probes.kinds.registry import KINDS
 from probekit.probes.kinds.registry import Kind as KindOfProbe
@@ -141,6 +142,14 @@ class Probe(Section):
     def _a_curve_has_two_points(self) -> Probe:
         if self.learning_steps == 1:
             raise broken("a learning curve has 2 steps or more; 0 is for none", "learning_steps")
+        return self
+
+    @model_validator(mode="after")
+    def _p_values_can_tell(self) -> Probe:
+        least = 1 / (self.permutations + 1)
+        if LEVEL < least < 1:
+            problem = f"with {counted(self.permutations, 'permutation')} no p is below {least:.2g}"
+            raise broken(f"{problem}; 19 is the least that can tell, 0 is for none", "permutations")
         return self
 
     def settings(self, device: str = "cpu") -> ProbeSettings:

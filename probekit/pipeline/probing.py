@@ -9,7 +9,7 @@ from typing import Any
 
 from joblib import cpu_count
 
-from probekit.errors import ConfigError, ProbekitError
+from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.schema import Experiment
 from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
 from probekit.pipeline.answers import Speaker
@@ -72,7 +72,10 @@ def _make_prober(
         settings = experiment.probe.settings(device)
     try:
         return Prober(data, settings)
-    except ConfigError:  # what is wrong with the data is placed by its rows
+    except TooFewGroupsError:
+        with experiment.at("probe", "folds"):
+            raise
+    except ConfigError:  # what else is wrong with the data is placed by its rows
         with experiment.at("probe", "control_draws"):
             raise
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.activations.capture import Captured
+from probekit.amounts import LEVEL
 from probekit.data.checks import Finding, by_level, check_dataset
 from probekit.data.examples import Dataset
 from probekit.data.positions import IntArray
@@ -25,7 +26,6 @@ MOST_LABELS = 20  # numbers beyond which their ranges are counted
 N_RANGES = 5
 ROOT = "-1"  # the head of a root, as the reader of treebanks says it
 MOST_LOST = 0.05  # above this share of examples without a row, the rest is another data set
-LEAST_P = 0.05  # a p-value that cannot come below says nothing
 LEAST_SEEN = 0.5  # below this share of known words or groups a control says little
 CONTROL_TYPES = {
     "word": "words of the test rows (at the probed position, or the last before it)",
@@ -86,7 +86,7 @@ def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ..
     if len(prepared.splits) > 1:  # the groups of all splits are scored together
         found = [finding for finding in found if finding.code != "few-groups"]
     n_groups = probers[0].resamples_of(probers[0].settings.kinds[0].text).n_groups
-    if 2.0**-n_groups > LEAST_P:
+    if 2.0**-n_groups > LEVEL:
         told = (
             f"{n_groups} test groups can be exchanged in {2**n_groups} ways: no p-value will be "
             f"below {2.0**-n_groups:.2g}, whatever the probe finds."

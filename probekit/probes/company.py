@@ -53,10 +53,12 @@ def draw_controls(
     wanted = settings.control_draws
     n_types = len(np.unique(types[fitted]))
     if wanted and n_types == 1:
+        n_groups = len(np.unique(data.groups[fitted]))
+        could = settings.control_by == "word" and 1 < n_groups < len(fitted)
         raise ConfigError(
             f"control_draws is {wanted}, but all training rows have the {settings.control_by} type "
             f"{str(types[fitted][0])!r}: one random label for all of them controls nothing. Set "
-            "`control_draws` to 0."
+            f"{'`control_by` to group or ' if could else ''}`control_draws` to 0."
         )
     if wanted and settings.control_by == "group" and n_types == len(fitted):
         raise ConfigError(

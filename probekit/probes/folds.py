@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import DataError
+from probekit.errors import DataError, TooFewGroupsError
 
 
 def group_folds(
@@ -16,7 +16,7 @@ def group_folds(
     Groups are shuffled, then dealt largest first, each to the fold that has least of its labels.
 
     Raises:
-        DataError: There are fewer groups than folds.
+        TooFewGroupsError: There are fewer groups than folds.
 
     >>> group_folds(np.array(list("abab")), np.array(list("wwxx")), folds=2, seed=0).tolist()
     [0, 0, 1, 1]
@@ -24,7 +24,7 @@ def group_folds(
     names, group_of_row = np.unique(groups, return_inverse=True)
     if len(names) < folds:
         fewer = f"Set `folds` to {len(names)} or less, or use" if len(names) > 1 else "Use"
-        raise DataError(
+        raise TooFewGroupsError(
             f"{folds} folds need at least {folds} groups of rows, but there are {len(names)}. "
             f"{fewer} finer groups or more rows."
         )

@@ -160,12 +160,15 @@ def _range(name: str, values: pd.Series[float]) -> str:
 def _next(table: pd.DataFrame) -> str:
     """Return the site that came second, by its depth and the series it belongs to, if any did."""
     ranked = ranked_rows(table)
-    second = ranked.assign(series=series_names(ranked)).iloc[1:2]
-    return "".join(
-        f" (next: {' '.join(filter(None, [_depth(row, table), row['series']]))}, "
-        f"{format_number(row['value'])})"
-        for _, row in second.iterrows()
-    )
+    if len(ranked) < 2:
+        return ""
+    second = ranked.assign(series=series_names(ranked)).iloc[1]
+    place = " ".join(filter(None, [_depth(second, table), second["series"]]))
+    n_equal = (ranked["value"] == ranked["value"].iloc[0]).sum() - 1
+    if n_equal:
+        more = f" and {n_equal - 1} more have" if n_equal > 1 else " has"
+        return f" ({place}{more} the same; of equals the first is taken)"
+    return f" (next: {place}, {format_number(second['value'])})"
 
 
 def _place(row: pd.Series, table: pd.DataFrame) -> str:

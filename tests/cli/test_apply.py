@@ -128,6 +128,18 @@ def test_a_terminal_with_colours_shows_the_tokens_themselves(keep, tmp_path, cla
         assert f" {name} " in done.stdout
 
 
+def test_a_terminal_of_few_colours_shows_columns(keep, tmp_path):
+    keep(classes=("no", "yes"))
+    environment = {**os.environ, "FORCE_COLOR": "1", "COLORTERM": "", "TERM": "xterm"}
+    environment.pop("NO_COLOR", None)
+    done = subprocess.run(
+        [PROBEKIT, "apply", "probe", "--text", "The keys"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "\x1b" not in done.stdout
+    assert done.stdout.startswith("number\t")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

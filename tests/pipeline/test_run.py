@@ -306,7 +306,7 @@ def test_without_the_random_model_it_is_left_out(experiment, go):
             DataError,
             r"^--set tokens\.position: .*no token 40 \(there are: 0 to \d+, or -\d+ to -1 from",
         ),
-        ("probe.folds=40", DataError, "folds"),
+        ("probe.folds=40", DataError, r"^--set probe\.folds: 40 folds need"),
         ("tokens.position={at: first}", ConfigError, r"line 7: control_draws is 1, but all train"),
         ("split.folds=90", DataError, r"^--set split\.folds: 90 folds need .* are \d+\. Set `f"),
         ("data.columns.label=group", DataError, "group"),

@@ -285,7 +285,7 @@ def test_folds_that_hold_out_a_whole_class_are_refused_before_any_fit():
 
 def test_a_control_over_a_single_word_is_refused():
     data = make_data(types=np.full(450, "."))
-    with pytest.raises(ConfigError, match="Set `control_draws` to 0"):
+    with pytest.raises(ConfigError, match="Set `control_by` to group or `control_draws` to 0"):
         Prober(data, SETTINGS)
     assert site(Prober(data, replace(SETTINGS, control_draws=0)), signal(data, 5))
 

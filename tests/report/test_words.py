@@ -43,15 +43,29 @@ def test_the_answer_names_the_ends_by_their_names(table):
     assert answer(table).startswith("Chosen: the final norm (ln_final.hook_normalized)")
 
 
-def test_the_answer_names_the_head_and_the_one_that_came_second(table):
+def with_heads(table, values):
+    """A table of one block, whose head N has the score at place N."""
     one_site = table[table["site"] == "blocks.1.hook_resid_post"]
     heads = [
-        one_site.assign(head=head, site="blocks.1.attn.hook_z", value=0.9 - head / 10)
-        for head in (2.0, 0.0, 1.0)
+        one_site.assign(head=float(head), site="blocks.1.attn.hook_z", value=value)
+        for head, value in enumerate(values)
     ]
-    said = answer(pd.concat([*heads, table[table["site"] == ""]], ignore_index=True))
+    return pd.concat([*heads, table[table["site"] == ""]], ignore_index=True)
+
+
+def test_the_answer_names_the_head_and_the_one_that_came_second(table):
+    said = answer(with_heads(table, [0.9, 0.8, 0.7]))
     assert said.startswith("Chosen: block 1 (blocks.1.attn.hook_z[head=0])")
     assert "0.900 (next: block 1 attn.z head 1, 0.800)" in said
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [([0.7, 0.9, 0.9], "head 2 has"), ([0.9, 0.9, 0.7, 0.9], "head 1 and 1 more have")],
+)
+def test_the_answer_tells_of_a_tie(table, values, told):
+    said = answer(with_heads(table, values))
+    assert f"0.900 (block 1 attn.z {told} the same; of equals the first is taken)" in said
 
 
 def test_the_only_site_has_none_next_to_it(table):
