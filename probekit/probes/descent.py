@@ -76,6 +76,21 @@ class _State:
         self.least = torch.minimum(now[0], self.least[0]), torch.minimum(now[1], self.least[1])
 
 
+@dataclass(frozen=True)
+class Effort:
+    """When a fit ends, by how far its objective is above the minimum, as a share of its value.
+
+    Attributes:
+        tolerance: A fit that ends above it has not converged.
+        max_iter: Most steps.
+        aim: Where it ends if rounding lets it get there. Weights are off by about the root of it.
+    """
+
+    tolerance: float = 1e-8
+    max_iter: int = 2000
+    aim: float = 1e-10
+
+
 @dataclass(frozen=True, eq=False)
 class Solution:
     """Where one fit ended, `point` (c, q + 1), and how it came there."""
@@ -88,13 +103,13 @@ class Solution:
 
 
 def descend(
-    objectives: Objectives, start: Tensor, tolerance: float, max_iter: int
+    objectives: Objectives, start: Tensor, effort: Effort
 ) -> Iterator[tuple[int, Solution]]:
     """Yield the number of each fit that ends, and where, setting out from `start` (F, c, q + 1).
 
-    A fit ends when its objective is about `tolerance` of its value above the minimum, after
-    `max_iter` steps, or where rounding lets it go no lower.
+    A fit ends where it aims at, where rounding lets it go no lower, or after the most steps.
     """
+    aim, max_iter = min(effort.aim, effort.tolerance), effort.max_iter
     numbers, start = torch.arange(len(start), device=start.device), centred(start)
     scores = objectives.scores(start)
     coordinates = Coordinates.at(objectives, scores)
@@ -105,14 +120,13 @@ def descend(
         coordinates.of_gradient(raw),
     )  # fmt: skip
     for n_iter in range(max_iter + 1):
-        converged = state.excess <= tolerance
+        excess, norms = state.excess, state.gradient.flatten(1).norm(dim=1)
         stopped = (state.idle == PATIENCE) | (n_iter == max_iter)
-        norms = state.gradient.flatten(1).norm(dim=1)
-        if (converged | stopped).any():
+        if ((excess <= aim) | stopped).any():
             # What fits share may flatter one of them: it must hold in its own coordinates as well.
             norms = torch.maximum(norms, coordinates.own_norms(state.raw))
-            converged &= 0.5 * norms**2 / state.value <= tolerance
-        ended = converged | stopped
+            excess = torch.maximum(excess, 0.5 * norms**2 / state.value)
+        ended, converged = (excess <= aim) | stopped, excess <= effort.tolerance
         for fit in torch.nonzero(ended).flatten().tolist():
             norm = float(norms[fit])
             yield int(state.number[fit]), _solution(state, fit, norm, n_iter, bool(converged[fit]))

@@ -14,10 +14,11 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from probekit.errors import DataError
+from probekit.probes.descent import Effort
 from probekit.probes.fits import fit_columns
 from probekit.probes.folds import fittable_insides, group_folds
 from probekit.probes.inputs import at_least, positive, refuse_mixed_types, units_of, warn_if_flat
-from probekit.probes.solver import Codes, Effort, Fit, Problem, Solver, with_reference
+from probekit.probes.solver import Codes, Fit, Problem, Solver, with_reference
 
 # A solution is as exact as the rows are. The excess over the minimum is a square: that of float64
 # is out of sight in the objective itself, but not in its gradient.

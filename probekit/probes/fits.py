@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.probes.descent import Effort
 from probekit.probes.design import BLOCK_ROWS, Features
-from probekit.probes.solver import FULL_EFFORT, Codes, Effort, Fit, OnFit, Problem, Solver
+from probekit.probes.solver import FULL_EFFORT, Codes, Fit, OnFit, Problem, Solver
 
 # Choosing C compares accuracies, so its fits may stop earlier than the one that is reported.
 SEARCH_TOLERANCE = 1e-5
@@ -80,7 +81,8 @@ def fit_columns(
     problems = [
         Problem(codes, C, fold) for codes in columns for C in grid for fold in range(n_folds)
     ]
-    quick = replace(effort, tolerance=max(effort.tolerance, SEARCH_TOLERANCE))
+    enough = max(effort.tolerance, SEARCH_TOLERANCE)
+    quick = replace(effort, tolerance=enough, aim=enough)
     searched = solver.solve(problems, quick, on_fit=lambda done, _: tell(done))
     paths = np.array(searched, dtype=object).reshape(len(columns), len(grid), n_folds)
     held_out = _held_out(X, paths, fold_of_row)

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.data import ProbeSettings, ProbeSpec
+from probekit.probes.descent import Effort
 from probekit.probes.design import Features, Floats
 from probekit.probes.fits import fit_columns
 from probekit.probes.kinds.base import LayeredProbe, Training, TunedProbe
 from probekit.probes.kinds.layers import Layer, Solution, apply_layers
 from probekit.probes.kinds.ridge import ridge_path
-from probekit.probes.solver import Codes, Effort, Fit, OnFit, Problem, Solver
+from probekit.probes.solver import Codes, Fit, OnFit, Problem, Solver
 
 Column = NDArray[Any]  # label codes, or numbers
 Mask = NDArray[np.bool_]

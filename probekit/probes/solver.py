@@ -22,7 +22,7 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from probekit.probes.coordinates import hessian_size
-from probekit.probes.descent import MEMORY, Solution, descend
+from probekit.probes.descent import MEMORY, Effort, Solution, descend
 from probekit.probes.design import Design, Features, Floats, dual, shared
 from probekit.probes.objectives import Objectives
 
@@ -83,14 +83,6 @@ class Fit:
         """Return the likeliest label code (n_samples,) of raw rows (n_samples, n_features)."""
         codes: Codes = self.classes[self.scores(X).argmax(axis=0)]
         return codes
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How far above its minimum an objective may end, as a share of its value; and most steps."""
-
-    tolerance: float = 1e-8
-    max_iter: int = 2000
 
 
 FULL_EFFORT = Effort()
@@ -220,7 +212,7 @@ def _solved(design: Design, tasks: Sequence[_Task], effort: Effort) -> Iterator[
             yield task.number, _certain(design, task)
     for batch in _batches(design, [task for task in tasks if len(task.classes) > 1]):
         start = torch.stack([_start(design, task) for task in batch])
-        ends = descend(_objectives(design, batch), start, effort.tolerance, effort.max_iter)
+        ends = descend(_objectives(design, batch), start, effort)
         for number, solution in ends:
             yield batch[number].number, _fit(design, batch[number], solution)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from probekit.probes import coordinates
-from probekit.probes.descent import descend
+from probekit.probes.descent import Effort, descend
 from tests.probes.objectives import objectives_of, random_point, values
 
 
@@ -14,13 +14,14 @@ from tests.probes.objectives import objectives_of, random_point, values
 def test_fits_end_apart_and_keep_their_numbers(n_classes):
     objectives, *_ = objectives_of(n_classes)
     near = torch.zeros_like(random_point(n_classes))
-    ends = dict(descend(objectives, near, 1e-14, 500))
+    tight = Effort(1e-14, 500)
+    ends = dict(descend(objectives, near, tight))
     start = near.clone()
     start[1] = ends[1].point
-    order = [number for number, _ in descend(objectives, start, 1e-12, 500)]
+    order = [number for number, _ in descend(objectives, start, Effort(1e-12, 500))]
     assert (order[0], sorted(order)) == (1, [0, 1, 2])
     for number, end in ends.items():
-        alone = dict(descend(objectives.keep(torch.tensor([number])), near[:1], 1e-14, 500))[0]
+        alone = dict(descend(objectives.keep(torch.tensor([number])), near[:1], tight))[0]
         torch.testing.assert_close(end.point, alone.point, atol=1e-5, rtol=1e-5)
         assert end.converged
         assert end.value == pytest.approx(values(objectives, end.point.expand(3, -1, -1))[number])
@@ -28,15 +29,34 @@ def test_fits_end_apart_and_keep_their_numbers(n_classes):
 
 def test_no_steps_at_all_are_told():
     objectives, *_ = objectives_of(2)
-    ends = dict(descend(objectives, random_point(2), 1e-8, 0))
+    ends = dict(descend(objectives, random_point(2), Effort(1e-8, 0)))
     assert [(end.n_iter, end.converged) for end in ends.values()] == [(0, False)] * 3
     torch.testing.assert_close(ends[1].point, random_point(2)[1])
 
 
 def test_a_stall_is_told_before_the_last_step():
     objectives, *_ = objectives_of(2)
-    ends = dict(descend(objectives, random_point(2), -1.0, 100_000))
+    ends = dict(descend(objectives, random_point(2), Effort(-1.0, 100_000)))
     assert all(not end.converged and end.n_iter < 1000 for end in ends.values())
+
+
+def test_a_fit_goes_on_to_its_aim_and_is_judged_by_its_tolerance():
+    objectives, *_ = objectives_of(2)
+    loose, aiming, cut, never = (
+        dict(descend(objectives, random_point(2), effort))
+        for effort in (
+            Effort(1e-2, 500, aim=1e-2),
+            Effort(1e-2, 500, aim=1e-12),
+            Effort(1e-2, 6, aim=1e-12),
+            Effort(-1.0, 6, aim=1e-12),
+        )
+    )
+    for number, end in aiming.items():
+        assert end.gradient_norm < 1e-3 * loose[number].gradient_norm
+        assert loose[number].n_iter < cut[number].n_iter == 6 < end.n_iter
+        assert loose[number].converged
+        assert cut[number].converged
+        assert not never[number].converged
 
 
 def test_the_principal_axes_spare_steps(monkeypatch):
@@ -46,7 +66,7 @@ def test_the_principal_axes_spare_steps(monkeypatch):
     blind = replace(objectives, axes=plain[0], variances=plain[1])
     start = torch.zeros_like(random_point(4))
     usual, without = (
-        max(end.n_iter for _, end in descend(made, start, 1e-10, 5000))
+        max(end.n_iter for _, end in descend(made, start, Effort(1e-10, 5000)))
         for made in (objectives, blind)
     )
     assert without > 1.2 * usual
@@ -57,8 +77,8 @@ def test_a_start_far_off_comes_home(far):
     for n_classes in (2, 4):
         objectives, *_ = objectives_of(n_classes)
         zero = torch.zeros_like(random_point(n_classes))
-        home = dict(descend(objectives, zero, 1e-14, 2000))
-        ends = dict(descend(objectives, far * random_point(n_classes), 1e-14, 2000))
+        home = dict(descend(objectives, zero, Effort(1e-14, 2000)))
+        ends = dict(descend(objectives, far * random_point(n_classes), Effort(1e-14, 2000)))
         for number, end in ends.items():
             assert end.value == pytest.approx(home[number].value, rel=1e-9)
 
@@ -66,7 +86,7 @@ def test_a_start_far_off_comes_home(far):
 def test_what_is_the_same_in_all_classes_is_taken_from_the_start():
     objectives, *_ = objectives_of(4)
     start = torch.zeros_like(random_point(4))
-    ends = dict(descend(objectives, start + 7, 1e-14, 500))
-    for number, end in dict(descend(objectives, start, 1e-14, 500)).items():
+    ends = dict(descend(objectives, start + 7, Effort(1e-14, 500)))
+    for number, end in dict(descend(objectives, start, Effort(1e-14, 500))).items():
         torch.testing.assert_close(ends[number].point, end.point)
         assert end.point.mean(dim=0).abs().max() < 1e-12

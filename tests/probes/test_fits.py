@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from probekit.probes import design, fits
+from probekit.probes.descent import Effort
 from probekit.probes.fits import count_fits, fit_columns
 from probekit.probes.folds import group_folds
-from probekit.probes.solver import Effort, Problem, Solver
+from probekit.probes.solver import Problem, Solver
 from tests.probes.logistic import excess
 
 GRID = (1e-3, 1e-1, 10.0)

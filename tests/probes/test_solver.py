@@ -8,7 +8,8 @@ import pytest
 from scipy.optimize import minimize
 
 from probekit.probes import coordinates, design, solver
-from probekit.probes.solver import Effort, Problem, Solver
+from probekit.probes.descent import Effort
+from probekit.probes.solver import Problem, Solver
 from tests.probes.logistic import excess, objective, problem, standardised
 
 GRID = (1e-4, 1e-2, 1.0, 100.0)
