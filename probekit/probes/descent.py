@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -207,6 +208,15 @@ def _inverse_hessian_times(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, T
     return answer
 
 
+class _Trial(NamedTuple):
+    """What step lengths come to: scores (F, c, n), losses (F,), their slopes, and slopes (F,)."""
+
+    scores: Tensor
+    losses: Tensor
+    slopes: Tensor
+    slope: Tensor
+
+
 def _line_search(
     objectives: Objectives, state: _State, way: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
@@ -217,19 +227,27 @@ def _line_search(
     """
     along, slope = objectives.scores(way), state.slope
     linear, square = objectives.penalties(state.point, way), objectives.penalties(way, way)
+
+    def tried(fits: Tensor | slice) -> _Trial:
+        scores = torch.addcmul(state.scores[fits], along[fits], length[fits][:, None, None])
+        losses, slopes = objectives.keep(fits).losses(scores)
+        penalty = linear[fits] + length[fits] * square[fits]
+        return _Trial(scores, losses, slopes, dot(slopes, along[fits]) + penalty)
+
     length, low = torch.ones_like(slope), torch.zeros_like(slope)
     high, low_slope, high_slope = torch.full_like(slope, torch.inf), slope, slope
-    for trial in range(TRIALS):
-        scores = torch.addcmul(state.scores, along, length[:, None, None])
-        losses, slopes = objectives.losses(scores)
-        found = dot(slopes, along) + linear + length * square
-        good = found.abs() <= CURVATURE * slope.abs()
-        if good.all() or trial == TRIALS - 1:
+    found = tried(slice(None))
+    for _ in range(TRIALS - 1):
+        good = found.slope.abs() <= CURVATURE * slope.abs()
+        if good.all():
             break
-        below = found < 0
-        low, low_slope = torch.where(below, length, low), torch.where(below, found, low_slope)
+        below = found.slope < 0
+        low, low_slope = torch.where(below, length, low), torch.where(below, found.slope, low_slope)
         high = torch.where(below, high, length)
-        high_slope = torch.where(below, high_slope, found)
+        high_slope = torch.where(below, high_slope, found.slope)
         secant = low - low_slope * (high - low) / (high_slope - low_slope)
         length = torch.where(good, length, torch.where(high.isinf(), 4 * low, secant))
-    return length, scores, (losses, slopes)
+        others = torch.nonzero(~good).flatten() if good.any() else slice(None)
+        for known, new in zip(found, tried(others), strict=True):
+            known[others] = new
+    return length, found.scores, (found.losses, found.slopes)

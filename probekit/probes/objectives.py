@@ -33,7 +33,7 @@ class Objectives:
     penalty: Tensor
     group: Tensor
 
-    def keep(self, fits: Tensor) -> Objectives:
+    def keep(self, fits: Tensor | slice) -> Objectives:
         """Return the objectives of some of the fits."""
         return Objectives(
             self.rows, self.axes, self.variances,

@@ -9,6 +9,7 @@ columns of one descent; a fit that has converged leaves.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ OnFit = Callable[[int, int], None]
 # time; steps that the descent remembers; and a Hessian for each group and class.
 BATCH_BYTES = 1 << 30
 SCORE_TENSORS = 6
+# The scores of a batch on a CPU. glibc keeps what is freed for the next tensor, but up to 32 MB
+# only: the pages of a larger one come from the system each time, ten times as slow.
+SCORES_BYTES = 24 << 20
 # At this penalty coefficients are 0 to the last bit; a larger one overflows float32.
 LARGEST_PENALTY = 1e30
 
@@ -242,9 +246,13 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
         n_groups = len({task.group for task in alike})
         hessians = hessian_size(n_coordinates) * n_groups / len(alike)
         n_numbers = SCORE_TENSORS * len(design.rows) + 2 * MEMORY * n_coordinates + hessians
-        size = max(1, int(BATCH_BYTES / (n_numbers * n_scores * design.weights.itemsize)))
-        for first in range(0, len(alike), size):
-            yield alike[first : first + size]
+        n_bytes = n_scores * design.weights.itemsize
+        most = BATCH_BYTES / (n_numbers * n_bytes)
+        if design.weights.device.type == "cpu":
+            most = min(most, SCORES_BYTES / (len(design.rows) * n_bytes))
+        n_batches = math.ceil(len(alike) / max(1, int(most)))
+        for batch in np.array_split(np.arange(len(alike)), n_batches):
+            yield [alike[place] for place in batch]
 
 
 def _start(design: Design, task: _Task) -> Tensor:
