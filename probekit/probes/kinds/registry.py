@@ -99,11 +99,13 @@ class Kind:
             if name not in self.options:
                 offered = nearest(name, self.options) if self.options else "It has none."
                 raise UnknownNameError(f"{self.name} has no option {name!r}. {offered}")
-        switches = {name for name in options if isinstance(self.options[name], bool)}
-        for name in switches:
-            if not isinstance(options[name], bool):
-                raise ConfigError(f"{name} is {options[name]!r}, but must be true or false.")
-        at_least(SimpleNamespace(**options), **dict.fromkeys(options.keys() - switches, 1))
+        counts = {}
+        for name, value in options.items():
+            if not isinstance(self.options[name], bool):
+                counts[name] = 1
+            elif not isinstance(value, bool):
+                raise ConfigError(f"{name} is {value!r}, but must be true or false.")
+        at_least(SimpleNamespace(**options), **counts)
         return {**self.options, **options}
 
     def text(self, options: Mapping[str, Option] | None = None) -> str:
