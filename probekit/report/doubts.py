@@ -46,7 +46,7 @@ RIVALS = {
     ),
 }
 UNPAIRED = "{fact}, and the task {task}: {doubt}"
-PAIRED = "{fact}; on the same rows the task, {task}, is ahead by {ahead}: {doubt}"
+PAIRED = "{fact}; the task, {task}, differs from that by {difference} on the same rows: {doubt}"
 LENGTH_LEADS = (
     "The length of the text alone gives {length}, more than its words, {words}: texts of different "
     "labels differ in length."
@@ -116,8 +116,8 @@ def _rival(
     }
     if paired is None:
         return UNPAIRED.format(**told)
-    ahead = format_number(paired.difference, paired.ci_low, paired.ci_high)
-    return PAIRED.format(**told, ahead=ahead)
+    difference = format_number(paired.difference, paired.ci_low, paired.ci_high)
+    return PAIRED.format(**told, difference=difference)
 
 
 def _length_leads(table: pd.DataFrame) -> list[str]:
