@@ -13,11 +13,18 @@ from torch.autograd import forward_ad
 # oneDNN's product, which torch.compile also takes. torch's own goes to MKL, which on processors
 # other than Intel's uses half of their vector width: it took 2.3 times as long on an AMD EPYC.
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-# OpenMP's threads do not come along into a forked process, as of multiprocessing.Pool: a product
-# there would wait for them for ever.
+_HERE = os.getpid()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 _QUERIES_AT_ONCE = 4  # 16 bytes of float32
+
+
+def is_forked() -> bool:
+    """Return whether this process is a fork, as of multiprocessing.Pool, and must have one thread.
+
+    OpenMP's threads do not come along into it: a product would wait for them for ever.
+    """
+    return os.getpid() != _HERE
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -25,6 +25,7 @@ from joblib.externals.loky import ProcessPoolExecutor
 from threadpoolctl import threadpool_limits
 
 from probekit.errors import ConfigError, DataError
+from probekit.products import is_forked
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -142,8 +143,9 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -174,7 +176,8 @@ def _end_with(parent: int) -> None:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Let all libraries compute with so many threads meanwhile."""
+    """Let all libraries compute with so many threads meanwhile; in a fork with one."""
+    number = 1 if is_forked() else number
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

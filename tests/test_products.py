@@ -37,14 +37,18 @@ def test_onednn_is_found_where_torch_has_it():
 
 
 _FORKED = """
-import os, torch
+import os, signal, torch
 from probekit.products import linear
+from probekit.workers import threads
 x = torch.ones(500, 500)
 torch.set_num_threads(2)
 linear(x, x)
 child = os.fork()
 if not child:
+    signal.alarm(50)
     linear(x, x)
+    with threads(2):
+        linear(x, x)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 """

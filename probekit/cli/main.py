@@ -11,6 +11,9 @@ import os
 import shlex
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,9 +47,9 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     _prepare_streams()
-    signal.signal(signal.SIGTERM, _terminated)
     try:
-        code = cli.main(standalone_mode=False)
+        with _told_of_sigterm():
+            code = cli.main(standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code)
     except click.ClickException as error:
@@ -72,6 +75,18 @@ class _Terminated(KeyboardInterrupt):
 
 def _terminated(*_: object) -> None:
     raise _Terminated
+
+
+@contextmanager
+def _told_of_sigterm() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _prepare_streams() -> None:

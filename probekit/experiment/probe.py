@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -146,10 +147,10 @@ class Probe(Section):
 
     @model_validator(mode="after")
     def _p_values_can_tell(self) -> Probe:
-        least = 1 / (self.permutations + 1)
-        if LEVEL < least < 1:
-            problem = f"with {counted(self.permutations, 'permutation')} no p is below {least:.2g}"
-            raise broken(f"{problem}; 19 is the least that can tell, 0 is for none", "permutations")
+        fewest = math.floor(1 / LEVEL)
+        if 0 < self.permutations < fewest:
+            problem = f"with {counted(self.permutations, 'permutation')} no p is below {LEVEL}"
+            raise broken(f"{problem}; give {fewest} or more, or 0 for none", "permutations")
         return self
 
     def settings(self, device: str = "cpu") -> ProbeSettings:

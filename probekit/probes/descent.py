@@ -25,6 +25,7 @@ CURVATURE = 0.9  # share of the slope that may be left at the end of a step
 REFRESH = (10, 30, 90)  # steps after which the coordinates are made anew
 RECOMPUTE = 25  # steps after which the scores are computed from scratch, against drift
 PATIENCE = 20  # steps in a row that get no further, after which rounding is all that is left
+BEYOND = 10  # most steps from the tolerance to the aim
 
 
 @dataclass(eq=False)
@@ -32,6 +33,7 @@ class _State:
     """Where the fits that are still on their way stand."""
 
     number: Tensor  # (F,), of each fit in the batch
+    beyond: Tensor  # (F,), steps since the fit came within its tolerance, from 1; 0 before
     idle: Tensor  # (F,), steps in a row after which neither value nor gradient was a new least
     least: tuple[Tensor, Tensor]  # (F,) each, the least value and the least excess so far
     point: Tensor  # (F, c, q + 1)
@@ -44,7 +46,8 @@ class _State:
     def keep(self, fits: Tensor) -> _State:
         """Return the state of some of the fits."""
         return _State(
-            self.number[fits], self.idle[fits], (self.least[0][fits], self.least[1][fits]),
+            self.number[fits], self.beyond[fits], self.idle[fits],
+            (self.least[0][fits], self.least[1][fits]),
             self.point[fits], self.scores[fits], self.value[fits],
             self.raw[fits], self.gradient[fits],
             [(step[fits], change[fits], inverse[fits]) for step, change, inverse in self.pairs],
@@ -84,7 +87,8 @@ class Effort:
     Attributes:
         tolerance: A fit that ends above it has not converged.
         max_iter: Most steps.
-        aim: Where it ends if rounding lets it get there. Weights are off by about the root of it.
+        aim: Where it ends, if less and if it gets there in a few steps more. Weights are off by
+            about the root of it.
     """
 
     tolerance: float = 1e-8
@@ -115,19 +119,20 @@ def descend(
     scores = objectives.scores(start)
     coordinates = Coordinates.at(objectives, scores)
     value, raw = _evaluated(objectives, start, objectives.losses(scores))
-    worst = torch.full_like(value, torch.inf)
+    worst, none = torch.full_like(value, torch.inf), torch.zeros_like(numbers)
     state = _State(
-        numbers, torch.zeros_like(numbers), (worst, worst), start, scores, value, raw,
+        numbers, none, none.clone(), (worst, worst), start, scores, value, raw,
         coordinates.of_gradient(raw),
     )  # fmt: skip
     for n_iter in range(max_iter + 1):
         excess, norms = state.excess, state.gradient.flatten(1).norm(dim=1)
-        stopped = (state.idle == PATIENCE) | (n_iter == max_iter)
-        if ((excess <= aim) | stopped).any():
+        stopped = (state.idle == PATIENCE) | (state.beyond == BEYOND) | (n_iter == max_iter)
+        if ((excess <= effort.tolerance) | stopped).any():
             # What fits share may flatter one of them: it must hold in its own coordinates as well.
             norms = torch.maximum(norms, coordinates.own_norms(state.raw))
             excess = torch.maximum(excess, 0.5 * norms**2 / state.value)
-        ended, converged = (excess <= aim) | stopped, excess <= effort.tolerance
+        state.beyond += (excess <= effort.tolerance) | (state.beyond > 0)
+        ended, converged = (excess <= aim) | stopped, state.beyond > 0
         for fit in torch.nonzero(ended).flatten().tolist():
             norm = float(norms[fit])
             yield int(state.number[fit]), _solution(state, fit, norm, n_iter, bool(converged[fit]))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pandas import isna
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
+from sklearn.utils.validation import check_consistent_length, validate_data
 
 from probekit.errors import ConfigError, DataError
 from probekit.probes.design import Floats
@@ -108,9 +108,9 @@ def units_of(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
         return np.arange(len(X))
     refuse_mixed_types(groups, "groups")
     units = np.asarray(groups)
-    check_consistent_length(X, units)
-    if units.ndim > 1:
+    if units.ndim != 1:
         raise DataError(f"the groups have shape {units.shape}. Give each row one group.")
+    check_consistent_length(X, units)
     lacking = np.flatnonzero(isna(units))
     if len(lacking):
         raise DataError(f"row {lacking[0]} has no group. Give each row one, or drop it.")
@@ -127,8 +127,8 @@ def positive(name: str, values: float | Sequence[float]) -> Floats:
     [1.0, 10.0]
     """
     try:
-        given = column_or_1d(np.atleast_1d(values))
-        if given.dtype.kind not in "iuf":
+        given = np.atleast_1d(values)
+        if given.ndim > 1 or any(one is None or isinstance(one, bool) for one in given.tolist()):
             raise TypeError
         grid = np.sort(given.astype(np.float64))
     except (TypeError, ValueError) as error:

@@ -30,10 +30,10 @@ from probekit.probes.objectives import Objectives
 Codes = NDArray[np.int64]
 OnFit = Callable[[int, int], None]
 
-# What all fits of a batch need: scores, rows x fits x classes, of which there are some six at a
+# What all fits of a batch need: scores, rows x fits x classes, of which there are some eight at a
 # time; steps that the descent remembers; and a Hessian for each group and class.
 BATCH_BYTES = 1 << 30
-SCORE_TENSORS = 6
+SCORE_TENSORS = 8
 # The scores of a batch on a CPU. glibc keeps what is freed for the next tensor, but up to 32 MB
 # only: the pages of a larger one come from the system each time, ten times as slow.
 SCORES_BYTES = 24 << 20
@@ -98,8 +98,9 @@ class Solver:
     The objective is scikit-learn's, on features standardised within the share: one coefficient
     vector for two classes, one each for more; the intercept is free. Rows are solved in their own
     precision, float32 or float64, with sums over rows in float64. A share of fewer rows than
-    features is solved in its dual form. Memory: the rows once more, if that is below 4 GB, and 1 GB
-    for scores and Hessians. Where in the tolerance a fit ends depends on those solved with it.
+    features is solved in its dual form. Memory: the rows once more, if that is below 4 GB, and at
+    most 1 GB for scores and Hessians. Where in the tolerance a fit ends depends on those solved
+    with it.
 
     Args:
         X: the rows (n_samples, n_features); a memory-mapped array is read in blocks.

@@ -158,7 +158,10 @@ def _range(name: str, values: pd.Series[float]) -> str:
 
 
 def _next(table: pd.DataFrame) -> str:
-    """Return the site that came second, by its depth and the series it belongs to, if any did."""
+    """Return the site that came second, by its depth and the series it belongs to, if any did.
+
+    Of a tie it says so.
+    """
     ranked = ranked_rows(table)
     if len(ranked) < 2:
         return ""

@@ -109,8 +109,8 @@ def refusal(path, overrides=()):
         ("source: mini", "source: mini\nsplit: {test: 1.0}", r"line 4: split\.test is 1\.0"),
         ("source: mini", "source: mini\nprobe: {folds: 1}", r"line 4: probe\.folds is 1"),
         (
-            "source: mini", "source: mini\nprobe: {permutations: 10}",
-            r"line 4: .*with 10 permutations no p is below 0\.091; 19 is the least",
+            "source: mini", "source: mini\nprobe: {permutations: 19}",
+            r"line 4: .*with 19 permutations no p is below 0\.05; give 20 or more",
         ),
         ("source: mini", "source: mini\nprobe:\n  bootstrap: 10", r"line 5: probe\.bootstrap"),
     ],

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from probekit.probes import coordinates
-from probekit.probes.descent import Effort, descend
+from probekit.probes.descent import BEYOND, Effort, descend
 from tests.probes.objectives import objectives_of, random_point, values
 
 
@@ -57,6 +57,18 @@ def test_a_fit_goes_on_to_its_aim_and_is_judged_by_its_tolerance():
         assert loose[number].converged
         assert cut[number].converged
         assert not never[number].converged
+
+
+def test_a_fit_that_came_within_its_tolerance_has_converged_and_does_not_go_on_for_long():
+    """Rounding of float32 hides the way to the aim, and may end a fit above where it was before."""
+    objectives, *_ = objectives_of(2)
+    start = torch.zeros_like(random_point(2))
+    loose, aiming = (
+        dict(descend(objectives, start, Effort(1e-4, 2000, aim=aim))) for aim in (1e-4, -1.0)
+    )
+    for number, end in aiming.items():
+        assert end.converged
+        assert 0 < end.n_iter - loose[number].n_iter <= BEYOND
 
 
 def test_the_principal_axes_spare_steps(monkeypatch):

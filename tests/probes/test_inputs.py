@@ -42,6 +42,7 @@ def test_groups_of_which_some_are_missing_are_refused():
         ([1, 2, np.nan], "row 2 has no group"),
         ([None] * 3, "row 0 has no group"),
         (np.zeros((3, 2)), r"have shape \(3, 2\)"),
+        (5, r"have shape \(\)"),
     ],
 )
 def test_each_row_has_one_group(groups, message):
@@ -60,7 +61,8 @@ def test_features_that_rounding_has_eaten_are_told(build):
 
 
 @pytest.mark.parametrize(
-    "values", ["abc", [0.1, "abc"], [[1.0], [2.0, 3.0]], [[1.0, 2.0]], None, [1, None], True]
+    "values",
+    ["abc", [0.1, "abc"], [[1.0], [2.0, 3.0]], [[1.0, 2.0]], [[1.0], [2.0]], None, [1, None], True],
 )
 def test_a_penalty_that_is_no_number_is_refused(values):
     with pytest.raises(ConfigError, match=r"C is .* Give one number or more"):

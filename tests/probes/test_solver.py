@@ -231,8 +231,10 @@ def test_the_memory_of_streaming_does_not_grow_with_the_file(tmp_path, monkeypat
     assert peaks[4 << 30][1] == file.nbytes
 
 
+@pytest.mark.parametrize(("most", "expected"), [(2, [2, 2, 1]), (4, [3, 2])])
+@pytest.mark.parametrize("bound", ["BATCH_BYTES", "SCORES_BYTES"])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_batches_that_fit_the_memory_give_the_same(monkeypatch, n_classes):
+def test_batches_that_fit_the_memory_give_the_same(monkeypatch, n_classes, bound, most, expected):
     X, codes = problem(n_classes)
     sizes, descend = [], solver.descend
 
@@ -243,10 +245,11 @@ def test_batches_that_fit_the_memory_give_the_same(monkeypatch, n_classes):
     monkeypatch.setattr(solver, "descend", noted)
     problems = [Problem(codes, C) for C in (0.01, 0.1, 1.0, 10.0, 100.0)]
     together = Solver(X, [np.ones(len(X))]).solve(problems)
-    per_fit = 8 * (codes.max() if n_classes == 2 else n_classes) * (6 * len(X) + 20 * 7 + 8**2)
-    monkeypatch.setattr(solver, "BATCH_BYTES", 2 * per_fit)
+    per_number = 8 * (codes.max() if n_classes == 2 else n_classes)
+    needs = {"BATCH_BYTES": 8 * len(X) + 20 * 7 + 8**2, "SCORES_BYTES": len(X)}
+    monkeypatch.setattr(solver, bound, most * per_number * needs[bound])
     apart = Solver(X, [np.ones(len(X))]).solve(problems)
-    assert sizes == [5, 2, 2, 1]
+    assert sizes == [5, *expected]
     for one, other in zip(together, apart, strict=True):
         np.testing.assert_allclose(one.scores(X), other.scores(X), atol=2e-3)
         assert one.C == other.C
