@@ -1,4 +1,4 @@
-"""How amounts stand in a sentence."""
+"""How amounts stand in a sentence, and below which one is small."""
 
 from __future__ import annotations
 

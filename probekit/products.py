@@ -14,8 +14,7 @@ from torch.autograd import forward_ad
 # other than Intel's uses half of their vector width: it took 2.3 times as long on an AMD EPYC.
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _HERE = os.getpid()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
+os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # see is_forked
 _QUERIES_AT_ONCE = 4  # 16 bytes of float32
 
 

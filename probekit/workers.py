@@ -140,9 +140,6 @@ def _processes(number: int) -> ProcessPoolExecutor:
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
     """Let processes that are started meanwhile not hear Ctrl-C: this one answers it for all."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

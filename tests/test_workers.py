@@ -108,7 +108,6 @@ def hears_ctrl_c(_):
     return os.getpid(), signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals have no masks here")
 def test_ctrl_c_is_answered_by_this_process_alone(eager):
     """A terminal sends it to all: another one would print where it was, among our last words."""
     hearing = dict(side_by_side(hears_ctrl_c, range(200)))

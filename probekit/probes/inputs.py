@@ -88,8 +88,8 @@ def warn_if_flat(weights: Floats) -> None:
     if not np.any(weights):
         warnings.warn(
             "All weights are 0, and all rows get the same answer: no feature says anything of the "
-            "labels, or varies by more than the rounding of its mean. If the features are far "
-            "from 0, subtract their mean in float64.",
+            "labels or varies by more than the rounding of its mean, or the penalty leaves nothing "
+            "of them. If the features are far from 0, subtract their mean in float64.",
             stacklevel=3,
         )
 

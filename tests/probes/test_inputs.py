@@ -5,7 +5,7 @@ import pytest
 from probekit.errors import ConfigError, DataError
 from probekit.probes.estimator import LinearProbe
 from probekit.probes.inputs import positive, refuse_mixed_types, units_of
-from probekit.probes.kinds.ridge import RidgeProbe
+from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_each_row_has_one_group(groups, message):
         units_of(np.zeros((3, 1)), groups)
 
 
-@pytest.mark.parametrize("build", [LinearProbe, RidgeProbe], ids=str)
+@pytest.mark.parametrize("build", [LinearProbe, RidgeProbe, RidgeRegressionProbe], ids=str)
 def test_features_that_rounding_has_eaten_are_told(build):
     X, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
     X[:, 0] += 3 * y

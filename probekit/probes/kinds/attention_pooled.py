@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError
 from probekit.probes.design import Floats
-from probekit.probes.inputs import at_least, labelled_rows, positive, units_of
+from probekit.probes.inputs import at_least, labelled_rows, positive, units_of, warn_if_flat
 from probekit.probes.kinds.attention import Reader, Texts, learn, text_scores
 from probekit.probes.kinds.choice import choose, inner_folds
 from probekit.probes.solver import Codes, with_reference
@@ -90,6 +90,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         reader = self._learn(self.C_, texts, text_codes)
         self.query_, self.coef_, self.intercept_ = reader.query, reader.coef, reader.intercept
         self.n_iter_, self.converged_ = reader.n_iter, reader.converged
+        warn_if_flat(self.coef_)
         return self
 
     def _choose(

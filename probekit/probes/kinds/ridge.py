@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.probes.design import Floats
 from probekit.probes.folds import group_folds
-from probekit.probes.inputs import at_least, positive, refuse_mixed_types, units_of
+from probekit.probes.inputs import at_least, positive, refuse_mixed_types, units_of, warn_if_flat
 from probekit.probes.kinds.base import Training, TunedProbe
 from probekit.probes.kinds.choice import choose
 from probekit.probes.kinds.layers import Layer, Solution, apply_layers
@@ -106,6 +106,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.layers_ = ridge_path(rows, targets[:, None], np.array([self.alpha_]))
         self.coef_, self.intercept_ = self.layers_[0]
         self.n_iter_, self.converged_ = 1, True
+        warn_if_flat(self.coef_)
         return self
 
     def _choose(
