@@ -177,10 +177,8 @@ class LocalFiles:
     def chunks(self, name: str) -> Iterator[bytes]:
         """Yield the bytes of a file, some megabytes at a time."""
         with self._opened(name) as descriptor:
-            start = 0
-            while chunk := self.disk.read(descriptor, CHUNK, start):
+            while chunk := self.disk.read(descriptor, CHUNK):
                 yield chunk
-                start += len(chunk)
 
     def array(self, name: str, header: bytes, kind: Kind) -> FloatArray:
         """Return the numbers of a file that begins with `header` and has one array after it.
@@ -253,15 +251,24 @@ class LocalFiles:
         """
         path = self._path(name)
         with told("remove", path), contextlib.suppress(FileNotFoundError):
-            descriptor = self.disk.open(path)
+            descriptor = self.disk.open(path, for_lock=True)
             try:
                 is_left = self.disk.lock(descriptor, wait=False) and not is_in_use()
                 # A writer of the same rows may have put its file in place of this one.
-                if is_left and self.disk.is_named(descriptor):
+                if not is_left or not self.disk.is_named(descriptor):
+                    return False
+                if not self.disk.pins_open_files:
                     self.disk.remove(path)
-                    return True
             finally:
                 self.disk.close(descriptor)
+            return not self.disk.pins_open_files or self._removed(path)
+        return False
+
+    def _removed(self, path: Path) -> bool:
+        """Remove a file and return True; False if a program has opened it in the meantime."""
+        with contextlib.suppress(PermissionError):
+            self.disk.remove(path)
+            return True
         return False
 
     @contextlib.contextmanager
@@ -271,11 +278,12 @@ class LocalFiles:
         It stays locked meanwhile: the file of a killed holder is known by its being free.
         """
         with self.draft(name) as draft:
-            is_ours = draft.link(self._path(name))
+            is_ours = draft.link(self._path(name), stays_locked=True)
             try:
                 yield is_ours
             finally:
                 if is_ours:
+                    draft.release()
                     self.remove(name)
 
     def remove_folder(self, folder: str = "") -> bool:
@@ -390,6 +398,8 @@ def is_on_network(folder: Path) -> bool:
     False
     """
     with contextlib.suppress(OSError):
+        if folder.resolve().drive.startswith("\\\\"):  # Windows: \\server\share
+            return True
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
         points = {line.split()[1]: line.split()[2] for line in mounts.splitlines()}
         path = folder.resolve()
