@@ -63,7 +63,7 @@ class Disk:
         """Open a regular file for reading, or for locking, and return its descriptor.
 
         Raises:
-            OSError: the path is a link, a folder or a device (EINVAL or ELOOP), or cannot be opened.
+            OSError: the path is no regular file (EINVAL or ELOOP), or cannot be opened.
         """
         _refuse_link(path)
         # O_NONBLOCK: opening a FIFO would wait for its writer for ever.
@@ -320,7 +320,9 @@ class Draft:
     def _drop(self, temporary: Path, descriptor: int | None) -> None:
         steps = [partial(self._disk.remove, temporary)]
         if descriptor is not None:
-            steps.insert(0 if self._disk.pins_open_files else 1, partial(self._disk.close, descriptor))
+            steps.insert(
+                0 if self._disk.pins_open_files else 1, partial(self._disk.close, descriptor)
+            )
         for step in steps:
             # What cannot be removed now is swept later; the error that led here says more.
             with contextlib.suppress(OSError):

@@ -150,15 +150,15 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
     Where signals cannot be blocked (Windows), a child ignores them as soon as it has started.
     """
-    if sys.platform == "win32" or not hasattr(signal, "pthread_sigmask"):
+    if sys.platform != "win32" and hasattr(signal, "pthread_sigmask"):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    else:
         yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ignore_ctrl_c() -> None:
@@ -196,9 +196,9 @@ def _wait_for_end_of(parent: int) -> None:
         process = kernel.OpenProcess(_SYNCHRONIZE, False, parent)
         if process:
             kernel.WaitForSingleObject(process, _INFINITE)
-        return
-    while os.getppid() == parent:
-        time.sleep(1)
+    else:
+        while os.getppid() == parent:
+            time.sleep(1)
 
 
 @contextmanager

@@ -17,7 +17,14 @@ from probekit.errors import DataError
 from probekit.probes.descent import Effort
 from probekit.probes.fits import fit_columns
 from probekit.probes.folds import fittable_insides, group_folds
-from probekit.probes.inputs import at_least, positive, refuse_mixed_types, units_of, warn_if_flat, weights_of
+from probekit.probes.inputs import (
+    at_least,
+    positive,
+    refuse_mixed_types,
+    units_of,
+    warn_if_flat,
+    weights_of,
+)
 from probekit.probes.solver import Codes, Fit, Problem, Solver, with_reference
 
 # A solution is as exact as the rows are. The excess over the minimum is a square: that of float64
