@@ -10,6 +10,7 @@ import contextlib
 import errno
 import mmap
 import os
+import re
 import secrets
 import stat
 import sys
@@ -35,6 +36,8 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NO_BLOCK = getattr(os, "O_NONBLOCK", 0)
 _FOLDER = getattr(os, "O_DIRECTORY", None)  # None: a folder cannot be opened
 _PAUSES = (0.02, 0.1, 0.5)  # seconds between attempts to replace a file that another program reads
+# Where a page that is not in memory comes over a network, mapping it costs one trip for each.
+_NETWORK = re.compile(r"nfs|cifs|smb|9p|fuse\.sshfs|ceph|lustre|glusterfs|beegfs|afs")
 
 
 class Disk:
@@ -184,6 +187,23 @@ class Disk:
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                     found[entry.name] = entry.stat(follow_symlinks=False)
         return found
+
+
+def is_on_network(folder: Path) -> bool:
+    """Return whether a folder lies on a network file system, as far as the system tells.
+
+    >>> is_on_network(Path("/"))
+    False
+    """
+    with contextlib.suppress(OSError):
+        if folder.resolve().drive.startswith("\\\\"):  # Windows: \\server\share
+            return True
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+        points = {line.split()[1]: line.split()[2] for line in mounts.splitlines()}
+        path = folder.resolve()
+        nearest = next((str(p) for p in (path, *path.parents) if str(p) in points), "")
+        return _NETWORK.match(points.get(nearest, "")) is not None
+    return False
 
 
 def _refuse_link(path: Path) -> None:

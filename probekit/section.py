@@ -24,12 +24,12 @@ def _refuse_device(name: str) -> str:
     """Return a name that Windows, too, accepts for a folder."""
     if _DEVICES.fullmatch(name):
         raise PydanticCustomError(
-            "device", "Windows has a device of that name and no folder; try {other!r}",
+            "device", "Windows has a device of that name and no folder; try '{other}'",
             {"other": f"my_{name}"},
         )  # fmt: skip
     if name.endswith("."):
         raise PydanticCustomError(
-            "last_dot", "Windows drops a dot at the end of a folder's name; try {other!r}",
+            "last_dot", "Windows drops a dot at the end of a folder's name; try '{other}'",
             {"other": name.rstrip(".")},
         )  # fmt: skip
     return name

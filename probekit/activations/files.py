@@ -15,15 +15,13 @@ from typing import Protocol
 import numpy as np
 
 from probekit.activations.layout import DTYPES, FloatArray, Kind
-from probekit.disk import Disk, Draft, told
+from probekit.disk import Disk, Draft, is_on_network, told
 from probekit.errors import DamagedError, MissingError, StoreError
 
 Place = Path | str  # a folder, or the URL of an object store
 
 LOCK = ".lock"
 CHUNK = 1 << 22
-# Where a page that is not in memory comes over a network, mapping it costs one trip for each.
-_NETWORK = re.compile(r"nfs|cifs|smb|9p|fuse\.sshfs|ceph|lustre|glusterfs|beegfs|afs")
 
 
 class Files(Protocol):
@@ -389,20 +387,3 @@ def damaged(path: Place, why: str) -> DamagedError:
         f"{path} is damaged: {why}. `probekit cache repair` takes it out, and the next run makes "
         "it again."
     )
-
-
-def is_on_network(folder: Path) -> bool:
-    """Return whether a folder lies on a network file system, as far as the system tells.
-
-    >>> is_on_network(Path("/"))
-    False
-    """
-    with contextlib.suppress(OSError):
-        if folder.resolve().drive.startswith("\\\\"):  # Windows: \\server\share
-            return True
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-        points = {line.split()[1]: line.split()[2] for line in mounts.splitlines()}
-        path = folder.resolve()
-        nearest = next((str(p) for p in (path, *path.parents) if str(p) in points), "")
-        return _NETWORK.match(points.get(nearest, "")) is not None
-    return False

@@ -10,10 +10,10 @@ import pytest
 
 from probekit import disk as disk_module
 from probekit.activations.claims import claims_in, free_claims
-from probekit.activations.files import LocalFiles, is_on_network
+from probekit.activations.files import LocalFiles
 from probekit.activations.maintenance import collect_garbage, remove_cache
 from probekit.activations.store import ActivationStore
-from probekit.disk import Disk
+from probekit.disk import Disk, is_on_network
 from probekit.errors import DamagedError
 from probekit.provenance import write_atomic
 from tests.activations.disks import WatchedDisk
@@ -200,7 +200,7 @@ def test_abandoned_files_are_removed_on_nfs(tmp_path):
 _HOLDER = """
 import sys
 from pathlib import Path
-from probekit.disk import Disk
+from probekit.disk import Disk, is_on_network
 disk = Disk()
 print(disk.lock(disk.open_lock(Path(sys.argv[1])), wait=False), flush=True)
 sys.stdin.read()
