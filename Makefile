@@ -16,6 +16,7 @@ lint: .venv/installed-test
 
 types: .venv/installed-test
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 
 tests: .venv/installed-test .venv/s3/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2

@@ -8,24 +8,47 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
+import re
 import secrets
 import stat
+import sys
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from blake3 import blake3
+from filelock import lock_descriptor
 
 from probekit.errors import ProbekitError, StoreError
 
+if sys.platform == "darwin":
+    import fcntl
+
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+_NO_LOCKS_ON_WINDOWS = (1, 50)  # ERROR_INVALID_FUNCTION, ERROR_NOT_SUPPORTED: some network drives
+# Flags that not every system has. Windows needs O_BINARY, or it changes the ends of lines.
+_BINARY = getattr(os, "O_BINARY", 0)
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_NO_BLOCK = getattr(os, "O_NONBLOCK", 0)
+_FOLDER = getattr(os, "O_DIRECTORY", None)  # None: a folder cannot be opened
+_PAUSES = (0.02, 0.1, 0.5)  # seconds between attempts to replace a file that another program reads
+# Where a page that is not in memory comes over a network, mapping it costs one trip for each.
+_NETWORK = re.compile(r"nfs|cifs|smb|9p|fuse\.sshfs|ceph|lustre|glusterfs|beegfs|afs")
 
 
 class Disk:
-    """The operations on local files, each of them one call of the system or two."""
+    """The operations on local files, each of them one call of the system or two.
+
+    Attributes:
+        pins_open_files: whether an open file can be neither renamed nor removed, and a locked one
+            be read only through the descriptor that locked it. So it is on Windows.
+    """
+
+    pins_open_files = os.name == "nt"
 
     def make_folder(self, path: Path) -> None:
         """Make one folder; its parent must be there."""
@@ -37,47 +60,64 @@ class Disk:
 
     def create(self, path: Path) -> int:
         """Return the descriptor of a new, empty file; fail if there is one already."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, 0o644)
 
-    def open(self, path: Path) -> int:
-        """Return the descriptor of a file for reading; refuse whatever is no regular file."""
-        # A FIFO would wait for its writer for ever, and a link may lead anywhere.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    def open(self, path: Path, *, for_lock: bool = False) -> int:
+        """Open a regular file for reading, or for locking, and return its descriptor.
+
+        Raises:
+            OSError: the path is no regular file (EINVAL or ELOOP), or cannot be opened.
+        """
+        _refuse_link(path)
+        # O_NONBLOCK: opening a FIFO would wait for its writer for ever.
+        flags = _NO_FOLLOW | _NO_BLOCK | _BINARY
+        try:
+            # On NFS an exclusive lock needs a descriptor for writing.
+            descriptor = os.open(path, (os.O_RDWR if for_lock else os.O_RDONLY) | flags)
+        except PermissionError:
+            if not for_lock:
+                raise
+            descriptor = os.open(path, os.O_RDONLY | flags)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "it is no regular file")
         return descriptor
 
     def open_lock(self, path: Path) -> int:
-        """Return the descriptor of a file that is there to be locked, made if it is not there."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        """Open a lock file, created if it does not exist, and return its descriptor."""
+        _refuse_link(path)
+        return os.open(path, os.O_RDWR | os.O_CREAT | _NO_FOLLOW | _BINARY, 0o644)
 
     def close(self, descriptor: int) -> None:
         """Let go of a file, and of the lock on it."""
         os.close(descriptor)
 
     def lock(self, descriptor: int, *, wait: bool) -> bool | None:
-        """Return whether a file is now locked by us; a kill of the process lets it go.
+        """Lock a file exclusively and return whether it is now locked; None if that is impossible.
 
-        None: this file system has no locks.
+        The lock is the operating system's: `flock`, or `LockFileEx` on Windows. It is released when
+        the descriptor is closed or the process dies. Other processes see it, and so do other
+        machines if the network file system shares locks (docs/cluster.md).
+
+        Args:
+            descriptor: of the file.
+            wait: whether to wait for another holder; otherwise return False.
         """
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            return False
+            return lock_descriptor(descriptor, blocking=wait)
         except OSError as error:
-            if error.errno in _NO_LOCKS:
+            is_unknown = getattr(error, "winerror", None) in _NO_LOCKS_ON_WINDOWS
+            if error.errno in _NO_LOCKS or is_unknown:
                 return None
             raise
-        return True
 
     def is_named(self, descriptor: int) -> bool:
         """Return whether an open file still has a name."""
         return os.fstat(descriptor).st_nlink > 0
 
-    def read(self, descriptor: int, size: int, start: int = 0) -> bytes:
-        """Return at most `size` bytes of a file."""
-        return os.pread(descriptor, size, start)
+    def read(self, descriptor: int, size: int) -> bytes:
+        """Return the next bytes of a file, at most `size` of them."""
+        return os.read(descriptor, size)
 
     def map(self, descriptor: int, size: int) -> mmap.mmap:
         """Return the first bytes of a file, read when they are looked at."""
@@ -93,27 +133,43 @@ class Disk:
 
     def sync(self, descriptor: int) -> None:
         """Make what was written survive a power loss."""
-        full = getattr(fcntl, "F_FULLFSYNC", None)  # macOS, whose fsync stops at the drive's cache
-        if full is None:
-            os.fsync(descriptor)
+        if sys.platform == "darwin":  # its fsync stops at the drive's cache
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
         else:
-            fcntl.fcntl(descriptor, full)
+            os.fsync(descriptor)
 
     def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder survive a power loss."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        """Make the names in a folder survive a power loss.
+
+        Windows cannot sync a folder; NTFS keeps a journal of names instead.
+        """
+        if _FOLDER is None:
+            return
+        descriptor = os.open(path, os.O_RDONLY | _FOLDER)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file its new name, at once and in place of the file that has it."""
+        """Rename a file atomically, replacing the file of that name.
+
+        On Windows this fails while any program has the replaced file open, and virus scanners open
+        every new file for a moment: it is tried again for half a second.
+        """
+        for pause in _PAUSES if self.pins_open_files else ():
+            with contextlib.suppress(PermissionError):
+                old.replace(new)
+                return
+            time.sleep(pause)
         old.replace(new)
 
     def link(self, old: Path, new: Path) -> None:
         """Give a file one name more; fail if there is a file of that name."""
-        os.link(old, new, follow_symlinks=False)
+        if os.link in os.supports_follow_symlinks:
+            os.link(old, new, follow_symlinks=False)
+        else:
+            os.link(old, new)
 
     def remove(self, path: Path) -> None:
         """Remove a name."""
@@ -131,6 +187,31 @@ class Disk:
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                     found[entry.name] = entry.stat(follow_symlinks=False)
         return found
+
+
+def is_on_network(folder: Path) -> bool:
+    """Return whether a folder lies on a network file system, as far as the system tells.
+
+    >>> is_on_network(Path("/"))
+    False
+    """
+    with contextlib.suppress(OSError):
+        if folder.resolve().drive.startswith("\\\\"):  # Windows: \\server\share
+            return True
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+        points = {line.split()[1]: line.split()[2] for line in mounts.splitlines()}
+        path = folder.resolve()
+        nearest = next((str(p) for p in (path, *path.parents) if str(p) in points), "")
+        return _NETWORK.match(points.get(nearest, "")) is not None
+    return False
+
+
+def _refuse_link(path: Path) -> None:
+    """Raise OSError if a path is a link or no regular file, where opening it would not."""
+    if not _NO_FOLLOW:
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(path.lstat().st_mode):
+                raise OSError(errno.EINVAL, "it is no regular file")
 
 
 @contextlib.contextmanager
@@ -174,6 +255,7 @@ class Draft:
         self._path = path
         self._hasher = blake3()
         self.size = 0
+        self._descriptor: int | None  # None once it is closed
         with self._told():
             self.temporary, self._descriptor = self._create()
 
@@ -195,6 +277,7 @@ class Draft:
 
     def write(self, data: bytes | memoryview) -> None:
         """Append all of `data`."""
+        assert self._descriptor is not None
         rest = memoryview(data).cast("B")
         self._hasher.update(rest)
         self.size += len(rest)
@@ -202,23 +285,46 @@ class Draft:
             while rest:
                 rest = rest[self._disk.write(self._descriptor, rest) :]
 
+    def release(self) -> None:
+        """On Windows, close the file so that it can be renamed, removed and read by others.
+
+        Its lock is lost with that. Elsewhere it stays open and locked until the block ends.
+        """
+        if self._disk.pins_open_files and self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            with self._told():
+                self._disk.close(descriptor)
+
     def rename(self, path: Path) -> None:
         """Put the file where it belongs, in place of what is there; then it survives anything."""
+        self._sync()
+        self.release()
         with self._told():
-            self._disk.sync(self._descriptor)
             self._disk.rename(self.temporary, path)
             self._disk.sync_folder(path.parent)
 
-    def link(self, path: Path) -> bool:
-        """Return whether the file went where it belongs; False, if another one was there before."""
+    def link(self, path: Path, *, stays_locked: bool = False) -> bool:
+        """Give the file its name unless another file has it, and return whether it was free.
+
+        Args:
+            path: the name.
+            stays_locked: whether the lock matters more than that others can read the file.
+        """
+        self._sync()
+        if not stays_locked:
+            self.release()
         with self._told():
-            self._disk.sync(self._descriptor)
             try:
                 self._disk.link(self.temporary, path)
             except FileExistsError:
                 return False
             self._disk.sync_folder(path.parent)
         return True
+
+    def _sync(self) -> None:
+        if self._descriptor is not None:
+            with self._told():
+                self._disk.sync(self._descriptor)
 
     def __enter__(self) -> Draft:
         return self
@@ -231,12 +337,16 @@ class Draft:
     ) -> None:
         self._drop(self.temporary, self._descriptor)
 
-    def _drop(self, temporary: Path, descriptor: int) -> None:
-        # What cannot be removed now is swept later; the error that led here says more.
-        with contextlib.suppress(OSError):
-            self._disk.remove(temporary)
-        with contextlib.suppress(OSError):
-            self._disk.close(descriptor)
+    def _drop(self, temporary: Path, descriptor: int | None) -> None:
+        steps = [partial(self._disk.remove, temporary)]
+        if descriptor is not None:
+            steps.insert(
+                0 if self._disk.pins_open_files else 1, partial(self._disk.close, descriptor)
+            )
+        for step in steps:
+            # What cannot be removed now is swept later; the error that led here says more.
+            with contextlib.suppress(OSError):
+                step()
 
     def _told(self) -> contextlib.AbstractContextManager[None]:
         return told("write", self._path, " What is there stays valid.")

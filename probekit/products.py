@@ -14,7 +14,8 @@ from torch.autograd import forward_ad
 # other than Intel's uses half of their vector width: it took 2.3 times as long on an AMD EPYC.
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _HERE = os.getpid()
-os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # see is_forked
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+    os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # see is_forked
 _QUERIES_AT_ONCE = 4  # 16 bytes of float32
 
 
@@ -87,7 +88,10 @@ def _is_derived(*tensors: Tensor | None) -> bool:
     """Return whether a derivative may be asked: oneDNN's product has none and would give 0."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         return True
-    # Forward mode, which no_grad does not end; and torch.func, whose tensors may hide that they
-    # are derived. Neither can be asked of torch by a public name.
-    is_forward = forward_ad._current_level >= 0
-    return is_forward or torch._C._functorch.peek_interpreter_stack() is not None
+    # Forward mode is not ended by no_grad, and tensors of torch.func may hide that they are
+    # differentiated. torch has no public names for either.
+    try:
+        is_forward = forward_ad._current_level >= 0
+        return is_forward or torch._C._functorch.peek_interpreter_stack() is not None
+    except AttributeError:  # another torch: its own product is right under any derivative
+        return True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic_core import PydanticCustomError
 
 from probekit.errors import ProbekitError
@@ -16,6 +17,25 @@ Items = TypeVar("Items", bound=Sequence[Any])
 KeyPath = tuple[str | int, ...]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+_DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
+
+
+def _refuse_device(name: str) -> str:
+    """Return a name that Windows, too, accepts for a folder."""
+    if _DEVICES.fullmatch(name):
+        raise PydanticCustomError(
+            "device", "Windows has a device of that name and no folder; try '{other}'",
+            {"other": f"my_{name}"},
+        )  # fmt: skip
+    if name.endswith("."):
+        raise PydanticCustomError(
+            "last_dot", "Windows drops a dot at the end of a folder's name; try '{other}'",
+            {"other": name.rstrip(".")},
+        )  # fmt: skip
+    return name
+
+
+FolderName = Annotated[Name, AfterValidator(_refuse_device)]
 
 
 class Section(BaseModel):

@@ -7,8 +7,10 @@ wherever it runs, as the last bits of a number may depend on that.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -21,17 +23,22 @@ from typing import TypeVar
 
 import torch
 from joblib import cpu_count, wrap_non_picklable_objects
-from joblib.externals.loky import ProcessPoolExecutor
 from threadpoolctl import threadpool_limits
 
 from probekit.errors import ConfigError, DataError
 from probekit.products import is_forked
+
+try:
+    from joblib.externals.loky import ProcessPoolExecutor
+except ImportError:  # a joblib without its copy of loky: all jobs run in this process
+    ProcessPoolExecutor = None
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _GUARD = "ends with the parent"
 IDLE = 10.0  # seconds after which a process that has no work ends
+_SYNCHRONIZE, _INFINITE = 0x0010_0000, 0xFFFF_FFFF  # of the Windows API
 START_UP = 4.0  # seconds until a new process has imported what a job needs
 
 
@@ -70,7 +77,7 @@ def side_by_side(
     first = here(items[0])
     alone = (time.perf_counter() - start) * (len(items) - 1)
     yield first
-    if at_once == 1 or alone < 2 * START_UP:
+    if at_once == 1 or alone < 2 * START_UP or ProcessPoolExecutor is None:
         yield from map(here, items[1:])
     else:
         yield from _shared_out(here, items[1:], at_once - 1)
@@ -134,18 +141,29 @@ def _processes(number: int) -> ProcessPoolExecutor:
 
     loky's own reusable ones are joblib's too: its Parallel fails where it finds those of others.
     """
-    return ProcessPoolExecutor(number, timeout=IDLE)
+    return ProcessPoolExecutor(number, timeout=IDLE, initializer=_ignore_ctrl_c)
 
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Let processes that are started meanwhile not hear Ctrl-C: this one answers it for all."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Start child processes with SIGINT blocked, so that only this process reacts to Ctrl-C.
+
+    Where signals cannot be blocked (Windows), a child ignores them as soon as it has started.
+    """
+    if sys.platform != "win32" and hasattr(signal, "pthread_sigmask"):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    else:
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ignore_ctrl_c() -> None:
+    if not hasattr(signal, "pthread_sigmask"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Result:
@@ -166,9 +184,21 @@ def end_with(parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
+    _wait_for_end_of(parent)
     os._exit(1)
+
+
+def _wait_for_end_of(parent: int) -> None:
+    if sys.platform == "win32":  # a process keeps the number of a parent that has ended
+        kernel = ctypes.WinDLL("kernel32")
+        kernel.OpenProcess.restype = ctypes.c_void_p
+        kernel.WaitForSingleObject.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
+        process = kernel.OpenProcess(_SYNCHRONIZE, False, parent)
+        if process:
+            kernel.WaitForSingleObject(process, _INFINITE)
+    else:
+        while os.getppid() == parent:
+            time.sleep(1)
 
 
 @contextmanager

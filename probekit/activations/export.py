@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -120,11 +122,28 @@ def _write_parquet(path: Path, store: ActivationStore, site: str) -> None:
             if writer is None:
                 told = {"site": site, "shape": json.dumps(values.shape[1:])}
                 schema = table.schema.with_metadata(told)
-                writer = parquet.ParquetWriter(str(draft.temporary), schema)
+                writer = parquet.ParquetWriter(_Sink(draft), schema)
             writer.write_table(table.replace_schema_metadata(told))
         assert writer is not None
         writer.close()
         draft.rename(path)
+
+
+class _Sink(io.RawIOBase):
+    """A draft as a Python file, for libraries that write to one."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Append bytes and return their number."""
+        content = memoryview(data)
+        self._draft.write(content)
+        return content.nbytes
 
 
 def _write_zarr(path: Path, store: ActivationStore, site: str) -> None:

@@ -15,15 +15,13 @@ from typing import Protocol
 import numpy as np
 
 from probekit.activations.layout import DTYPES, FloatArray, Kind
-from probekit.disk import Disk, Draft, told
+from probekit.disk import Disk, Draft, is_on_network, told
 from probekit.errors import DamagedError, MissingError, StoreError
 
 Place = Path | str  # a folder, or the URL of an object store
 
 LOCK = ".lock"
 CHUNK = 1 << 22
-# Where a page that is not in memory comes over a network, mapping it costs one trip for each.
-_NETWORK = re.compile(r"nfs|cifs|smb|9p|fuse\.sshfs|ceph|lustre|glusterfs|beegfs|afs")
 
 
 class Files(Protocol):
@@ -177,10 +175,8 @@ class LocalFiles:
     def chunks(self, name: str) -> Iterator[bytes]:
         """Yield the bytes of a file, some megabytes at a time."""
         with self._opened(name) as descriptor:
-            start = 0
-            while chunk := self.disk.read(descriptor, CHUNK, start):
+            while chunk := self.disk.read(descriptor, CHUNK):
                 yield chunk
-                start += len(chunk)
 
     def array(self, name: str, header: bytes, kind: Kind) -> FloatArray:
         """Return the numbers of a file that begins with `header` and has one array after it.
@@ -253,15 +249,24 @@ class LocalFiles:
         """
         path = self._path(name)
         with told("remove", path), contextlib.suppress(FileNotFoundError):
-            descriptor = self.disk.open(path)
+            descriptor = self.disk.open(path, for_lock=True)
             try:
                 is_left = self.disk.lock(descriptor, wait=False) and not is_in_use()
                 # A writer of the same rows may have put its file in place of this one.
-                if is_left and self.disk.is_named(descriptor):
+                if not is_left or not self.disk.is_named(descriptor):
+                    return False
+                if not self.disk.pins_open_files:
                     self.disk.remove(path)
-                    return True
             finally:
                 self.disk.close(descriptor)
+            return not self.disk.pins_open_files or self._removed(path)
+        return False
+
+    def _removed(self, path: Path) -> bool:
+        """Remove a file and return True; False if a program has opened it in the meantime."""
+        with contextlib.suppress(PermissionError):
+            self.disk.remove(path)
+            return True
         return False
 
     @contextlib.contextmanager
@@ -271,11 +276,12 @@ class LocalFiles:
         It stays locked meanwhile: the file of a killed holder is known by its being free.
         """
         with self.draft(name) as draft:
-            is_ours = draft.link(self._path(name))
+            is_ours = draft.link(self._path(name), stays_locked=True)
             try:
                 yield is_ours
             finally:
                 if is_ours:
+                    draft.release()
                     self.remove(name)
 
     def remove_folder(self, folder: str = "") -> bool:
@@ -381,18 +387,3 @@ def damaged(path: Place, why: str) -> DamagedError:
         f"{path} is damaged: {why}. `probekit cache repair` takes it out, and the next run makes "
         "it again."
     )
-
-
-def is_on_network(folder: Path) -> bool:
-    """Return whether a folder lies on a network file system, as far as the system tells.
-
-    >>> is_on_network(Path("/"))
-    False
-    """
-    with contextlib.suppress(OSError):
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-        points = {line.split()[1]: line.split()[2] for line in mounts.splitlines()}
-        path = folder.resolve()
-        nearest = next((str(p) for p in (path, *path.parents) if str(p) in points), "")
-        return _NETWORK.match(points.get(nearest, "")) is not None
-    return False

@@ -257,8 +257,8 @@ def remove_cache(place: Place) -> list[str]:
                 files.remove(name)
         files.remove(ROWS)
         files.remove(SPEC)
-        for lock in (LOCK, f"{LOCK}.mend"):
-            files.remove(lock)
+    for lock in (LOCK, f"{LOCK}.mend"):  # Windows removes no file that we have open
+        files.remove(lock)
     if files.remove_folder():
         return []
     return sorted([*files.sizes(), *left]) or [str(place)]

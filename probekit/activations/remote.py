@@ -87,6 +87,7 @@ class ObjectFiles:
 
     def publish(self, draft: Draft, name: str) -> None:
         """Send a draft as the object of that name."""
+        draft.release()
         with self._told("write", name):
             self._system.put_file(str(draft.temporary), self._key(name))
 

@@ -69,6 +69,10 @@ def main() -> None:
         sys.exit(1)
 
 
+# Windows has SIGBREAK instead, sent by Ctrl-Break and by the process that started a worker.
+_TERMINATE = [getattr(signal, n) for n in ("SIGTERM", "SIGBREAK") if hasattr(signal, n)]
+
+
 class _Terminated(KeyboardInterrupt):
     """A cluster or a container wants the machine back: the same end as after Ctrl-C."""
 
@@ -82,11 +86,12 @@ def _told_of_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
         yield
         return
-    before = signal.signal(signal.SIGTERM, _terminated)
+    before = {number: signal.signal(number, _terminated) for number in _TERMINATE}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _prepare_streams() -> None:

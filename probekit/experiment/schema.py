@@ -16,7 +16,7 @@ from pydantic.config import JsonDict
 from probekit.experiment.probe import Probe
 from probekit.experiment.tokens import Position, Tokens
 from probekit.provenance import write_atomic
-from probekit.section import File, Name, Section, Seed, broken
+from probekit.section import File, FolderName, Name, Section, Seed, broken
 
 
 def _all_or_listed(steps: Any) -> Any:
@@ -221,7 +221,7 @@ class Experiment(File):
     'mini'
     """
 
-    name: Name = Field(description="the folder of its runs is called so")
+    name: FolderName = Field(description="the folder of its runs is called so")
     question: str | None = Field(None, description="what the curve is to answer")
     model: Model
     data: Data

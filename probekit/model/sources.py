@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -99,7 +98,8 @@ def _local_folder(source: str | Path) -> Path | None:
         return folder
     if is_file:
         raise ConfigError(f"The model {text!r} is a file; give the folder that holds it.")
-    if isinstance(source, Path) or text.startswith((".", "~", os.sep)) or text.count("/") > 1:
+    is_path = text.startswith((".", "~", "/")) or "\\" in text or text.count("/") > 1
+    if isinstance(source, Path) or is_path or folder.is_absolute():
         raise MissingError(f"There is no model folder {folder.absolute()}.")
     if "/" not in text and text.partition("@")[0] not in PUBLISHED:
         near = _ALIASES.get(text.lower())

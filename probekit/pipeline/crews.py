@@ -24,6 +24,9 @@ from probekit.watcher import Watcher
 
 Crew = Callable[[Job, Work, Lacking, OnRows], None]
 _SECONDS_TO_LEAVE = 20
+# On Windows a process can be interrupted only together with its group: each worker is one.
+_INTERRUPT = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
+_OWN_GROUP = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 _CODE = str(Path(__file__).resolve().parents[2])  # that the workers run, too
 
 
@@ -143,6 +146,7 @@ def _several(
             errors = stack.enter_context(tempfile.TemporaryFile())
             process = subprocess.Popen(
                 [*command, "--seed", str(seed)], env=environment, start_new_session=True,
+                creationflags=_OWN_GROUP,
                 stdin=subprocess.DEVNULL, stdout=writing, stderr=errors,
             )  # fmt: skip
             workers.append(_Worker(process, errors))
@@ -153,7 +157,7 @@ def _several(
 def _stop(workers: Sequence[_Worker]) -> None:
     """Have those leave that are still there, and clean up behind themselves if they can."""
     for worker in workers:
-        worker.process.send_signal(signal.SIGINT)
+        worker.process.send_signal(_INTERRUPT)
     for worker in workers:
         try:
             worker.process.wait(_SECONDS_TO_LEAVE)

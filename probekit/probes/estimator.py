@@ -11,13 +11,20 @@ from scipy.special import log_expit, log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError
 from probekit.probes.descent import Effort
 from probekit.probes.fits import fit_columns
 from probekit.probes.folds import fittable_insides, group_folds
-from probekit.probes.inputs import at_least, positive, refuse_mixed_types, units_of, warn_if_flat
+from probekit.probes.inputs import (
+    at_least,
+    positive,
+    refuse_mixed_types,
+    units_of,
+    warn_if_flat,
+    weights_of,
+)
 from probekit.probes.solver import Codes, Fit, Problem, Solver, with_reference
 
 # A solution is as exact as the rows are. The excess over the minimum is a square: that of float64
@@ -108,9 +115,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         rows, labels = validate_data(
             self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2, multi_output=True
         )
-        weights = _check_sample_weight(
-            sample_weight, rows, dtype=rows.dtype, ensure_non_negative=True
-        )
+        weights = weights_of(rows, sample_weight)
         counted = np.flatnonzero(weights)
         units = units_of(rows, groups)[counted]
         columns = self._columns(labels[counted])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pandas import isna
+from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, validate_data
 
@@ -115,6 +116,37 @@ def units_of(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
     if len(lacking):
         raise DataError(f"row {lacking[0]} has no group. Give each row one, or drop it.")
     return units
+
+
+def weights_of(X: NDArray[np.floating], sample_weight: ArrayLike | None) -> NDArray[np.floating]:
+    """Return the weight of each row (n_samples,) in the dtype of X; without any, all are 1.
+
+    Raises:
+        DataError: The shape is not (n_samples,), a weight is negative, or all are 0.
+        ValueError: A weight is not a finite number.
+
+    >>> weights_of(np.zeros((2, 1)), [1, 3]).tolist()
+    [1.0, 3.0]
+    """
+    if sample_weight is None or isinstance(sample_weight, Number):
+        weights = np.full(len(X), 1 if sample_weight is None else sample_weight, X.dtype)
+    else:
+        weights = check_array(
+            sample_weight, ensure_2d=False, dtype=X.dtype, input_name="sample_weight"
+        )
+    if weights.shape != (len(X),):
+        raise DataError(
+            f"sample_weight has shape {weights.shape}, but must be 1D with one weight per row: "
+            f"({len(X)},)."
+        )
+    if (weights < 0).any():
+        raise DataError(
+            f"Negative values in sample_weight: {weights.min()} in row {weights.argmin()}. Give 0 "
+            "to leave a row out."
+        )
+    if not weights.any():
+        raise DataError("all sample_weight are 0: at least one must be non-zero.")
+    return weights
 
 
 def positive(name: str, values: float | Sequence[float]) -> Floats:

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from probekit.errors import ConfigError
 from probekit.model.config import GPT2Config
 from probekit.provenance import write_atomic
-from probekit.section import File, Name, Section, Seed, broken
+from probekit.section import File, FolderName, Section, Seed, broken
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
 Steps = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
@@ -211,7 +211,7 @@ class Recipe(File):
     (0.9, 0.95)
     """
 
-    name: Name = Field(description="the folder of the run is called so")
+    name: FolderName = Field(description="the folder of the run is called so")
     seed: Seed = Field(0, description="draws the first weights, the order of the text, dropout")
     corpus: Corpus
     vocabulary: VocabularyChoice = VocabularyChoice()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from probekit.disk import Disk
 
-OPERATIONS = tuple(name for name in vars(Disk) if not name.startswith("_"))
+OPERATIONS = tuple(name for name, value in vars(Disk).items() if callable(value))
 
 
 class WatchedDisk(Disk):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from probekit.activations.export import export
-from probekit.activations.files import LocalFiles, is_on_network
+from probekit.activations.files import LocalFiles
 from probekit.activations.maintenance import (
     caches_in,
     collect_garbage,
@@ -18,7 +18,7 @@ from probekit.activations.maintenance import (
     summarize,
 )
 from probekit.activations.store import ActivationStore
-from probekit.disk import Disk
+from probekit.disk import Disk, is_on_network
 from probekit.errors import ConfigError, MissingError, StoreError, UnknownNameError
 from tests.activations.captures import SITES as MODEL_SITES
 from tests.activations.captures import files as bytes_of

@@ -152,3 +152,18 @@ def test_no_answer_has_words_of_python(dotted):
                 assert keys
                 assert text.endswith(".")
     assert refused
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("aux", "my_aux"), ("NUL.v2", "my_NUL.v2"), ("com1", "my_com1"), ("a.", "a")],
+)
+def test_names_that_windows_takes_for_no_folder_are_refused(name, other):
+    text = answer("name", name)
+    assert text.startswith(f"name is {name!r}. Windows ")
+    assert text.endswith(f"try {other!r}.")
+
+
+def test_names_that_only_look_like_devices_are_allowed():
+    for name in ("auxiliary", "com", "console", "a.nul", "v1.2"):
+        assert Experiment.model_validate(with_value("name", name)).name == name

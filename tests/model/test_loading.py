@@ -139,6 +139,12 @@ def test_empty_and_missing_folders_say_so(tmp_path):
         GPT2.from_pretrained(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("path", [r"C:\models\mine", r"models\mine", "./mine", "~/mine"])
+def test_what_is_written_as_a_path_is_not_looked_up_on_the_hub(path):
+    with pytest.raises(MissingError, match="no model folder"):
+        GPT2.from_pretrained(path)
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -1,0 +1,255 @@
+"""What a store does where open files are pinned, locked ones unreadable and links not refused."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+
+import pytest
+
+from probekit import disk as disk_module
+from probekit.activations.claims import claims_in, free_claims
+from probekit.activations.files import LocalFiles
+from probekit.activations.maintenance import collect_garbage, remove_cache
+from probekit.activations.store import ActivationStore
+from probekit.disk import Disk, is_on_network
+from probekit.errors import DamagedError
+from probekit.provenance import write_atomic
+from tests.activations.disks import WatchedDisk
+from tests.activations.small_store import Content
+
+CONTENT = Content()
+
+
+class WindowsDisk(WatchedDisk):
+    """A disk that refuses what Windows refuses while one of its files is open."""
+
+    pins_open_files = True
+
+    def __init__(self):
+        super().__init__()
+        self.files = {}  # of each open descriptor
+        self.locked = set()  # descriptors that hold a lock
+        self.refused = []
+
+    def around(self, number, name, call, arguments):
+        getattr(self, f"before_{name}", lambda *_: None)(*arguments)
+        result = call(*arguments)
+        if name in ("create", "open", "open_lock"):
+            self.files[result] = identity(os.fstat(result))
+        elif name == "lock" and result:
+            self.locked.add(arguments[0])
+        elif name == "close":
+            self.files.pop(arguments[0])
+            self.locked.discard(arguments[0])
+        return result
+
+    def before_rename(self, old, new):
+        self.refuse_open(old)
+        self.refuse_open(new)
+
+    def before_remove(self, path):
+        self.refuse_open(path)
+
+    def before_read(self, descriptor, size):
+        holders = {self.files[each] for each in self.locked - {descriptor}}
+        if self.files[descriptor] in holders and os.fstat(descriptor).st_size:
+            self.refuse("it is locked")
+
+    def before_link(self, old, new):
+        holders = {self.files[each] for each in self.locked}
+        if identity(old.stat()) in holders and old.stat().st_size:
+            self.refuse("others could not read it")
+
+    def refuse_open(self, path):
+        if path.exists() and identity(path.stat()) in self.files.values():
+            self.refuse(f"{path} is open")
+
+    def refuse(self, why):
+        self.refused.append(why)
+        raise PermissionError(errno.EACCES, why)
+
+
+def identity(found):
+    return found.st_dev, found.st_ino
+
+
+def windows_files(folder):
+    return LocalFiles(folder, disk=WindowsDisk())
+
+
+def test_a_store_is_written_with_the_same_bytes(tmp_path):
+    expected = CONTENT.expected(tmp_path / "posix")
+    files = windows_files(tmp_path / "windows")
+    CONTENT.write(files)
+    CONTENT.check(tmp_path / "windows", set(), expected)
+    assert files.disk.refused == []
+    assert files.disk.files == {}
+
+
+def test_a_second_writer_drops_its_rows(tmp_path):
+    store = CONTENT.create(windows_files(tmp_path / "both"))
+    site, rows = CONTENT.sites[0], store.shards[1]
+    first, second = CONTENT.values[site][rows], CONTENT.values[site][rows] + 1
+    with store.writing([site], 1) as slow:
+        slow[site].append(second)
+        store.commit(site, 1, first)
+    assert (store.read(site, rows, partial=True) == first).all()
+    assert len(list((store.folder / site).iterdir())) == 2
+    assert store.files.disk.refused == []
+
+
+def test_claims_are_held_and_given_back(tmp_path):
+    files, others = windows_files(tmp_path), LocalFiles(tmp_path)
+    with files.claim("00000.claim") as is_ours:
+        assert is_ours
+        assert not others.remove_abandoned("00000.claim")
+        with others.claim("00000.claim") as is_theirs:
+            assert not is_theirs
+    assert list(tmp_path.iterdir()) == []
+    assert files.disk.refused == []
+
+
+def test_what_killed_writers_left_is_removed(tmp_path):
+    files = windows_files(tmp_path / "store")
+    CONTENT.write(files)
+    (tmp_path / "store" / "00001.claim").touch()
+    (tmp_path / "store" / CONTENT.sites[0] / ".00000.json.0123").touch()
+    free_claims(files)
+    assert claims_in(files) == []
+    assert files.sweep() == {f"{CONTENT.sites[0]}/.00000.json.0123": 0}
+    assert files.disk.refused == []
+
+
+def test_a_file_that_was_opened_meanwhile_is_left(tmp_path):
+    files = windows_files(tmp_path)
+    (tmp_path / "00001.claim").touch()
+    opened = files.disk.open(tmp_path / "00001.claim")
+    assert not files.remove_abandoned("00001.claim")
+    assert (tmp_path / "00001.claim").exists()
+    files.disk.close(opened)
+    assert files.remove_abandoned("00001.claim")
+
+
+def test_caches_are_removed_and_collected(tmp_path, monkeypatch):
+    disk = WindowsDisk()
+    monkeypatch.setattr("probekit.activations.files.Disk", lambda: disk)
+    CONTENT.write(LocalFiles(tmp_path / "store"))
+    assert collect_garbage(tmp_path / "store") == {}
+    assert remove_cache(tmp_path / "store") == []
+    assert not (tmp_path / "store").exists()
+    assert disk.refused == []
+
+
+def test_a_replacement_waits_for_readers_that_leave(tmp_path, monkeypatch):
+    """Virus scanners open every new file for a moment."""
+    write_atomic(tmp_path / "a", "old")
+    monkeypatch.setattr(Disk, "pins_open_files", True)
+    replaced, replace = [], type(tmp_path).replace
+
+    def busy(self, target):
+        replaced.append(target)
+        if len(replaced) < 3:
+            raise PermissionError(errno.EACCES, "it is open")
+        return replace(self, target)
+
+    monkeypatch.setattr(type(tmp_path), "replace", busy)
+    monkeypatch.setattr(disk_module, "_PAUSES", (0, 0, 0))
+    write_atomic(tmp_path / "a", "new")
+    assert (tmp_path / "a").read_text() == "new"
+
+
+@pytest.fixture
+def no_flags(monkeypatch):
+    """A system whose `open` can neither refuse links, nor skip waiting, nor open folders."""
+    monkeypatch.setattr(disk_module, "_NO_FOLLOW", 0)
+    monkeypatch.setattr(disk_module, "_NO_BLOCK", 0)
+    monkeypatch.setattr(disk_module, "_FOLDER", None)
+
+
+@pytest.mark.usefixtures("no_flags")
+def test_links_folders_and_pipes_are_refused_without_flags(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "folder", "pipe"):
+        with pytest.raises(DamagedError, match="a link, or no file"):
+            LocalFiles(tmp_path).read(name)
+        with pytest.raises(OSError, match="no regular file"):
+            Disk().open_lock(tmp_path / name)
+    assert LocalFiles(tmp_path).read("file") == b"x"
+    Disk().sync_folder(tmp_path / "no folder is opened")
+
+
+class NFS(Disk):
+    """A disk whose exclusive locks need a descriptor for writing, as those of NFS do."""
+
+    def lock(self, descriptor, *, wait):
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        return super().lock(descriptor, wait=wait)
+
+
+def test_abandoned_files_are_removed_on_nfs(tmp_path):
+    (tmp_path / "00001.claim").touch()
+    assert LocalFiles(tmp_path, disk=NFS()).remove_abandoned("00001.claim")
+
+
+_HOLDER = """
+import sys
+from pathlib import Path
+from probekit.disk import Disk, is_on_network
+disk = Disk()
+print(disk.lock(disk.open_lock(Path(sys.argv[1])), wait=False), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_is_seen_by_other_processes_and_dies_with_its_holder(tmp_path):
+    path, disk = tmp_path / "lock", Disk()
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout.readline() == b"True\n"
+        descriptor = disk.open_lock(path)
+        assert disk.lock(descriptor, wait=False) is False
+        holder.kill()
+        holder.wait()
+        assert disk.lock(descriptor, wait=False) is True
+        disk.close(descriptor)
+
+
+def test_a_file_system_without_locks_is_known_by_its_error(tmp_path, monkeypatch):
+    disk = Disk()
+    descriptor = disk.open_lock(tmp_path / "lock")
+
+    def fails(error):
+        def lock(_, **how):
+            raise error
+
+        monkeypatch.setattr(disk_module, "lock_descriptor", lock)
+
+    for code in (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):
+        fails(OSError(code, "no locks"))
+        assert disk.lock(descriptor, wait=False) is None
+    network_drive = OSError(errno.EINVAL, "Incorrect function")
+    network_drive.winerror = 1
+    fails(network_drive)
+    assert disk.lock(descriptor, wait=False) is None
+    fails(OSError(errno.EIO, "broken"))
+    with pytest.raises(OSError, match="broken"):
+        disk.lock(descriptor, wait=False)
+    disk.close(descriptor)
+
+
+def test_a_windows_share_is_a_network(tmp_path, monkeypatch):
+    assert not is_on_network(tmp_path)
+    monkeypatch.setattr(type(tmp_path), "drive", r"\\server\share")
+    assert is_on_network(tmp_path)
+
+
+def test_the_store_s_public_door_reads_it(tmp_path):
+    CONTENT.write(windows_files(tmp_path / "store"))
+    ActivationStore.open(tmp_path / "store").verify()
