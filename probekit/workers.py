@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache, partial
+from multiprocessing import resource_tracker
 from typing import TypeVar
 
 import torch
@@ -25,6 +26,7 @@ from joblib.externals.loky import ProcessPoolExecutor
 from threadpoolctl import threadpool_limits
 
 from probekit.errors import ConfigError, DataError
+from probekit.interrupts import Interruptible
 from probekit.products import is_forked
 
 Item = TypeVar("Item")
@@ -93,7 +95,7 @@ def _shared_out(
             if not left:
                 return
             number = left.popleft()
-            with _deaf_to_ctrl_c():
+            with _sigint_blocked_in_children():
                 future = handed_out[number] = executor.submit(travelling, items[number])
         future.add_done_callback(hand_out)
 
@@ -138,8 +140,9 @@ def _processes(number: int) -> ProcessPoolExecutor:
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Let processes that are started meanwhile not hear Ctrl-C: this one answers it for all."""
+def _sigint_blocked_in_children() -> Iterator[None]:
+    """Start child processes with SIGINT blocked; the parent handles it."""
+    resource_tracker.ensure_running()  # its start unblocks SIGINT (Python 3.11)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -149,7 +152,7 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Result:
-    with threads(n_threads):
+    with Interruptible(), threads(n_threads):
         return job(item)
 
 
