@@ -184,7 +184,9 @@ class Bench:
             start = time.perf_counter()
             for part in _in_parts(tokens, 32):
                 ids, mask = (x.to(self.device) for x in pad(part, "right"))
-                out = self.theirs(ids, attention_mask=mask.long(), output_hidden_states=True)
+                out = self.theirs(
+                    ids.clamp(min=0), attention_mask=mask.long(), output_hidden_states=True
+                )
                 at = mask.sum(1) - 1
                 kept.append([h[range(len(ids)), at].cpu() for h in out.hidden_states])
             sites = [torch.cat(values) for values in zip(*kept, strict=True)]

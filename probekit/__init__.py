@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from probekit.model.continuation import StopStrings
     from probekit.model.generate import generate
     from probekit.model.gpt2 import GPT2
+    from probekit.model.inputs import TokenBatch
     from probekit.model.kv_cache import KeyValueCache
     from probekit.model.tokenizer import Tokenizer
     from probekit.pipeline.apply import apply_probe
@@ -37,6 +38,7 @@ __all__ = [
     "Recording",
     "SavedProbe",
     "StopStrings",
+    "TokenBatch",
     "Tokenizer",
     "__version__",
     "apply_probe",
@@ -57,6 +59,7 @@ _HOME = {
     "Recording": "probekit.model.cache",
     "SavedProbe": "probekit.probes.saved",
     "StopStrings": "probekit.model.continuation",
+    "TokenBatch": "probekit.model.inputs",
     "Tokenizer": "probekit.model.tokenizer",
     "apply_probe": "probekit.pipeline.apply",
     "explore_attention": "probekit.pipeline.attention",

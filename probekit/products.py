@@ -39,7 +39,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     tensor([[1., 2., 3.],
             [1., 2., 3.]])
     """
-    if _ONEDNN is None or not _is_for_onednn(x, weight) or _is_derived(x, weight, bias):
+    # oneDNN's product has no derivative: its gradient would be 0.
+    if _ONEDNN is None or not _is_for_onednn(x, weight) or is_derived(x, weight, bias):
         return F.linear(x, weight, bias)
     product: Tensor = _ONEDNN(x, weight, bias, "none", [], "")
     return product
@@ -84,8 +85,8 @@ def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
     return is_plain and x.numel() > 0
 
 
-def _is_derived(*tensors: Tensor | None) -> bool:
-    """Return whether a derivative may be asked: oneDNN's product has none and would give 0."""
+def is_derived(*tensors: Tensor | None) -> bool:
+    """Return whether torch records a derivative of one of these tensors, in any of its modes."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         return True
     # Forward mode is not ended by no_grad, and tensors of torch.func may hide that they are
@@ -95,3 +96,18 @@ def _is_derived(*tensors: Tensor | None) -> bool:
         return is_forward or torch._C._functorch.peek_interpreter_stack() is not None
     except AttributeError:  # another torch: its own product is right under any derivative
         return True
+
+
+def with_gradient(value: Tensor, of: Tensor) -> Tensor:
+    """Return a value, bit for bit, with the gradient of another that equals it within rounding.
+
+    Args:
+        value: any shape.
+        of: shape of value, finite.
+
+    >>> x = torch.tensor(2.0, requires_grad=True)
+    >>> y = with_gradient(torch.tensor(4.0), of=x**2)
+    >>> y.item(), torch.autograd.grad(y, x)[0].item()
+    (4.0, 4.0)
+    """
+    return value.detach() + (of - of.detach())

@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache, partial
+from multiprocessing import resource_tracker
 from typing import TypeVar
 
 import torch
@@ -26,6 +27,7 @@ from joblib import cpu_count, wrap_non_picklable_objects
 from threadpoolctl import threadpool_limits
 
 from probekit.errors import ConfigError, DataError
+from probekit.interrupts import Interruptible
 from probekit.products import is_forked
 
 try:
@@ -100,7 +102,7 @@ def _shared_out(
             if not left:
                 return
             number = left.popleft()
-            with _deaf_to_ctrl_c():
+            with _sigint_blocked_in_children():
                 future = handed_out[number] = executor.submit(travelling, items[number])
         future.add_done_callback(hand_out)
 
@@ -145,12 +147,13 @@ def _processes(number: int) -> ProcessPoolExecutor:
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Start child processes with SIGINT blocked, so that only this process reacts to Ctrl-C.
+def _sigint_blocked_in_children() -> Iterator[None]:
+    """Start child processes with SIGINT blocked; the parent handles it.
 
     Where signals cannot be blocked (Windows), a child ignores them as soon as it has started.
     """
     if sys.platform != "win32" and hasattr(signal, "pthread_sigmask"):
+        resource_tracker.ensure_running()  # its start unblocks SIGINT (Python 3.11)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -167,7 +170,7 @@ def _ignore_ctrl_c() -> None:
 
 
 def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Result:
-    with threads(n_threads):
+    with Interruptible(), threads(n_threads):
         return job(item)
 
 

@@ -1,5 +1,6 @@
 """Jobs in several processes: their order, their errors, their threads."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -7,12 +8,14 @@ import sys
 import time
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from joblib import Parallel, delayed
 
 from probekit import workers
 from probekit.errors import ConfigError, DataError
+from probekit.probes.kinds.mlp import MlpProbe
 from probekit.workers import side_by_side
 
 
@@ -21,6 +24,14 @@ def eager(monkeypatch):
     """Processes are started however short the jobs, on a machine of two cores."""
     monkeypatch.setattr(workers, "START_UP", -1.0)
     monkeypatch.setattr(workers, "cpu_count", lambda: 2)
+
+
+@pytest.fixture
+def handler():
+    """Ctrl-C raises, also where the tests were started with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def where(item):
@@ -113,6 +124,37 @@ def test_ctrl_c_is_answered_by_this_process_alone(eager):
     hearing = dict(side_by_side(hears_ctrl_c, range(200)))
     assert hearing.pop(os.getpid())
     assert set(hearing.values()) == {False}
+
+
+def fits_until_interrupted(item, here, folder):
+    """Fit an MLP in the helper; interrupt this process once the helper has begun."""
+    if os.getpid() != here:
+        (folder / "begun").touch()
+        X = np.random.default_rng(0).normal(size=(200, 5))
+        for seed in range(100_000):
+            MlpProbe(alpha=0.1, random_state=seed).fit(X, X[:, 0] > 0)
+        (folder / "ended").touch()
+    elif item:
+        while not (folder / "begun").exists():
+            time.sleep(0.01)
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_during_an_mlp_fit_in_a_helper_ends_the_helper(eager, tmp_path, handler):
+    job = partial(fits_until_interrupted, here=os.getpid(), folder=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        list(side_by_side(job, range(3)))
+    assert not (tmp_path / "ended").exists()
+    assert workers._processes.cache_info().currsize == 0
+
+
+def test_a_job_ends_with_the_interrupt_that_a_library_caught(handler):
+    def careless(item):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        list(side_by_side(careless, [1]))
 
 
 def test_nothing_to_do_and_no_workers():

@@ -176,6 +176,7 @@ def identify(
         torch=".".join(version("torch").split(".")[:2]),
         code=digest_code(
             "probekit.model.gpt2",
+            "probekit.model.layer_norm",
             "probekit.model.linear",
             "probekit.products",
             "probekit.model.taps",

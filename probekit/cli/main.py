@@ -38,6 +38,7 @@ from probekit.cli.pictures import attribution, heads, lens
 from probekit.cli.pretraining import pretrain
 from probekit.cli.weights import weights
 from probekit.errors import ProbekitError, nearest
+from probekit.interrupts import Interruptible
 
 if TYPE_CHECKING:
     from probekit.activations.files import Place
@@ -48,7 +49,7 @@ def main() -> None:
     """Run the command line and end the process with its exit code."""
     _prepare_streams()
     try:
-        with _told_of_sigterm():
+        with _sigterm_raises(), Interruptible():
             code = cli.main(standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code)
@@ -58,7 +59,7 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort) as error:
         again = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         click.echo(f"\nInterrupted. What was finished is kept; go on with:\n  {again}", err=True)
-        sys.exit(143 if isinstance(error.__cause__ or error, _Terminated) else 130)
+        sys.exit(143 if isinstance(error, _Terminated) else 130)
     except ProbekitError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_code)
@@ -82,8 +83,8 @@ def _terminated(*_: object) -> None:
 
 
 @contextmanager
-def _told_of_sigterm() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+def _sigterm_raises() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # only it can set handlers
         yield
         return
     before = {number: signal.signal(number, _terminated) for number in _TERMINATE}

@@ -6,6 +6,7 @@ so that no path of a request is ever joined to the folder.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,7 +23,7 @@ NAMES = (HOST, "localhost")
 
 
 def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
-    """Serve the runs of a folder until it is interrupted.
+    """Serve the runs of a folder until Ctrl-C or SIGTERM, which end the process with code 0.
 
     Args:
         folder: that `--out` of a run names.
@@ -38,7 +39,7 @@ def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            return
+            sys.exit(0)
 
 
 def make_server(folder: Path, port: int) -> ThreadingHTTPServer:

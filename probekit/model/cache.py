@@ -13,13 +13,20 @@ from probekit.model.sites import SitePattern, describe, expand
 from probekit.model.taps import Tap
 
 
-def remember(values: dict[str, Tensor]) -> Tap:
-    """Return a tap that keeps every value it sees in `values` and changes nothing."""
+def remember(values: dict[str, Tensor], *, grad: bool = False) -> Tap:
+    """Return a tap that keeps every value it sees in `values` and changes nothing.
+
+    With `grad`, each kept value is part of the graph: one that depends on nothing that requires a
+    gradient becomes a leaf that requires one.
+    """
 
     def tap(site: str, value: Tensor) -> Tensor:
         # A view (q, k and v are thirds of one tensor) would keep all of its storage alive.
         is_part = value.untyped_storage().nbytes() > value.nbytes
-        values[site] = value.clone() if is_part else value
+        kept = value.clone() if is_part else value
+        if grad and not value.requires_grad:
+            kept = value = kept.detach().requires_grad_()
+        values[site] = kept
         return value
 
     return tap
@@ -44,7 +51,9 @@ class Recording:
 
     def __call__(self, site: str, value: Tensor) -> Tensor:
         """Keep a value and return it."""
-        self._seen.setdefault(site, []).append(value.clone())
+        # A copy would be a leaf of the graph, on which nothing else depends.
+        kept = value if value.requires_grad else value.clone()
+        self._seen.setdefault(site, []).append(kept)
         return value
 
     def cache(self, n_layers: int) -> ActivationCache:

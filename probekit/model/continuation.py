@@ -12,7 +12,8 @@ from probekit.errors import ConfigError, DataError
 from probekit.model.decoding import Decoding
 from probekit.model.generate import ENDED, new_tokens
 from probekit.model.gpt2 import GPT2
-from probekit.model.tokenizer import END_OF_TEXT, TokenBatch, Tokenizer
+from probekit.model.inputs import TokenBatch
+from probekit.model.tokenizer import END_OF_TEXT, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def continue_texts(
     """
     stopping = StopStrings(tokenizer, stop)
     batch = _read(model, tokenizer, prompts, bos=bos)
-    steps = list(new_tokens(model, batch.ids, replace(how, stop=stopping), mask=batch.mask))
+    steps = list(new_tokens(model, batch, replace(how, stop=stopping)))
     rows = [_continuation(row, tokenizer, stopping) for row in torch.stack(steps, 1).tolist()]
     return [rows[n : n + how.num_samples] for n in range(0, len(rows), how.num_samples)]
 
@@ -135,7 +136,7 @@ def stream_text(
     batch = _read(model, tokenizer, [prompt], bos=bos)
     characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text, shown = "", 0
-    for step in new_tokens(model, batch.ids, replace(how, stop=stopping, num_samples=1)):
+    for step in new_tokens(model, batch, replace(how, stop=stopping, num_samples=1)):
         text += characters.decode(tokenizer.bytes_of([int(step)]))
         sure = stopping.sure(text)
         if sure > shown:
@@ -155,6 +156,4 @@ def _read(model: GPT2, tokenizer: Tokenizer, prompts: Sequence[str], *, bos: boo
                 f"{which} is empty: there is nothing to go on with. Give a text, or bos to begin "
                 f"with {END_OF_TEXT}."
             )
-    batch = tokenizer.batch(prompts, bos=bos, side="left")
-    device = model.wte.weight.device
-    return TokenBatch(batch.ids.to(device), batch.mask.to(device), batch.offsets)
+    return tokenizer.batch(prompts, bos=bos, side="left").to(model.wte.weight.device)

@@ -11,17 +11,17 @@ from probekit.errors import ConfigError, DataError
 from probekit.model.cache import Recording
 from probekit.model.decoding import Decoding, Stop
 from probekit.model.gpt2 import GPT2
-from probekit.model.inputs import check_tokens
+from probekit.model.inputs import NO_TOKEN, TokenBatch, readable, warn_of_padding
 from probekit.model.kv_cache import KeyValueCache
 from probekit.model.sites import SitePattern
 from probekit.model.taps import Tap
 
-ENDED = -1  # stands where a row has no token, after its end
+ENDED = NO_TOKEN  # the id after the end of a row
 
 
 def generate(
     model: GPT2,
-    tokens: Tensor,
+    tokens: Tensor | TokenBatch,
     max_new_tokens: int,
     *,
     mask: Tensor | None = None,
@@ -42,9 +42,10 @@ def generate(
 
     Args:
         model: a GPT-2.
-        tokens: the prompts, shape [batch pos].
+        tokens: the prompts: token ids, shape [batch pos], or a whole `TokenBatch`.
         max_new_tokens: how many tokens to add to each, at most.
-        mask: True at tokens, False at padding (on either side), shape [batch pos].
+        mask: True at tokens, False at padding (on either side), shape [batch pos]; part of a
+            `TokenBatch`.
         temperature: 0 takes the most probable token; higher draws more evenly.
         top_k: draw among the k most probable tokens only.
         top_p: draw among the fewest most probable tokens whose probabilities sum to p only.
@@ -77,7 +78,7 @@ def generate(
 @torch.no_grad()
 def new_tokens(
     model: GPT2,
-    tokens: Tensor,
+    tokens: Tensor | TokenBatch,
     how: Decoding,
     *,
     mask: Tensor | None = None,
@@ -102,25 +103,27 @@ def new_tokens(
             "A Recording joins passes that read on, but beyond the context each pass reads a whole "
             "window anew: leave slide out, or look at the windows with a tap of your own."
         )
-    check_tokens(model.config, tokens, mask)
-    if not len(tokens):
+    ids, mask = readable(model.config, tokens, mask)
+    if mask is None:
+        warn_of_padding(model.config, ids)
+    if not len(ids):
         raise DataError("There is no prompt to go on with.")
-    tokens, mask = _on_the_right(tokens.to(model.wte.weight.device), mask)
-    how.check_length(model.config, tokens.shape[1])
-    prompts = [row[real].tolist() for row, real in zip(tokens, mask, strict=True)]
+    ids, mask = _on_the_right(ids.to(model.wte.weight.device), mask)
+    how.check_length(model.config, ids.shape[1])
+    prompts = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
     generators = how.generators(prompts)
-    tokens, mask = (x.repeat_interleave(how.num_samples, 0) for x in (tokens, mask))
-    steps = _Steps(model, tokens, mask, tap, sites)
-    rows: list[list[int]] = [[] for _ in tokens]
-    ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
+    ids, mask = (x.repeat_interleave(how.num_samples, 0) for x in (ids, mask))
+    steps = _Steps(model, ids, mask, tap, sites)
+    rows: list[list[int]] = [[] for _ in ids]
+    ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for _ in range(how.max_new_tokens):
         draws = torch.tensor([row.random() for row in generators], dtype=torch.float64)
-        chosen = how.choose(steps.logits().float(), draws.to(tokens.device))
+        chosen = how.choose(steps.logits().float(), draws.to(ids.device))
         yield chosen.masked_fill(ended, ENDED)
         if how.stop is not None:
             for row, token in zip(rows, chosen.tolist(), strict=True):
                 row.append(token)
-            ended |= torch.tensor([how.stop(row) for row in rows], device=tokens.device)
+            ended |= torch.tensor([how.stop(row) for row in rows], device=ids.device)
             if bool(ended.all()):
                 return
         steps.append(chosen[:, None])

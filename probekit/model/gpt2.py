@@ -29,8 +29,16 @@ from probekit.model.cache import ActivationCache, remember
 from probekit.model.config import GPT2Config
 from probekit.model.cross_entropy import cross_entropy
 from probekit.model.initialisation import initialise
-from probekit.model.inputs import check_context, check_targets, check_tokens, following
+from probekit.model.inputs import (
+    TokenBatch,
+    check_context,
+    check_targets,
+    following,
+    readable,
+    warn_of_padding,
+)
 from probekit.model.kv_cache import Extend, KeyValueCache
+from probekit.model.layer_norm import LayerNorm
 from probekit.model.linear import Linear
 from probekit.model.loading import as_dtype, read_checkpoint
 from probekit.model.saving import write_checkpoint
@@ -38,31 +46,7 @@ from probekit.model.sites import SitePattern, expand
 from probekit.model.sources import find_model, model_config
 from probekit.model.taps import ForwardStoppedError, Tap, Taps
 from probekit.model.visibility import causal, positions_and_visible, seen_from
-from probekit.products import attend, linear
-
-
-class LayerNorm(nn.Module):
-    """Layer norm over d_model, with its scale and its normalized value in sight."""
-
-    def __init__(self, config: GPT2Config) -> None:
-        super().__init__()
-        self.eps = config.layer_norm_epsilon
-        self.weight = nn.Parameter(torch.empty(config.n_embd))
-        self.bias = nn.Parameter(torch.empty(config.n_embd)) if config.bias else None
-
-    def forward(self, x: Tensor, tap: Taps) -> Tensor:
-        """Return x normalized over its last axis, shape [batch pos d_model]."""
-        normalized, _, inverse = torch.native_layer_norm(x, x.shape[-1:], None, None, self.eps)
-        if tap.wants("hook_scale"):
-            scale = inverse.reciprocal()  # [batch pos 1]
-            # A mere look multiplies by 1, and changes no bit.
-            normalized = normalized * (scale / tap("hook_scale", scale.clone()))
-        normalized = tap("hook_normalized", normalized)
-        scaled = (
-            normalized * self.weight if self.bias is None
-            else torch.addcmul(self.bias, normalized, self.weight)
-        )  # fmt: skip
-        return scaled.to(self.weight.dtype)
+from probekit.products import attend, is_derived, linear, with_gradient
 
 
 class Attention(nn.Module):
@@ -80,11 +64,12 @@ class Attention(nn.Module):
         at: Tensor | None = None, extend: Extend | None = None,
     ) -> Tensor:  # fmt: skip
         """Return what attention adds to the residual stream, shape [batch pos d_model]."""
-        q, k, v = rearrange(
+        qkv = rearrange(
             self.c_attn(x), "batch pos (qkv n_heads d_head) -> qkv batch pos n_heads d_head",
             qkv=3, n_heads=self.n_heads,
         )  # fmt: skip
-        q, k, v = tap("hook_q", q), tap("hook_k", k), tap("hook_v", v)
+        # Indexed, not unpacked: torch forbids in-place changes of unpacked views.
+        q, k, v = tap("hook_q", qkv[0]), tap("hook_k", qkv[1]), tap("hook_v", qkv[2])
         if extend is not None:
             k, v = extend(k, v)  # [batch key_pos n_heads d_head], what was read before and this
         if at is not None:
@@ -104,10 +89,13 @@ class Attention(nn.Module):
             )  # fmt: skip
             result = einsum(z, w_o, "b pos n_heads d_head, n_heads d_head d -> b pos n_heads d")
             changed = tap("hook_result", result.clone())
-            # A mere look changes no bit: attn_out is then computed as if nobody had asked.
+            summed = changed.sum(2)
+            summed = summed if self.c_proj.bias is None else summed + self.c_proj.bias
             if not torch.equal(changed, result):
-                attn_out = changed.sum(2)
-                return attn_out if self.c_proj.bias is None else attn_out + self.c_proj.bias
+                return summed
+            # A mere look changes no bit: attn_out is then computed as if nobody had asked.
+            if is_derived(summed):
+                return with_gradient(attn_out, summed)
         return attn_out
 
 
@@ -243,21 +231,21 @@ class GPT2(nn.Module):
 
     @overload
     def forward(
-        self, tokens: Tensor, mask: Tensor | None = None, tap: Tap | None = None,
+        self, tokens: Tensor | TokenBatch, mask: Tensor | None = None, tap: Tap | None = None,
         sites: SitePattern | Iterable[SitePattern] | None = None, *, logits: Literal[True] = True,
         at: Tensor | None = None, past: KeyValueCache | None = None,
     ) -> Tensor: ...  # fmt: skip
 
     @overload
     def forward(
-        self, tokens: Tensor, mask: Tensor | None = None, tap: Tap | None = None,
+        self, tokens: Tensor | TokenBatch, mask: Tensor | None = None, tap: Tap | None = None,
         sites: SitePattern | Iterable[SitePattern] | None = None, *, logits: bool,
         at: Tensor | None = None, past: KeyValueCache | None = None,
     ) -> Tensor | None: ...  # fmt: skip
 
     def forward(
         self,
-        tokens: Tensor,
+        tokens: Tensor | TokenBatch,
         mask: Tensor | None = None,
         tap: Tap | None = None,
         sites: SitePattern | Iterable[SitePattern] | None = None,
@@ -269,8 +257,9 @@ class GPT2(nn.Module):
         """Return the logits, shape [batch pos d_vocab].
 
         Args:
-            tokens: token ids, shape [batch pos].
-            mask: True at tokens, False at padding, shape [batch pos]; None means no padding.
+            tokens: token ids, shape [batch pos], or a whole `TokenBatch`.
+            mask: True at tokens, False at padding, shape [batch pos]; None means no padding, or
+                that of the `TokenBatch`.
                 Positions are counted over real tokens, so padding on either side changes nothing.
             tap: sees the value at each site asked for and returns the value to go on with.
             sites: names, globs and shorthands of the sites that the tap sees; None means all but
@@ -285,9 +274,9 @@ class GPT2(nn.Module):
         Raises:
             UnknownNameError: no site has a name asked for.
             ConfigError: sites are asked for without a tap to see them, or nothing at all.
-            DataError: ids outside the vocabulary, more tokens than the context, a mask whose shape
-                is not that of the tokens or that has an empty row, or a `past` of another
-                model or of other rows.
+            DataError: ids outside the vocabulary, padding without a mask, more tokens than the
+                context, a mask whose shape is not that of the tokens or that has an empty row, or a
+                `past` of another model or of other rows.
         """
         if tap is None and sites is not None:
             raise ConfigError("`sites` says what the tap sees, but no tap was given.")
@@ -296,9 +285,12 @@ class GPT2(nn.Module):
         )
         if not logits and not asked:
             raise ConfigError("Nothing is asked of this forward pass: no logits and no site.")
+        ids, mask = readable(self.config, tokens, mask)
+        if mask is None and past is None:
+            warn_of_padding(self.config, ids)
         taps = Taps(tap, asked, stop_when_done=not logits)
         try:
-            resid = self._residual_stream(tokens, mask, taps, at, past)
+            resid = self._residual_stream(ids, mask, taps, at, past)
             return linear(self.ln_f(resid, taps.within("ln_final")), self.unembedding)
         except ForwardStoppedError:
             return None
@@ -307,7 +299,6 @@ class GPT2(nn.Module):
         self, tokens: Tensor, mask: Tensor | None, tap: Taps,
         at: Tensor | None, past: KeyValueCache | None,
     ) -> Tensor:  # fmt: skip
-        check_tokens(self.config, tokens, mask)
         if past is not None:
             mask = past.mask_with(self, tokens, mask)
         # Found where the tokens lie and then moved: with tokens on the host nothing waits for the
@@ -331,38 +322,53 @@ class GPT2(nn.Module):
 
     def run_with_cache(
         self,
-        tokens: Tensor,
+        tokens: Tensor | TokenBatch,
         sites: SitePattern | Iterable[SitePattern] | None = None,
         mask: Tensor | None = None,
         *,
         logits: bool = True,
+        grad: bool = False,
     ) -> tuple[Tensor | None, ActivationCache]:
         """Return the logits (None if `logits=False`) and the values at the sites asked for.
 
         Args:
-            tokens: token ids, shape [batch pos].
+            tokens: token ids, shape [batch pos], or a whole `TokenBatch`.
             sites: one or several names, globs, shorthands; None means all but `attn.hook_result`.
-            mask: True at tokens, False at padding, shape [batch pos].
+            mask: True at tokens, False at padding, shape [batch pos]; part of a `TokenBatch`.
             logits: False stops after the deepest site asked for.
+            grad: True makes the logits and all cached values differentiable with respect to each
+                cached value, in a frozen model and under `torch.no_grad()` too. False leaves it to
+                torch: values depend on the parameters if these require a gradient.
 
         >>> model = GPT2.from_pretrained("mini")
-        >>> _, cache = model.run_with_cache(torch.tensor([[1, 2, 3]]), sites=[("pattern", 3)])
+        >>> tokens = torch.tensor([[10, 20, 30]])
+        >>> _, cache = model.run_with_cache(tokens, sites=[("pattern", 3)])
         >>> cache["pattern", 3].shape
         torch.Size([1, 4, 3, 3])
+        >>> logits, cache = model.run_with_cache(tokens, [("resid_post", 2)], grad=True)
+        >>> (gradient,) = torch.autograd.grad(logits[0, -1, 40], cache["resid_post", 2])
+        >>> gradient.shape
+        torch.Size([1, 3, 256])
         """
         names = expand(["*"] if sites is None else sites, self.config.n_layer)
         values: dict[str, Tensor] = {}
-        out = self(tokens, mask, remember(values), names, logits=logits)
+        with torch.set_grad_enabled(grad or torch.is_grad_enabled()):
+            out = self(tokens, mask, remember(values, grad=grad), names, logits=logits)
         return out, ActivationCache(values, self.config.n_layer)
 
     def loss(
-        self, tokens: Tensor, mask: Tensor | None = None, *, targets: Tensor | None = None
+        self,
+        tokens: Tensor | TokenBatch,
+        mask: Tensor | None = None,
+        *,
+        targets: Tensor | None = None,
     ) -> Tensor:
         """Return the mean cross-entropy in nats per target.
 
         Args:
-            tokens: token ids, shape [batch pos].
-            mask: True at tokens, False at padding, shape [batch pos]; None means no padding.
+            tokens: token ids, shape [batch pos], or a whole `TokenBatch`.
+            mask: True at tokens, False at padding, shape [batch pos]; None means no padding, or
+                that of the `TokenBatch`.
             targets: what each position should predict, shape [batch pos], with -100 where nothing
                 is counted; None means the token that follows it.
 
@@ -373,10 +379,11 @@ class GPT2(nn.Module):
         >>> model.loss(torch.tensor([[10, 20, 30, 40]])).ndim
         0
         """
+        ids, mask = readable(self.config, tokens, mask)
         if targets is None:
-            targets = following(tokens, mask)
-        x = self.ln_f(self._residual_stream(tokens, mask, Taps(None), None, None), Taps(None))
-        check_targets(self.config, tokens, targets)
+            targets = following(ids, mask)
+        x = self.ln_f(self._residual_stream(ids, mask, Taps(None), None, None), Taps(None))
+        check_targets(self.config, ids, targets)
         return cross_entropy(x.flatten(0, 1), self.unembedding, targets.flatten())
 
 

@@ -1,6 +1,9 @@
-"""What a GPT-2 can read and be asked to predict; anything else is refused before it is computed."""
+"""What a GPT-2 reads and predicts: batches of token ids, and checks of them before any work."""
 
 from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -9,15 +12,65 @@ from torch import Tensor
 from probekit.errors import DataError
 from probekit.model.config import GPT2Config
 
+NO_TOKEN = -1  # the id at padding, and after the end of a generated text
 NOT_COUNTED = -100  # a target that adds nothing to the loss
 
 
-def check_tokens(config: GPT2Config, tokens: Tensor, mask: Tensor | None = None) -> None:
-    """Refuse what a model of this config cannot read.
+@dataclass(frozen=True, eq=False)
+class TokenBatch:
+    """Padded texts; which positions are padding is carried along, never guessed from an id.
+
+    Models and `generate` take a batch whole, with its mask. `batch[rows]` selects texts.
+
+    Attributes:
+        ids: token ids, -1 at padding, shape [batch pos].
+        mask: True at tokens, False at padding, shape [batch pos].
+        offsets: character ranges, (0, 0) at padding, shape [batch pos 2].
+    """
+
+    ids: Tensor
+    mask: Tensor
+    offsets: Tensor
+
+    def __getitem__(self, rows: slice | Tensor | list[int]) -> TokenBatch:
+        """Return the batch of some of the texts, padded as they are here."""
+        return TokenBatch(self.ids[rows], self.mask[rows], self.offsets[rows])
+
+    def __len__(self) -> int:
+        """Return the number of texts."""
+        return len(self.ids)
+
+    def to(self, device: torch.device | str) -> TokenBatch:
+        """Return the batch on a device."""
+        return TokenBatch(self.ids.to(device), self.mask.to(device), self.offsets.to(device))
+
+
+def readable(
+    config: GPT2Config, tokens: Tensor | TokenBatch, mask: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return token ids, 0 at padding, and mask, shape [batch pos] each, that a model can read.
+
+    >>> batch = TokenBatch(torch.tensor([[-1, 5]]), torch.tensor([[False, True]]), torch.empty(0))
+    >>> readable(GPT2Config(), batch, None)
+    (tensor([[0, 5]]), tensor([[False, True]]))
 
     Raises:
-        DataError: the tokens are not ids of shape [batch pos] inside the vocabulary, or the mask
-            has another shape or an empty row.
+        DataError: a model of this config cannot read them, or there are two masks.
+    """
+    if isinstance(tokens, TokenBatch):
+        if mask is not None:
+            raise DataError("A TokenBatch has a mask of its own: leave out `mask`.")
+        return readable(config, tokens.ids, tokens.mask)
+    check_tokens(config, tokens, mask)
+    return _without_padding(tokens, mask), mask
+
+
+def check_tokens(config: GPT2Config, tokens: Tensor, mask: Tensor | None = None) -> None:
+    """Refuse what a model of this config cannot read; ids at padding may be anything.
+
+    Raises:
+        DataError: the tokens are not ids of shape [batch pos] inside the vocabulary, there is
+            padding without a mask, or the mask has another shape or an empty row.
 
     >>> check_tokens(GPT2Config(vocab_size=97), torch.tensor([[96, 97]]))
     Traceback (most recent call last):
@@ -33,10 +86,57 @@ def check_tokens(config: GPT2Config, tokens: Tensor, mask: Tensor | None = None)
         )
     if mask is not None:
         _check_mask(tokens, mask)
+    tokens = _without_padding(tokens, mask)
     if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < config.vocab_size:
+        _check_padding(tokens, mask)
         raise DataError(
             f"Token ids run from {int(tokens.min())} to {int(tokens.max())}; the vocabulary has "
             f"ids 0 to {config.vocab_size - 1}."
+        )
+
+
+def _without_padding(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return tokens
+    return tokens.masked_fill(~mask.to(device=tokens.device, dtype=torch.bool), 0)
+
+
+def _check_padding(tokens: Tensor, mask: Tensor | None) -> None:
+    padding = tokens == NO_TOKEN
+    if not bool(padding.any()):
+        return
+    row, position = (int(index) for index in padding.nonzero()[0])
+    where = f"Row {row} has padding (id {NO_TOKEN}) at position {position}"
+    if mask is None:
+        raise DataError(
+            f"{where}, and no mask is given. Pass the TokenBatch itself instead of its ids, or "
+            "`mask=batch.mask` with them."
+        )
+    raise DataError(f"{where}, which the mask calls a token.")
+
+
+def warn_of_padding(config: GPT2Config, tokens: Tensor) -> None:
+    """Warn of ids without a mask that look like texts padded on the left with `<|endoftext|>`.
+
+    Other tokenizers pad GPT-2's texts so. One `<|endoftext|>` at the beginning of every row is a
+    beginning of text; more of them, or some in part of the rows, are likely padding.
+
+    >>> warn_of_padding(GPT2Config(eos_token_id=50256), torch.tensor([[50256, 5], [50256, 6]]))
+    """
+    end = config.eos_token_id
+    if not isinstance(end, int) or tokens.shape[1] < 2 or not bool((tokens[:, 0] == end).any()):
+        return
+    leading = (tokens == end).cumprod(-1).sum(-1)  # [batch]
+    # A row of nothing but the end of text says nothing of padding.
+    leading = leading[leading < tokens.shape[1]]
+    if len(leading) and not bool((leading == leading[0]).all() & (leading[0] < 2)):
+        row = int(leading.argmax())
+        warnings.warn(
+            f"A row begins with {int(leading[row])} times id {end} (<|endoftext|>) and no mask is "
+            "given, so these are read as tokens. If they are padding, pass the mask: with left "
+            "padding all numbers differ without it. If they are tokens, pass "
+            "mask=torch.ones_like(tokens).",
+            stacklevel=5,
         )
 
 

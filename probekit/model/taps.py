@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from probekit.errors import ConfigError
+from probekit.products import is_derived
 
 Tap = Callable[[str, Tensor], Tensor]  # a site's name and its value -> the value to go on with
 
@@ -46,7 +47,9 @@ class Taps:
         site = self.prefix + name
         if self.tap is None or site not in self.pending:
             return value
-        changed = self.tap(site, value)
+        # Under grad a tap gets a tensor of its own: a view cannot be changed in place, nor can what
+        # an operation keeps for its gradient.
+        changed = self.tap(site, value.clone() if is_derived(value) else value)
         if _kind(changed) != _kind(value):
             raise ConfigError(
                 f"The tap returned {_kind(changed)} at {site}; it must return the value to go on "

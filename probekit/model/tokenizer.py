@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import ConfigError, DataError, nearest
+from probekit.model.inputs import NO_TOKEN, TokenBatch
 from probekit.model.sources import find_model
 from probekit.model.vocabulary import Vocabulary, read_vocabulary
 from probekit.provenance import digest_json
@@ -41,21 +42,6 @@ class Tokens:
 
     ids: IntArray
     offsets: IntArray
-
-
-@dataclass(frozen=True)
-class TokenBatch:
-    """Padded texts; which positions are padding is carried along, never guessed from an id.
-
-    Attributes:
-        ids: token ids, shape [batch pos].
-        mask: True at tokens, False at padding, shape [batch pos].
-        offsets: character ranges, (0, 0) at padding, shape [batch pos 2].
-    """
-
-    ids: Tensor
-    mask: Tensor
-    offsets: Tensor
 
 
 class Tokenizer:
@@ -182,7 +168,9 @@ class Tokenizer:
         try:
             return self._tokens[token]
         except KeyError as error:
-            raise DataError(f"No token has the id {token}.") from error
+            padding = " It stands for padding, or for the end of a text: leave it out."
+            which = padding if token == NO_TOKEN else ""
+            raise DataError(f"No token has the id {token}.{which}") from error
 
     @cached_property
     def _tokens(self) -> dict[int, bytes]:
@@ -195,11 +183,13 @@ class Tokenizer:
 
 
 def pad(sequences: Sequence[IntArray], side: PaddingSide) -> tuple[Tensor, Tensor]:
-    """Return token ids, 0 at padding, and the mask, both of shape [batch pos].
+    """Return token ids, -1 at padding, and the mask, both of shape [batch pos].
+
+    An id of padding that is no token cannot be read as one where the mask is forgotten.
 
     >>> ids, mask = pad([np.array([5, 6, 7]), np.array([8])], "left")
     >>> ids.tolist()
-    [[5, 6, 7], [0, 0, 8]]
+    [[5, 6, 7], [-1, -1, 8]]
 
     Raises:
         ConfigError: the side is neither `left` nor `right`.
@@ -207,7 +197,7 @@ def pad(sequences: Sequence[IntArray], side: PaddingSide) -> tuple[Tensor, Tenso
     if side not in get_args(PaddingSide):
         raise ConfigError(f"Padding side {side!r}. {nearest(str(side), get_args(PaddingSide))}")
     width = max(len(sequence) for sequence in sequences)
-    ids = torch.zeros(len(sequences), width, dtype=torch.int64)
+    ids = torch.full((len(sequences), width), NO_TOKEN)
     mask = torch.zeros(len(sequences), width, dtype=torch.bool)
     for row, sequence in enumerate(sequences):
         start = width - len(sequence) if side == "left" else 0

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from probekit.errors import ConfigError, DataError
+from probekit.model.inputs import TokenBatch
 from probekit.model.sites import SiteSelection
 from probekit.model.taps import Tap
-from probekit.model.tokenizer import TokenBatch
 from probekit.pipeline.apply import load_network
 from probekit.probes.saved import SavedProbe
 from probekit.watcher import SILENT, Watcher
@@ -136,13 +136,12 @@ def _next_token(
     directions: NDArray[np.floating] | None,
 ) -> Tensor:
     """Return the log probabilities (n_texts, d_vocab) of the token after each text."""
-    device = next(model.parameters()).device
-    ids, mask = batch.ids.to(device), batch.mask.to(device)
+    batch = batch.to(next(model.parameters()).device)
     with torch.inference_mode():
         logits = (
-            model(ids, mask)
+            model(batch)
             if directions is None
-            else model(ids, mask, tap=erase(directions, place.head), sites=[place.site])
+            else model(batch, tap=erase(directions, place.head), sites=[place.site])
         )
     return log_softmax(logits[:, -1].double(), dim=-1)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -186,7 +188,8 @@ def _connected(address: str | None) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that we compute
     try:
         _knock(address or "")
-        ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="error")
+        with _sigterm_handler_restored():
+            ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         where = "a cluster" if address is None else f"the cluster at {address}"
         raise ConfigError(f"Cannot reach {where}: {error}") from error
@@ -194,6 +197,18 @@ def _connected(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _sigterm_handler_restored() -> Iterator[None]:
+    """Keep our SIGTERM handler: `ray.init` replaces it with one that exits without cleaning up."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        # Only the main thread can set handlers; None stands for one that C code has set.
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _knock(address: str) -> None:

@@ -183,6 +183,30 @@ def test_who_interrupts_keeps_what_is_done_and_reads_how_to_go_on(
     assert list(folder.glob("cache/*/*/00000.json"))
 
 
+@pytest.mark.parametrize(
+    ("by", "expected", "workers"), [(signal.SIGINT, 130, "1"), (signal.SIGTERM, 143, "2")]
+)
+def test_an_interrupt_during_mlp_fits_commits_no_half_trained_network(
+    folder, environment, by, expected, workers
+):
+    command = [
+        PROBEKIT, "run", "planted.yaml", "--workers", workers, "--set", "probe.kinds=[{kind: mlp}]",
+        "--set", 'capture.sites=["blocks.[03].hook_resid_post"]',
+        "--set", "model.random_weights=false",
+    ]  # fmt: skip
+    code, errors = interrupt(
+        command,
+        lambda: list(folder.glob("runs/*/*/sites/baselines.*")),  # the fits of a site come next
+        by, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert code == expected, errors
+    assert f"probekit run planted.yaml --workers {workers}" in errors
+    assert "Traceback" not in errors
+    assert "interrupted by user" not in errors
+    assert not list(folder.glob("runs/*/*/results.csv"))
+    assert not list(folder.glob("runs/*/*/sites/blocks*"))
+
+
 def test_a_closed_pipe_is_no_error(folder, environment):
     command = f"{PROBEKIT} sites gpt2 | head -n 1"
     done = subprocess.run(

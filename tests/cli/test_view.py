@@ -2,10 +2,13 @@
 
 import http.client
 import json
+import signal
+import sys
 import threading
 
 import pytest
 
+from probekit.cli.main import main
 from probekit.cli.view_server import make_server
 from probekit.errors import ConfigError, MissingError
 
@@ -41,6 +44,22 @@ def get(root):
         yield get
         server.shutdown()
         thread.join()
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_is_the_normal_end_of_the_server(root, monkeypatch, by):
+    def serve_forever(server):
+        signal.raise_signal(by)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr("http.server.ThreadingHTTPServer.serve_forever", serve_forever)
+    monkeypatch.setattr(sys, "argv", ["probekit", "view", str(root)])
+    try:
+        with pytest.raises(SystemExit) as end:
+            main()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert end.value.code == 0
 
 
 def test_the_index_grows_while_runs_go_on(get, root):

@@ -130,7 +130,7 @@ def test_a_tap_sees_every_site_in_forward_order(model):
     ("tokens", "mask", "message"),
     [
         (torch.tensor([[97]]), None, "ids 0 to 96"),
-        (torch.tensor([[-1]]), None, "from -1 to -1"),
+        (torch.tensor([[-2]]), None, "from -2 to -2"),
         (torch.zeros(1, 24, dtype=torch.int64), None, "24 tokens are more than the context of 23"),
         (torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 4), r"\(2, 4\).*\(2, 3\)"),
         (torch.zeros(2, 2, dtype=torch.int64), torch.tensor([[1, 0], [0, 0]]), "Row 1 of the mask"),

@@ -1,5 +1,6 @@
 """A Ray cluster of two nodes, one of which goes without grace; its shards go to the other."""
 
+import signal
 import sys
 import time
 from functools import partial
@@ -125,3 +126,10 @@ def test_a_cluster_that_is_not_there_is_told(tmp_path, monkeypatch):
 
     with pytest.raises(ConfigError, match=r"Cannot reach the cluster at 127\.0\.0\.1:9: .*refused"):
         capture(load(tmp_path), tmp_path / "ray", Heard(), address="127.0.0.1:9")
+
+
+def test_our_sigterm_handler_outlives_that_of_ray():
+    before = signal.getsignal(signal.SIGTERM)
+    with ray_crew._sigterm_handler_restored():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as ray.init sets its own
+    assert signal.getsignal(signal.SIGTERM) == before

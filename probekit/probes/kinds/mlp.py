@@ -15,6 +15,7 @@ from probekit.probes.inputs import at_least
 from probekit.probes.kinds.base import Training, TunedProbe
 from probekit.probes.kinds.layers import Layer, Solution
 from probekit.probes.kinds.scaling import Scaling
+from probekit.probes.solver import Codes
 
 # With scikit-learn's 0.001 a few hundred rows, two batches a pass, stand far from their optimum
 # after 200 passes.
@@ -73,9 +74,7 @@ class MlpProbe(TunedProbe):
             (self.hidden,), alpha=alpha, max_iter=self.max_iter, random_state=self.random_state,
             learning_rate_init=LEARNING_RATE,
         )  # fmt: skip
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # told by `converged_`
-            network.fit(rows, data.codes)
+        _fit(network, rows, data.codes)
         (first, last), (first_bias, last_bias) = network.coefs_, network.intercepts_
         layers = (
             scaling.fold(first.T, first_bias),
@@ -83,3 +82,15 @@ class MlpProbe(TunedProbe):
         )
         classes = np.asarray(network.classes_)
         return Solution(classes, layers, network.n_iter_, network.n_iter_ < self.max_iter)
+
+
+def _fit(network: MLPClassifier, rows: NDArray[np.float32], codes: Codes) -> None:
+    """Fit the network. Raises an interrupt that scikit-learn catches and only warns about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # recorded in `converged_`
+        warnings.filterwarnings("error", "Training interrupted", UserWarning)
+        try:
+            network.fit(rows, codes)
+        except UserWarning as warning:
+            # The warning is raised while the interrupt is handled: that is its context.
+            raise warning.__context__ or warning from None

@@ -1,0 +1,103 @@
+"""An interrupt at any moment of a fit ends it, whatever the kind of probe."""
+
+import random
+import signal
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from probekit.probes.kinds.mlp import MlpProbe
+from probekit.probes.kinds.registry import KINDS
+from probekit.workers import side_by_side
+from tests.probes.kinds import planted
+
+
+@pytest.fixture(autouse=True)
+def handler():
+    """Ctrl-C raises, also where the tests were started with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def data_for(kind):
+    """Small data that the kind can fit."""
+    if kind.task == "tree":
+        X, heads, sentences = planted.trees(4, 8, 7)
+        return X, heads, sentences
+    if kind.task == "text":
+        return planted.marked_texts(12)[:3]
+    X, y = planted.three_classes(40)
+    return X, (X[:, 0] if kind.task == "regression" else y), np.arange(40)
+
+
+def fit(kind):
+    probe = kind.build(max_iter=3, folds=2, **({"k": 2} if kind.name == "k_sparse" else {}))
+    X, y, groups = data_for(kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return probe.fit(X, y, groups)
+
+
+def interrupted_at(moment, function, *arguments):
+    """Call a function with Ctrl-C at its n-th call or return inside; return how many there were."""
+    seen = 0
+
+    def count(frame, event, argument):
+        nonlocal seen
+        seen += 1
+        if seen == moment:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    sys.setprofile(count)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_a_job_of_a_run_ends_as_interrupted(kind):
+    def run():
+        return list(side_by_side(fit, [kind], workers=1, n_threads=1))
+
+    run()  # imports, which happen once
+    n_moments = interrupted_at(None, run)
+    assert n_moments > 1000
+    generator = random.Random(kind.name)
+    for moment in generator.sample(range(50, n_moments - 50), 8):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted_at(moment, run)
+
+
+def test_an_mlp_fit_raises_the_interrupt_that_scikit_learn_catches():
+    X, y = planted.xor(60)
+    probe = MlpProbe(hidden=4, alpha=0.1, max_iter=20)
+    n_moments = interrupted_at(None, probe.fit, X, y)
+    for moment in random.Random(0).sample(range(500, n_moments - 500), 40):
+        fresh = MlpProbe(hidden=4, alpha=0.1, max_iter=20)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted_at(moment, fresh.fit, X, y)
+        assert not hasattr(fresh, "layers_")
+
+
+def test_the_interrupt_keeps_its_class():
+    """The exit code of SIGTERM depends on it."""
+
+    class Terminated(KeyboardInterrupt):
+        pass
+
+    def terminate(number, frame):
+        raise Terminated
+
+    signal.signal(signal.SIGINT, terminate)
+    X, y = planted.xor(60)
+    probe = MlpProbe(hidden=4, alpha=0.1, max_iter=20)
+    middle = interrupted_at(None, probe.fit, X, y) // 2
+    with pytest.raises(Terminated):
+        interrupted_at(middle, probe.fit, X, y)
