@@ -167,26 +167,29 @@ def make_record() -> dict:
     }  # fmt: skip
 
 
+def write_shown(
+    folder: Path, table: pd.DataFrame | None = None, record: dict | None = None
+) -> Path:
+    """Write what a page needs of a run into a folder, and return it."""
+    table = make_table() if table is None else table
+    record = make_record() if record is None else record
+    folder.mkdir(parents=True, exist_ok=True)
+    table.to_csv(folder / "results.csv", index=False)
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "config.yaml").write_text(
+        "name: plural\nprobe:\n  C: [0.001, 0.01, 0.1]  # <b>tuned</b>\n"
+    )
+    lengths = [len(prompt["tokens"]) for prompt in record["attention"]]
+    patterns = {str(i): causal_patterns(n, seed=i) for i, n in enumerate(lengths)}
+    if patterns:
+        save_file(patterns, folder / "attention.safetensors")
+    return folder
+
+
 @pytest.fixture(scope="session")
 def write_run() -> Callable[..., Path]:
     """A function that writes a run into a folder; give it a table or record of your own."""
-
-    def write(folder: Path, table: pd.DataFrame | None = None, record: dict | None = None) -> Path:
-        table = make_table() if table is None else table
-        record = make_record() if record is None else record
-        folder.mkdir(parents=True, exist_ok=True)
-        table.to_csv(folder / "results.csv", index=False)
-        (folder / "run.json").write_text(json.dumps(record))
-        (folder / "config.yaml").write_text(
-            "name: plural\nprobe:\n  C: [0.001, 0.01, 0.1]  # <b>tuned</b>\n"
-        )
-        lengths = [len(prompt["tokens"]) for prompt in record["attention"]]
-        patterns = {str(i): causal_patterns(n, seed=i) for i, n in enumerate(lengths)}
-        if patterns:
-            save_file(patterns, folder / "attention.safetensors")
-        return folder
-
-    return write
+    return write_shown
 
 
 @pytest.fixture
