@@ -23,7 +23,7 @@ from types import TracebackType
 from blake3 import blake3
 from filelock import lock_descriptor
 
-from probekit.errors import ProbekitError, StoreError
+from probekit.errors import DataError, ProbekitError, StoreError
 
 if sys.platform == "darwin":
     import fcntl
@@ -212,6 +212,38 @@ def _refuse_link(path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(path.lstat().st_mode):
                 raise OSError(errno.EINVAL, "it is no regular file")
+
+
+def inside(path: Path, root: Path | None = None) -> Path:
+    """Return a path unchanged if it lies in a folder after its links are followed.
+
+    A run of somebody else may hold a link to any file of the reader, whose contents would become
+    part of a page. Whatever is read from a run passes through here.
+
+    Args:
+        path: of a file or folder, which need not exist.
+        root: the folder; None for the parent of `path`.
+
+    Raises:
+        DataError: It leads out of the folder, in a circle, or to a pipe or device.
+    """
+    root = path.parent if root is None else root
+    try:
+        target = path.resolve()
+        # Before Python 3.13 a circle is a RuntimeError; since then it stays in the path.
+        is_circle = target.is_symlink()
+    except (RuntimeError, OSError):
+        is_circle = True
+    if is_circle:
+        raise DataError(f"{path} is a link that cannot be followed. Replace it by the file.")
+    if not target.is_relative_to(root.resolve()):
+        raise DataError(
+            f"{path} leads out of {root}, to {target}. What belongs to a run is read from its own "
+            "folder only. Replace the link by the file if you trust where it leads."
+        )
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise DataError(f"{path} is a pipe or a device. Replace it by a regular file.")
+    return path
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ LEVELS = (
         "errors",
         "disk",
         "interrupts",
+        "csv_files",
         "provenance",
         "section",
         "watcher",
@@ -119,3 +120,30 @@ def test_figures_are_drawn_without_torch():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
+
+
+# Both write numbers, or texts that this repository made itself.
+OWN_CSV = ("csv_files.py", "training/log.py", "data/bundled/table.py")
+
+
+def names_used(path):
+    """The attributes and imported names of a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            yield f"{ast.unparse(node.value)}.{node.attr}"
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_strangers_texts_leave_by_one_door():
+    """One writer of CSVs, one reader of a run's, and one console: what they do holds for all."""
+    for path in modules():
+        name, used = path.relative_to(PACKAGE).as_posix(), set(names_used(path))
+        if name not in OWN_CSV:
+            writers = {
+                one for one in used if one.endswith((".to_csv", "csv.writer", ".DictWriter"))
+            }
+            assert not writers, name
+            assert "pd.read_csv" not in used, name
+        if name != "cli/tables.py":
+            assert not {"rich.console.Console", "rich.print", "click.secho"} & used, name

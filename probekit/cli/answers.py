@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import click
-from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
+from probekit.cli.tables import Console
 from probekit.probes.saved import SavedProbe
 from probekit.report.glyphs import line_label, token_label
 from probekit.report.paint import HIGH, LOW, NUMBER, Paint, Palette
@@ -28,7 +28,7 @@ def show_answers(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -
     or a terminal with less than 256 colours gets columns parted by tabs, under a line of their
     names.
     """
-    console = Console(highlight=False)
+    console = Console()
     has_shades = console.color_system in _WITH_SHADES and not console.no_color
     if not (console.is_terminal and has_shades):
         _print_columns(readings, probe, per)

@@ -16,6 +16,7 @@ from probekit.amounts import counted
 from probekit.cli.captures import capture
 from probekit.cli.options import Days, Decorator, PlaceType, cache_option
 from probekit.cli.plans import plan
+from probekit.cli.streams import json_text
 
 if TYPE_CHECKING:
     from probekit.activations.files import Place
@@ -315,4 +316,4 @@ def _age(seconds: float | None) -> str:
 
 
 def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(json_text(value))

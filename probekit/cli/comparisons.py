@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from itertools import islice
 
 import click
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from probekit.cli.tables import print_table
 from probekit.probes.kinds.registry import find_kind
 from probekit.report.comparison import Comparison, both_places
 from probekit.report.glyphs import line_label
@@ -118,9 +117,3 @@ def _by_site(found: Transfer) -> Table:
         mark = " *" if (site, probe) == found.chosen else ""
         shown.add_row(Text(line_label(site) + mark), Text(line_label(probe)), *means)
     return shown
-
-
-def print_table(table: Table) -> None:
-    """Print a table as wide as the terminal, and whole where there is none."""
-    # A pipe or a file has no width: nothing may be cut there.
-    Console(width=None if sys.stdout.isatty() else 400, highlight=False).print(table)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from probekit.cli import streams
 from probekit.cli.attention import attention
 from probekit.cli.caches import cache
 from probekit.cli.captures import worker
@@ -96,12 +97,13 @@ def _sigterm_raises() -> Iterator[None]:
 
 
 def _prepare_streams() -> None:
-    """Let closed streams be silent, and letters that a stream cannot show be escaped."""
+    """Replace closed streams; escape control characters and what the encoding lacks."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    streams.install()
 
 
 class _Commands(click.Group):

@@ -38,10 +38,12 @@ def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def draw_figures(run_dir: Path, formats: tuple[str, ...], columns: int) -> None:
     """Write the figures of a run into its folder `figures`, and say where; nothing without any."""
     if formats:
+        from probekit.disk import inside
         from probekit.report.figure_files import write_figures
         from probekit.report.page import run_figures
 
-        written = write_figures(run_figures(run_dir), run_dir / "figures", formats, columns)
+        folder = inside(run_dir / "figures")
+        written = write_figures(run_figures(run_dir), folder, formats, columns)
         click.echo(f"{len(written)} figures in {run_dir / 'figures'}", err=True)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from probekit.cli.streams import json_text
 
 if TYPE_CHECKING:
     from probekit.model.config import GPT2Config
@@ -38,7 +39,7 @@ def params(
     given = {name: value for name, value in asked.items() if value is not None}
     config = replace(find_config(model), **given)
     if as_json:
-        click.echo(json.dumps(_to_json(model, config), indent=2))
+        click.echo(json_text(_to_json(model, config)))
     else:
         _show(config)
 

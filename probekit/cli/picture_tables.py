@@ -9,7 +9,7 @@ from rich.text import Text
 
 from probekit.activations.identity import digest_weights
 from probekit.analysis.attribution import place_of
-from probekit.cli.comparisons import print_table
+from probekit.cli.tables import print_table
 from probekit.pipeline.lenses import Network
 from probekit.provenance import versions
 from probekit.report.attribution_map import signed

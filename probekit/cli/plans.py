@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.cli.options import Number, Whole
+from probekit.cli.streams import json_text
 
 if TYPE_CHECKING:
     from probekit.pipeline.sizing import CapturePlan, Speed
@@ -68,7 +68,7 @@ def plan(
         found = _of_model(what, overrides, device, given)
     found = replace(found, workers=workers, speed=speed, bandwidth=bandwidth)
     if as_json:
-        click.echo(json.dumps(found.numbers, indent=2))
+        click.echo(json_text(found.numbers))
     else:
         show(found)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 import pandas as pd
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,6 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from probekit.amounts import counted
+from probekit.cli import streams
+from probekit.cli.tables import Console, print_table
 from probekit.model.config import GPT2Config
 from probekit.model.parameters import count_parameters
 from probekit.model.sites import SITES, site_names
@@ -33,6 +34,7 @@ from probekit.pipeline.validate import Validation
 from probekit.probes.trial import Verdict
 from probekit.report.differences import compare, load_differences
 from probekit.report.doubts import warnings
+from probekit.report.glyphs import line_label
 from probekit.report.record import load_record
 from probekit.report.sites import SiteRow, filled_columns, site_rows
 from probekit.report.style import format_number, metric_name
@@ -95,8 +97,10 @@ def watching() -> Iterator[Watcher]:
     if not sys.stderr.isatty():
         yield _Lines()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        streams.install()  # the bars have redirected both
         yield _Bars(bars)
 
 
@@ -116,7 +120,7 @@ def show_results(result: RunResult) -> None:
         heading = " at ".join(name for name, differ in zip(names, several, strict=True) if differ)
         if heading:
             click.echo(f"{chr(10) * (number > 0)}{heading}")
-        _print(_block(block, columns))
+        print_table(_block(block, columns))
     if any(row.chosen for row in rows):
         click.echo("* chosen by cross-validation.")
     baselines = _baselines(table)
@@ -141,7 +145,7 @@ def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
             value, below = row.cells.get(name, ("-", ""))
             is_main = name == metric_name(row.metric)
             cells += [value, below.strip("[]").replace(", ", " to ")] if is_main else [value]
-        shown.add_row(Text(f"{row.site}{' *' if row.chosen else ''}"), *cells)
+        shown.add_row(Text(f"{line_label(row.site)}{' *' if row.chosen else ''}"), *cells)
     return shown
 
 
@@ -208,7 +212,7 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> None:
     for one in verdicts:
         told = (one.check, one.kind, one.expected, one.found, "yes" if one.ok else "NO")
         shown.add_row(*map(Text, told))
-    _print(shown)
+    print_table(shown)
     n_bad = sum(not one.ok for one in verdicts)
     click.echo(f"{counted(len(verdicts), 'check')}, {n_bad} failed.")
 
@@ -223,7 +227,7 @@ def show_models() -> None:
         origin = "ships with probekit" if name == "mini" else "the hub"
         sizes = (config.n_layer, config.n_head, config.n_embd)
         shown.add_row(name, *map(str, sizes), f"{count_parameters(config):,}", origin)
-    _print(shown)
+    print_table(shown)
     click.echo("Also: org/name@revision on the hub, or the path of a folder.")
 
 
@@ -235,7 +239,7 @@ def show_sites(model: str) -> None:
         shape = " ".join(_axis(axis, config) for axis in site.axes)
         note = " (only when asked for)" if site.on_request else ""
         shown.add_row(Text(site.name), shape, Text(site.formula + note))
-    _print(shown)
+    print_table(shown)
     last = config.n_layer - 1
     click.echo(f"{{l}} is 0 to {last}: {len(site_names(config.n_layer))} tensors.")
 
@@ -244,8 +248,3 @@ def _axis(axis: str, config: GPT2Config) -> str:
     return (
         f"{axis}={config.axis_sizes[axis]}" if axis in config.axis_sizes and axis != "1" else axis
     )
-
-
-def _print(table: Table) -> None:
-    # A pipe or a file has no width: nothing may be cut there.
-    Console(width=None if sys.stdout.isatty() else 200).print(table)

@@ -19,6 +19,7 @@ import pandas as pd
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from probekit.csv_files import csv_text, read_csv
 from probekit.pipeline.prepare import Prepared
 from probekit.probes.curve import Prober
 from probekit.probes.measurement import Said
@@ -47,12 +48,12 @@ def write_test_rows(path: Path, prepared: Prepared, prober: Prober) -> None:
             "label": prepared.labels[rows],
         }
     )
-    write_atomic(path, table.to_csv(index=False, lineterminator="\n"))
+    write_atomic(path, csv_text(table))
 
 
 def read_test_rows(path: Path) -> pd.DataFrame:
     """Return the columns `example`, `group` and `label`, all as text."""
-    return pd.read_csv(path, dtype=str, keep_default_na=False)
+    return read_csv(path, dtype=str, keep_default_na=False)
 
 
 def pack(said: Mapping[Speaker, Said]) -> bytes:

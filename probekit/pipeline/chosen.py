@@ -21,6 +21,7 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
+from probekit.csv_files import csv_text
 from probekit.model.gpt2 import GPT2
 from probekit.model.sites import SiteSelection, describe
 from probekit.pipeline.answers import Speaker
@@ -125,7 +126,7 @@ def write_chosen(folder: Path, chosen: Chosen, prepared: Prepared, model: GPT2) 
     }
     for name, table in tables.items():
         if not table.empty:
-            write_atomic(folder / name, table.to_csv(index=False, lineterminator="\n"))
+            write_atomic(folder / name, csv_text(table))
     wrong = wrong_examples(chosen, prepared, model)
     if wrong:
         content = {"classes": chosen.classes.tolist(), "examples": wrong}

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from probekit.csv_files import csv_text
 from probekit.errors import ConfigError
 from probekit.probes.saved import SavedProbe
 from probekit.provenance import pretty_json, write_atomic
@@ -41,7 +42,7 @@ def write_page_or_rows(path: Path, page: Callable[[], str], rows: pd.DataFrame) 
     """
     check_ending(path, PAGE_OR_ROWS)
     is_page = path.suffix == ".html"
-    write_atomic(path, page() if is_page else rows.to_csv(index=False, lineterminator="\n"))
+    write_atomic(path, page() if is_page else csv_text(rows))
     return path
 
 
@@ -58,7 +59,7 @@ def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe
         return path
     rows = tidy_rows(readings, probe.classes, per)
     if path.suffix == ".csv":
-        write_atomic(path, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+        write_atomic(path, csv_text(pd.DataFrame(rows)))
     else:
         write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return path

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from probekit.disk import inside
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
@@ -59,7 +60,7 @@ class FinishedRun:
         return cls(
             folder=folder,
             record=record,
-            experiment=load_experiment(folder / "config.yaml"),
+            experiment=load_experiment(inside(folder / "config.yaml")),
             table=load_table(folder / "results.csv"),
             test_rows=test_rows,
         )
@@ -113,7 +114,7 @@ class FinishedRun:
         offset = offsets.get(position, 0)
         stem = self.folder / "sites" / (f"{offset:+d}" if offset else "") / file_name(site)
         origin = {"run": self.record.key, "position": position, "site": site}
-        found = read_site(stem, origin, lambda _: self.truth, len(self.classes))
+        found = read_site(stem, origin, lambda _: self.truth, len(self.classes), root=self.folder)
         if found is None:
             raise DataError(
                 f"{stem}.json and .safetensors are not there, or not as the run wrote them: the "

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from probekit.disk import inside
 from probekit.errors import StoreError
 from probekit.pipeline.answers import Speaker, pack, unpack
 from probekit.probes.curve import Prober
@@ -49,6 +50,8 @@ def read_site(
     origin: Mapping[str, str],
     truth_of: Callable[[str], NDArray[np.generic]],
     n_classes: int,
+    *,
+    root: Path,
 ) -> Site | None:
     """Return the site kept under the stem `path`; None if it is not whole, or of another origin.
 
@@ -57,13 +60,18 @@ def read_site(
         origin: of which run, position and site it must be.
         truth_of: gives for a probe the labels (n_test,) that its answers are compared to.
         n_classes: how many labels there are.
+        root: the folder of the run; links that lead out of it are refused.
 
     Raises:
         StoreError: The system does not let it be read.
+        DataError: It is a link that leads out of the run.
     """
+    record, arrays = (
+        inside(path.with_name(f"{path.name}.{ending}"), root) for ending in ("json", "safetensors")
+    )
     try:
-        content = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
-        answers = path.with_name(f"{path.name}.safetensors").read_bytes()
+        content = json.loads(record.read_text(encoding="utf-8"))
+        answers = arrays.read_bytes()
         if content["digest"] != _digest(origin, content["measurements"], answers):
             return None
         measurements = [Measurement(**entry) for entry in content["measurements"]]
@@ -93,7 +101,9 @@ class KeptSites:
             StoreError: The system does not let it be read.
         """
         n_classes = len(self._prober.data.classes)
-        return read_site(self._run_dir / stem, origin, self._prober.truth_of, n_classes)
+        return read_site(
+            self._run_dir / stem, origin, self._prober.truth_of, n_classes, root=self._run_dir
+        )
 
     def write(self, stem: Path, origin: Mapping[str, str], site: Site) -> None:
         """Write a site, unless just this is there already."""

@@ -12,6 +12,7 @@ from probekit.provenance import digest_code, digest_json, versions
 # A test follows the imports of a run and fails on a module that is missing.
 CODE = (
     "probekit.amounts",
+    "probekit.csv_files",
     "probekit.probes",
     "probekit.data",
     "probekit.activations.committed",

@@ -17,6 +17,7 @@ import safetensors.numpy
 
 from probekit.activations.capture import Captured
 from probekit.activations.files import Place
+from probekit.csv_files import csv_text
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.answers import write_test_rows
@@ -129,15 +130,17 @@ def run(
     with clock.step("compare"):
         table, differences = _conclude(experiment, found, probers[0])
         write_atomic(folder / "config.yaml", dump_experiment(experiment))
-        write_atomic(folder / "results.csv", _csv(table))
-        write_atomic(folder / "differences.csv", _csv(differences))
-        write_atomic(folder / "reliability.csv", _csv(reliability_rows(found, table, probers[0])))
+        write_atomic(folder / "results.csv", csv_text(table))
+        write_atomic(folder / "differences.csv", csv_text(differences))
+        write_atomic(
+            folder / "reliability.csv", csv_text(reliability_rows(found, table, probers[0]))
+        )
         write_test_rows(folder / "test_rows.csv", prepared, probers[0])
     with clock.step("checkpoints"):
         earlier = partial(run, out=folder / "checkpoints", cache_root=cache_root, device=device)
         training = over_training(experiment, table, partial(earlier, watcher=watcher, page=False))
         if training is not None:
-            write_atomic(folder / "training.csv", _csv(training))
+            write_atomic(folder / "training.csv", csv_text(training))
     with clock.step("look"):
         readers = _readers(experiment, prepared, captured["task"])
         chosen = find_chosen(prepared, probers, found, table, readers, folder)
@@ -145,7 +148,7 @@ def run(
             write_chosen(folder, chosen, prepared, models["task"])
         features = feature_rows(prepared, probers, table, readers)
         if not features.empty:
-            write_atomic(folder / "features.csv", _csv(features))
+            write_atomic(folder / "features.csv", csv_text(features))
         prompts = _attention(experiment, prepared, models)
         _write_patterns(folder / "attention.safetensors", prompts)
         norms = residual_norms(models["task"], prepared)
@@ -229,10 +232,6 @@ def _conclude(
         pd.DataFrame(rows, columns=list(COLUMNS)),
         pd.DataFrame(ahead, columns=list(DIFFERENCES)),
     )
-
-
-def _csv(table: pd.DataFrame) -> str:
-    return table.to_csv(index=False, lineterminator="\n")
 
 
 def _attention(experiment: Experiment, prepared: Prepared, models: Models) -> list[AttentionPrompt]:

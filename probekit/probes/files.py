@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 
+from probekit.disk import inside
 from probekit.errors import DataError, MissingError
 from probekit.probes.facts import Facts, ProbeFacts
 from probekit.provenance import digest, digest_json, pretty_json, write_atomic
@@ -66,7 +67,7 @@ def read_probe(path: Path) -> tuple[tuple[Layer, ...], tuple[str, ...], ProbeFac
 
     Raises:
         MissingError: a file is not there.
-        DataError: a file is damaged or of another format.
+        DataError: a file is damaged or of another format, or a link that leads out of its run.
     """
     if not path.name or (path.is_dir() and not _beside(path, ".json").exists()):
         raise MissingError(f"{path} is a folder. {_offer(path)}")
@@ -143,9 +144,17 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"it holds {name}")
 
 
+def _run_of(path: Path) -> Path | None:
+    """Return the folder of the run that a probe belongs to; None for a probe outside a run."""
+    folders = (folder.parent for folder in path.absolute().parents if folder.name == "probes")
+    return next((folder for folder in folders if (folder / "run.json").exists()), None)
+
+
 def _read_bytes(path: Path) -> bytes:
+    run = _run_of(path)
     try:
-        return path.read_bytes()
+        # Outside a run the path is the user's own, and so are its links.
+        return (path if run is None else inside(path.absolute(), run)).read_bytes()
     except FileNotFoundError as error:
         raise MissingError(
             f"There is no probe file {path}. A probe is two files, NAME.json and NAME.safetensors; "

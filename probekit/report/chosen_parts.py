@@ -8,6 +8,8 @@ from pathlib import Path
 import pandas as pd
 from pydantic import ValidationError
 
+from probekit.csv_files import read_csv
+from probekit.disk import inside
 from probekit.errors import DataError
 from probekit.report.answer import company_of
 from probekit.report.chosen_figures import (
@@ -106,7 +108,7 @@ def load_wrong(run_dir: Path) -> WrongExamples | None:
     if not path.exists():
         return None
     with reading(path):
-        content = path.read_bytes()
+        content = inside(path).read_bytes()
     try:
         return WrongExamples.model_validate_json(content)
     except ValidationError as error:
@@ -141,7 +143,7 @@ def _load(path: Path) -> pd.DataFrame | None:
     if not path.exists():
         return None
     with reading(path):
-        table = pd.read_csv(path, keep_default_na=False, dtype=dict.fromkeys(TEXT, str))
+        table = read_csv(path, keep_default_na=False, dtype=dict.fromkeys(TEXT, str))
     check_columns(table, COLUMNS[path.name], path)
     return table
 

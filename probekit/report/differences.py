@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL
+from probekit.csv_files import read_csv
 from probekit.probes.permutation import holm
 from probekit.report.levels import BASELINES
 from probekit.report.record import reading
@@ -82,7 +83,7 @@ def load_differences(path: Path) -> pd.DataFrame | None:
     if not path.exists():
         return None
     with reading(path):
-        table = pd.read_csv(path, keep_default_na=False, na_values=dict.fromkeys(NUMBERS, ""))
+        table = read_csv(path, keep_default_na=False, na_values=dict.fromkeys(NUMBERS, ""))
     check_columns(table, (*TEXT, *NUMBERS), path)
     with reading(path):
         return table.astype(dict.fromkeys(TEXT, str) | dict.fromkeys(NUMBERS, float))

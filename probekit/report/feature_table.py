@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
+from probekit.csv_files import read_csv
 from probekit.report.record import reading
 from probekit.report.table import check_columns
 
@@ -35,7 +34,7 @@ def load_features(run_dir: Path) -> FeatureTable | None:
     if not path.exists():
         return None
     with reading(path):
-        table = pd.read_csv(path, keep_default_na=False, dtype={"label": str})
+        table = read_csv(path, keep_default_na=False, dtype={"label": str})
     check_columns(table, COLUMNS, path)
     rows = tuple(table.to_dict("records"))
     return FeatureTable(str(table["site"].iloc[0]), rows[:MOST_ROWS], rows[MOST_ROWS:])

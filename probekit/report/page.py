@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from safetensors.numpy import load_file
 
+from probekit.disk import inside
 from probekit.errors import DataError, MissingError
 from probekit.provenance import write_atomic
 from probekit.report.answer import answer
@@ -112,7 +113,7 @@ def report_page(run_dir: Path) -> str:
         answer_is_chosen=chosen is not None,
         sites=site_table(table),
         metric=metric_name(main_metric(table)),
-        csv=b64encode((run_dir / "results.csv").read_bytes()).decode(),
+        csv=b64encode(inside(run_dir / "results.csv").read_bytes()).decode(),
         unconverged=UNCONVERGED,
         norms=norms_part(record.norms) if record.norms else None,
         attention=_attention(run_dir, record) if record.attention else None,
@@ -140,7 +141,7 @@ def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
 def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
     path = run_dir / "attention.safetensors"
     with reading(path):
-        tensors = load_file(path)
+        tensors = load_file(inside(path))
     absent = [str(i) for i in range(len(record.attention)) if str(i) not in tensors]
     if absent:
         raise DataError(
@@ -180,4 +181,4 @@ def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:
 
 def _config(path: Path) -> str:
     with reading(path):
-        return path.read_text("utf-8")
+        return inside(path).read_text("utf-8")

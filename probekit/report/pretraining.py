@@ -10,6 +10,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
+from probekit.disk import inside
 from probekit.errors import DataError
 from probekit.provenance import write_atomic
 from probekit.report.growth import TICKS
@@ -69,13 +70,13 @@ def write_pretraining_report(run_dir: Path) -> Path:
         DataError: A file of the run cannot be read, or its log has no step yet.
     """
     with reading(run_dir / "log.csv"):
-        log = read_log(run_dir / "log.csv")
+        log = read_log(inside(run_dir / "log.csv"))
     if not log:
         raise DataError(f"{run_dir / 'log.csv'} has no step yet.")
     with reading(run_dir / "run.json"):
-        record = PretrainRecord.model_validate_json((run_dir / "run.json").read_bytes())
+        record = PretrainRecord.model_validate_json(inside(run_dir / "run.json").read_bytes())
     with reading(run_dir / "recipe.yaml"):
-        recipe = (run_dir / "recipe.yaml").read_text("utf-8")
+        recipe = inside(run_dir / "recipe.yaml").read_text("utf-8")
     path = run_dir / "report.html"
     write_atomic(path, _page(log, record, recipe))
     return path

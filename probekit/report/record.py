@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
+from probekit.disk import inside
 from probekit.errors import DataError, MissingError, ProbekitError
 from probekit.provenance import digest
 
@@ -140,7 +141,7 @@ def changed_files(run_dir: Path, record: RunRecord) -> list[str]:
 
     def contents(path: Path) -> bytes:
         with reading(path):
-            return path.read_bytes()
+            return inside(path, run_dir).read_bytes()
 
     return [
         name
@@ -157,7 +158,7 @@ def load_record(path: Path) -> RunRecord:
         DataError: It is not JSON, or a key is missing or holds another type.
     """
     with reading(path):
-        content = path.read_bytes()
+        content = inside(path).read_bytes()
     try:
         return RunRecord.model_validate_json(content)
     except ValidationError as error:

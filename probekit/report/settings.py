@@ -10,6 +10,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from probekit.disk import inside
 from probekit.errors import DataError
 from probekit.report.record import RunRecord, reading
 
@@ -26,7 +27,7 @@ def load_config(path: Path) -> dict[str, Any]:
         DataError: It cannot be read.
     """
     with reading(path):
-        text = path.read_text("utf-8")
+        text = inside(path).read_text("utf-8")
     try:
         found = YAML(typ="safe").load(text)
     except YAMLError as error:

@@ -151,12 +151,14 @@ def format_p(p: float) -> str:
 
 
 def plotly_text(text: object) -> str:
-    """Return the text such that plotly shows it as it is: neither tags nor %{...} are read.
+    """Return the text such that plotly shows it as it is: no tags, %{...} or formulas are read.
 
     >>> plotly_text("<b>%{x}</b>")
     '&lt;b&gt;&#37;{x}&lt;/b&gt;'
+    >>> plotly_text("$x$")
+    '&#36;x&#36;'
     """
-    return html.escape(str(text), quote=False).replace("%", "&#37;")
+    return html.escape(str(text), quote=False).replace("%", "&#37;").replace("$", "&#36;")
 
 
 def format_number(value: float, low: float = math.nan, high: float = math.nan) -> str:

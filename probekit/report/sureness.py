@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from probekit.csv_files import read_csv
 from probekit.report.record import reading
 from probekit.report.reliability import COLUMNS
 from probekit.report.style import format_number
@@ -24,7 +25,7 @@ def load_bins(path: Path) -> pd.DataFrame | None:
     if not path.exists():
         return None
     with reading(path):
-        bins = pd.read_csv(path)
+        bins = read_csv(path)
     check_columns(bins, (*WHOSE, *COLUMNS), path)
     with reading(path):
         bins = bins.astype(dict.fromkeys(COLUMNS, float))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from probekit.csv_files import read_csv
 from probekit.errors import DataError
 from probekit.model.config import MAX_LAYERS
 from probekit.model.sites import JOINT
@@ -65,7 +66,7 @@ def load_table(path: Path) -> pd.DataFrame:
         DataError: A column is missing, a cell cannot be read, or there are no rows.
     """
     with reading(path):
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        table = read_csv(path, dtype=str, keep_default_na=False)
     check_columns(table, (*TEXT, *NUMBERS, "converged"), path)
     if table.empty:
         raise DataError(f"{path} has its header but no rows, so there is nothing to report.")

@@ -1,15 +1,19 @@
 """The server of runs: it shows those of its folder, and nothing else, to this machine alone."""
 
+import contextlib
 import http.client
 import json
 import signal
+import socket
+import struct
 import sys
 import threading
+import time
 
 import pytest
 
 from probekit.cli.main import main
-from probekit.cli.view_server import make_server
+from probekit.cli.view_server import Limits, make_server
 from probekit.errors import ConfigError, MissingError
 
 
@@ -24,26 +28,37 @@ def root(tmp_path):
     return folder
 
 
+@contextlib.contextmanager
+def serving(folder, limits=None):
+    """A server of a folder that runs in a thread."""
+    with make_server(folder, 0, limits) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def ask(server, path, *, hosts=None, method="GET"):
+    """The status and body of an answer."""
+    client = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    client.putrequest(method, path, skip_host=True)
+    for host in [f"127.0.0.1:{server.server_port}"] if hosts is None else hosts:
+        client.putheader("Host", host.format(port=server.server_port))
+    client.endheaders()
+    answer = client.getresponse()
+    body = answer.read().decode()
+    client.close()
+    return answer.status, body
+
+
 @pytest.fixture
 def get(root):
-    with make_server(root, 0) as server:
-        assert server.server_address[0] == "127.0.0.1"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-
-        def get(path, host=None, method="GET"):
-            client = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-            client.putrequest(method, path, skip_host=True)
-            client.putheader("Host", host or f"127.0.0.1:{server.server_port}")
-            client.endheaders()
-            answer = client.getresponse()
-            body = answer.read().decode()
-            client.close()
-            return answer.status, body
-
-        yield get
-        server.shutdown()
-        thread.join()
+    with serving(root) as server:
+        yield lambda path, **given: ask(server, path, **given)
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
@@ -87,10 +102,129 @@ def test_nothing_but_finished_runs_is_answered(get, path):
     assert "secret" not in body
 
 
-def test_a_page_of_another_name_is_not_answered(get):
-    assert get("/", host="evil.example")[0] == 403
-    assert get("/", host="localhost:80")[0] == 200
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [
+        (["127.0.0.1:{port}"], 200),
+        (["localhost:{port}"], 200),
+        (["LOCALHOST:{port}"], 200),
+        ([], 403),
+        ([""], 403),
+        (["evil.example"], 403),
+        (["evil.example:{port}"], 403),
+        (["127.0.0.1"], 403),
+        (["127.0.0.1:99"], 403),
+        (["127.0.0.1:99@evil.com"], 403),
+        (["127.0.0.1:{port}@evil.com"], 403),
+        (["evil.com@127.0.0.1:{port}"], 403),
+        (["127.0.0.1:{port}", "evil.example"], 403),
+        (["evil.example", "127.0.0.1:{port}"], 403),
+        (["127.0.0.1:{port}", "127.0.0.1:{port}"], 403),
+        (["127.0.0.1:{port}, evil.example"], 403),
+        (["127.0.0.1:{port}\r\n evil.example"], 403),
+    ],
+    ids=repr,
+)
+def test_only_the_exact_address_is_answered(get, hosts, status):
+    assert get("/", hosts=hosts)[0] == status
+
+
+def test_only_pages_of_this_address_can_be_read(get):
+    assert get("http://evil.example/")[0] == 403
     assert get("/", method="POST")[0] == 501
+
+
+HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nX"
+
+
+@pytest.fixture
+def connect():
+    """A function that opens a connection and sends half of a request."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(server, sent=HALF):
+            client = stack.enter_context(
+                socket.create_connection(("127.0.0.1", server.server_port), timeout=20)
+            )
+            client.sendall(sent % server.server_port if b"%d" in sent else sent)
+            return client
+
+        yield connect
+
+
+def n_threads():
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+def test_300_slow_clients_keep_nobody_waiting(root, connect):
+    with serving(root, Limits(connections=20, request_seconds=1000)) as server:
+        slow = [connect(server) for _ in range(300)]
+        for _ in range(3):
+            assert ask(server, "/")[0] == 200
+        assert n_threads() <= 21
+        # The oldest had to make room, without an answer to half of a request.
+        assert all(client.recv(1) == b"" for client in slow[:280])
+
+
+def test_a_request_that_takes_too_long_is_ended(root, connect, monkeypatch):
+    with serving(root, Limits(request_seconds=1000)) as server:
+        slow = connect(server)
+        assert ask(server, "/")[0] == 200  # so that the server has seen the slow one
+        later = time.monotonic() + 1001
+        monkeypatch.setattr("probekit.cli.view_server.time.monotonic", lambda: later)
+        slow.sendall(b"-Sent: slowly")  # a byte now and then does not help
+        assert slow.recv(1) == b""
+
+
+def test_clients_beyond_the_bound_are_turned_away_where_all_are_answered(
+    root, connect, monkeypatch
+):
+    begun, let_go = threading.Event(), threading.Event()
+
+    def slow_page(folder, path):
+        begun.set()
+        let_go.wait(20)
+        return "page"
+
+    monkeypatch.setattr("probekit.cli.view_server.find_page", slow_page)
+    with serving(root, Limits(connections=1)) as server:
+        first = connect(server, HALF + b"-A: b\r\n\r\n")
+        assert begun.wait(20)
+        assert connect(server, b"").recv(1) == b""
+        let_go.set()
+        assert b"200 OK" in first.recv(100)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP", HALF, HALF + b": y\r\n\r\n"])
+def test_a_client_that_leaves_early_is_no_news(root, connect, monkeypatch, capfd, sent):
+    """A reset, not an orderly end: writing to it raises."""
+    left = threading.Event()
+
+    def page(folder, path):
+        left.wait(20)
+        return "x" * 10_000_000  # more than the buffers of the system hold
+
+    monkeypatch.setattr("probekit.cli.view_server.find_page", page)
+    with serving(root) as server:
+        client = connect(server, sent)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        left.set()
+        assert ask(server, "/")[0] == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_defect_of_ours_is_printed_and_the_server_goes_on(root, monkeypatch, capsys):
+    def broken(folder, path):
+        raise ZeroDivisionError("a defect")
+
+    with serving(root) as server:
+        with monkeypatch.context() as patched:
+            patched.setattr("probekit.cli.view_server.find_page", broken)
+            with pytest.raises(http.client.RemoteDisconnected):
+                ask(server, "/")
+        assert ask(server, "/")[0] == 200
+    assert "ZeroDivisionError: a defect" in capsys.readouterr().err
 
 
 def test_a_finished_run_is_shown_from_its_files(get, root, finished):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from probekit.csv_files import csv_text
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.pipeline.answers import Speaker
 from probekit.pipeline.kept import KeptSites, Site, file_name
@@ -76,8 +77,8 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
         if is_site:
             names |= {"site": site, "view": "raw", "component": "resid_post"}
         table += [names | asdict(one) for one in measured]
-    pd.DataFrame(table, columns=list(COLUMNS)).to_csv(folder / "results.csv", index=False)
-    rows.to_csv(folder / "test_rows.csv", index=False)
+    (folder / "results.csv").write_text(csv_text(pd.DataFrame(table, columns=list(COLUMNS))))
+    (folder / "test_rows.csv").write_text(csv_text(rows))
     (folder / "config.yaml").write_text(dump_experiment(experiment))
     write_record(folder, labels)
     return folder

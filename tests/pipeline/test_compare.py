@@ -9,6 +9,7 @@ import pytest
 
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
 from probekit.pipeline.compare import RowsOfBoth, compare, differences, write_comparison
+from probekit.pipeline.finished import FinishedRun
 from probekit.probes.metrics import Answers
 from tests.pipeline.finished import SITES, guesses, made_rows, write_record, write_run
 
@@ -163,6 +164,17 @@ def test_hostile_names_survive(tmp_path):
     assert (of_site(found)["value_a"] > 0.6).all()
     page = write_comparison(tmp_path / "page.html", found).read_text()
     assert "alert(" not in page
+
+
+@pytest.mark.parametrize(
+    "labels", [("-1", "1"), ("'=a", "=cmd|' /C calc'!A0")], ids=["minus", "formula"]
+)
+def test_labels_that_look_like_formulas_are_read_back(tmp_path, labels):
+    rows = ROWS.replace({"label": dict(zip(("no", "yes"), labels, strict=True))})
+    a, b = (write_run(tmp_path / name, rows, guess_at(0.8, 1), labels=labels) for name in "ab")
+    assert pd.read_csv(a / "test_rows.csv", dtype=str)["label"].str.startswith("'").any()
+    assert FinishedRun.open(a).test_rows["label"].tolist() == rows["label"].tolist()
+    assert (of_site(compare(a, b))["difference"] == 0).all()
 
 
 def test_baselines_that_one_run_lacks_are_told(make):

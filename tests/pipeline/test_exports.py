@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from probekit.csv_files import read_csv
 from probekit.errors import ConfigError, StoreError
 from probekit.pipeline.apply import apply_probe
 from probekit.pipeline.exports import write_answers, write_directions
 from probekit.probes.saved import SavedProbe
 
-TEXTS = ("The keys to the old, old cabinet", 'A "dog"')
+TEXTS = ("The keys to the old, old cabinet", 'A "dog"', "=cmd|' /C calc'!A0", "-1")
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +21,11 @@ def readings(number_probe):
 
 
 def test_tables_hold_the_answers(number_probe, readings, tmp_path):
-    table = pd.read_csv(write_answers(tmp_path / "a.csv", readings, number_probe, "text"))
+    path = write_answers(tmp_path / "a.csv", readings, number_probe, "text")
+    table = read_csv(path)
     lines = write_answers(tmp_path / "a.jsonl", readings, number_probe, "text").read_text()
     rows = [json.loads(line) for line in lines.splitlines()]
+    assert pd.read_csv(path)["text"].tolist() == [*TEXTS[:2], *(f"'{text}" for text in TEXTS[2:])]
     for found in (table.to_dict("records"), rows):
         assert [row["text"] for row in found] == list(TEXTS)
         assert [row["label"] for row in found] == [r.answer.label for r in readings]
@@ -31,7 +34,7 @@ def test_tables_hold_the_answers(number_probe, readings, tmp_path):
 
 
 def test_a_table_a_token_gives_back_the_text(number_probe, readings, tmp_path):
-    table = pd.read_csv(write_answers(tmp_path / "a.csv", readings, number_probe, "token"))
+    table = read_csv(write_answers(tmp_path / "a.csv", readings, number_probe, "token"))
     for number, text in enumerate(TEXTS, start=1):
         rows = table[table["number"] == number]
         assert "".join(rows["token"]) == text

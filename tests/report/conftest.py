@@ -167,26 +167,29 @@ def make_record() -> dict:
     }  # fmt: skip
 
 
+def write_shown(
+    folder: Path, table: pd.DataFrame | None = None, record: dict | None = None
+) -> Path:
+    """Write what a page needs of a run into a folder, and return it."""
+    table = make_table() if table is None else table
+    record = make_record() if record is None else record
+    folder.mkdir(parents=True, exist_ok=True)
+    table.to_csv(folder / "results.csv", index=False)
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "config.yaml").write_text(
+        "name: plural\nprobe:\n  C: [0.001, 0.01, 0.1]  # <b>tuned</b>\n"
+    )
+    lengths = [len(prompt["tokens"]) for prompt in record["attention"]]
+    patterns = {str(i): causal_patterns(n, seed=i) for i, n in enumerate(lengths)}
+    if patterns:
+        save_file(patterns, folder / "attention.safetensors")
+    return folder
+
+
 @pytest.fixture(scope="session")
 def write_run() -> Callable[..., Path]:
     """A function that writes a run into a folder; give it a table or record of your own."""
-
-    def write(folder: Path, table: pd.DataFrame | None = None, record: dict | None = None) -> Path:
-        table = make_table() if table is None else table
-        record = make_record() if record is None else record
-        folder.mkdir(parents=True, exist_ok=True)
-        table.to_csv(folder / "results.csv", index=False)
-        (folder / "run.json").write_text(json.dumps(record))
-        (folder / "config.yaml").write_text(
-            "name: plural\nprobe:\n  C: [0.001, 0.01, 0.1]  # <b>tuned</b>\n"
-        )
-        lengths = [len(prompt["tokens"]) for prompt in record["attention"]]
-        patterns = {str(i): causal_patterns(n, seed=i) for i, n in enumerate(lengths)}
-        if patterns:
-            save_file(patterns, folder / "attention.safetensors")
-        return folder
-
-    return write
+    return write_shown
 
 
 @pytest.fixture
@@ -252,6 +255,7 @@ class Browser:
         os.close(to_browser)
         os.close(from_browser)
         self._buffer, self._count, self._session = b"", 0, None
+        self._opened: set[str] = set()
         self.trouble: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
@@ -285,22 +289,27 @@ class Browser:
         parameters = event.get("params", {})
         if event["method"] == "Network.requestWillBeSent":
             url = parameters["request"]["url"]
-            if not url.startswith(("file:", "data:", "blob:")):
+            if not url.startswith(("file:", "data:", "blob:")) and url not in self._opened:
                 self.trouble.append(f"request: {url}")
         elif event["method"] in (
             "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded",
         ):  # fmt: skip
             self.trouble.append(json.dumps(parameters))
 
-    def open(self, page: Path, *, width: int = 1400, dark: bool = False) -> None:
-        """Open a page in a window of this width and wait until its scripts have drawn it."""
+    def open(self, page: Path | str, *, width: int = 1400, dark: bool = False) -> None:
+        """Open a page in a window of this width and wait until its scripts have drawn it.
+
+        A page is a file or a URL; of a server, only pages opened before may be requested.
+        """
         self.trouble.clear()
+        url = page if isinstance(page, str) else page.as_uri()
+        self._opened.add(url)
         self.resize(width)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="screen", features=[scheme])
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=url)
         drawn = (
-            "document.readyState === 'complete' && location.protocol === 'file:' && "
+            "document.readyState === 'complete' && location.protocol !== 'about:' && "
             "[...document.querySelectorAll('.plot')].every("
             "plot => plot.closest('details') || plot.querySelector('.main-svg')) && "
             "[...document.querySelectorAll('#attention')]"

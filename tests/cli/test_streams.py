@@ -1,0 +1,146 @@
+"""Control characters of strangers' texts reach no terminal, on either stream, in any form."""
+
+import io
+import json
+import sys
+import unicodedata
+import warnings
+
+import click
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from probekit.cli import streams
+from probekit.cli.main import main
+from probekit.cli.tables import Console, print_table
+from probekit.cli.terminal import watching
+from tests.report.conftest import HOSTILE
+
+# A title of the window, a cleared screen, C1's CSI, bidirectional overrides and a lone return.
+CONTROLS = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\u2066\r\0\x7f"
+EVIL = f"a{CONTROLS}b{HOSTILE}"
+SHOWN = "a<U+001B>]0;owned<U+0007><U+001B>[2J<U+009B>31m<U+202E><U+2066><U+000D><U+0000><U+007F>b"
+
+
+def hidden(text):
+    """The characters of a text that a terminal obeys."""
+    return {
+        letter
+        for letter in text
+        if letter not in "\t\n"
+        and (unicodedata.category(letter) == "Cc" or unicodedata.bidirectional(letter)[1:] in
+             ("RE", "LE", "RO", "LO", "DF", "RI", "LI", "SI", "DI"))
+    }  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A function that puts both streams, filtered as by `main`, in front of one terminal."""
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "300"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def connect():  # in the test: pytest sets the streams again after its fixtures
+        written = Terminal()
+        for name in ("stdout", "stderr"):
+            monkeypatch.setattr(sys, name, written)
+        streams.install()
+        streams.install()  # a second time changes nothing
+        return written
+
+    return connect
+
+
+@pytest.mark.parametrize("err", [False, True], ids=["stdout", "stderr"])
+def test_lines_are_visible(terminal, err):
+    written = terminal()
+    click.echo(EVIL, err=err)
+    assert written.getvalue().startswith(SHOWN)
+    assert not hidden(written.getvalue())
+
+
+def test_warnings_prints_and_lists_of_lines_are_visible(terminal):
+    written = terminal()
+    print(EVIL)  # noqa: T201  what a library may do
+    sys.stderr.writelines([EVIL])
+    sys.stderr.write(warnings.formatwarning(EVIL, UserWarning, "x.py", 1, EVIL))
+    assert written.getvalue().count(SHOWN) == 4
+    assert not hidden(written.getvalue())
+
+
+def test_text_that_is_meant_stays(terminal):
+    written = terminal()
+    text = "two\nlines\tÜ שלום 👩‍👩‍👧 \\x1b"
+    click.echo(text)
+    assert written.getvalue() == f"{text}\n"
+
+
+def test_tables_are_visible_and_are_no_markup(terminal):
+    written = terminal()
+    table = Table(EVIL, "[red]x[/]", box=None)
+    table.add_row(Text(EVIL), EVIL)
+    print_table(table)
+    Console().print(Text(EVIL, "red"))
+    assert written.getvalue().count(SHOWN) == 2  # the strings
+    assert "<U+001B>]0;owned<U+001B>[2J<U+009B>" in written.getvalue()
+    assert "[red]x[/]" in written.getvalue()
+    assert "\x1b[31m" in written.getvalue()
+    assert "\x1b[2J" not in written.getvalue()
+    assert hidden(written.getvalue()) == {"\x1b"}
+
+
+def test_progress_bars_are_visible(terminal):
+    written = terminal()
+    with watching() as watcher:
+        watcher.progress(EVIL, 1, 2)
+        watcher.tell(EVIL)
+        click.echo(EVIL)
+        click.echo(EVIL, err=True)
+    for text in ("\x1b]0;owned", "\x1b[2J", "\x9b", "\u202e", "\0"):
+        assert text not in written.getvalue()
+    assert written.getvalue().count("<U+001B>[2J") >= 4
+    assert "\x1b[?25l" in written.getvalue()  # the bars themselves move the cursor
+    assert isinstance(sys.stdout, streams.VisibleStream)
+
+
+def test_json_holds_the_values_and_no_control_character():
+    value = {EVIL: [EVIL, 1.5, None]}
+    assert json.loads(streams.json_text(value)) == value
+    assert not hidden(streams.json_text(value))
+    assert streams.visible(streams.json_text(value)) == streams.json_text(value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["report", f"run{EVIL[:20]}"], [EVIL], ["models", f"--{EVIL}"], ["cache", "show", EVIL]],
+    ids=["our error", "a command", "an option", "a cache"],
+)
+def test_error_messages_are_visible(capsys, monkeypatch, arguments):
+    arguments = [text.replace("\0", "") for text in arguments]  # no argument can have one
+    monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (1, 2, 3)
+    told = capsys.readouterr()
+    assert not hidden(told.out + told.err)
+    assert "U+001B" in told.err or r"\x1b" in told.err
+
+
+def test_an_ascii_stream_is_filtered_too(monkeypatch):
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")
+    monkeypatch.setattr(sys, "stdout", stream)
+    streams.install()
+    click.echo("\x1b]0;ü")  # click itself drops `ESC [ 2 J`
+    stream.flush()
+    assert raw.getvalue() == rb"<U+001B>]0;\xfc" + b"\n"

@@ -1,0 +1,132 @@
+"""Pages made of hostile texts, in a browser: all of it is shown as text, none of it is run."""
+
+import json
+import threading
+from dataclasses import replace
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from probekit.cli.view_server import make_server
+from probekit.pipeline.weights import write_weights_page
+from probekit.report.compare_page import comparison_page
+from probekit.report.runs_page import load_runs, runs_page
+from probekit.report.transfer_page import transfer_page
+from tests.report.conftest import SITES, make_record, make_table, write_shown
+from tests.report.pictures import PLACES, make_comparison, make_transfer
+
+MARKUP = """</script><img src=x onerror="window.owned = 1">%{x}'"`--><b>${owned=1}{{owned}}"""
+EVIL = f"{MARKUP}\x1b[2J\u202e\x9b"
+WITH_NUL = f"{EVIL}\0"  # where the format allows it: JSON
+FILE_NAME = EVIL.replace("/", "_")
+
+# What shows that a text was read as markup or run as a script.
+HARM = """[
+  window.owned !== undefined && "ran",
+  document.querySelector("img[src=x], [onerror]") && "made an element",
+  document.title.includes("owned") && !document.title.includes("<img") && "cut the title",
+].filter(Boolean)"""
+SHOWN = f"document.body.textContent.split({json.dumps(MARKUP)}).length - 1"
+
+
+@pytest.fixture
+def check(browser):
+    """A function that opens a page and everything on it, and returns how often it shows MARKUP."""
+
+    def check(page):
+        browser.open(page)
+        browser.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+        browser.settle()
+        assert browser.evaluate(HARM) == []
+        assert browser.trouble == []
+        return browser.evaluate(SHOWN)
+
+    return check
+
+
+def written(folder, page):
+    (folder / f"{FILE_NAME[:60]}.html").write_text(page, "utf-8")
+    return folder / f"{FILE_NAME[:60]}.html"
+
+
+def test_comparison(check, tmp_path):
+    made = make_comparison(WITH_NUL)
+    rows = made.rows.replace({"mass_mean": EVIL, PLACES[2]: EVIL})
+    rows.loc[0, ["position_a", "view_a"]] = EVIL
+    page = comparison_page(replace(made, rows=rows, settings={EVIL: (EVIL, WITH_NUL)}))
+    assert check(written(tmp_path, page)) >= 10
+
+
+def test_transfer(check, tmp_path):
+    made = make_transfer(WITH_NUL)
+    names = {"third": EVIL, "logistic": EVIL, PLACES[2]: EVIL}
+    page = transfer_page(
+        replace(
+            made,
+            names=(*made.names[:2], EVIL),
+            model=EVIL,
+            scores=made.scores.replace(names),
+            cosines=made.cosines.replace(names),
+            chosen=(PLACES[1], EVIL),
+        )
+    )
+    assert check(written(tmp_path, page)) >= 10
+
+
+@pytest.mark.parametrize("tensor", [None, f"h.1.{WITH_NUL}.weight"], ids=["all", "one"])
+def test_weights(check, tmp_path, tensor):
+    """Names of tensors are JSON, which holds any character; so is the name of the file."""
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    source = tmp_path / f"{FILE_NAME}.safetensors"
+    save_file({f"h.{layer}.{WITH_NUL}.weight": values for layer in range(3)}, source)
+    page = write_weights_page(str(source), tmp_path / "weights.html", tensor=tensor)
+    assert check(page) >= 1
+
+
+def hostile_run(folder):
+    """A run whose names, labels, question, texts, notes and settings are all hostile."""
+    record = make_record()
+    counts = {EVIL: 3, WITH_NUL: 4, "Sing": 5}
+    record["data"] |= {
+        "name": EVIL, "labels": {"train": counts, "test": counts}, "notes": [WITH_NUL],
+        "card": WITH_NUL, "groups": {EVIL: 3},
+        "examples": [{"text": WITH_NUL, "span": [2, 9], "label": EVIL, "split": EVIL}],
+        "findings": [{"level": EVIL, "code": EVIL, "message": WITH_NUL}],
+    }  # fmt: skip
+    record["model"] |= {"source": EVIL}
+    record["attention"][0] = {"text": EVIL, "tokens": [EVIL, WITH_NUL]}
+    record |= {
+        "run": EVIL, "key": EVIL, "question": WITH_NUL, "created": EVIL, "warnings": [EVIL],
+        "versions": {EVIL: EVIL}, "digests": {EVIL: EVIL}, "seeds": {EVIL: EVIL},
+        "seconds": {EVIL: 1.0}, "files": {},
+    }  # fmt: skip
+    names = {"dataset": EVIL, "run": EVIL, "model": EVIL, "position": EVIL, "probe": EVIL}
+    run = write_shown(folder, make_table().assign(**names).replace({SITES[-1]: EVIL}), record)
+    (run / "config.yaml").write_text(f"name: plural\nprobe: {{C: {json.dumps(EVIL)}}}\n")
+    return run
+
+
+def test_several_runs(check, tmp_path):
+    runs = [hostile_run(tmp_path / "a"), write_shown(tmp_path / "b")]
+    assert check(written(tmp_path, runs_page(load_runs(runs)))) >= 10
+
+
+def test_view(check, tmp_path):
+    """The index, the page of a run, and what is said of a damaged one, from the server itself."""
+    hostile_run(tmp_path / "runs" / FILE_NAME)
+    damaged = write_shown(tmp_path / "runs" / f"damaged {FILE_NAME}")
+    table = make_table()
+    table.loc[3, "target"] = MARKUP
+    table.to_csv(damaged / "results.csv", index=False)
+    with make_server(tmp_path / "runs", 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            root = f"http://127.0.0.1:{server.server_port}/"
+            assert check(root) >= 3
+            assert check(f"{root}run/{quote(FILE_NAME)}/report.html") >= 10
+        finally:
+            server.shutdown()
+            thread.join()
