@@ -122,17 +122,18 @@ def _download(source: str, *, weights: bool = True) -> Path:
     """Return the folder of the hub's local cache that holds the files of a hub model."""
     name, _, revision = source.partition("@")
     # Without this the hub's client retries for half a minute, or for many behind a firewall.
+    is_online = is_hub_reachable()
     fetch = partial(
-        hf_hub_download, name, revision=revision or None, local_files_only=not _is_hub_reachable()
+        hf_hub_download, name, revision=revision or None, local_files_only=not is_online
     )
     try:
         config = Path(fetch("config.json"))
         if weights:
             read_config(config.parent)  # before what may be gigabytes of another architecture
-            found = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES])
+            found = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
             for shard in sorted(set(_shards(found))):
                 fetch(shard)
-            _fetch_first(fetch, name, VOCABULARY_FILES)
+            _fetch_first(fetch, name, VOCABULARY_FILES, is_online)
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
             f"The model {source!r} is not in the hub's local cache ({_hub_cache()}), and the hub "
@@ -158,7 +159,7 @@ def _shards(found: Path) -> Iterable[str]:
     return shard_of_tensors(found).values() if found.suffix == ".json" else ()
 
 
-def _is_hub_reachable() -> bool:
+def is_hub_reachable() -> bool:
     """Return whether the hub, or the proxy on the way there, accepts a connection.
 
     A slow network passes: no answer is waited for, and the client's own timeouts and retries then
@@ -179,16 +180,21 @@ def _is_hub_reachable() -> bool:
 
 
 def _fetch_first(
-    fetch: Callable[[str], str], name: str, choices: Sequence[tuple[str, ...]]
+    fetch: Callable[[str], str], name: str, choices: Sequence[tuple[str, ...]], is_online: bool
 ) -> Path:
     """Fetch the first complete choice of files that the model has, and return its last."""
+    absent: errors.LocalEntryNotFoundError | None = None
     for files in choices:
         try:
             return [Path(fetch(file)) for file in files][-1]
-        except errors.LocalEntryNotFoundError:
-            raise
+        except errors.LocalEntryNotFoundError as error:
+            if is_online:  # the connection was lost: the model may have this choice
+                raise
+            absent = error
         except errors.EntryNotFoundError:
             continue
+    if absent is not None:
+        raise absent
     wanted = " or ".join(" + ".join(files) for files in choices)
     raise MissingError(f"The hub's model {name!r} has no {wanted}.")
 
