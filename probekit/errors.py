@@ -65,11 +65,15 @@ def nearest(name: str, allowed: Iterable[str], count: int = 3) -> str:
 
     >>> nearest("hook_resid_prr", ["hook_resid_pre", "hook_resid_post", "hook_z"])
     'Nearest: hook_resid_pre, hook_resid_post.'
+    >>> nearest("LABEL", ["label", "text"])  # case does not count
+    'Nearest: label.'
     >>> nearest("nonsense", ["last", "first"])
     'Allowed: first, last.'
     """
     names = sorted(set(allowed))
-    near = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
+    folded = [each.casefold() for each in names]
+    alike = difflib.get_close_matches(name.casefold(), folded, n=count, cutoff=0.6)
+    near = [each for fold in dict.fromkeys(alike) for each in names if each.casefold() == fold]
     if near:
         return f"Nearest: {', '.join(near)}."
     shown = ", ".join(names[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")

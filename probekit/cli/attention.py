@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from probekit.cli.options import Number, texts_options
+from probekit.cli.options import Number, OutFile, texts_options
 
 
 @click.command()
@@ -23,7 +23,7 @@ from probekit.cli.options import Number, texts_options
     show_default=True,
     help="What the page may have.",
 )
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The page to write.")
+@click.option("--out", type=OutFile(), required=True, help="The page to write.")
 def attention(
     model: str, texts: tuple[str, ...], layer: int | None, head: int | None, bos: bool,
     device: str, max_mb: float, out: Path,

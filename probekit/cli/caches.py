@@ -14,7 +14,7 @@ import click
 
 from probekit.amounts import counted
 from probekit.cli.captures import capture
-from probekit.cli.options import Days, Decorator, PlaceType, cache_option
+from probekit.cli.options import Days, Decorator, OutFolder, PlaceType, cache_option
 from probekit.cli.plans import plan
 from probekit.cli.streams import json_text
 
@@ -225,9 +225,7 @@ def gc(places: Sequence[Place], as_json: bool, older_than: float | None, dry_run
 @_of_caches(1)
 @click.option("--format", "format_", default="npy", show_default=True, help="npy, parquet, zarr.")
 @click.option("--site", "sites", multiple=True, help="Full name; repeatable.  [default: all]")
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="Folder that gets the files."
-)
+@click.option("--out", type=OutFolder(), required=True, help="Folder that gets the files.")
 def export(place: Place, as_json: bool, format_: str, sites: tuple[str, ...], out: Path) -> None:
     """Write the rows of sites for others to read, in the order of the data set."""
     from probekit.activations.export import export as export_rows

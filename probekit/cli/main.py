@@ -26,6 +26,8 @@ from probekit.cli.caches import cache
 from probekit.cli.captures import worker
 from probekit.cli.generation import generate
 from probekit.cli.options import (
+    OutFile,
+    OutFolder,
     Whole,
     cache_option,
     capture_options,
@@ -129,7 +131,7 @@ def cli() -> None:
 
 
 _out_option = click.option(
-    "--out", type=click.Path(path_type=Path), default="runs", show_default=True,
+    "--out", type=OutFolder(), default="runs", show_default=True,
     help="Folder that gets NAME/KEY.",
 )  # fmt: skip
 _run_options = together(
@@ -178,7 +180,7 @@ def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
 @click.option("--metric", help="On the test rows.  [default: accuracy, of numbers r2]")
-@click.option("--out", type=click.Path(path_type=Path), help="A .csv or .html to write.")
+@click.option("--out", type=OutFile(), help="A .csv or .html to write.")
 def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
     """Say which differences between two finished runs hold: RUN_A less RUN_B."""
     from probekit.cli.comparisons import show_comparison
@@ -208,9 +210,7 @@ def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> N
 )
 @cache_option
 @click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="Folder that is written."
-)
+@click.option("--out", type=OutFolder(), required=True, help="Folder that is written.")
 def transfer(
     files: tuple[Path, ...], overrides: tuple[str, ...], sites: tuple[str, ...],
     kinds: tuple[str, ...], null_draws: int, cache_root: Place | None, device: str, out: Path,
@@ -238,7 +238,7 @@ _probe_argument = click.argument("probe", type=click.Path(path_type=Path))
 @_probe_argument
 @texts_options
 @click.option("--per", type=click.Choice(["text", "token"]), help="What gets an answer.")
-@click.option("--out", type=click.Path(path_type=Path), help="A .html, .csv or .jsonl to write.")
+@click.option("--out", type=OutFile(), help="A .html, .csv or .jsonl to write.")
 @click.option("--model", help="Where the probe's model is now.")
 @click.option(
     "--allow-other-model", is_flag=True, help="Go on with a model that is not the probe's."
@@ -278,7 +278,7 @@ def apply(
 
 @cli.command()
 @_probe_argument
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The .npy to write.")
+@click.option("--out", type=OutFile(), required=True, help="The .npy to write.")
 @click.option("--unit", is_flag=True, help="Bring each direction to length 1.")
 def directions(probe: Path, out: Path, unit: bool) -> None:
     """Write the directions that a kept probe reads along, for numpy, with a JSON of their names."""

@@ -66,6 +66,53 @@ class PlaceType(click.ParamType[Any]):
         return value.rstrip("/") if "://" in str(value) else Path(value)
 
 
+class CacheRoot(PlaceType):
+    """A folder of caches, which need not be there yet, or the URL of an object store."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return a Path or a URL; fail for a path that cannot be a folder."""
+        place = super().convert(value, param, ctx)
+        if isinstance(place, Path):
+            _refuse_file(self, place, param, ctx)
+        return place
+
+
+class OutFolder(click.ParamType[Path]):
+    """A folder to write into, which need not be there yet."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
+        """Return the Path; fail for one that cannot be a folder."""
+        path = Path(value)
+        _refuse_file(self, path, param, ctx)
+        return path
+
+
+class OutFile(click.ParamType[Path]):
+    """A file to write, in a folder that need not be there yet."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
+        """Return the Path; fail for a folder, and for one that cannot be in a folder."""
+        path = Path(value)
+        if path.is_dir():
+            self.fail(f"{path} is a folder. Give the path of a file.", param, ctx)
+        _refuse_file(self, path.parent, param, ctx)
+        return path
+
+
+def _refuse_file(kind: click.ParamType[Any], folder: Path, param: Any, ctx: Any) -> None:
+    """Fail if a path, or one above it, is there and is no folder."""
+    try:
+        found = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        kind.fail(f"{folder} cannot be used: {error.strerror}.", param, ctx)
+    if found is not None and not found.is_dir():
+        kind.fail(f"{found} is a file, not a folder. Give a folder, new or not.", param, ctx)
+
+
 def together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
     """Return one decorator that applies several."""
 
@@ -111,7 +158,7 @@ def _texts_options(*, required: bool) -> Decorator:
 texts_options = _texts_options(required=True)
 optional_texts_options = _texts_options(required=False)
 cache_option = click.option(
-    "--cache", "cache_root", type=PlaceType(), help="Folder of the caches, or its URL."
+    "--cache", "cache_root", type=CacheRoot(), help="Folder of the caches, or its URL."
 )
 file_options = together(
     click.argument("file", type=click.Path(path_type=Path)),

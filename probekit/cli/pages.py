@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from probekit.cli.options import Whole, together
+from probekit.cli.options import OutFile, Whole, together
 
 
 def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,9 +49,7 @@ def draw_figures(run_dir: Path, formats: tuple[str, ...], columns: int) -> None:
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Page of several runs.  [default: runs.html]"
-)
+@click.option("--out", type=OutFile(), help="Page of several runs.  [default: runs.html]")
 @figure_options
 def report(
     runs: tuple[Path, ...], out: Path | None, formats: tuple[str, ...], columns: int

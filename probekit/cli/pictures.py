@@ -6,16 +6,14 @@ from pathlib import Path
 
 import click
 
-from probekit.cli.options import Whole, optional_texts_options, texts_options
+from probekit.cli.options import OutFile, Whole, optional_texts_options, texts_options
 
 _MODEL = click.option("--model", required=True, help="`mini`, a hub name or a folder.")
 _BOS = click.option(
     "--bos/--no-bos", default=False, show_default=True, help="Begin with <|endoftext|>."
 )
 _DEVICE = click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
-_OUT = click.option(
-    "--out", type=click.Path(path_type=Path), help="A .html (page) or .csv (rows) to write."
-)
+_OUT = click.option("--out", type=OutFile(), help="A .html (page) or .csv (rows) to write.")
 _POSITION = click.option(
     "--position", type=int, default=-1, show_default=True, help="A token; below 0 from the end."
 )

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from probekit.cli.options import OutFolder
+
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
@@ -14,7 +16,7 @@ import click
 )
 @click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), default="runs", show_default=True,
+    "--out", type=OutFolder(), default="runs", show_default=True,
     help="Folder that gets NAME.",
 )  # fmt: skip
 def pretrain(file: Path, overrides: tuple[str, ...], device: str, out: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from probekit.cli.options import Whole
+from probekit.cli.options import OutFile, Whole
 
 
 @click.command()
@@ -21,7 +21,7 @@ from probekit.cli.options import Whole
     help="Rows and columns drawn of a matrix too large to be drawn in full.  [default: 300]",
 )  # fmt: skip
 @click.option("--n-head", type=Whole(1), help="Where no config.json tells it.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The page to write.")
+@click.option("--out", type=OutFile(), required=True, help="The page to write.")
 def weights(
     model: str, tensor: str | None, columns: tuple[int, ...], corner: int | None,
     n_head: int | None, out: Path,

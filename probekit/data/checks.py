@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -16,6 +16,7 @@ import numpy as np
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Place
+from probekit.data.spelling import is_inside_word, is_slip
 from probekit.data.splits import Split
 
 Level = Literal["error", "warning", "info"]
@@ -26,6 +27,10 @@ _SHOWN = 20  # labels that a message spells out
 _FEW_GROUPS = 10  # with fewer in test, an interval over groups says little
 _FEW_EXAMPLES = 5  # of a label in train; with fewer, folds and sides lack it
 _STRONG_IMBALANCE = 10  # rows of the most frequent label for one of the rarest
+_MOST_SLIPS = 0.25  # rows of a misspelt label for one of the right spelling
+_MOST_LABELS = 200  # beyond, labels are words or lemmas, many of which differ by one letter
+_SHOWN_ROWS = 3  # of a finding
+_SHOWN_CONTEXT = 20  # characters around a span
 _LENGTH_BINS = 20
 _LENGTH_MARGIN = 0.05  # balanced accuracy above chance that is worth a warning
 
@@ -87,6 +92,7 @@ def check_dataset(
     findings += [] if dataset.has_groups else [_NO_GROUPS]
     checks = _CHECKS if has_classes else [check for check in _CHECKS if check not in _OF_CLASSES]
     findings += [finding for check in checks for finding in check(sides)]
+    findings += [] if dataset.marks_words else _spans_inside_words(sides)
     return by_level(findings)
 
 
@@ -134,6 +140,31 @@ def _similar_labels(sides: _Sides) -> Iterator[Finding]:
                 f"The labels {', '.join(map(repr, sorted(names)))} differ by case or spaces alone, "
                 "and count as different classes.",
             )
+
+
+def _misspelt_labels(sides: _Sides) -> Iterator[Finding]:
+    rows: dict[str, list[Example]] = defaultdict(list)
+    for example in sides.train + sides.test:
+        rows[example.label].append(example)
+    by_size = sorted(rows, key=lambda label: len(rows[label]), reverse=True)
+    for label in rows if len(rows) <= _MOST_LABELS else ():
+        n = len(rows[label])
+        frequent = (other for other in by_size if n <= _MOST_SLIPS * len(rows[other]))
+        near = next((other for other in frequent if is_slip(label, other)), None)
+        if near is not None:
+            yield Finding(
+                "warning",
+                "misspelt-labels",
+                f"The label {label!r} ({counted(n, 'row')}: {_rows(rows[label])}) is one letter "
+                f"away from {near!r} ({counted(len(rows[near]), 'row')}), and counts as a class of "
+                "its own. If it is a typo, correct these rows.",
+            )
+
+
+def _rows(examples: Sequence[Example]) -> str:
+    """Return where the first of some examples are."""
+    more = f", and {len(examples) - _SHOWN_ROWS:,} more" if len(examples) > _SHOWN_ROWS else ""
+    return ", ".join(example.where for example in examples[:_SHOWN_ROWS]) + more
 
 
 def _rare_labels(sides: _Sides) -> Iterator[Finding]:
@@ -225,6 +256,23 @@ def _contradictions(sides: _Sides) -> Iterator[Finding]:
         )
 
 
+def _spans_inside_words(sides: _Sides) -> Iterator[Finding]:
+    marked = (example for example in sides.train + sides.test if example.span)
+    cut = [e for e in marked if any(is_inside_word(e.text, end) for end in e.span or ())]
+    if cut:
+        first = cut[0]
+        start, end = first.span or (0, 0)
+        before = first.text[max(0, start - _SHOWN_CONTEXT) : start]
+        after = first.text[end : end + _SHOWN_CONTEXT]
+        yield Finding(
+            "warning",
+            "spans-inside-words",
+            f"{counted(len(cut), 'row')} with a span that begins or ends inside a word "
+            f"({_rows(cut)}); the first: {before + '[' + first.text[start:end] + ']' + after!r}. "
+            "Spans count characters from 0 and end one past the last.",
+        )
+
+
 def _length(sides: _Sides) -> Iterator[Finding]:
     accuracy = _accuracy_of_length(sides)
     n_rows = Counter(example.label for example in sides.test)
@@ -273,6 +321,7 @@ _CHECKS = (
     _counts,
     _imbalance,
     _similar_labels,
+    _misspelt_labels,
     _rare_labels,
     _missing_labels,
     _crossing_groups,
@@ -283,4 +332,12 @@ _CHECKS = (
     _length,
 )
 
-_OF_CLASSES = (_counts, _imbalance, _similar_labels, _rare_labels, _missing_labels, _length)
+_OF_CLASSES = (
+    _counts,
+    _imbalance,
+    _similar_labels,
+    _misspelt_labels,
+    _rare_labels,
+    _missing_labels,
+    _length,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import TypeAlias
@@ -32,6 +32,8 @@ class Example:
         id: names the example in messages and results; unique within a data set.
         span: first character and one past the last of the labelled stretch; None: the whole text.
         split: the side that the data file assigns, "train" or "test"; None: it assigns none.
+        file: the file that it was read from, "" for none; for messages, not part of the data.
+        line: the line that it begins on, from 1, or 0; for messages, not part of the data.
 
     Raises:
         DataError: a field is empty or cannot be written as UTF-8, or the span is not in the text.
@@ -47,6 +49,8 @@ class Example:
     id: str
     span: tuple[int, int] | None = None
     split: str | None = None
+    file: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -68,6 +72,15 @@ class Example:
             )
 
     @property
+    def where(self) -> str:
+        """File and line, or else the id.
+
+        >>> Example("A text.", "x", "g", "row 1", file="rows.csv", line=2).where
+        'rows.csv:2'
+        """
+        return f"{self.file}:{self.line}" if self.file else self.id
+
+    @property
     def place(self) -> Place:
         """Text and span: what the model reads of the example, whatever it is called."""
         return self.text, self.span
@@ -83,7 +96,7 @@ def _require_unicode(name: str, value: str) -> None:
         ) from error
 
 
-_FIELDS = attrgetter(*(field.name for field in fields(Example)))
+_FIELDS = attrgetter(*(field.name for field in fields(Example) if field.compare))
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,7 @@ class Dataset:
         examples: in the order of the file.
         notes: one sentence, with its count, for each thing that the reader skipped or mended.
         has_groups: whether the data say what belongs together; else each row is its own group.
+        marks_words: whether spans are the words of a treebank, where "don't" is two words.
 
     >>> dataset = Dataset("tiny", (Example("a b", "x", "g", "1"), Example("c", "y", "h", "2")))
     >>> len(dataset), list(dataset.labels), list(dataset.select([1]).groups)
@@ -105,6 +119,7 @@ class Dataset:
     examples: tuple[Example, ...]
     notes: tuple[str, ...] = ()
     has_groups: bool = True
+    marks_words: bool = False
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -121,7 +136,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """The BLAKE3 digest of all fields of all examples in their order, in hexadecimal."""
+        """The BLAKE3 digest of the contents of all examples in their order, in hexadecimal."""
         content = json.dumps([_FIELDS(example) for example in self.examples])
         return digest([content.encode()])
 

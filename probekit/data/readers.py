@@ -18,10 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example
 from probekit.data.files import read_text
 from probekit.data.treebank import ConlluColumns, read_treebank
-from probekit.errors import ConfigError, DataError, nearest
+from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 
 Format = Literal["csv", "tsv", "jsonl", "conllu"]
 Row: TypeAlias = tuple[int, Mapping[str, Any]]  # the line it begins on, and its cells by column
@@ -32,6 +33,7 @@ _WRITTEN_FOR_MISSING = frozenset(
     {"nan", "NaN", "NAN", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
 )
 
+_SHOWN = 60  # characters of a cell in a message
 _LONGEST_NUMBER = 10  # digits; Python refuses to read thousands of them
 
 _SEPARATORS = {"tab": "\t", "semicolon": ";", "comma": ","}
@@ -62,6 +64,11 @@ class TableColumns:
         """The names of the columns that are read."""
         single = (self.text, self.label, self.group, self.id, self.split)
         return tuple(name for name in (*single, *(self.span or ())) if name is not None)
+
+    @property
+    def defaults(self) -> tuple[str, ...]:
+        """The names of the columns that have their default name."""
+        return tuple(key for key in ("text", "label") if getattr(self, key) == key)
 
 
 def read_dataset(
@@ -144,8 +151,11 @@ def _read_table(path: Path, format: str, columns: TableColumns, name: str) -> Da
     header = f"{path}:{_first_line(text)}"
     for line, cells in _ROWS[format](path, text):
         where = f"{path}:{line}"
-        _require_columns(where if examples else header, columns.names, cells, first=not examples)
-        example = _example(where, cells, columns, row=f"row {len(examples) + 1}")
+        if examples:
+            _require_columns(where, columns.names, cells, first=False)
+        else:
+            _require_columns(header, columns.names, cells, first=True, defaults=columns.defaults)
+        example = _example((str(path), line), cells, columns, row=f"row {len(examples) + 1}")
         label = cells[columns.label]
         kind_of_label.setdefault(type(label), line)
         if len(kind_of_label) > 1:
@@ -172,21 +182,37 @@ def _first_line(text: str) -> int:
 
 
 def _require_columns(
-    where: str, columns: Sequence[str], cells: Mapping[str, Any], *, first: bool
+    where: str,
+    columns: Sequence[str],
+    cells: Mapping[str, Any],
+    *,
+    first: bool,
+    defaults: Sequence[str] = (),
 ) -> None:
-    missing = next((column for column in columns if column not in cells), None)
-    if missing is None:
+    """Raise an error if a column is missing; `defaults` are those that nobody has named."""
+    missing = [column for column in columns if column not in cells]
+    if not missing:
         return
-    message = f"{where}: no column {missing!r}. {nearest(missing, cells)}"
+    message = f"{where}: no column {missing[0]!r}. {nearest(missing[0], cells)}"
     alone = next(iter(cells)) if len(cells) == 1 else ""
     used = [name for name, separator in _SEPARATORS.items() if separator in alone]
+    unnamed = [f"{column}: NAME" for column in missing if column in defaults]
     if used:
         message += f" Its only column holds a {used[0]}: is the format right?"
+    elif missing[0].casefold() in map(str.casefold, cells):
+        message += " Names of columns are case-sensitive."
+    elif unnamed and "Nearest" not in message:
+        message += f" Say which columns to read: `columns: {{{', '.join(unnamed)}}}`."
     # The first row shows what the file has; one that lacks a key later is at fault itself.
-    raise ConfigError(message) if first else DataError(message)
+    raise UnknownNameError(message) if first else DataError(message)
 
 
-def _example(where: str, cells: Mapping[str, Any], columns: TableColumns, row: str) -> Example:
+def _example(
+    at: tuple[str, int], cells: Mapping[str, Any], columns: TableColumns, row: str
+) -> Example:
+    file, line = at
+    where = f"{file}:{line}"
+
     def string(column: str) -> str:
         return _string(f"{where}: column {column!r}", cells[column])
 
@@ -194,14 +220,14 @@ def _example(where: str, cells: Mapping[str, Any], columns: TableColumns, row: s
     id = string(columns.id) if columns.id else row
     group = string(columns.group) if columns.group else id
     split = string(columns.split) if columns.split else None
-    span = _span(where, string(columns.span[0]), string(columns.span[1])) if columns.span else None
+    span = _span(where, {name: string(name) for name in columns.span or ()})
     if label in _WRITTEN_FOR_MISSING:
         raise DataError(
             f"{where}: the label is {label!r}, which programs write for a missing value. "
             "Remove the row; if it is a class, give it another name."
         )
     try:
-        return Example(text, label, group, id, span, split)
+        return Example(text, label, group, id, span, split, file, line)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
 
@@ -218,17 +244,21 @@ def _string(where: str, value: object) -> str:
     )
 
 
-def _span(where: str, start: str, end: str) -> tuple[int, int]:
-    for cell in (start, end):
+def _span(where: str, ends: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return the span from the cells of its two columns, None without such columns."""
+    for column, cell in ends.items():
         if not (cell.isascii() and cell.isdecimal() and len(cell) < _LONGEST_NUMBER):
+            fault = f"holds {cell!r}, not a position in the text" if cell.strip() else "is empty"
             raise DataError(
-                f"{where}: {cell!r} is not a position in the text. "
-                "A span counts characters from 0 and ends one past its last."
+                f"{where}: column {column!r} {fault}. Write a whole number: a span counts "
+                "characters from 0 and ends one past its last."
             )
-    return int(start), int(end)
+    start, end = map(int, ends.values()) if ends else (0, 0)
+    return (start, end) if ends else None
 
 
 def _delimited_rows(path: Path, text: str, *, delimiter: str) -> Iterator[Row]:
+    _refuse_json(path, text)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] = []
     line = 1
@@ -248,6 +278,20 @@ def _delimited_rows(path: Path, text: str, *, delimiter: str) -> Iterator[Row]:
         ) from error
 
 
+def _refuse_json(path: Path, text: str) -> None:
+    """Raise DataError if the first line of a table is a JSON object."""
+    first = text.lstrip().partition("\n")[0]
+    try:
+        is_object = first.startswith("{") and isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return
+    if is_object:
+        raise DataError(
+            f"{path}:{_first_line(text)}: the line is a JSON object, not the header of a table. "
+            "Set `format: jsonl`."
+        )
+
+
 def _require_unique(where: str, names: list[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
@@ -256,9 +300,17 @@ def _require_unique(where: str, names: list[str]) -> None:
 
 def _by_column(where: str, header: list[str], cells: list[str]) -> Mapping[str, str]:
     if len(cells) != len(header):
+        n_more, n_less = len(cells) - len(header), len(header) - len(cells)
+        fault = (
+            f"the last, {cells[-1][:_SHOWN]!r}, has no column. Put a cell that holds the delimiter "
+            "in quotes."
+            if n_more > 0
+            else f"there is none for {', '.join(header[-n_less:])}. Fill in the missing cells, or "
+            "remove the row."
+        )
         raise DataError(
-            f"{where}: the row has {len(cells)} cells, the header has {len(header)}. "
-            "A cell that holds the delimiter is wrapped in quotes."
+            f"{where}: the row has {counted(len(cells), 'cell')}, the header has {len(header)}: "
+            f"{fault}"
         )
     return dict(zip(header, cells, strict=True))
 

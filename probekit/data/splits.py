@@ -13,6 +13,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from probekit.amounts import counted
 from probekit.data.examples import Dataset, StringArray
 from probekit.errors import ConfigError, DataError, nearest
 
@@ -128,12 +129,15 @@ def given_split(dataset: Dataset, *, has_classes: bool = True) -> Split:
     >>> given_split(Dataset("tiny", examples)).test
     array([2])
     """
-    for example in dataset.examples:
-        if example.split not in _SIDES:
-            raise DataError(
-                f"{dataset.name}: the split of {example.id} is {example.split!r}. "
-                f"{nearest(str(example.split), _SIDES)}"
-            )
+    others = [example for example in dataset.examples if example.split not in _SIDES]
+    if others:
+        given = others[0].split
+        near = nearest(given or "", _SIDES)
+        allowed = "" if near.startswith("Allowed") else " Allowed: test, train."
+        raise DataError(
+            f"{others[0].where}: the split is {given!r}. {near}{allowed} "
+            f"{counted(len(others), 'row')} with such a value: correct or remove them."
+        )
     split = _split(example.split == "test" for example in dataset.examples)
     train_groups, test_groups = set(dataset.groups[split.train]), set(dataset.groups[split.test])
     train_labels, test_labels = set(dataset.labels[split.train]), set(dataset.labels[split.test])

@@ -93,7 +93,8 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
         examples += _examples(path, sentence, columns.label, own_name, group, notes)
     if not examples:
         raise DataError(_nothing_found(path, columns.label))
-    return Dataset(name, tuple(examples), tuple(f"{note}: {n}" for note, n in notes.items() if n))
+    told = tuple(f"{note}: {n}" for note, n in notes.items() if n)
+    return Dataset(name, tuple(examples), told, marks_words=True)
 
 
 def _named_sentences(path: Path) -> Iterator[tuple[Sentence, str, str | None]]:
@@ -137,7 +138,8 @@ def _examples(
             notes[_NOT_THERE] += 1
         else:
             try:
-                yield Example(text, value, group, f"{name}:{word.id}", span)
+                id, line = f"{name}:{word.id}", sentence.line
+                yield Example(text, value, group, id, span, file=str(path), line=line)
             except DataError as error:
                 where = f"{path}:{sentence.line}: word {word.id} of the sentence that begins here"
                 raise DataError(f"{where}: {error}") from error

@@ -13,36 +13,17 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import (
-    AliasEvent,
-    CollectionEndEvent,
-    CollectionStartEvent,
-    NodeEvent,
-)
 
-from probekit.errors import ConfigError, MissingError
-from probekit.experiment.messages import example_of, explain, find_faults
+from probekit.errors import ConfigError
+from probekit.experiment.messages import example_at, example_of, explain, find_faults
+from probekit.experiment.parsing import parse_yaml, read_yaml
 from probekit.section import KeyPath, Place, Section
 
 Settings = TypeVar("Settings", bound=Section)
 
-MAX_BYTES = 1_000_000
-MAX_DEPTH = 20
 MAX_FAULTS = 20  # told at once
 
-# No path can hold the first, no UTF-8 file the others.
-_UNFIT = re.compile("[\0\ud800-\udfff]")
-
-# How the YAML parser begins its complaint, and what is meant.
-_PARSER_WORDS = {
-    "found character '\\t'": "a tab; indent with spaces",
-    "mapping values are not allowed": "a second colon; put a text that has one in quotes",
-    "expected <block end>": "this line does not fit the indentation above it",
-    "expected ',' or ']'": "the list begun with [ is not closed before this line",
-    "expected ',' or '}'": "the section begun with { is not closed before this line",
-}
+_ITEM = re.compile(r"\[|\.\d+(\.|$)")  # kinds[0], kinds.0
 
 
 @dataclass(frozen=True)
@@ -123,10 +104,12 @@ def load_settings(
         ConfigError: the message lists every mistake with its line.
     """
     path = Path(path)
-    text = _read(path)
-    content = _parse(text, str(path))
+    text = read_yaml(path)
+    content = parse_yaml(text, str(path))
     if not isinstance(content, CommentedMap):
         raise ConfigError(f"{path}, line {_first_line(text)}: {_no_keys(content, kind)}")
+    for override in overrides:
+        _check_override(override, kind)
     document = _override(Document(path, content, frozenset()), overrides)
     values = _plain(document.content)
     find_folders(values, document)
@@ -149,24 +132,6 @@ def dump_settings(settings: Section) -> str:
     return out.getvalue()
 
 
-def _read(path: Path) -> str:
-    try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"{path} is not a file.")
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(
-                f"{path} has {path.stat().st_size:,} bytes; an experiment file has at most "
-                f"{MAX_BYTES:,}. Is it a data file?"
-            )
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise MissingError(f"There is no experiment file {path.absolute()}.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from error
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-
-
 def _first_line(text: str) -> int:
     """Return the number of the first line that is no comment, 1 if there is none."""
     lines = enumerate(text.splitlines(), start=1)
@@ -182,59 +147,30 @@ def _no_keys(content: Any, kind: type[Section]) -> str:
     )
 
 
-def _parse(text: str, name: str) -> Any:
-    try:
-        _refuse_what_is_not_plain(text, name)
-        content = YAML().load(text)
-    except DuplicateKeyError as error:
-        line = error.problem_mark.line + 1
-        key = str(error.problem).split('"')[1]
+def _check_override(text: str, kind: type[Section]) -> None:
+    """Raise ConfigError if an override is not `section.key=value`."""
+    key, equals, value = text.partition("=")
+    if not equals or not all(key.split(".")):
+        raise ConfigError(f"--set {text}: write it as section.key=value.")
+    is_empty = not value.strip()
+    if item := _ITEM.search(key):
+        whole = key[: item.start()]
+        example = example_at(tuple(whole.split(".")), kind) or "[...]"
         raise ConfigError(
-            f"{name}, line {line}: the key {key!r} stands there twice; keep one."
-        ) from error
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise ConfigError(f"{name}, line {mark.line + 1}: {_in_words(error.problem)}.") from error
-    except ConfigError:  # a ValueError as well, but one whose message is complete
-        raise
-    except (YAMLError, ValueError, RecursionError) as error:
-        problem = str(error).partition("\n")[0]
-        raise ConfigError(f"{name} is not valid YAML: {problem}.") from error
-    return content
-
-
-def _in_words(problem: str) -> str:
-    return next((w for begin, w in _PARSER_WORDS.items() if problem.startswith(begin)), problem)
-
-
-def _refuse_what_is_not_plain(text: str, name: str) -> None:
-    """Refuse what makes a small file large (aliases, depth) or a value into an object (tags)."""
-    depth = 0
-    for event in YAML().parse(StringIO(text)):
-        line = event.start_mark.line + 1
-        if getattr(event, "version", None):
-            raise ConfigError(
-                f"{name}, line {line}: a %YAML line is not allowed; YAML 1.2 is read."
-            )
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ConfigError(f"{name}, line {line}: nested deeper than {MAX_DEPTH} levels.")
-        unfit = _UNFIT.search(getattr(event, "value", None) or "")
-        if unfit:
-            raise ConfigError(f"{name}, line {line}: the character {unfit[0]!r} is not allowed.")
-        if isinstance(event, AliasEvent):
-            raise ConfigError(f"{name}, line {line}: aliases (*{event.anchor}) are not allowed.")
-        tag = getattr(event, "ctag", None) if isinstance(event, NodeEvent) else None
-        if tag is not None and str(tag) not in ("None", ""):
-            raise ConfigError(f"{name}, line {line}: tags ({tag}) are not allowed.")
+            f"--set {text}: {'no value after the =, and ' * is_empty}an item of a list cannot be "
+            f"set by itself. Give the whole list: --set '{whole}={example}'."
+        )
+    if is_empty:
+        raise ConfigError(
+            f"--set {text}: no value after the =. Write {key}=VALUE, or {key}=null where null is "
+            "allowed."
+        )
 
 
 def _override(document: Document, overrides: Sequence[str]) -> Document:
     for text in overrides:
-        key, equals, value = text.partition("=")
+        key, _, value = text.partition("=")
         keys = tuple(key.split("."))
-        if not equals or not all(keys):
-            raise ConfigError(f"--set {text}: write it as section.key=value.")
         section: Any = document.content
         given = {keys}
         for depth, part in enumerate(keys[:-1], start=1):
@@ -244,7 +180,7 @@ def _override(document: Document, overrides: Sequence[str]) -> Document:
             section = section[part]
             if not isinstance(section, CommentedMap):
                 raise ConfigError(f"--set {text}: {part!r} is a value, not a section.")
-        parsed = _parse(f"value: {value}", f"--set {key}")
+        parsed = parse_yaml(f"value: {value}", f"--set {key}")
         if len(parsed) > 1:
             raise ConfigError(f"--set {key}: give one value on one line.")
         section[keys[-1]] = parsed["value"]

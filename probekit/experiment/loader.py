@@ -8,7 +8,7 @@ from typing import Any
 
 from probekit.errors import ConfigError, MissingError
 from probekit.experiment.document import Document, dump_settings, load_settings
-from probekit.experiment.schema import Experiment
+from probekit.experiment.schema import URL, Experiment
 from probekit.model.sources import KNOWN_MODELS
 from probekit.training.kept import find_checkpoints
 from probekit.training.recipe import Recipe
@@ -53,7 +53,35 @@ def dump_experiment(experiment: Experiment) -> str:
     return dump_settings(experiment)
 
 
+# Keys that one of the two kinds of file has and the other lacks.
+_OF_EXPERIMENT = Experiment.model_fields.keys() - Recipe.model_fields.keys()
+_OF_RECIPE = Recipe.model_fields.keys() - Experiment.model_fields.keys()
+
+
+def _refuse_recipe(values: dict[str, Any], document: Document) -> None:
+    """Raise ConfigError if a file has keys of a recipe and none of an experiment."""
+    keys = [key for key in values if key in _OF_RECIPE]
+    if keys and not _OF_EXPERIMENT & values.keys():
+        text = (
+            f"this is a pretraining recipe (it has {', '.join(keys)}), not an experiment. Run it "
+            f"with `probekit pretrain {document.path}`."
+        )
+        raise ConfigError(document.put((keys[0],), text))
+
+
+def _refuse_experiment(values: dict[str, Any], document: Document) -> None:
+    """Raise ConfigError if a file has keys of an experiment and none of a recipe."""
+    keys = [key for key in values if key in _OF_EXPERIMENT]
+    if keys and not _OF_RECIPE & values.keys():
+        text = (
+            f"this is an experiment (it has {', '.join(keys)}), not a pretraining recipe. Run it "
+            f"with `probekit run {document.path}`."
+        )
+        raise ConfigError(document.put((keys[0],), text))
+
+
 def _find_of_experiment(values: dict[str, Any], document: Document) -> None:
+    _refuse_recipe(values, document)
     data = values.get("data")
     if isinstance(data, dict):
         data.setdefault("root", ".")
@@ -92,15 +120,17 @@ def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
 
 
 def _find_of_recipe(values: dict[str, Any], document: Document) -> None:
+    _refuse_experiment(values, document)
     _find_path(values, ("corpus", "source"), document)
     _find_model(values, ("vocabulary", "source"), document)
 
 
 def _find_path(values: dict[str, Any], keys: tuple[str, str], document: Document) -> None:
-    """Make a path absolute."""
+    """Make a path absolute; the schema refuses a URL."""
     section, key = values.get(keys[0]), keys[1]
-    if isinstance(section, dict) and isinstance(section.get(key), str) and section[key]:
-        section[key] = str(document.absolute(keys, section[key]))
+    path = section.get(key) if isinstance(section, dict) else None
+    if isinstance(section, dict) and isinstance(path, str) and path and not URL.match(path):
+        section[key] = str(document.absolute(keys, path))
 
 
 def _find_model(values: dict[str, Any], keys: tuple[str, str], document: Document) -> None:

@@ -24,6 +24,8 @@ _WORDS = {
     "missing": "the key {given.dotted!r} is missing; {given.description}. {given.allowed}",
     "rule": "{problem}.",
     "literal_error": "{given}. {given.nearest_value}",
+    "url": "{given}, which is a URL. Data files are local: download the file (curl -LO URL) and "
+    "give its path.",
     "with_details": "{given}. {given.nearest_value} {problem}.",
     "twice": "{given.dotted} is {given.item}, which stands in the list already. Give each once.",
     "model_type": "{given}. It must be a section of keys, such as {given.example}.",
@@ -88,6 +90,21 @@ def example_of(kind: type[BaseModel]) -> str:
     '{bos: true, position: {at: last}}'
     """
     return f"{{{', '.join(_example_keys(kind))}}}"
+
+
+def example_at(keys: KeyPath, kind: type[BaseModel]) -> str | None:
+    """Return in YAML what could stand at these keys, None where there is no such key.
+
+    >>> from probekit.experiment.schema import Experiment
+    >>> example_at(("probe", "C"), Experiment), example_at(("prob", "C"), Experiment)
+    ('[0.0001, 0.001]', None)
+    """
+    dotted = ".".join(map(str, keys))
+    fields = {
+        f"{above}{key}": f for above, s in _sections(kind) for key, f in s.model_fields.items()
+    }
+    field = fields.get(dotted)
+    return None if field is None else _example(field)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from probekit.probes.kinds.registry import KINDS
 from probekit.probes.kinds.registry import Kind as KindOfProbe
 from probekit.section import Section, Seed, broken, each_once
 
-Positives = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False)]
+# Outside this range results do not change any more: below, all weights round to 0; above, separable
+# data cannot converge, and from about 1e30 on the description length overflows.
+Strengths = Annotated[tuple[Annotated[float, Field(ge=1e-10, le=1e10)], ...], Field(strict=False)]
 Count = Annotated[int, Field(ge=1)]
 Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 KindName = Literal[
@@ -78,7 +80,7 @@ class Probe(Section):
     kinds: Annotated[tuple[Kind, ...], Field(strict=False)] = Field(
         (Kind(kind="logistic"),), min_length=1, description="each is fitted at every site"
     )
-    C: Positives = Field(
+    C: Strengths = Field(
         (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
         min_length=1,
         description="inverse regularisation strengths to choose from by inner cross-validation",

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic.config import JsonDict
+from pydantic_core import PydanticCustomError
 
 from probekit.experiment.probe import Probe
 from probekit.experiment.tokens import Position, Tokens
@@ -37,6 +39,7 @@ RESIDUAL_STREAM = (
 )
 
 
+URL = re.compile("[a-z][a-z0-9+.-]*://")
 _STEPS_SCHEMA: JsonDict = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 
 
@@ -141,6 +144,13 @@ class Data(Section):
                         key,
                     )
         return self
+
+    @field_validator("root", "file", "train", "test", "card")
+    @classmethod
+    def _files_are_local(cls, path: str | None) -> str | None:
+        if path is not None and URL.match(path):
+            raise PydanticCustomError("url", "files are read from this machine")
+        return path
 
     @model_validator(mode="after")
     def _one_or_two_files(self) -> Data:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from huggingface_hub import constants, errors, hf_hub_download
 
@@ -11,6 +15,9 @@ from probekit.errors import ConfigError, MissingError, nearest
 from probekit.model.config import PUBLISHED, GPT2Config, read_config
 from probekit.model.hub_files import shard_of_tensors
 from probekit.model.openai import HPARAMS, read_hparams
+
+_CONNECT_SECONDS = 5
+_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1080}
 
 MINI = Path(__file__).parent / "mini"
 
@@ -114,14 +121,19 @@ def _local_folder(source: str | Path) -> Path | None:
 def _download(source: str, *, weights: bool = True) -> Path:
     """Return the folder of the hub's local cache that holds the files of a hub model."""
     name, _, revision = source.partition("@")
+    # Without this the hub's client retries for half a minute, or for many behind a firewall.
+    is_online = is_hub_reachable()
+    fetch = partial(
+        hf_hub_download, name, revision=revision or None, local_files_only=not is_online
+    )
     try:
-        config = _fetch(name, revision, "config.json")
+        config = Path(fetch("config.json"))
         if weights:
             read_config(config.parent)  # before what may be gigabytes of another architecture
-            found = _fetch_first(name, revision, [(file,) for file in WEIGHT_FILES])
+            found = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
             for shard in sorted(set(_shards(found))):
-                _fetch(name, revision, shard)
-            _fetch_first(name, revision, VOCABULARY_FILES)
+                fetch(shard)
+            _fetch_first(fetch, name, VOCABULARY_FILES, is_online)
     except errors.LocalEntryNotFoundError as error:
         raise MissingError(
             f"The model {source!r} is not in the hub's local cache ({_hub_cache()}), and the hub "
@@ -147,21 +159,44 @@ def _shards(found: Path) -> Iterable[str]:
     return shard_of_tensors(found).values() if found.suffix == ".json" else ()
 
 
-def _fetch_first(name: str, revision: str, choices: Sequence[tuple[str, ...]]) -> Path:
+def is_hub_reachable() -> bool:
+    """Return whether the hub, or the proxy on the way there, accepts a connection.
+
+    A slow network passes: no answer is waited for, and the client's own timeouts and retries then
+    apply. Proxies are those of the environment.
+    """
+    if constants.HF_HUB_OFFLINE:
+        return False
+    hub = urlsplit(constants.ENDPOINT)
+    proxies = {} if proxy_bypass(hub.hostname or "") else getproxies()
+    proxy = proxies.get(hub.scheme) or proxies.get("all")
+    target = hub if proxy is None else urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    port = target.port or _PORTS.get(target.scheme, 80)
+    try:
+        socket.create_connection((target.hostname or "", port), _CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _fetch_first(
+    fetch: Callable[[str], str], name: str, choices: Sequence[tuple[str, ...]], is_online: bool
+) -> Path:
     """Fetch the first complete choice of files that the model has, and return its last."""
+    absent: errors.LocalEntryNotFoundError | None = None
     for files in choices:
         try:
-            return [_fetch(name, revision, file) for file in files][-1]
-        except errors.LocalEntryNotFoundError:
-            raise
+            return [Path(fetch(file)) for file in files][-1]
+        except errors.LocalEntryNotFoundError as error:
+            if is_online:  # the connection was lost: the model may have this choice
+                raise
+            absent = error
         except errors.EntryNotFoundError:
             continue
+    if absent is not None:
+        raise absent
     wanted = " or ".join(" + ".join(files) for files in choices)
     raise MissingError(f"The hub's model {name!r} has no {wanted}.")
-
-
-def _fetch(name: str, revision: str, file: str) -> Path:
-    return Path(hf_hub_download(name, file, revision=revision or None))
 
 
 def _hub_cache() -> str:

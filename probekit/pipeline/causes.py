@@ -52,7 +52,8 @@ def erase(directions: NDArray[np.floating], head: int | None = None) -> Tap:
     once. With `head` it leaves the other heads of the site alone.
 
     Raises:
-        DataError: all directions are zero.
+        DataError: all directions are zero, or they are no matrix of finite numbers; the tap raises
+            it if the site has another width than the directions, or no such head.
 
     >>> tap = erase(np.array([[2.0, 0.0]]))
     >>> tap("hook_embed", torch.tensor([[[3.0, 4.0]]])).tolist()
@@ -60,7 +61,8 @@ def erase(directions: NDArray[np.floating], head: int | None = None) -> Tap:
     """
     basis = _basis(directions)
 
-    def tap(_: str, value: Tensor) -> Tensor:
+    def tap(site: str, value: Tensor) -> Tensor:
+        _check_width(site, value, head, len(basis))
         span = torch.as_tensor(basis).to(value)
         if head is None:
             flat = value.flatten(2)
@@ -72,9 +74,28 @@ def erase(directions: NDArray[np.floating], head: int | None = None) -> Tap:
     return tap
 
 
+def _check_width(site: str, value: Tensor, head: int | None, width: int) -> None:
+    """Raise DataError if a site's value (batch, pos, ...) cannot have directions erased."""
+    if head is not None and not (value.ndim == 4 and 0 <= head < value.shape[2]):
+        heads = f"heads 0 to {value.shape[2] - 1}" if value.ndim == 4 else "no heads"
+        raise DataError(f"{site} has {heads}, but head is {head}.")
+    n_features = value[0, 0].numel() if head is None else value.shape[3]
+    if n_features != width:
+        of_head = "" if head is None else f"head {head} of "
+        raise DataError(
+            f"{of_head}{site} has {n_features} features, but the directions have {width}. Give "
+            f"directions of shape (n, {n_features}), or erase them at the site that they are of."
+        )
+
+
 def _basis(directions: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return orthonormal columns (n_features, rank) that span the directions (n, n_features)."""
-    _, sizes, rows = np.linalg.svd(np.asarray(directions, np.float64), full_matrices=False)
+    matrix = np.asarray(directions, np.float64)
+    if matrix.ndim != 2 or not np.isfinite(matrix).all():
+        raise DataError(
+            f"directions have shape {matrix.shape}. Give finite numbers of shape (n, n_features)."
+        )
+    _, sizes, rows = np.linalg.svd(matrix, full_matrices=False)
     is_one = sizes > _LEAST_SIZE * sizes.max(initial=0.0)
     if not is_one.any():
         raise DataError("All directions are zero: there is nothing to erase.")

@@ -30,6 +30,7 @@ from probekit.pipeline.rows import (
     plan_positions,
     position_rows,
 )
+from probekit.probes.data import check_numbers
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,22 @@ def _find_model(experiment: Experiment) -> tuple[GPT2Config, Tokenizer]:
 
 
 def _read(experiment: Experiment) -> Dataset:
+    dataset = _read_data(experiment)
+    if experiment.data.columns.group is not None and len(set(dataset.groups)) == 1:
+        with experiment.at("data", "columns", "group"):
+            raise DataError(
+                f"all {len(dataset):,} rows are of one group, {dataset.groups[0]!r}, which cannot "
+                "be both in train and in test. Name a column with several groups, or leave "
+                "data.columns.group out if rows are independent."
+            )
+    # Kinds that read different things are refused later, by name.
+    if all(kind.specs[0].reads == "numbers" for kind in experiment.probe.kinds):
+        with experiment.at("probe", "kinds"):
+            check_numbers(dataset.labels, [example.where for example in dataset.examples])
+    return dataset
+
+
+def _read_data(experiment: Experiment) -> Dataset:
     try:
         return read_examples(experiment.data)
     except (ConfigError, MissingError) as error:  # a wrong line of the data is placed already
@@ -199,7 +216,7 @@ def read_examples(data: Data) -> Dataset:
             for example in part.examples
         ]
         notes += [f"{side}: {note}" for note in part.notes]
-    return Dataset(data.name, tuple(examples), tuple(notes), part.has_groups)
+    return replace(part, examples=tuple(examples), notes=tuple(notes))
 
 
 def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context: int) -> None:
@@ -260,9 +277,9 @@ def _apply_policy(
     too_long = [example for example in dataset.examples if example.text in long]
     if policy == "error":
         raise DataError(
-            f"longer than the context of {context} tokens: {counted(len(too_long), 'example')}, "
-            f"first {too_long[0].id} with {len(encoded[too_long[0].text].ids)}. Set "
-            "tokens.too_long to `truncate` or `skip` to go on without what does not fit."
+            f"{too_long[0].where}: the text has {len(encoded[too_long[0].text].ids):,} tokens, and "
+            f"the context {context:,} ({counted(len(too_long), 'text')} too long). Shorten it, or "
+            "set tokens.too_long to `truncate` or `skip`."
         )
     done = "left out" if policy == "skip" else f"cut after {context} tokens"
     note = f"{done}: {counted(len(too_long), 'example')} longer than the context"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
+from probekit.disk import told
 from probekit.errors import ConfigError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
@@ -94,7 +95,8 @@ def pretrain(
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Keep other processes from training in the same folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with told("make", folder):
+        folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / LOCK, timeout=0):
             yield

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from probekit.probes.estimator import positive_grid
 from probekit.probes.kinds.registry import Option, Task, find_kind
 
 LEAST_DRAWS = 100
+LARGEST_NUMBER = 1e100  # of a label; the squares of larger ones, summed, are infinite
 # With a smaller share of typical rows, their spread would say little of that of all.
 LEAST_TYPICAL = 0.5
 
@@ -282,17 +284,39 @@ def numbers(data: ProbeData) -> NDArray[np.float64]:
         DataError: A label is no finite number.
     """
     found = np.full(len(data.y), np.nan)
-    for row in np.concatenate([data.train, data.test]):
-        try:
-            # Python takes 1_000 for a number; in a label it is a name.
-            found[row] = np.nan if "_" in data.y[row] else float(data.y[row])
-        except ValueError:
-            continue
-    wrong = np.concatenate([data.train, data.test])
-    wrong = wrong[~np.isfinite(found[wrong])]
-    if len(wrong):
-        raise DataError(
-            f"not finite numbers: {counted(len(wrong), 'label')}, first {str(data.y[wrong[0]])!r} "
-            f"in row {wrong[0]}. Regression reads numbers; classify other labels."
-        )
+    rows = np.concatenate([data.train, data.test])
+    check_numbers(data.y[rows], [f"row {row}" for row in rows])
+    found[rows] = [as_number(label) for label in data.y[rows]]
     return found
+
+
+def as_number(label: str) -> float | None:
+    """Return the number that a label is; None if it is none that regression can compute with.
+
+    >>> as_number("-1.5"), as_number("1_000"), as_number("nan"), as_number("1e308")
+    (-1.5, None, None, None)
+    """
+    try:
+        # Python takes 1_000 for a number; in a label it is a name.
+        number = math.nan if "_" in label else float(label)
+    except ValueError:
+        return None
+    return number if abs(number) <= LARGEST_NUMBER else None
+
+
+def check_numbers(labels: Sequence[str] | NDArray[Any], where: Sequence[str]) -> None:
+    """Return nothing if each label is a number that regression can compute with.
+
+    `where` (n_labels,) says for messages where each label was read.
+
+    Raises:
+        DataError: One is not.
+    """
+    wrong = [n for n, label in enumerate(labels) if as_number(label) is None]
+    if wrong:
+        raise DataError(
+            f"{where[wrong[0]]}: the label {str(labels[wrong[0]])!r} is not a number from "
+            f"{-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g} ({counted(len(wrong), 'such label')}). "
+            "Regression reads numbers: correct or remove the rows, or choose a kind of probe that "
+            "classifies, such as `kinds: [{kind: logistic}]`."
+        )

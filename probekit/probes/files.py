@@ -28,6 +28,19 @@ Layer = tuple[Floats, Floats]
 FORMAT = 1
 _SUFFIXES = (".json", ".safetensors")
 _PARTS = ("weight", "bias")
+_MOST_NAMED = 10  # in a message
+# What a folder may hold in place of the two files, and what finds it; a sweep adds a level.
+_IN_FOLDERS = {
+    "Give one of its probes": ("*.safetensors", "*/*.safetensors"),
+    "It holds a run. Give one of its probes": (
+        "probes/*/*.safetensors",
+        "probes/*/*/*.safetensors",
+    ),
+    "It holds runs. Give a probe of one of them, as RUN/probes/SITE/KIND": (
+        "*/probes",
+        "*/*/probes",
+    ),
+}
 
 
 class _Record(Facts):
@@ -100,8 +113,15 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def _offer(folder: Path) -> str:
-    names = sorted(path.stem for path in folder.glob("*.safetensors"))
-    return f"Give one of its probes: {', '.join(names)}." if names else "It holds no probe."
+    """Return which probes, or runs that have probes, are in a folder that is not a probe."""
+    for what, patterns in _IN_FOLDERS.items():
+        paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
+        below = (path.parent if path.is_dir() else path for path in paths)
+        names = [str(path.relative_to(folder)).removesuffix(".safetensors") for path in below]
+        if names:
+            more = f", ... ({len(names)} in all)" if len(names) > _MOST_NAMED else ""
+            return f"{what}: {', '.join(names[:_MOST_NAMED])}{more}."
+    return "It holds no probe."
 
 
 def _layers(tensors: Mapping[str, NDArray[Any]]) -> tuple[Layer, ...]:

@@ -146,3 +146,52 @@ def test_rows_without_a_group_column_are_told_once_with_the_way_out(tmp_path):
     assert (warning.level, none) == ("warning", [])
     assert "Name the column" in warning.message
     assert "data.columns.group" in warning.message
+
+
+@pytest.mark.parametrize(
+    ("label", "other", "every", "is_told"),
+    [
+        ("pats", "past", 10, True),
+        ("singular", "singulars", 10, True),
+        ("negatve", "negative", 10, True),
+        ("neutrel", "neutral", 10, True),
+        ("pats", "past", 3, False),  # not rare enough
+        ("csubj", "nsubj", 10, False),  # another first letter
+        ("ADJ", "ADV", 10, False),  # tags are short
+        ("class1", "class2", 10, False),  # numbers
+        ("past", "present", 10, False),
+    ],
+)
+def test_a_rare_label_that_is_one_letter_off_is_a_likely_typo(label, other, every, is_told):
+    changes = {row: {"label": other if row % every else label} for row in range(80)}
+    found = findings(changes).get("misspelt-labels")
+    assert (found is not None) == is_told
+    if found:
+        assert found[0] == "warning"
+        assert f"{label!r} (8 rows: row 0, row 10, row 20, and 5 more)" in found[1]
+        assert f"away from {other!r} (72 rows)" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "span", "is_told"),
+    [
+        ("The keys", (4, 8), False),
+        ("The keys", (5, 8), True),
+        ("The keys", (4, 7), True),
+        ("(keys)", (1, 5), False),
+        ("route 66", (6, 7), True),
+        ("東京に行く", (0, 2), False),  # no spaces between words
+    ],
+)
+def test_a_span_that_cuts_a_word_is_told(text, span, is_told):
+    found = findings({3: {"text": text, "span": span}})
+    assert ("spans-inside-words" in found) == is_told
+
+
+def test_words_of_a_treebank_may_be_parts_of_words():
+    example = Example("don't go", "x", "g", "a", (0, 2))
+    rows = tuple(replace(example, id=f"{n}", group=f"{n}", label="xy"[n % 2]) for n in range(40))
+    split = Split(np.arange(20), np.arange(20, 40))
+    for marks_words, is_told in ((True, False), (False, True)):
+        found = check_dataset(Dataset("tiny", rows, marks_words=marks_words), split)
+        assert any(finding.code == "spans-inside-words" for finding in found) == is_told

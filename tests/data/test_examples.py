@@ -70,3 +70,14 @@ def test_select_keeps_the_order_asked_for():
     assert selected == Dataset("a", (examples[2], examples[0]), ("a note",))
     assert list(selected.labels) == ["label 2", "label 0"]
     assert len(selected) == 2
+
+
+def test_where_an_example_was_read_is_no_part_of_the_data():
+    here, there = (Example("a", "x", "g", "1", file=file, line=2) for file in ("a.csv", "b.csv"))
+    assert (here.where, there.where, Example("a", "x", "g", "1").where) == (
+        "a.csv:2",
+        "b.csv:2",
+        "1",
+    )
+    assert here == there
+    assert Dataset("d", (here,)).digest == Dataset("d", (there,)).digest

@@ -94,7 +94,12 @@ def test_line_separators_of_unicode_do_not_end_a_json_line(read):
         ("csv", 'text,label\nYes.,y\n"No.,n\nOh.,o\n', 3, "cannot be read"),
         ("csv", 'text,label\n"Yes" he said,y\n', 2, "cannot be read"),
         ("csv", "text,label\nYes.,y\nNo, never,n\n", 3, "3 cells, the header has 2"),
-        ("tsv", "text\tlabel\nYes.\n", 2, "1 cells, the header has 2"),
+        (
+            "tsv",
+            "text\tlabel\nYes.\n",
+            2,
+            "1 cell, the header has 2: there is none for label. Fill",
+        ),
         ("csv", "text,label,text\nYes.,y,No.\n", 1, "'text' stands twice"),
         ("jsonl", '{"text": "Yes.", "label": "y"}\n{"text": \n', 2, "not JSON"),
         ("jsonl", '{"text": "Yes.", "label": "y"}\n["No.", "n"]\n', 2, "a list"),

@@ -121,8 +121,11 @@ def test_the_split_of_the_file_is_kept():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (("x", "d", "tset"), r"tiny: the split of row 4 is 'tset'\. Nearest: test"),
-        (("x", "d", None), "tiny: the split of row 4 is None"),
+        (
+            ("x", "d", "tset"),
+            r"^row 4: the split is 'tset'\. Nearest: test\. Allowed: test, train\. 1 row",
+        ),
+        (("x", "d", None), r"^row 4: the split is None\. Allowed: test, train"),
         (("x", "a", "test"), "stand on both sides: 'a'"),
         (("z", "d", "test"), "train has no example .*'z'"),
     ],

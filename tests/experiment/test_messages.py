@@ -90,7 +90,9 @@ def answer(dotted, value):
         ("split.test", "half", "split.test is 'half'. It must be a number."),
         ("split.test", 0.0, "It must be greater than 0."),
         ("split.test", 1.0, "It must be less than 1."),
-        ("probe.C", [0.1, 0], "probe.C.1 is 0. It must be greater than 0."),
+        ("probe.C", [0.1, 0], "probe.C.1 is 0. It must be at least 1e-10."),
+        ("probe.C", [1e-11], "probe.C.0 is 1e-11. It must be at least 1e-10."),
+        ("probe.C", [1e300], "probe.C.0 is 1e+300. It must be at most 10,000,000,000."),
         ("data.file", 3, "data.file is 3. It must be text (a number needs quotes"),
     ],
 )

@@ -2,13 +2,15 @@
 
 import json
 import shutil
+import socket
 
 import pytest
 import torch
+from huggingface_hub import constants
 
 from probekit.errors import CheckpointError, MissingError
 from probekit.model.gpt2 import GPT2
-from probekit.model.sources import MINI, find_model
+from probekit.model.sources import MINI, find_model, is_hub_reachable
 from tests.model.hub import COMMIT, serving
 from tests.model.reference import TINY, reference_model
 
@@ -86,3 +88,56 @@ def test_a_model_without_weights_says_which_files_are_looked_for(model):
         path.unlink()
     with pytest.raises(MissingError, match=r"has no model\.safetensors or .*pytorch_model\.bin"):
         GPT2.from_pretrained("org/name")
+
+
+@pytest.fixture
+def no_waiting(monkeypatch):
+    """Fail where the hub's client waits before it tries again."""
+
+    def refuse(seconds):
+        pytest.fail(f"waits {seconds} s")
+
+    monkeypatch.setattr("time.sleep", refuse)
+
+
+@pytest.fixture
+def closed_port():
+    """The address of a port of this machine that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture
+def no_proxy(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def test_a_hub_that_cannot_be_reached_is_told_without_retries(
+    hub, monkeypatch, closed_port, no_waiting, no_proxy
+):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", closed_port)
+    with pytest.raises(MissingError, match="hub could not be reached"):
+        find_model("org/name")
+    assert hub[1] == []
+
+
+def test_a_model_in_the_cache_needs_no_hub(model, monkeypatch, closed_port, no_waiting, no_proxy):
+    folder = find_model("org/name")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", closed_port)
+    assert find_model("org/name") == folder
+
+
+@pytest.mark.parametrize("scheme", ["", "http://"])
+def test_behind_a_proxy_the_proxy_is_what_must_be_reached(
+    hub, monkeypatch, no_proxy, closed_port, scheme
+):
+    address = constants.ENDPOINT.removeprefix("http://")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", closed_port)
+    assert not is_hub_reachable()
+    monkeypatch.setenv("http_proxy", scheme + address)
+    assert is_hub_reachable()
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert not is_hub_reachable()

@@ -77,3 +77,25 @@ def test_a_probe_of_several_sites_is_refused(kept):
     probe, *_ = kept.keep("blocks.2.hook_resid_post", "blocks.2.mlp.hook_post")
     with pytest.raises(ConfigError, match="Take a probe of a single site"):
         erasure_effect(probe, TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("directions", "head", "shape", "message"),
+    [
+        (np.ones((1, 5)), None, (2, 3, 7), r"^hook has 7 features, but the directions have 5\. "),
+        (np.ones((1, 5)), None, (2, 3, 2, 4), r"^hook has 8 features.*shape \(n, 8\)"),
+        (np.ones((1, 5)), 1, (2, 3, 2, 4), r"^head 1 of hook has 4 features"),
+        (np.ones((1, 4)), 2, (2, 3, 2, 4), r"^hook has heads 0 to 1, but head is 2\.$"),
+        (np.ones((1, 4)), 0, (2, 3, 4), r"^hook has no heads, but head is 0\.$"),
+    ],
+)
+def test_directions_of_another_width_or_head_are_refused(directions, head, shape, message):
+    tap = erase(directions, head)
+    with pytest.raises(DataError, match=message):
+        tap("hook", torch.ones(shape))
+
+
+@pytest.mark.parametrize("directions", [np.ones(5), np.ones((1, 2, 5)), np.full((1, 5), np.nan)])
+def test_directions_that_are_no_matrix_of_numbers_are_refused(directions):
+    with pytest.raises(DataError, match=r"finite numbers of shape \(n, n_features\)"):
+        erase(directions)

@@ -120,7 +120,9 @@ def test_a_number_is_read_with_its_own_metrics(load, go):
 
 
 def test_words_where_numbers_are_read_are_refused_before_the_capture(load, tmp_path, go):
-    with pytest.raises(DataError, match=r"not finite numbers: 40 labels, first 'red'"):
+    with pytest.raises(
+        DataError, match=r"csv:\d+: the label 'red' is not a number .*40 such labels"
+    ):
         go(load(texts(), "probe.kinds=[{kind: ridge_regression}]"))
     assert not list(tmp_path.rglob("*.safetensors"))
 

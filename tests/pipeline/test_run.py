@@ -327,7 +327,9 @@ def test_texts_over_the_context_follow_the_policy_and_are_counted(
 ):
     with (tmp_path / "rows.csv").open("a") as file:
         file.write(f"{'The red house was ' * 80},red,long\n")
-    with pytest.raises(DataError, match="longer than the context of 256 tokens: 1 example"):
+    with pytest.raises(
+        DataError, match=r"rows\.csv:\d+: the text has .* the context 256 .1 text too"
+    ):
         go(experiment())
     result = go(experiment(f"tokens.too_long={policy}"))
     assert result.record["data"]["n_rows"] == rows

@@ -150,8 +150,10 @@ def test_a_file_that_is_not_there_is_named(stem, tmp_path):
         SavedProbe.load(tmp_path / "nothing")
     with pytest.raises(MissingError, match=r"folder.*: blocks\.1\.hook_resid_post\."):
         SavedProbe.load(stem.parent)
+    empty = tmp_path / "empty"
+    empty.mkdir()
     with pytest.raises(MissingError, match="It holds no probe"):
-        SavedProbe.load(tmp_path)
+        SavedProbe.load(empty)
     files(stem)[1].unlink()
     with pytest.raises(MissingError, match="safetensors"):
         SavedProbe.load(stem)
@@ -163,3 +165,25 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path, make_probe):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="Cannot write"):
         make_probe().save(tmp_path / "file" / "probe")
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("runs", r"It holds runs\. .* RUN/probes/SITE/KIND: one/0a, one/0b\.$"),
+        ("runs/one", r"It holds runs\. .*: 0a, 0b\.$"),
+        ("runs/one/0a", r"It holds a run\. Give one of its probes: probes/site/logistic\.$"),
+        ("runs/one/0b", r"Give one of its probes: probes/\+1/site/lda, probes/\+1/site/svm\.$"),
+        ("runs/one/0a/probes", r"Give one of its probes: site/logistic\.$"),
+        ("runs/one/0a/probes/site", r"Give one of its probes: logistic\.$"),
+        ("runs/trained", r"It holds no probe\.$"),
+    ],
+)
+def test_a_folder_above_probes_names_what_is_in_it(tmp_path, folder, message):
+    for name in ("0a/probes/site/logistic", "0b/probes/+1/site/svm", "0b/probes/+1/site/lda"):
+        path = tmp_path / "runs/one" / f"{name}.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "runs/trained").mkdir()
+    with pytest.raises(MissingError, match=message):
+        SavedProbe.load(tmp_path / folder)

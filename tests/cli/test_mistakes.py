@@ -1,0 +1,339 @@
+"""A table of mistakes that newcomers make, the exit code, and what the message must say."""
+
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+
+from probekit.cli.main import main
+
+YAML = """\
+name: small
+model: {source: mini, random_weights: false}
+data:
+  name: rows
+  format: csv
+  file: rows.csv
+  columns: {text: text, label: label, group: group}
+tokens:
+  bos: false
+  position: {at: last}
+capture: {sites: [blocks.0.hook_resid_post]}
+probe: {folds: 2, control_draws: 0, description: false, permutations: 0, bootstrap: 100}
+"""
+RECIPE = """\
+name: tiny
+corpus: {source: book.txt}
+model: {n_layer: 2, n_head: 2, n_embd: 32, n_positions: 64}
+training: {steps: 100, batch: 8}
+"""
+JSON_LINE = '{"text": "One, two.", "label": "past", "group": "a"}\n'
+GROUP = "group: group}"
+WITH_SPANS = {GROUP: "group: group, start: start, end: end}", "at: last": "at: word"}
+WITH_SPLIT = {GROUP: "group: group, split: split}"}
+NUMBERS = {"probe: {": "probe: {kinds: [{kind: ridge_regression}], "}
+
+
+def table(*changes, header="text,label,group,start,end,split"):
+    """A CSV of 48 rows in 12 groups; each change is (row, column, value), None for all rows."""
+    lines = [header]
+    for row in range(48):
+        cells = {
+            "text": f"The number {row} walks home", "label": ("past", "present")[row % 2],
+            "group": f"g{row // 4}", "start": "4", "end": "10",
+            "split": "train" if row < 24 else "test",
+        }  # fmt: skip
+        cells |= {column: value for at, column, value in changes if at in (row, None)}
+        lines.append(",".join(cells.values()))
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What is typed, and what the answer must contain."""
+
+    name: str
+    says: tuple[str, ...]
+    yaml: dict[str, str] | str | bytes = field(default_factory=dict)
+    rows: str = table()
+    options: tuple[str, ...] = ()
+    code: int = 2
+
+    @property
+    def content(self) -> bytes:
+        """The experiment file, with one text in place of another where `yaml` says so."""
+        if isinstance(self.yaml, bytes):
+            return self.yaml
+        text = self.yaml if isinstance(self.yaml, str) else YAML
+        for old, new in self.yaml.items() if isinstance(self.yaml, dict) else ():
+            assert old in text
+            text = text.replace(old, new)
+        return text.encode()
+
+
+MISTAKES = [
+    Mistake(
+        "C that the solver does not support",
+        ("line 12: probe.C.0 is 1e+300. It must be at most 10,000,000,000.",),
+        {"probe: {": "probe: {C: [1e300], "},
+    ),
+    Mistake(
+        "numbers whose squares overflow",
+        ("line 12: ", "rows.csv:4: the label '1e308' is not a number from", "(1 such label)"),
+        NUMBERS,
+        table((None, "label", "1.5"), (2, "label", "1e308")),
+    ),
+    Mistake(
+        "text labels for a regression",
+        ("line 12: ", "rows.csv:2: the label 'past' is not a number", "(48 such labels)",
+         "kinds: [{kind: logistic}]"),
+        NUMBERS,
+    ),
+    Mistake(
+        "one group for all rows",
+        ("line 7: all 48 rows are of one group, 'a'", "leave data.columns.group out"),
+        rows=table((None, "group", "a")),
+    ),
+    Mistake(
+        "one group for all rows of a split that is given",
+        ("line 7: all 48 rows are of one group, 'a'",),
+        WITH_SPLIT,
+        table((None, "group", "a")),
+    ),
+    Mistake(
+        "a key without a colon",
+        ("e.yaml, line 1: `name tense` has no colon after its key; write `name: tense`.",),
+        {"name: small": "name tense"},
+    ),
+    Mistake(
+        "a text that begins with *",
+        ('line 11: aliases (*.hook_z) are not allowed; a text that begins with * needs quotes: '
+         '"*.hook_z[head=*]"',),
+        {"[blocks.0.hook_resid_post]": "[*.hook_z[head=*]]"},
+    ),
+    Mistake("two documents", ("line 13: a second document begins here",), YAML + "---\na: b\n"),
+    Mistake(
+        "YAML in Latin-1",
+        ("e.yaml, line 2, column 12: the byte 0xf9 is not UTF-8", "it is 'ù'", "iconv -f LATIN1"),
+        YAML.replace("small", "small\nquestion: Où ?").encode("latin-1"),
+    ),
+    Mistake(
+        "JSON lines read as CSV",
+        ("rows.csv:1: the line is a JSON object", "Set `format: jsonl`."),
+        rows=JSON_LINE,
+    ),
+    Mistake(
+        "JSON lines read as TSV",
+        ("rows.csv:1: the line is a JSON object", "Set `format: jsonl`."),
+        {"format: csv": "format: tsv"},
+        JSON_LINE,
+    ),
+    Mistake(
+        "a URL as a data file",
+        ("line 6: data.file is 'https://a.org/rows.csv', which is a URL", "download the file"),
+        {"rows.csv": "https://a.org/rows.csv"},
+    ),
+    Mistake(
+        "a URL as the folder of the data",
+        ("line 6: data.root is 'https://a.org/', which is a URL", "download the file"),
+        {"  file:": "  root: https://a.org/\n  file:"},
+    ),
+    Mistake(
+        "a recipe in place of an experiment",
+        ("e.yaml, line 2: this is a pretraining recipe (it has corpus, training)",
+         "`probekit pretrain e.yaml`"),
+        RECIPE,
+    ),
+    Mistake(
+        "wrong case in a column name",
+        ("line 7: ", "rows.csv:1: no column 'LABEL'. Nearest: label.", "case-sensitive"),
+        {"label: label": "label: LABEL"},
+    ),
+    Mistake(
+        "no columns at all",
+        ("line 3: ", "rows.csv:1: no column 'text'. Allowed: end, group, sentence, split, start",
+         "`columns: {text: NAME, label: NAME}`"),
+        {"  columns: {text: text, label: label, group: group}\n": ""},
+        table(header="sentence,tense,group,start,end,split"),
+    ),
+    Mistake(
+        "a bad split value",
+        ("rows.csv:7: the split is 'Train'. Nearest: train. Allowed: test, train. 2 rows",),
+        WITH_SPLIT,
+        table((5, "split", "Train"), (9, "split", "dev")),
+    ),
+    Mistake(
+        "a text that is too long",
+        ("rows.csv:7: the text has 2,002 tokens, and the context 256 (1 text too long)",
+         "`truncate` or `skip`"),
+        rows=table((5, "text", "word " * 2000)),
+    ),
+    Mistake(
+        "an empty span cell",
+        ("rows.csv:7: column 'end' is empty. Write a whole number",),
+        WITH_SPANS,
+        table((5, "end", "")),
+    ),
+    Mistake(
+        "a span cell that is no number",
+        ("rows.csv:7: column 'start' holds 'four', not a position in the text",),
+        WITH_SPANS,
+        table((5, "start", "four")),
+    ),
+    Mistake(
+        "a short row",
+        ("rows.csv:50: the row has 1 cell, the header has 6: there is none for label, group,",),
+        rows=table() + "The one\n",
+    ),
+    Mistake(
+        "a long row",
+        ("rows.csv:50: the row has 8 cells, the header has 6: the last, 'h', has no column",
+         "in quotes"),
+        rows=table() + "a,b,c,d,e,f,g,h\n",
+    ),
+    Mistake(
+        "--set of a list item, without a value",
+        ("--set probe.kinds[0].kind=: no value after the =, and an item of a list",
+         "--set 'probe.kinds=[{kind: logistic}]'"),
+        options=("--set", "probe.kinds[0].kind="),
+    ),
+    Mistake(
+        "--set of a list item by number",
+        ("--set probe.C.0=1: an item of a list cannot be set", "'probe.C=[0.0001, 0.001]'"),
+        options=("--set", "probe.C.0=1"),
+    ),
+    Mistake(
+        "--set without a value",
+        ("--set probe.folds=: no value after the =. Write probe.folds=VALUE",),
+        options=("--set", "probe.folds="),
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture
+def probekit(tmp_path, monkeypatch, capsys):
+    """A function that runs a command in this process; returns exit code and all that it prints."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "cache"))
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return end.value.code or 0, said.out + said.err
+
+    return call
+
+
+def write(folder, mistake):
+    (folder / "e.yaml").write_bytes(mistake.content)
+    (folder / "rows.csv").write_text(mistake.rows)
+
+
+@pytest.mark.parametrize("command", ["validate", "run"])
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_mistake_is_answered_before_any_work(probekit, tmp_path, mistake, command):
+    write(tmp_path, mistake)
+    code, said = probekit(command, "e.yaml", *mistake.options)
+    assert code == mistake.code
+    assert not [fragment for fragment in mistake.says if fragment not in said], said
+    assert not {path.name for path in tmp_path.iterdir()} - {"e.yaml", "rows.csv"}
+
+
+WARNINGS = [
+    Mistake(
+        "a label that is a typo of another",
+        ("The label 'pats' (4 rows: ", "rows.csv:2, ", ", and 1 more) is one letter away from "
+         "'past' (20 rows)", "If it is a typo, correct these rows."),
+        rows=table(*((row, "label", "pats") for row in (0, 16, 28, 40))),
+        code=0,
+    ),
+    Mistake(
+        "a span inside a word",
+        ("2 rows with a span that begins or ends inside a word (", "rows.csv:5, ", "rows.csv:9)",
+         "'The nu[mber] 3 walks home'"),
+        WITH_SPANS,
+        table((3, "start", "6"), (7, "end", "9")),
+        code=0,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", WARNINGS, ids=lambda mistake: mistake.name)
+def test_what_may_be_a_mistake_is_a_warning_of_validate(probekit, tmp_path, mistake):
+    write(tmp_path, mistake)
+    code, said = probekit("validate", "e.yaml")
+    [line] = [line for line in said.splitlines() if mistake.says[0] in line]
+    assert code == mistake.code, said
+    assert line.startswith("warning: ")
+    assert not [fragment for fragment in mistake.says if fragment not in line], line
+
+
+def test_pretrain_names_the_command_for_an_experiment(probekit, tmp_path):
+    (tmp_path / "e.yaml").write_text(YAML)
+    code, said = probekit("pretrain", "e.yaml")
+    assert code == 2
+    assert "line 3: this is an experiment (it has data, tokens, capture, probe)" in said
+    assert "`probekit run e.yaml`" in said
+
+
+TO_FOLDER = {
+    "run": ("e.yaml",), "probe": ("e.yaml",), "pretrain": ("e.yaml",), "transfer": ("a", "b"),
+    "cache export": ("key",),
+}  # fmt: skip
+TO_FILE = {
+    "compare": ("a", "b"), "apply": ("probe", "--text", "x"), "directions": ("probe",),
+    "report": ("a", "b"), "weights": ("--model", "mini"), "heads": ("--model", "mini"),
+    "attention": ("--model", "mini", "--text", "x"), "lens": ("--model", "mini", "--text", "x"),
+    "attribution": ("--model", "mini", "--text", "x", "--token", "x"),
+}  # fmt: skip
+WITH_CACHE = {
+    "run": ("e.yaml",), "probe": ("e.yaml",), "transfer": ("a", "b", "--out", "o"),
+    "cache": ("e.yaml",), "cache ls": (), "cache show": ("key",), "cache verify": (),
+    "cache repair": ("key",), "cache gc": (), "cache rm": ("key",), "cache pull": ("place",),
+    "cache push": ("key", "place"), "cache export": ("key", "--out", "o"),
+}  # fmt: skip
+
+
+def cases(commands, *wrong):
+    return [(*command.split(), *rest, *w) for command, rest in commands.items() for w in wrong]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *cases(TO_FOLDER, ("--out", "file"), ("--out", "file/below")),
+        *cases(TO_FILE, ("--out", "file/page.html")),
+        *cases(WITH_CACHE, ("--cache", "file"), ("--cache", "file/below")),
+    ],
+    ids=" ".join,
+)
+def test_a_file_where_a_folder_is_needed_is_a_usage_error(probekit, tmp_path, arguments):
+    (tmp_path / "file").write_text("kept")
+    code, said = probekit(*arguments)
+    assert code == 2
+    assert f"Invalid value for '{arguments[-2]}': file is a file, not a folder." in said
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("arguments", cases(TO_FILE, ("--out", "folder.html")), ids=" ".join)
+def test_a_folder_where_a_file_is_written_is_a_usage_error(probekit, tmp_path, arguments):
+    (tmp_path / "folder.html").mkdir()
+    code, said = probekit(*arguments)
+    assert code == 2
+    assert "Invalid value for '--out': folder.html is a folder. Give the path of a file." in said
+
+
+def test_a_name_that_no_file_system_takes_is_a_usage_error(probekit):
+    code, said = probekit("run", "e.yaml", "--out", "x" * 300)
+    assert code == 2
+    assert "cannot be used: File name too long." in said
+
+
+def test_a_place_that_is_not_there_yet_is_taken(probekit, tmp_path):
+    (tmp_path / "e.yaml").write_text("")
+    code, said = probekit("run", "e.yaml", "--out", "a/b", "--cache", "c/d")
+    assert code == 2
+    assert "Invalid value" not in said
+    assert "the file is empty" in said
