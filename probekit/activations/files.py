@@ -68,6 +68,9 @@ class Files(Protocol):
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return the size of every file right in a folder."""
 
+    def strays(self, folder: str = "") -> list[str]:
+        """Return the names right in a folder that are neither files nor folders, such as links."""
+
     def size(self, name: str) -> int | None:
         """Return the size of a file, None if there is none."""
 
@@ -220,6 +223,15 @@ class LocalFiles:
             for name, found in self._list(folder).items()
             if stat.S_ISREG(found.st_mode) and not name.startswith(".")
         }
+
+    def strays(self, folder: str = "") -> list[str]:
+        """Return the names right in a folder that are neither files nor folders, such as links."""
+        prefix = f"{folder}/" if folder else ""
+        return sorted(
+            prefix + name
+            for name, found in self._list(folder).items()
+            if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode)
+        )
 
     def size(self, name: str) -> int | None:
         """Return the size of a file, None if there is none."""
