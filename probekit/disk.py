@@ -11,9 +11,10 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -21,6 +22,7 @@ from blake3 import blake3
 
 from probekit.errors import ProbekitError, StoreError
 
+_DRAFT = re.compile(r"\..+\.[0-9a-f]{16}")
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 
 
@@ -240,3 +242,41 @@ class Draft:
 
     def _told(self) -> contextlib.AbstractContextManager[None]:
         return told("write", self._path, " What is there stays valid.")
+
+
+def remove_abandoned(path: Path, disk: Disk, is_in_use: Callable[[], bool] = bool) -> bool:
+    """Return whether a file was removed; False if its writer is alive, or it is in use.
+
+    Args:
+        path: of the file.
+        disk: where it is.
+        is_in_use: called when no writer holds the file any more, so that the answer stays true.
+
+    Raises:
+        StoreError: the file cannot be opened or removed.
+    """
+    with told("remove", path), contextlib.suppress(FileNotFoundError):
+        descriptor = disk.open(path)
+        try:
+            is_left = disk.lock(descriptor, wait=False) and not is_in_use()
+            # A writer of the same rows may have put its file in place of this one.
+            if is_left and disk.is_named(descriptor):
+                disk.remove(path)
+                return True
+        finally:
+            disk.close(descriptor)
+    return False
+
+
+def sweep_drafts(paths: Iterable[Path]) -> list[Path]:
+    """Return the drafts of dead writers among some paths; they are removed now.
+
+    Drafts of living writers and all other files stay.
+    """
+    swept = []
+    for path in paths:
+        # What cannot be opened, such as a file of another user, is none of our drafts.
+        with contextlib.suppress(StoreError):
+            if _DRAFT.fullmatch(path.name) and remove_abandoned(path, Disk()):
+                swept.append(path)
+    return swept

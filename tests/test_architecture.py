@@ -14,7 +14,17 @@ PACKAGE = Path(probekit.__file__).parent
 
 # A package imports from lower levels only, and never from a sibling on its own level.
 LEVELS = (
-    {"amounts", "errors", "disk", "provenance", "section", "watcher", "workers", "products"},
+    {
+        "amounts",
+        "errors",
+        "disk",
+        "provenance",
+        "section",
+        "watcher",
+        "workers",
+        "products",
+        "sealed",
+    },
     {"model", "data"},
     {"activations", "analysis", "probes", "training"},
     {"experiment", "report"},

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from probekit.activations.layout import DTYPES, FloatArray, Kind
-from probekit.disk import Disk, Draft, told
+from probekit.disk import Disk, Draft, remove_abandoned, told
 from probekit.errors import DamagedError, MissingError, StoreError
 
 Place = Path | str  # a folder, or the URL of an object store
@@ -263,18 +263,7 @@ class LocalFiles:
             name: of the file.
             is_in_use: asked when no writer holds it any more, so that the answer stays.
         """
-        path = self._path(name)
-        with told("remove", path), contextlib.suppress(FileNotFoundError):
-            descriptor = self.disk.open(path)
-            try:
-                is_left = self.disk.lock(descriptor, wait=False) and not is_in_use()
-                # A writer of the same rows may have put its file in place of this one.
-                if is_left and self.disk.is_named(descriptor):
-                    self.disk.remove(path)
-                    return True
-            finally:
-                self.disk.close(descriptor)
-        return False
+        return remove_abandoned(self._path(name), self.disk, is_in_use)
 
     @contextlib.contextmanager
     def claim(self, name: str) -> Iterator[bool]:

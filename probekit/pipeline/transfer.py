@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from probekit.activations.files import Place
+from probekit.disk import sweep_drafts
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.features import Probed
@@ -291,6 +292,7 @@ def _notes(sets: Sequence[TransferSet], leaks: dict[tuple[str, str], Leak]) -> I
 
 
 def _write(out: Path, found: Transfer, sets: Sequence[TransferSet]) -> None:
+    sweep_drafts(out.glob(".*"))
     write_atomic(out / "transfer.csv", found.scores.to_csv(index=False, lineterminator="\n"))
     write_atomic(out / "cosines.csv", found.cosines.to_csv(index=False, lineterminator="\n"))
     record = {

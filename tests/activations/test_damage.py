@@ -17,7 +17,6 @@ from probekit.activations.files import LocalFiles, checked
 from probekit.activations.layout import Kind, header
 from probekit.activations.maintenance import find_damage, repair, summarize
 from probekit.activations.records import ShardRecord
-from probekit.activations.sealed import FORMAT, seal
 from probekit.activations.store import ActivationStore
 from probekit.errors import (
     ConfigError,
@@ -27,6 +26,7 @@ from probekit.errors import (
     UnknownNameError,
 )
 from probekit.provenance import digest
+from probekit.sealed import FORMAT, seal
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import record_file, shard_file
 from tests.activations.small_store import IDENTITY, SITES, Content
