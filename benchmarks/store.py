@@ -4,7 +4,9 @@
 
 Writing: 13 sites in shards, beside one plain sequential write of the same bytes with fsync.
 Reading: 20 times 200 shuffled rows of one site of 13, beside numpy's memmap of one plain file.
-Both are interleaved, medians of 5 rounds. Memory: the most that a process held beyond what it
+Verifying: the first read of one site with its shards digested and without, beside the time that a
+logistic probe takes at that site, without control task and description length.
+All are interleaved, medians of 5 rounds. Memory: the most that a process held beyond what it
 began with, while it captured 1,000, 10,000 and 100,000 rows of every token at 4 sites.
 """
 
@@ -99,6 +101,34 @@ def reading(folder: Path, values: np.ndarray) -> None:
     print(f"reading, time beside memmap: {median(ratios):.2f} (goal: at most 2)")
 
 
+def verifying(folder: Path, values: np.ndarray) -> None:
+    """Print what it costs to digest the shards of a site before they are read and probed."""
+    from probekit.probes.curve import Prober
+    from probekit.probes.data import ProbeData, ProbeSettings
+
+    place = write_store(folder / "verified", values).folder
+    times: dict[str, list[float]] = {"trusted": [], "verified": []}
+    for _ in range(5):
+        for name, seconds in times.items():
+            store = ActivationStore.open(place, verify=name == "verified")
+            assert len(store.layout.shards)  # is digested in both cases
+            seconds.append(timed(lambda store=store: store.read(SITES[3])))
+    for name, seconds in times.items():
+        print(f"first read of a site, {name}: {median(seconds) * 1e3:8.2f} ms")
+    generator = np.random.default_rng(1)
+    rows = np.arange(len(values))
+    labels = np.where(values[:, :9].sum(axis=1) + generator.normal(size=len(rows)) > 0, "a", "b")
+    groups = rows // 4
+    test = groups % 5 == 0
+    words = groups.astype(str)
+    data = ProbeData(y=labels, groups=words, types=words, train=rows[~test], test=rows[test])
+    settings = ProbeSettings(control_draws=0, description=False)
+    probing = timed(lambda: Prober([data], settings).site(values))
+    share = max(0.0, median(times["verified"]) - median(times["trusted"])) / probing
+    print(f"probing a site: {probing:8.2f} s")
+    print(f"verifying, share of the time of probing: {share:.2%} (goal: at most 5%)")
+
+
 def capture_and_tell(folder: Path, n_rows: int, pipe: Connection) -> None:
     """Capture rows in a process of its own, and tell how far its memory grew."""
     import torch
@@ -153,6 +183,7 @@ def main() -> None:
     try:
         writing(folder, values)
         reading(folder, values)
+        verifying(folder, values)
         memory(folder)
     finally:
         shutil.rmtree(folder)

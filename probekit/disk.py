@@ -15,7 +15,7 @@ import secrets
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,7 @@ from probekit.errors import DataError, ProbekitError, StoreError
 if sys.platform == "darwin":
     import fcntl
 
+_DRAFT = re.compile(r"\..+\.[0-9a-f]{16}")
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _NO_LOCKS_ON_WINDOWS = (1, 50)  # ERROR_INVALID_FUNCTION, ERROR_NOT_SUPPORTED: some network drives
 # Flags that not every system has. Windows needs O_BINARY, or it changes the ends of lines.
@@ -382,3 +383,51 @@ class Draft:
 
     def _told(self) -> contextlib.AbstractContextManager[None]:
         return told("write", self._path, " What is there stays valid.")
+
+
+def remove_abandoned(path: Path, disk: Disk, is_in_use: Callable[[], bool] = bool) -> bool:
+    """Return whether a file was removed; False if its writer is alive, or it is in use.
+
+    Args:
+        path: of the file.
+        disk: where it is.
+        is_in_use: called when no writer holds the file any more, so that the answer stays true.
+
+    Raises:
+        StoreError: the file cannot be opened or removed.
+    """
+    with told("remove", path), contextlib.suppress(FileNotFoundError):
+        descriptor = disk.open(path, for_lock=True)
+        try:
+            is_left = disk.lock(descriptor, wait=False) and not is_in_use()
+            # A writer of the same rows may have put its file in place of this one.
+            if not is_left or not disk.is_named(descriptor):
+                return False
+            if not disk.pins_open_files:
+                disk.remove(path)
+        finally:
+            disk.close(descriptor)
+        return not disk.pins_open_files or _removed(path, disk)
+    return False
+
+
+def _removed(path: Path, disk: Disk) -> bool:
+    """Remove a file and return True; False if a program has opened it in the meantime."""
+    with contextlib.suppress(PermissionError):
+        disk.remove(path)
+        return True
+    return False
+
+
+def sweep_drafts(paths: Iterable[Path]) -> list[Path]:
+    """Return the drafts of dead writers among some paths; they are removed now.
+
+    Drafts of living writers and all other files stay.
+    """
+    swept = []
+    for path in paths:
+        # What cannot be opened, such as a file of another user, is none of our drafts.
+        with contextlib.suppress(StoreError):
+            if _DRAFT.fullmatch(path.name) and remove_abandoned(path, Disk()):
+                swept.append(path)
+    return swept

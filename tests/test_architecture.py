@@ -25,6 +25,7 @@ LEVELS = (
         "watcher",
         "workers",
         "products",
+        "sealed",
     },
     {"model", "data"},
     {"activations", "analysis", "probes", "training"},

@@ -27,11 +27,13 @@ class Committed:
     Attributes:
         files: what it is kept in.
         spec: what its rows were computed from, and how many there are.
+        digested: names of the shard files whose digest was checked or computed by this process.
     """
 
     def __init__(self, files: Files, spec: Spec) -> None:
         self.files = files
         self.spec = spec
+        self.digested: set[str] = set()
 
     @property
     def folder(self) -> Place:
@@ -172,13 +174,19 @@ class Committed:
         bad = [] if self.layout_is_whole() else [ROWS]
         if not bad:  # else no record can be told from that of other rows
             for site in self.files.folders() if sites is None else sites:
-                bad += [r.file for r in self.records(site).values() if not is_whole(self.files, r)]
+                bad += [r.file for r in self.records(site).values() if not self._is_whole(r)]
         if bad:
             raise DamagedError(
                 f"{len(bad)} files are not what was written: "
                 f"{', '.join(f'{self.folder}/{name}' for name in bad)}. `probekit cache repair "
                 f"{self.folder}` takes them out, and the next run makes them again."
             )
+
+    def _is_whole(self, record: ShardRecord) -> bool:
+        if not is_whole(self.files, record):
+            return False
+        self.digested.add(record.file)
+        return True
 
     def layout_is_whole(self) -> bool:
         """Return whether the bytes of the layout are those that the spec commits."""

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 
 from probekit.activations.committed import ROWS
 from probekit.activations.files import Place
+from probekit.activations.maintenance import find_damage
 from probekit.activations.places import files_at, join
 from probekit.activations.records import ShardRecord
 from probekit.activations.store import ActivationStore
-from probekit.errors import StoreError
+from probekit.amounts import counted
+from probekit.errors import DamagedError, StoreError
 from probekit.watcher import SILENT, Watcher
+
+_MOST_LISTED = 5  # damaged files that an error names
 
 
 def copy_cache(
@@ -27,10 +31,12 @@ def copy_cache(
         watcher: hears how far it has come.
 
     Raises:
-        StoreError: the source is damaged, or is not what the pin says, or the target cannot be
-            written.
+        DamagedError: the source has links, lost or damaged files; nothing is copied.
+        StoreError: the source is not what the pin says, or the target cannot be written.
     """
     there = ActivationStore.open(source, root=pin)
+    if pin is None:  # a pin refuses whatever differs from what was sealed
+        _require_sound(there)
     files = files_at(join(root, there.identity.key))
     here = ActivationStore.begin(files, there.spec, there.files.chunks(ROWS))
     with here.locked(watcher.tell):
@@ -44,6 +50,19 @@ def copy_cache(
     if pin is not None and here.digest_of(_sites(there)) != pin:
         raise StoreError(f"{here.folder} holds other rows of the same kind; its root is not {pin}.")
     return here, len(lacking)
+
+
+def _require_sound(there: ActivationStore) -> None:
+    """Refuse a source of which a copy would be a part; shards are digested as they are copied."""
+    damages = find_damage(there, digests=False)
+    if damages:
+        listed = "; ".join(f"{file}: {why}" for file, why in damages[:_MOST_LISTED])
+        more = len(damages) - _MOST_LISTED
+        raise DamagedError(
+            f"{there.folder} is not copied, because {counted(len(damages), 'file')} of it cannot "
+            f"be: {listed}{f'; and {more} more' if more > 0 else ''}. Replace links by the files "
+            f"they lead to; `probekit cache repair {there.folder}` removes what is damaged."
+        )
 
 
 def _lacking(there: ActivationStore, here: ActivationStore) -> Iterator[ShardRecord]:

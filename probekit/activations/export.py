@@ -45,6 +45,7 @@ def export(
     Raises:
         UnknownNameError: there is no such format, or the store does not hold a site.
         ConfigError: a package is not installed, or a file is there already.
+        DamagedError: a shard is not what was written; nothing is exported.
         StoreError: the folder cannot be written.
     """
     if format not in FORMATS:
@@ -67,6 +68,8 @@ def export(
     for path in paths:
         if path.exists():
             raise ConfigError(f"{path} is there already. Remove it, or give another folder.")
+    if store.verifies:
+        store.verify(names)  # of all sites, so that a damaged one leaves no half of an export
     with told("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
     for site, path in zip(names, paths, strict=True):

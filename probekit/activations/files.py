@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from probekit.activations.layout import DTYPES, FloatArray, Kind
-from probekit.disk import Disk, Draft, is_on_network, told
+from probekit.disk import Disk, Draft, is_on_network, remove_abandoned, told
 from probekit.errors import DamagedError, MissingError, StoreError
 
 Place = Path | str  # a folder, or the URL of an object store
@@ -65,6 +65,9 @@ class Files(Protocol):
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return the size of every file right in a folder."""
+
+    def strays(self, folder: str = "") -> list[str]:
+        """Return the names right in a folder that are neither files nor folders, such as links."""
 
     def size(self, name: str) -> int | None:
         """Return the size of a file, None if there is none."""
@@ -217,6 +220,15 @@ class LocalFiles:
             if stat.S_ISREG(found.st_mode) and not name.startswith(".")
         }
 
+    def strays(self, folder: str = "") -> list[str]:
+        """Return the names right in a folder that are neither files nor folders, such as links."""
+        prefix = f"{folder}/" if folder else ""
+        return sorted(
+            prefix + name
+            for name, found in self._list(folder).items()
+            if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode)
+        )
+
     def size(self, name: str) -> int | None:
         """Return the size of a file, None if there is none."""
         with contextlib.suppress(MissingError), self._opened(name) as descriptor:
@@ -247,27 +259,7 @@ class LocalFiles:
             name: of the file.
             is_in_use: asked when no writer holds it any more, so that the answer stays.
         """
-        path = self._path(name)
-        with told("remove", path), contextlib.suppress(FileNotFoundError):
-            descriptor = self.disk.open(path, for_lock=True)
-            try:
-                is_left = self.disk.lock(descriptor, wait=False) and not is_in_use()
-                # A writer of the same rows may have put its file in place of this one.
-                if not is_left or not self.disk.is_named(descriptor):
-                    return False
-                if not self.disk.pins_open_files:
-                    self.disk.remove(path)
-            finally:
-                self.disk.close(descriptor)
-            return not self.disk.pins_open_files or self._removed(path)
-        return False
-
-    def _removed(self, path: Path) -> bool:
-        """Remove a file and return True; False if a program has opened it in the meantime."""
-        with contextlib.suppress(PermissionError):
-            self.disk.remove(path)
-            return True
-        return False
+        return remove_abandoned(self._path(name), self.disk, is_in_use)
 
     @contextlib.contextmanager
     def claim(self, name: str) -> Iterator[bool]:

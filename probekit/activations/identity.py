@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from probekit.activations.layout import CODES, Sizes
-from probekit.activations.sealed import FORMAT, seal, unseal
 from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError, StoreMismatchError
 from probekit.provenance import digest, digest_code, digest_json
+from probekit.sealed import FORMAT, seal, unseal
 
 if TYPE_CHECKING:  # torch takes seconds to import, and looking after caches needs none of it
     import torch

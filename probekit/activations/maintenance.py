@@ -143,19 +143,31 @@ def _all_sizes(files: Files) -> dict[str, int]:
     return {n: size for folder in ("", *files.folders()) for n, size in files.sizes(folder).items()}
 
 
-def find_damage(store: ActivationStore) -> list[Damage]:
-    """Return every file of a store that is not what was written; all bytes are read."""
+def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]:
+    """Return every file of a store that is not what was written.
+
+    Args:
+        store: the store.
+        digests: whether shards are digested, for which all bytes are read.
+    """
+    folders = store.files.folders()
+    damages = [
+        Damage(name, "it is a symbolic link, or no regular file")
+        for folder in ("", *folders)
+        for name in store.files.strays(folder)
+    ]
     if not store.layout_is_whole():
-        return [Damage(ROWS, "it is lost, or not the layout of these rows")]
-    damages = [damage for site in store.files.folders() for damage in _damage_of(store, site)]
+        return [*damages, Damage(ROWS, "it is lost, or not the layout of these rows")]
+    for site in folders:
+        damages += _damage_of(store, site, digests=digests)
     try:
         manifest = store.manifest()
     except DamagedError as error:
         return [*damages, Damage(MANIFEST, str(error))]
     known = {damage.file for damage in damages}
-    for site, digests in ({} if manifest is None else manifest.sites).items():
+    for site, sealed in ({} if manifest is None else manifest.sites).items():
         records = store.records(site)
-        for shard, digest in enumerate(digests):
+        for shard, digest in enumerate(sealed):
             record = records.get(shard)
             name = ShardRecord("", site, shard, "F32", (1,), digest).name
             if (record is None or record.digest != digest) and name not in known:
@@ -163,7 +175,7 @@ def find_damage(store: ActivationStore) -> list[Damage]:
     return damages
 
 
-def _damage_of(store: ActivationStore, site: str) -> Iterator[Damage]:
+def _damage_of(store: ActivationStore, site: str, *, digests: bool) -> Iterator[Damage]:
     sizes = store.files.sizes(site)
     for name in sorted(sizes):
         file = name.rpartition("/")[2]
@@ -179,7 +191,7 @@ def _damage_of(store: ActivationStore, site: str) -> Iterator[Damage]:
             continue
         if sizes.get(record.file) != record.size:
             yield Damage(record.file, "it is lost, or of another size")
-        elif not is_whole(store.files, record):
+        elif digests and not is_whole(store.files, record):
             yield Damage(record.file, "its digest is another")
 
 

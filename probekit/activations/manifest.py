@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from probekit.activations.identity import Spec
-from probekit.activations.sealed import seal, unseal
 from probekit.errors import DamagedError
 from probekit.provenance import digest_json
+from probekit.sealed import seal, unseal
 
 
 @dataclass(frozen=True)

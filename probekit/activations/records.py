@@ -6,8 +6,8 @@ import re
 from dataclasses import asdict, dataclass
 
 from probekit.activations.layout import Kind, header
-from probekit.activations.sealed import seal, unseal
 from probekit.errors import DamagedError
+from probekit.sealed import seal, unseal
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,11 @@ class ObjectFiles:
             if entry["type"] == "file" and not name.startswith(".")
         }
 
+    def strays(self, folder: str = "") -> list[str]:
+        """Return nothing: an object store has no links."""
+        del folder
+        return []
+
     def size(self, name: str) -> int | None:
         """Return the size of an object, None if there is none."""
         self._system.invalidate_cache()

@@ -257,11 +257,11 @@ def apply(
     from probekit.cli.terminal import watching
     from probekit.pipeline.apply import apply_probe, caution, choose_per
     from probekit.pipeline.exports import ANSWER_FILES, check_ending, write_answers
-    from probekit.probes.saved import SavedProbe
+    from probekit.pipeline.keeping import load_probe
 
     if out is not None:
         check_ending(out, ANSWER_FILES)
-    saved = SavedProbe.load(probe)
+    saved = load_probe(probe)
     per = choose_per(saved, per)
     with watching() as watcher:
         readings = apply_probe(
@@ -283,9 +283,9 @@ def apply(
 def directions(probe: Path, out: Path, unit: bool) -> None:
     """Write the directions that a kept probe reads along, for numpy, with a JSON of their names."""
     from probekit.pipeline.exports import write_directions
-    from probekit.probes.saved import SavedProbe
+    from probekit.pipeline.keeping import load_probe
 
-    for path in write_directions(SavedProbe.load(probe), out, unit=unit):
+    for path in write_directions(load_probe(probe), out, unit=unit):
         click.echo(str(path))
 
 

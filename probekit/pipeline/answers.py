@@ -19,13 +19,12 @@ import pandas as pd
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from probekit.csv_files import csv_text, read_csv
+from probekit.csv_files import read_csv
 from probekit.pipeline.prepare import Prepared
 from probekit.probes.curve import Prober
 from probekit.probes.measurement import Said
 from probekit.probes.metrics import Answers
 from probekit.probes.regression import NumberAnswers
-from probekit.provenance import write_atomic
 
 SEPARATOR = "|"
 
@@ -37,18 +36,17 @@ class Speaker(NamedTuple):
     target: str
 
 
-def write_test_rows(path: Path, prepared: Prepared, prober: Prober) -> None:
-    """Write example, group and label of each test row, in the order of all answers."""
+def table_of_test_rows(prepared: Prepared, prober: Prober) -> pd.DataFrame:
+    """Return example, group and label of each test row, in the order of all answers."""
     rows = prober.test_rows
     examples = prepared.dataset.examples
-    table = pd.DataFrame(
+    return pd.DataFrame(
         {
             "example": [examples[n].id for n in prepared.example[rows]],
             "group": prepared.groups[rows],
             "label": prepared.labels[rows],
         }
     )
-    write_atomic(path, csv_text(table))
 
 
 def read_test_rows(path: Path) -> pd.DataFrame:

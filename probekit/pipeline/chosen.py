@@ -27,17 +27,17 @@ from probekit.model.sites import SiteSelection, describe
 from probekit.pipeline.answers import Speaker
 from probekit.pipeline.apply import Network, read_texts
 from probekit.pipeline.features import FeatureReader, Probed
+from probekit.pipeline.folder import RunFolder
 from probekit.pipeline.kept import file_name
 from probekit.pipeline.prepare import Prepared
 from probekit.pipeline.probing import SiteRows
 from probekit.probes.curve import Prober
 from probekit.probes.metrics import Answers
 from probekit.probes.saved import SavedProbe
-from probekit.provenance import pretty_json, write_atomic
+from probekit.provenance import pretty_json
 from probekit.report.table import chosen_row, only, placed, selection
 from probekit.report.texts import TextReading
 
-CHOSEN_FILES = ("confusion.csv", "scatter.csv", "cosines.csv", "wrong.json")
 MOST_CLASSES = 40  # of a confusion matrix and a scatter that can be read
 MOST_POINTS = 500
 MOST_FITTED = 5000  # rows that a plane is fitted on
@@ -117,7 +117,7 @@ def _said(found: Sequence[SiteRows], site: str, position: str, who: Speaker) -> 
     return None
 
 
-def write_chosen(folder: Path, chosen: Chosen, prepared: Prepared, model: GPT2) -> None:
+def write_chosen(folder: RunFolder, chosen: Chosen, prepared: Prepared, model: GPT2) -> None:
     """Write the files of the chosen probe; one that has no rows is left out."""
     tables = {
         "confusion.csv": confusion_rows(chosen),
@@ -126,11 +126,11 @@ def write_chosen(folder: Path, chosen: Chosen, prepared: Prepared, model: GPT2) 
     }
     for name, table in tables.items():
         if not table.empty:
-            write_atomic(folder / name, csv_text(table))
+            folder.write(name, csv_text(table))
     wrong = wrong_examples(chosen, prepared, model)
     if wrong:
         content = {"classes": chosen.classes.tolist(), "examples": wrong}
-        write_atomic(folder / "wrong.json", pretty_json(content))
+        folder.write("wrong.json", pretty_json(content))
 
 
 def confusion_rows(chosen: Chosen) -> pd.DataFrame:

@@ -32,6 +32,7 @@ from probekit.probes.metrics import Answers, Resamples
 from probekit.probes.regression import NumberAnswers
 from probekit.report.compare_page import comparison_page
 from probekit.report.comparison import COLUMNS, Comparison
+from probekit.report.record import OLD_RECORD
 
 Key = TypeVar("Key")
 FEW_GROUPS = 20  # below which a percentile bootstrap is too narrow
@@ -107,6 +108,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
             *_say_draws(len(usable), draws, settings.bootstrap),
             *_say_left_out(pairs, usable, metric),
             *_say_baselines(a, b),
+            *(f"{run.name}: {OLD_RECORD}" for run in (a, b) if not run.record.is_sealed),
         ),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.csv_files import csv_text
+from probekit.disk import sweep_drafts
 from probekit.errors import ConfigError
 from probekit.probes.saved import SavedProbe
 from probekit.provenance import pretty_json, write_atomic
@@ -33,6 +35,12 @@ def check_ending(path: Path, allowed: Sequence[str]) -> None:
         )
 
 
+def _write(path: Path, content: str) -> None:
+    """Write a file, and remove the drafts of it that killed processes left."""
+    write_atomic(path, content)
+    sweep_drafts(path.parent.glob(f".{glob.escape(path.name)}.*"))
+
+
 def write_page_or_rows(path: Path, page: Callable[[], str], rows: pd.DataFrame) -> Path:
     """Write a page as .html or its rows as .csv, as the ending says, and return the path.
 
@@ -42,7 +50,7 @@ def write_page_or_rows(path: Path, page: Callable[[], str], rows: pd.DataFrame) 
     """
     check_ending(path, PAGE_OR_ROWS)
     is_page = path.suffix == ".html"
-    write_atomic(path, page() if is_page else csv_text(rows))
+    _write(path, page() if is_page else csv_text(rows))
     return path
 
 
@@ -55,13 +63,13 @@ def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe
     """
     check_ending(path, ANSWER_FILES)
     if path.suffix == ".html":
-        write_atomic(path, texts_page(readings, probe.classes, probe.facts))
+        _write(path, texts_page(readings, probe.classes, probe.facts))
         return path
     rows = tidy_rows(readings, probe.classes, per)
     if path.suffix == ".csv":
-        write_atomic(path, csv_text(pd.DataFrame(rows)))
+        _write(path, csv_text(pd.DataFrame(rows)))
     else:
-        write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        _write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return path
 
 

@@ -19,7 +19,7 @@ from probekit.pipeline.answers import Speaker, read_test_rows
 from probekit.pipeline.kept import file_name, read_site
 from probekit.probes.measurement import Said
 from probekit.probes.metrics import Answers
-from probekit.report.record import RunRecord, changed_files, load_record, reading
+from probekit.report.record import STARTED, RunRecord, open_record, reading
 from probekit.report.table import load_table
 
 MOST_NAMED = 10  # runs of a folder that is not one
@@ -53,8 +53,8 @@ class FinishedRun:
         """
         folder = Path(folder)
         _check_folder(folder)
-        record = load_record(folder / "run.json")
-        _check_unchanged(folder, record)
+        record = open_record(folder)
+        _check_has_answers(folder, record)
         with reading(folder / "test_rows.csv"):
             test_rows = read_test_rows(folder / "test_rows.csv")
         return cls(
@@ -112,13 +112,14 @@ class FinishedRun:
         """
         offsets = {at.text: at.offset for at in self.experiment.tokens.positions}
         offset = offsets.get(position, 0)
-        stem = self.folder / "sites" / (f"{offset:+d}" if offset else "") / file_name(site)
+        stem = Path("sites") / (f"{offset:+d}" if offset else "") / file_name(site)
         origin = {"run": self.record.key, "position": position, "site": site}
-        found = read_site(stem, origin, lambda _: self.truth, len(self.classes), root=self.folder)
+        found = read_site(self.folder, stem, origin, lambda _: self.truth, len(self.classes))
         if found is None:
             raise DataError(
-                f"{stem}.json and .safetensors are not there, or not as the run wrote them: the "
-                f"answers at {site} are lost. Run the experiment again with the same --out."
+                f"{self.folder / stem}.json and .safetensors are not there, or not as the run "
+                f"wrote them: the answers at {site} are lost. Run the experiment again with the "
+                "same --out."
             )
         return {who: said for who, said in found.said.items() if _is_by_row(said)}
 
@@ -133,7 +134,7 @@ def _check_folder(folder: Path) -> None:
             f"There is no folder {folder}. Give that of a run: `probekit run` prints the path of "
             "its report, and the run is the folder around it."
         )
-    if (folder / ".started").exists():
+    if (folder / STARTED).exists():
         raise MissingError(
             f"{folder} holds a run that was not finished. Run the experiment again with the same "
             "--out: it goes on from there."
@@ -150,13 +151,7 @@ def _check_folder(folder: Path) -> None:
 _WHERE = "`probekit run` leaves runs in OUT/NAME/KEY."
 
 
-def _check_unchanged(folder: Path, record: RunRecord) -> None:
-    changed = changed_files(folder, record)
-    if changed:
-        raise DataError(
-            f"{folder}: {', '.join(changed)} changed after the run, so that its numbers cannot be "
-            "trusted. Run the experiment again to rewrite them."
-        )
+def _check_has_answers(folder: Path, record: RunRecord) -> None:
     if "test_rows.csv" not in record.files:
         raise ConfigError(
             f"{folder} was written by an older probekit, which kept no answers. Run the experiment "

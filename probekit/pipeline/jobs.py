@@ -17,7 +17,6 @@ from probekit.activations.files import Files, Place
 from probekit.activations.identity import Spec
 from probekit.activations.maintenance import JOB, caches_in, is_cache
 from probekit.activations.places import files_at
-from probekit.activations.sealed import seal, unseal
 from probekit.activations.store import ActivationStore
 from probekit.activations.work import Work
 from probekit.errors import DamagedError, MissingError
@@ -27,6 +26,7 @@ from probekit.model.sources import find_config
 from probekit.pipeline.devices import check_device
 from probekit.pipeline.prepare import Prepared, prepare
 from probekit.provenance import digest_json
+from probekit.sealed import seal, unseal
 
 TASK, RANDOM = "task", "random_weights"
 

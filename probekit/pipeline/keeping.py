@@ -12,10 +12,11 @@ from typing import Literal
 from probekit.activations.identity import Identity
 from probekit.experiment.schema import Experiment
 from probekit.probes.facts import ProbeFacts, Scalar, Score
-from probekit.probes.files import Layer
+from probekit.probes.files import Layer, probe_files
 from probekit.probes.measurement import Measurement
 from probekit.probes.saved import SavedProbe
 from probekit.provenance import versions
+from probekit.report.record import STARTED, open_record
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,33 @@ def save_probe(
         versions=versions(),
     )
     return SavedProbe(fitted.layers, fitted.classes, facts).save(path)
+
+
+def load_probe(path: Path) -> SavedProbe:
+    """Return a kept probe. One in the folder of a finished run must be the one that the run wrote.
+
+    Args:
+        path: the stem of its two files, or one of them.
+
+    Raises:
+        MissingError: a file is not there.
+        DataError: a file is damaged, was changed after the run, or the run's run.json was.
+    """
+    probe = SavedProbe.load(path)
+    run_dir = _run_of(path.absolute())
+    if run_dir is not None:
+        names = [file.absolute().relative_to(run_dir).as_posix() for file in probe_files(path)]
+        open_record(run_dir, names)
+    return probe
+
+
+def _run_of(path: Path) -> Path | None:
+    """Return the folder of the finished run that a probe is in; None if it is in none."""
+    folders = (parent.parent for parent in path.parents if parent.name == "probes")
+    run_dir = next(folders, None)
+    if run_dir is None or (run_dir / STARTED).exists() or not (run_dir / "run.json").exists():
+        return None
+    return run_dir
 
 
 def _score(measurement: Measurement) -> Score:

@@ -30,6 +30,7 @@ CODE = (
     "probekit.pipeline.crews",
     "probekit.pipeline.devices",
     "probekit.pipeline.features",
+    "probekit.pipeline.folder",
     "probekit.pipeline.holdout",
     "probekit.pipeline.jobs",
     "probekit.pipeline.keeping",

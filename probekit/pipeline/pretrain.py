@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from probekit.disk import told
+from probekit.disk import sweep_drafts, told
 from probekit.errors import ConfigError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
@@ -20,8 +20,9 @@ from probekit.model.parameters import count_parameters
 from probekit.model.sources import find_model
 from probekit.model.tokenizer import Tokenizer
 from probekit.pipeline.devices import check_device
-from probekit.provenance import pretty_json, versions, write_atomic
+from probekit.provenance import versions, write_atomic
 from probekit.report.pretraining import write_pretraining_report
+from probekit.report.record import pack_record
 from probekit.training.corpus import Text, corpus_digest, read_corpus
 from probekit.training.keeping import keep_checkpoint
 from probekit.training.kept import checkpoint_folder
@@ -99,6 +100,7 @@ def _alone(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / LOCK, timeout=0):
+            sweep_drafts(folder.rglob(".*"))
             yield
     except Timeout as error:
         raise ConfigError(f"Another process is training in {folder}.") from error
@@ -219,4 +221,4 @@ def _write_facts(
         },
         "versions": versions(),
     }  # fmt: skip
-    write_atomic(folder / "run.json", pretty_json(facts))
+    write_atomic(folder / "run.json", pack_record(facts))

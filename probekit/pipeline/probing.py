@@ -9,18 +9,22 @@ from typing import Any
 
 from joblib import cpu_count
 
+from probekit.disk import told
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.schema import Experiment
 from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
 from probekit.pipeline.answers import Speaker
 from probekit.pipeline.features import FeatureReader, Probed
+from probekit.pipeline.folder import RunFolder
 from probekit.pipeline.keeping import FittedProbe, save_probe
 from probekit.pipeline.kept import KeptSites, Site, file_name
 from probekit.pipeline.prepare import Prepared
 from probekit.pipeline.rows import PositionRows
 from probekit.probes.curve import Prober, ProbeResult
 from probekit.probes.data import ProbeData
+from probekit.probes.files import probe_files
 from probekit.probes.measurement import Measurement, Said
+from probekit.provenance import digest
 from probekit.watcher import Here, Watcher
 from probekit.workers import side_by_side
 
@@ -93,7 +97,7 @@ def probe_sites(
     prober: Prober,
     stores: Mapping[str, FeatureReader],
     selections: Sequence[Probed],
-    run_dir: Path,
+    folder: RunFolder,
     watcher: Watcher,
     workers: int | None = 1,
 ) -> list[SiteRows]:
@@ -105,24 +109,30 @@ def probe_sites(
         stores: read the trained model's activations under `task`, those of untrained weights, if
             wanted, under `random_weights`.
         selections: the sites.
-        run_dir: finished sites are kept in its folder `sites` and not computed again.
+        folder: of the run; finished sites are kept in its folder `sites` and not computed again.
         watcher: hears of each finished site.
         workers: how many sites are probed at once, each in a process; None for one a core.
+
+    Raises:
+        StoreError: a file cannot be written, or the folder was deleted during the run.
     """
-    kept = KeptSites(run_dir, prober)
-    spots = [_Spot.of(selection, experiment, run_dir) for selection in (None, *selections)]
+    kept = KeptSites(folder.path, prober)
+    spots = [_Spot.of(selection, experiment, folder.path) for selection in (None, *selections)]
     sites = [kept.read(spot.stem, spot.origin) for spot in spots]
     n_kept = sum(site is not None for site in sites[1:])
     progress = _Progress(Here(watcher), n_kept, len(selections))
-    job = _Job(experiment, prober, stores, kept, run_dir / "probes", progress)
+    job = _Job(experiment, prober, stores, kept, folder.path, progress)
     if sites[0] is None:  # takes another time than a site
         sites[0] = job(spots[0])
+    for site in filter(None, sites):
+        folder.note(site.files)
     missing = [number for number, site in enumerate(sites) if site is None]
     items = [spots[number] for number in missing]
     # Not a matter of how many are left or run at once: threads may change the last bits.
     n_threads = max(1, cpu_count() // len(selections))
     for done, site in enumerate(side_by_side(job, items, workers, n_threads)):
         sites[missing[done]] = site
+        folder.note(site.files)
         progress.done = n_kept + done + 1
         progress.tell()
     watcher.progress("probe", len(selections), len(selections))
@@ -158,7 +168,7 @@ class _Job:
     prober: Prober
     stores: Mapping[str, FeatureReader]
     kept: KeptSites
-    probes: Path
+    run_dir: Path
     progress: _Progress
 
     def __call__(self, spot: _Spot) -> Site:
@@ -166,11 +176,8 @@ class _Job:
         if spot.selection is None:
             site = _baselines(self.prober)
         else:
-            folder = self.probes / spot.stem.relative_to("sites")
-            site = _measure(
-                self.experiment, self.prober, self.stores, spot.selection, self.progress, folder
-            )
-        self.kept.write(spot.stem, spot.origin, site)
+            site = _measure(self, spot.selection, Path("probes") / spot.stem.relative_to("sites"))
+        site = self.kept.write(spot.stem, spot.origin, site)
         return self.kept.read(spot.stem, spot.origin) or site
 
 
@@ -209,28 +216,29 @@ def _baselines(prober: Prober) -> Site:
     )
 
 
-def _measure(
-    experiment: Experiment,
-    prober: Prober,
-    stores: Mapping[str, FeatureReader],
-    selection: Probed,
-    progress: _Progress,
-    folder: Path,
-) -> Site:
-    """Return what is found at a site; fitted probes of the trained model are saved in `folder`."""
+def _measure(job: _Job, selection: Probed, folder: Path) -> Site:
+    """Return what is found at a site; fitted probes of the trained model are saved.
+
+    Args:
+        job: what is measured.
+        selection: the site.
+        folder: of its probes, within that of the run.
+    """
     site = Site([], {})
-    for number, (target, store) in enumerate(stores.items()):
+    for number, (target, store) in enumerate(job.stores.items()):
         is_random = target == "random_weights"
-        results = prober.site(
-            store.features(selection), random=is_random, on_fit=progress.part(number, len(stores))
-        )
+        on_fit = job.progress.part(number, len(job.stores))
+        results = job.prober.site(store.features(selection), random=is_random, on_fit=on_fit)
         for result in results:
             site.measurements.extend(result.measurements)
             assert result.spec is not None
             site.said[Speaker(result.spec.text, target)] = result.said
             if not is_random and result.solution is not None:
-                path = folder / result.spec.text.replace(":", "-")
-                _save(path, result, experiment, prober, store, selection)
+                stem = folder / result.spec.text.replace(":", "-")
+                _save(job.run_dir / stem, result, job.experiment, job.prober, store, selection)
+                _, weights = probe_files(stem)
+                with told("read", job.run_dir / weights):
+                    site.probes[weights.as_posix()] = digest([(job.run_dir / weights).read_bytes()])
     return site
 
 

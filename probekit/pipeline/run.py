@@ -20,12 +20,13 @@ from probekit.activations.files import Place
 from probekit.csv_files import csv_text
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
-from probekit.pipeline.answers import write_test_rows
+from probekit.pipeline.answers import table_of_test_rows
 from probekit.pipeline.attention import attention_prompt
 from probekit.pipeline.calibration import reliability_rows
 from probekit.pipeline.captures import Models, capture_models, load_models
-from probekit.pipeline.chosen import CHOSEN_FILES, find_chosen, write_chosen
+from probekit.pipeline.chosen import find_chosen, write_chosen
 from probekit.pipeline.features import FeatureReader
+from probekit.pipeline.folder import RunFolder
 from probekit.pipeline.key import run_key
 from probekit.pipeline.norms import residual_norms
 from probekit.pipeline.over_training import over_training
@@ -35,16 +36,12 @@ from probekit.pipeline.record import best_site, data_facts, digests, model_facts
 from probekit.pipeline.significance import DIFFERENCES, difference_rows, p_value_rows, scored
 from probekit.pipeline.sparse_features import feature_rows
 from probekit.probes.curve import Prober
-from probekit.provenance import digest, pretty_json, versions, write_atomic
+from probekit.provenance import versions, write_atomic
 from probekit.report.attention import AttentionPrompt
 from probekit.report.page import write_report
+from probekit.report.record import pack_record
 from probekit.report.table import chosen_row
 from probekit.watcher import SILENT, Watcher
-
-_FILES = (
-    "config.yaml", "results.csv", "differences.csv", "reliability.csv", "test_rows.csv",
-    "training.csv", "features.csv", "attention.safetensors", *CHOSEN_FILES,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,8 +115,8 @@ def run(
         # Before the long work, as it checks the rows.
         probers = make_probers(experiment, prepared, device)
         key = run_key(experiment, prepared, models, card)
-        folder = Path(out) / experiment.name / key
-        write_atomic(folder / ".started", created)  # an unusable folder is told before the work
+        # Before the long work, so that an unusable folder is an error at once.
+        folder = RunFolder(Path(out) / experiment.name / key, created)
     with clock.step("capture"):
         captured = capture_models(
             experiment, prepared, models, cache_root=cache_root, watcher=watcher
@@ -129,28 +126,29 @@ def run(
         found = _probe(experiment, prepared, probers, captured, folder, watcher, at_once)
     with clock.step("compare"):
         table, differences = _conclude(experiment, found, probers[0])
-        write_atomic(folder / "config.yaml", dump_experiment(experiment))
-        write_atomic(folder / "results.csv", csv_text(table))
-        write_atomic(folder / "differences.csv", csv_text(differences))
-        write_atomic(
-            folder / "reliability.csv", csv_text(reliability_rows(found, table, probers[0]))
-        )
-        write_test_rows(folder / "test_rows.csv", prepared, probers[0])
+        folder.write("config.yaml", dump_experiment(experiment))
+        folder.write("results.csv", csv_text(table))
+        folder.write("differences.csv", csv_text(differences))
+        folder.write("reliability.csv", csv_text(reliability_rows(found, table, probers[0])))
+        folder.write("test_rows.csv", csv_text(table_of_test_rows(prepared, probers[0])))
     with clock.step("checkpoints"):
-        earlier = partial(run, out=folder / "checkpoints", cache_root=cache_root, device=device)
+        earlier = partial(
+            run, out=folder.path / "checkpoints", cache_root=cache_root, device=device
+        )
         training = over_training(experiment, table, partial(earlier, watcher=watcher, page=False))
         if training is not None:
-            write_atomic(folder / "training.csv", csv_text(training))
+            folder.write("training.csv", csv_text(training))
     with clock.step("look"):
         readers = _readers(experiment, prepared, captured["task"])
-        chosen = find_chosen(prepared, probers, found, table, readers, folder)
+        chosen = find_chosen(prepared, probers, found, table, readers, folder.path)
         if chosen is not None:
             write_chosen(folder, chosen, prepared, models["task"])
         features = feature_rows(prepared, probers, table, readers)
         if not features.empty:
-            write_atomic(folder / "features.csv", csv_text(features))
+            folder.write("features.csv", csv_text(features))
         prompts = _attention(experiment, prepared, models)
-        _write_patterns(folder / "attention.safetensors", prompts)
+        if prompts:
+            folder.write("attention.safetensors", _patterns(prompts))
         norms = residual_norms(models["task"], prepared)
     record = {
         "run": experiment.name,
@@ -173,16 +171,12 @@ def run(
         },
         "caches": {target: str(part.store.folder) for target, part in captured.items()},
         "seconds": clock.seconds,
-        "files": {
-            path.name: digest([path.read_bytes()])
-            for path in (folder / name for name in _FILES)
-            if path.is_file()
-        },
+        "files": folder.digests(),
     }
-    write_atomic(folder / "run.json", pretty_json(record))
-    (folder / ".started").unlink(missing_ok=True)
-    report = write_report(folder) if page else None
-    return RunResult(folder, table, folder / "results.csv", report, record)
+    write_atomic(folder.path / "run.json", pack_record(record))
+    folder.finish()
+    report = write_report(folder.path) if page else None
+    return RunResult(folder.path, table, folder.path / "results.csv", report, record)
 
 
 def _probe(
@@ -190,7 +184,7 @@ def _probe(
     prepared: Prepared,
     probers: Sequence[Prober],
     captured: Mapping[str, Captured],
-    folder: Path,
+    folder: RunFolder,
     watcher: Watcher,
     workers: int | None,
 ) -> list[SiteRows]:
@@ -241,11 +235,12 @@ def _attention(experiment: Experiment, prepared: Prepared, models: Models) -> li
     ]
 
 
-def _write_patterns(path: Path, prompts: list[AttentionPrompt]) -> None:
-    if prompts:
-        arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
-        for n, prompt in enumerate(prompts):
-            arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
-        # safetensors writes the wrong numbers of an array that is not contiguous.
-        whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        write_atomic(path, safetensors.numpy.save(whole))
+def _patterns(prompts: list[AttentionPrompt]) -> bytes:
+    """Return the patterns and head scores of each prompt as a safetensors file."""
+    arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
+    for n, prompt in enumerate(prompts):
+        arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
+    # safetensors writes the wrong numbers of an array that is not contiguous.
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    content: bytes = safetensors.numpy.save(whole)
+    return content

@@ -15,6 +15,7 @@ from scipy.special import log_softmax
 
 from probekit.activations.files import Place
 from probekit.csv_files import csv_text
+from probekit.disk import sweep_drafts
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.features import Probed
@@ -292,6 +293,7 @@ def _notes(sets: Sequence[TransferSet], leaks: dict[tuple[str, str], Leak]) -> I
 
 
 def _write(out: Path, found: Transfer, sets: Sequence[TransferSet]) -> None:
+    sweep_drafts(out.glob(".*"))
     write_atomic(out / "transfer.csv", csv_text(found.scores))
     write_atomic(out / "cosines.csv", csv_text(found.cosines))
     record = {

@@ -69,10 +69,11 @@ def write_probe(
     )
     record = _Record(format=FORMAT, tensors=digest([tensors]), classes=classes, facts=facts)
     content = record.model_dump(mode="json")
-    write_atomic(_beside(path, ".safetensors"), tensors)
+    json_path, tensor_path = probe_files(path)
+    write_atomic(tensor_path, tensors)
     # A kill between the two leaves a JSON that does not know the tensors, and is refused.
-    write_atomic(_beside(path, ".json"), pretty_json({"digest": digest_json(content)} | content))
-    return _beside(path, ".json")
+    write_atomic(json_path, pretty_json({"digest": digest_json(content)} | content))
+    return json_path
 
 
 def read_probe(path: Path) -> tuple[tuple[Layer, ...], tuple[str, ...], ProbeFacts]:
@@ -84,7 +85,7 @@ def read_probe(path: Path) -> tuple[tuple[Layer, ...], tuple[str, ...], ProbeFac
     """
     if not path.name or (path.is_dir() and not _beside(path, ".json").exists()):
         raise MissingError(f"{path} is a folder. {_offer(path)}")
-    json_path, tensor_path = _beside(path, ".json"), _beside(path, ".safetensors")
+    json_path, tensor_path = probe_files(path)
     record = _read_record(json_path)
     content = _read_bytes(tensor_path)
     if digest([content]) != record.tensors:
@@ -94,6 +95,15 @@ def read_probe(path: Path) -> tuple[tuple[Layer, ...], tuple[str, ...], ProbeFac
     except (DataError, SafetensorError) as error:
         raise damaged(tensor_path, str(error)) from error
     return layers, record.classes, record.facts
+
+
+def probe_files(path: Path) -> tuple[Path, Path]:
+    """Return the paths of the JSON and of the tensors of a stem, or of one of their paths.
+
+    >>> [path.as_posix() for path in probe_files(Path("blocks.0.hook_resid_pre/svm"))]
+    ['blocks.0.hook_resid_pre/svm.json', 'blocks.0.hook_resid_pre/svm.safetensors']
+    """
+    return _beside(path, ".json"), _beside(path, ".safetensors")
 
 
 def damaged(path: Path, why: str) -> DataError:

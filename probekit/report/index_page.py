@@ -13,11 +13,11 @@ from probekit.amounts import counted
 from probekit.errors import ProbekitError
 from probekit.report.answer import answer
 from probekit.report.differences import compare, load_differences
-from probekit.report.record import load_record
+from probekit.report.record import STARTED, open_record
 from probekit.report.table import load_table
 from probekit.report.template import render
 
-STARTED = ".started"  # stands in the folder of a run from its start to its end
+_READ = ("results.csv", "differences.csv")  # of a finished run
 QUIET = 120  # seconds without a new file after which a run looks as if it had been interrupted
 
 
@@ -74,14 +74,18 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
     if (folder / STARTED).exists():
         return _unfinished(folder, place, now)
     try:
-        return _finished(folder, place, (folder / "run.json").stat().st_mtime_ns)
+        written = tuple(
+            (folder / name).stat().st_mtime_ns if (folder / name).exists() else 0
+            for name in ("run.json", *_READ)
+        )
+        return _finished(folder, place, written)
     except ProbekitError as error:
         return Entry(place, "", "damaged", str(error))
 
 
 @lru_cache(maxsize=1000)  # the list is asked for every few seconds
-def _finished(folder: Path, place: str, _written: int) -> Entry:
-    record = load_record(folder / "run.json")
+def _finished(folder: Path, place: str, _written: tuple[int, ...]) -> Entry:
+    record = open_record(folder, _READ)
     table = load_table(folder / "results.csv")
     told = answer(table, compare(table, load_differences(folder / "differences.csv")))
     url = f"run/{quote(place)}/report.html"

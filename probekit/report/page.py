@@ -25,11 +25,11 @@ from probekit.report.over_training import load_training, step_parts
 from probekit.report.paint import DENSEST
 from probekit.report.parts import FigurePart, norms_part, reliability_part, result_parts
 from probekit.report.record import (
+    OLD_RECORD,
     ControlBy,
     Example,
     RunRecord,
-    changed_files,
-    load_record,
+    open_record,
     reading,
 )
 from probekit.report.sites import UNCONVERGED, site_table
@@ -46,7 +46,7 @@ def write_report(run_dir: Path) -> Path:
 
     Raises:
         MissingError: A file of the run is not there.
-        DataError: A file of the run cannot be read.
+        DataError: A file of the run cannot be read, or was changed after the run.
         StoreError: The page cannot be written.
     """
     runs = sorted(path.parent.name for path in run_dir.glob("*/run.json"))
@@ -62,10 +62,10 @@ def run_figures(run_dir: Path) -> list[FigurePart]:
 
     Raises:
         MissingError: A file of the run is not there.
-        DataError: A file of the run cannot be read.
+        DataError: A file of the run cannot be read, or was changed after the run.
     """
+    record = open_record(run_dir)
     table = load_table(run_dir / "results.csv")
-    record = load_record(run_dir / "run.json")
     figures = _result_figures(run_dir, table, record.control_by)
     return figures + ([norms_part(record.norms)] if record.norms else [])
 
@@ -83,10 +83,10 @@ def report_page(run_dir: Path) -> str:
 
     Raises:
         MissingError: A file of the run is not there.
-        DataError: A file of the run cannot be read.
+        DataError: A file of the run cannot be read, or was changed after the run.
     """
+    record = open_record(run_dir)
     table = load_table(run_dir / "results.csv")
-    record = load_record(run_dir / "run.json")
     differences = load_differences(run_dir / "differences.csv")
     comparisons = compare(table, differences)
     chosen = chosen_row(table)
@@ -97,10 +97,7 @@ def report_page(run_dir: Path) -> str:
         answer=answer(table, comparisons),
         warnings=[
             *warnings(table, record, comparisons),
-            *(
-                f"{name} was changed after the run: its contents are not those that run.json names."
-                for name in changed_files(run_dir, record)
-            ),
+            *([] if record.is_sealed else [OLD_RECORD]),
         ],
         figures=[part for part in figures if part.is_open],
         folded_figures=[part for part in figures if not part.is_open],

@@ -15,7 +15,7 @@ from probekit.errors import DataError
 from probekit.provenance import write_atomic
 from probekit.report.growth import TICKS
 from probekit.report.parts import FigurePart, figure_json
-from probekit.report.record import Part, reading
+from probekit.report.record import Part, check_seal, reading
 from probekit.report.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.template import render
 from probekit.training.log import Row, read_log
@@ -74,7 +74,9 @@ def write_pretraining_report(run_dir: Path) -> Path:
     if not log:
         raise DataError(f"{run_dir / 'log.csv'} has no step yet.")
     with reading(run_dir / "run.json"):
-        record = PretrainRecord.model_validate_json(inside(run_dir / "run.json").read_bytes())
+        content = inside(run_dir / "run.json").read_bytes()
+        record = PretrainRecord.model_validate_json(content)
+    check_seal(content, run_dir / "run.json")
     with reading(run_dir / "recipe.yaml"):
         recipe = inside(run_dir / "recipe.yaml").read_text("utf-8")
     path = run_dir / "report.html"

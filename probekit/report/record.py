@@ -1,18 +1,38 @@
-"""The parts of a run's run.json that the report shows, checked when they are read."""
+"""The parts of a run's run.json that the report shows, checked when they are read.
+
+run.json carries a digest of itself and those of all result files of the run. They detect accidents,
+not somebody who changes a file and its digest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
 from probekit.disk import inside
-from probekit.errors import DataError, MissingError, ProbekitError
+from probekit.errors import DataError, MissingError, ProbekitError, StoreError
 from probekit.provenance import digest
+from probekit.sealed import seal, unseal
+
+STARTED = ".started"  # is in the folder of a run from its start to its end
+FORMAT = 1  # of run.json; older releases wrote neither a format nor a digest
+# Files that pages read if they exist. Answers and probes are in the folders sites and probes.
+RESULT_FILES = (
+    "config.yaml", "results.csv", "differences.csv", "reliability.csv", "test_rows.csv",
+    "training.csv", "features.csv", "attention.safetensors", "confusion.csv", "scatter.csv",
+    "cosines.csv", "wrong.json",
+)  # fmt: skip
+MOST_NAMED = 5  # damaged files in a message
+OLD_RECORD = (
+    "This run was written by an older probekit, whose run.json has no digest of itself: changes to "
+    "it cannot be detected. Run the experiment again to have all files digested."
+)
 
 
 class Part(BaseModel):
@@ -93,7 +113,11 @@ ControlBy = Literal["word", "group"]
 
 
 class RunRecord(Part):
-    """All that the report takes from run.json."""
+    """All that the report takes from run.json.
+
+    `files` has the digest of each result file by its name within the folder; `is_sealed` is whether
+    run.json has a digest of itself, which older releases did not write.
+    """
 
     run: str
     key: str
@@ -112,6 +136,7 @@ class RunRecord(Part):
     C_grid: list[float] = []
     control_by: ControlBy = "word"
     files: dict[str, str] = {}
+    is_sealed: bool = False
 
 
 @contextmanager
@@ -136,18 +161,58 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def changed_files(run_dir: Path, record: RunRecord) -> list[str]:
-    """Return the names of the files whose contents are not those that the run wrote."""
+def pack_record(content: dict[str, Any]) -> bytes:
+    """Return the bytes of a run.json, with a digest of all of it."""
+    return seal(content, FORMAT)
 
-    def contents(path: Path) -> bytes:
-        with reading(path):
-            return inside(path, run_dir).read_bytes()
 
-    return [
-        name
-        for name, written in record.files.items()
-        if digest([contents(run_dir / name)]) != written
-    ]
+def open_record(run_dir: Path, names: Collection[str] | None = None) -> RunRecord:
+    """Return the record of a run whose files are those that it wrote.
+
+    Args:
+        run_dir: the folder of the run.
+        names: the result files to check, by their names within the folder; None for all.
+
+    Raises:
+        MissingError: There is no run.json.
+        DataError: run.json cannot be read, or a file was changed, lost or added after the run.
+    """
+    record = load_record(run_dir / "run.json")
+    checked = {n: d for n, d in record.files.items() if names is None or n in names}
+    damages = list(changed_files(run_dir, checked))
+    if record.is_sealed:
+        known = RESULT_FILES if names is None else names
+        added = (n for n in known if n not in record.files and (run_dir / n).exists())
+        damages += [(name, "was added after the run") for name in added]
+    if damages:
+        raise _damaged(run_dir, damages)
+    return record
+
+
+def _damaged(run_dir: Path, damages: Sequence[tuple[str, str]]) -> DataError:
+    listed = "; ".join(f"{name} {what}" for name, what in damages[:MOST_NAMED])
+    n_more = len(damages) - MOST_NAMED
+    more = f"; and {n_more} more" if n_more > 0 else ""
+    return DataError(
+        f"{run_dir} is damaged: {listed}{more}. Its numbers cannot be trusted. Run the experiment "
+        "again with the same --out to rewrite them."
+    )
+
+
+def changed_files(run_dir: Path, digests: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each file that has not the given digest, and what happened to it."""
+    for name, written in digests.items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            yield name, "leads out of the folder"
+            continue
+        try:
+            with reading(run_dir / name):
+                content = inside(run_dir / name, run_dir).read_bytes()
+        except MissingError:
+            yield name, "was deleted after the run"
+            continue
+        if digest([content]) != written:
+            yield name, "changed after the run"
 
 
 def load_record(path: Path) -> RunRecord:
@@ -155,12 +220,13 @@ def load_record(path: Path) -> RunRecord:
 
     Raises:
         MissingError: There is no such file.
-        DataError: It is not JSON, or a key is missing or holds another type.
+        DataError: It is not JSON, was changed after the run, or a key is missing or holds another
+            type.
     """
     with reading(path):
         content = inside(path).read_bytes()
     try:
-        return RunRecord.model_validate_json(content)
+        record = RunRecord.model_validate_json(content)
     except ValidationError as error:
         problems = [
             f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"
@@ -170,3 +236,22 @@ def load_record(path: Path) -> RunRecord:
             f"{path} is not the record of a run. {'; '.join(problems)}. "
             "Run the experiment again to rewrite it."
         ) from error
+    return record.model_copy(update={"is_sealed": check_seal(content, path)})
+
+
+def check_seal(content: bytes, path: Path) -> bool:
+    """Return whether a run.json has a digest of itself, which older releases did not write.
+
+    Raises:
+        DataError: The digest is not that of the contents, or a newer release wrote the file.
+    """
+    # Either key is enough, so that damage to one of them does not pass for an older release.
+    if not {"format", "seal"} & json.loads(content).keys():
+        return False
+    try:
+        unseal(content, str(path), FORMAT)
+    except StoreError as error:
+        raise DataError(
+            f"{error} It changed after the run. Run the experiment again to rewrite it."
+        ) from error
+    return True

@@ -16,7 +16,7 @@ from probekit.report.differences import compare, load_differences
 from probekit.report.figures import layer_curve
 from probekit.report.maps import map_cells, map_colours
 from probekit.report.parts import FigurePart, figure_json, title
-from probekit.report.record import RunRecord, changed_files, load_record
+from probekit.report.record import OLD_RECORD, RunRecord, open_record
 from probekit.report.settings import differing, facts_of, load_config, settings_of
 from probekit.report.style import format_number, metric_name, plotly_text
 from probekit.report.table import (
@@ -89,11 +89,11 @@ class ShownRun:
 
         Raises:
             MissingError: A file of the run is not there.
-            DataError: A file of the run cannot be read.
+            DataError: A file of the run cannot be read, or was changed after the run.
         """
-        table, record = load_table(folder / "results.csv"), load_record(folder / "run.json")
+        record = open_record(folder)
+        table = load_table(folder / "results.csv")
         comparisons = compare(table, load_differences(folder / "differences.csv"))
-        changed = [f"{name} was changed after the run." for name in changed_files(folder, record)]
         config = load_config(folder / "config.yaml")
         return cls(
             record.run,
@@ -102,7 +102,7 @@ class ShownRun:
             settings_of(config),
             facts_of(config, record),
             answer(table, comparisons),
-            tuple(changed),
+            () if record.is_sealed else (OLD_RECORD,),
         )
 
 

@@ -1,5 +1,6 @@
 """What disks, people and strangers do to files: all of it is found, none of it is served."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -16,7 +17,6 @@ from probekit.activations.files import LocalFiles, checked
 from probekit.activations.layout import Kind, header
 from probekit.activations.maintenance import find_damage, repair, summarize
 from probekit.activations.records import ShardRecord
-from probekit.activations.sealed import FORMAT, seal
 from probekit.activations.store import ActivationStore
 from probekit.errors import (
     ConfigError,
@@ -25,6 +25,8 @@ from probekit.errors import (
     StoreMismatchError,
     UnknownNameError,
 )
+from probekit.provenance import digest
+from probekit.sealed import FORMAT, seal
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import record_file, shard_file
 from tests.activations.small_store import IDENTITY, SITES, Content
@@ -335,13 +337,51 @@ def test_a_strangers_cache_is_pinned_by_its_root(folder):
     assert np.array_equal(ActivationStore.open(folder, root=root).read(SITE), CONTENT.values[SITE])
     with pytest.raises(StoreMismatchError, match=f"has the root digest {root}, not abc"):
         ActivationStore.open(folder, root="abc")
-    path = FILES["rows"](folder)
+    flip_last_bit(FILES["rows"](folder))
+    with pytest.raises(DamagedError, match="digest"):
+        ActivationStore.open(folder, root=root).read(SITE)
+
+
+def flip_last_bit(path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    ActivationStore.open(folder).read(SITE)  # sizes are right, which is all that is looked at
-    with pytest.raises(DamagedError, match="digest"):
-        ActivationStore.open(folder, root=root).read(SITE)
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_damaged_shard_is_refused_before_its_first_row_unless_the_disk_is_trusted(folder, mapped):
+    flip_last_bit(FILES["rows"](folder))
+    damaged = f"{FILES['rows'](folder).name} is damaged: its digest is another"
+    store = ActivationStore.open(folder, mapped=mapped)
+    with pytest.raises(DamagedError, match=damaged):
+        store.read(SITE)
+    with pytest.raises(DamagedError, match=damaged):
+        store.read(SITE, store.shards[1], partial=True)
+    store.read(SITE, store.shards[0])
+    trusting = ActivationStore.open(folder, mapped=mapped, verify=False)
+    assert trusting.read(SITE).shape == CONTENT.values[SITE].shape
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_shard_is_digested_once_and_never_by_its_writer(folder, monkeypatch, mapped):
+    digested = []
+
+    def counting(chunks):
+        digested.append(1)
+        return digest(chunks)
+
+    monkeypatch.setattr("probekit.activations.reader.digest", counting)
+    store = ActivationStore.open(folder, mapped=mapped)
+    for _ in range(3):
+        for shard in store.shards:
+            store.read(SITE, shard)
+    assert len(digested) == len(store.shards)
+    store.verify([SITES[1]])
+    n_digested = len(digested)
+    copy.copy(store).read(SITES[1])  # a copy is made as another process receives it
+    shutil.rmtree(folder)
+    CONTENT.write(LocalFiles(folder)).read(SITE)
+    assert len(digested) == n_digested
 
 
 def test_a_stranger_who_forges_a_record_as_well_is_found_out(folder):

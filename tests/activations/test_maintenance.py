@@ -19,7 +19,7 @@ from probekit.activations.maintenance import (
 )
 from probekit.activations.store import ActivationStore
 from probekit.disk import Disk, is_on_network
-from probekit.errors import ConfigError, MissingError, StoreError, UnknownNameError
+from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, UnknownNameError
 from tests.activations.captures import SITES as MODEL_SITES
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import record_file, run, shard_file
@@ -257,6 +257,15 @@ def test_what_cannot_be_exported_is_told(folder, tmp_path, monkeypatch):
             export(store, out, "npy")
     twice = export(store, tmp_path / "out", "npy", [SITES[0], SITES[0]])
     assert len(twice) == 3
+
+
+def test_a_damaged_shard_is_not_exported(folder, tmp_path):
+    path = shard_file(folder, SITES[1], 0)
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    with pytest.raises(DamagedError, match=path.name):
+        export(ActivationStore.open(folder), tmp_path / "out", "npy")
+    assert not (tmp_path / "out").exists()
+    assert export(ActivationStore.open(folder, verify=False), tmp_path / "out", "npy")
 
 
 def test_an_export_that_fails_leaves_nothing_that_passes_for_one(folder, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Object stores: the same rows, the same bytes, the same first committer."""
 
 import dataclasses
+import re
 import uuid
 
 import fsspec
@@ -25,7 +26,7 @@ from probekit.activations.store import ActivationStore
 from probekit.errors import DamagedError, MissingError, StoreError, StoreMismatchError
 from tests.activations.captures import SITES as MODEL_SITES
 from tests.activations.captures import files as bytes_of
-from tests.activations.captures import run
+from tests.activations.captures import record_file, run, shard_file
 from tests.activations.small_store import IDENTITY, SITES, Content
 
 CONTENT = Content()
@@ -108,6 +109,62 @@ def test_damage_on_the_way_is_never_copied(tmp_path, root):
     CONTENT.write(files)
     assert find_damage(store) == []
     assert len(copy_cache(f"{root}/{KEY}", tmp_path)[0].sites) == 2
+
+
+def link_site(cache, aside):
+    (cache / SITES[0]).rename(aside)
+    (cache / SITES[0]).symlink_to(aside)
+    return SITES[0], "it is a symbolic link"
+
+
+def link_record(cache, aside):
+    record_file(cache, SITES[1], 1).rename(aside)
+    record_file(cache, SITES[1], 1).symlink_to(aside)
+    return f"{SITES[1]}/00001.json", "it is a symbolic link"
+
+
+def link_manifest(cache, aside):
+    (cache / "manifest.json").rename(aside)
+    (cache / "manifest.json").symlink_to(aside)
+    return "manifest.json", "it is a symbolic link"
+
+
+def break_manifest(cache, aside):
+    (cache / "manifest.json").write_text('{"sites": {}}')
+    return "manifest.json", "is damaged"
+
+
+def break_record(cache, aside):
+    record_file(cache, SITES[1], 1).write_text("{")
+    return f"{SITES[1]}/00001.json", "is damaged"
+
+
+def lose_rows(cache, aside):
+    path = shard_file(cache, SITES[0], 0)
+    path.rename(aside)
+    return f"{SITES[0]}/{path.name}", "it is lost"
+
+
+def lose_site(cache, aside):
+    (cache / SITES[0]).rename(aside)
+    return SITES[0], "it was sealed, and is lost"
+
+
+@pytest.mark.parametrize("harm", [
+    link_site, link_record, link_manifest, break_manifest, break_record, lose_rows, lose_site,
+])  # fmt: skip
+def test_a_source_that_cannot_be_copied_in_full_is_refused(tmp_path, harm):
+    CONTENT.write(LocalFiles(tmp_path / "a" / KEY))
+    name, why = harm(tmp_path / "a" / KEY, tmp_path / "aside")
+    with pytest.raises(DamagedError, match=f"is not copied.*{re.escape(name)}.*{why}"):
+        copy_cache(tmp_path / "a" / KEY, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_cache_that_is_begun_is_copied_as_far_as_it_is(tmp_path):
+    store = CONTENT.create(LocalFiles(tmp_path / "a" / KEY))
+    store.commit(SITES[0], 0, CONTENT.values[SITES[0]][store.shards[0]])
+    assert copy_cache(tmp_path / "a" / KEY, tmp_path / "b")[1] == 1
 
 
 def test_an_interrupted_copy_goes_on(tmp_path, root, monkeypatch):

@@ -1,6 +1,5 @@
 """Finished runs made of answers alone: what `compare` reads of a run, without a model."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from probekit.pipeline.probing import COLUMNS
 from probekit.probes.measurement import Measurement
 from probekit.probes.metrics import Answers
 from probekit.provenance import digest
+from probekit.report.record import pack_record
 
 YAML = """\
 name: made
@@ -92,7 +92,8 @@ def _keep(folder, site, position, measured, said):
 
 def write_record(folder, labels=LABELS, dataset="same"):
     """Write run.json with the digests of the files as they are now."""
-    names = ("config.yaml", "results.csv", "test_rows.csv")
+    paths = [folder / name for name in ("config.yaml", "results.csv", "test_rows.csv")]
+    paths += sorted((folder / "sites").iterdir())
     model = {
         "source": "mini", "n_layers": 2, "n_heads": 1, "d_model": 4, "d_vocab": 9, "n_ctx": 8,
         "parameters": 1,
@@ -105,6 +106,8 @@ def write_record(folder, labels=LABELS, dataset="same"):
     record = {
         "run": "made", "key": folder.name, "question": None, "created": "now", "model": model,
         "data": data, "digests": {"dataset": dataset}, "versions": {"numpy": "2"},
-        "files": {name: digest([(folder / name).read_bytes()]) for name in names},
+        "files": {
+            path.relative_to(folder).as_posix(): digest([path.read_bytes()]) for path in paths
+        },
     }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "run.json").write_bytes(pack_record(record))

@@ -11,6 +11,7 @@ from probekit.errors import ConfigError, DataError, MissingError, UnknownNameErr
 from probekit.pipeline.compare import RowsOfBoth, compare, differences, write_comparison
 from probekit.pipeline.finished import FinishedRun
 from probekit.probes.metrics import Answers
+from probekit.report.record import OLD_RECORD
 from tests.pipeline.finished import SITES, guesses, made_rows, write_record, write_run
 
 ROWS = made_rows()
@@ -28,6 +29,15 @@ def make(tmp_path):
         return write_run(tmp_path / name, rows, guess_at(share, seed, rows), **others)
 
     return make
+
+
+def unseal(folder, lost=None):
+    """Have a run.json as an older release wrote it, which may have lacked a file."""
+    record = json.loads((folder / "run.json").read_text())
+    old = ("config.yaml", "results.csv", "test_rows.csv")
+    record["files"] = {name: record["files"][name] for name in old if name != lost}
+    del record["format"], record["seal"]
+    (folder / "run.json").write_text(json.dumps(record))
 
 
 def of_site(comparison):
@@ -213,7 +223,10 @@ class TestRefusals:
         with pytest.raises(MissingError, match="not finished"):
             compare(a, b)
 
-    @pytest.mark.parametrize("name", ["results.csv", "test_rows.csv", "config.yaml"])
+    @pytest.mark.parametrize(
+        "name",
+        ["results.csv", "test_rows.csv", "config.yaml", "sites/blocks.0.hook_resid_post.json"],
+    )
     def test_a_changed_file(self, make, name):
         a, b = make("a", 0.8, 1), make("b", 0.8, 1)
         (b / name).write_text((b / name).read_text() + "\n")
@@ -224,8 +237,18 @@ class TestRefusals:
         a, b = make("a", 0.8, 1), make("b", 0.6, 1)
         for path in (a / "sites").glob("blocks.1*"):
             shutil.copy(path, b / "sites" / path.name)
+        with pytest.raises(DataError, match=r"sites/blocks\.1\.hook_resid_post\.json changed"):
+            compare(a, b)
+        unseal(b)
         with pytest.raises(DataError, match=r"answers at blocks\.1\.hook_resid_post are lost"):
             compare(a, b)
+
+    def test_a_record_without_a_digest_is_read_with_a_note(self, make):
+        a, b = make("a", 0.8, 1), make("b", 0.6, 1)
+        unseal(b)
+        assert [note for note in compare(a, b).notes if "older probekit" in note] == [
+            f"made/b: {OLD_RECORD}"
+        ]
 
     def test_other_labels(self, make, tmp_path):
         rows = ROWS.replace({"label": {"yes": "maybe"}})
@@ -247,8 +270,6 @@ class TestRefusals:
 
     def test_a_run_of_before_answers_were_kept(self, make):
         a, b = make("a", 0.8, 1), make("b", 0.8, 1)
-        record = json.loads((b / "run.json").read_text())
-        del record["files"]["test_rows.csv"]
-        (b / "run.json").write_text(json.dumps(record))
+        unseal(b, "test_rows.csv")
         with pytest.raises(ConfigError, match="older probekit"):
             compare(a, b)

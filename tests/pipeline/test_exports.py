@@ -33,6 +33,15 @@ def test_tables_hold_the_answers(number_probe, readings, tmp_path):
         np.testing.assert_allclose([row["score"] for row in found], expected, rtol=1e-9)
 
 
+def test_drafts_of_killed_processes_are_removed(number_probe, readings, tmp_path):
+    own, other = (tmp_path / f".{name}.csv.{'0' * 16}" for name in ("a", "b"))
+    own.touch()
+    other.touch()
+    write_answers(tmp_path / "a.csv", readings, number_probe, "text")
+    assert not own.exists()
+    assert other.exists()
+
+
 def test_a_table_a_token_gives_back_the_text(number_probe, readings, tmp_path):
     table = read_csv(write_answers(tmp_path / "a.csv", readings, number_probe, "token"))
     for number, text in enumerate(TEXTS, start=1):

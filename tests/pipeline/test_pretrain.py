@@ -15,6 +15,7 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.sources import MINI
 from probekit.model.tokenizer import Tokenizer
 from probekit.pipeline.pretrain import pretrain
+from probekit.report.pretraining import write_pretraining_report
 from probekit.training.kept import find_checkpoints
 from probekit.training.log import read_log
 from tests.training.test_loop import Killer
@@ -143,6 +144,18 @@ def test_what_the_numbers_came_from_is_written_down(go, make_recipe):
     assert record["parameters"] == sum(p.numel() for p in model.parameters())
     assert set(record["digests"]) == {"corpus", "vocabulary", "tokens"}
     assert (result.folder / "report.html").is_file()
+    path = result.folder / "run.json"
+    path.write_text(path.read_text().replace('"steps": 12', '"steps": 13'))
+    with pytest.raises(DataError, match=r"run\.json is damaged"):
+        write_pretraining_report(result.folder)
+
+
+def test_drafts_of_a_killed_run_are_removed(go, make_recipe, tmp_path):
+    dead = tmp_path / "runs" / "tiny" / "checkpoints" / "step-0000001" / f".x.{'0' * 16}"
+    dead.parent.mkdir(parents=True)
+    dead.touch()
+    go(make_recipe())
+    assert not dead.exists()
 
 
 def test_a_text_that_is_not_utf8_is_told_before_any_work(go, make_recipe, corpus):

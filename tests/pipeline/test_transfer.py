@@ -13,6 +13,7 @@ from probekit.report.table import only
 from probekit.report.transfer_page import cosine_map, score_map
 from probekit.report.transfer_table import matrix
 
+DEAD = f".transfer.csv.{'0' * 16}"  # the draft of a killed transfer
 YAML = """\
 name: {name}
 model: {{source: mini, random_weights: false}}
@@ -57,6 +58,8 @@ def go(folder):
 @pytest.fixture(scope="module")
 def found(folder):
     paths = [folder / f"{name}.yaml" for name in ("same", "other")]
+    (folder / "first").mkdir()
+    (folder / "first" / DEAD).touch()
     return transfer(paths, out=folder / "first", null_draws=4, cache_root=folder / "cache")
 
 
@@ -107,6 +110,7 @@ def test_probes_of_permuted_labels_are_small_beside_true_ones(found):
 
 
 def test_files_and_figures(found, folder):
+    assert not (folder / "first" / DEAD).exists()
     scores = pd.read_csv(folder / "first" / "transfer.csv")
     assert len(scores) == 2 * 2 * 4 * 4
     assert len(pd.read_csv(folder / "first" / "cosines.csv")) == 2 * 2 * 4

@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 from probekit.errors import DataError, MissingError
 from probekit.provenance import digest
 from probekit.report.page import write_report
+from probekit.report.record import pack_record
 
 
 def report(run):
@@ -162,13 +163,36 @@ def test_a_file_that_cannot_be_read_is_named(make_run, name, content):
         write_report(run)
 
 
-def test_a_file_changed_after_the_run_is_told(make_run, record):
+def test_a_file_changed_after_the_run_is_refused(make_run, record):
     path = make_run() / "results.csv"
     record["files"] = {"results.csv": digest([path.read_bytes()])}
-    assert "was changed after the run" not in report(make_run(record=record))
     run = make_run(record=record)
+    report(run)
     path.write_text(path.read_text().replace("0.712", "0.999"))
-    assert "results.csv was changed after the run" in report(run)
+    with pytest.raises(DataError, match=r"results\.csv changed after the run"):
+        report(run)
+
+
+def test_a_record_may_not_name_files_elsewhere(make_run, record):
+    for name in ("../secret.txt", "/etc/hostname"):
+        record["files"] = {name: digest([b""])}
+        with pytest.raises(DataError, match=f"{name} leads out of the folder"):
+            report(make_run(record=record))
+
+
+def test_a_record_without_a_digest_is_warned_about(make_run, record):
+    run = make_run(record=record)
+    assert "written by an older probekit" in report(run)
+    (run / "run.json").write_bytes(pack_record(record | {"files": digests(run)}))
+    assert "written by an older probekit" not in report(run)
+
+
+def digests(run):
+    return {
+        path.name: digest([path.read_bytes()])
+        for path in run.iterdir()
+        if path.name not in ("run.json", "report.html")
+    }
 
 
 def test_the_folder_above_the_runs_is_answered_with_their_names(make_run):

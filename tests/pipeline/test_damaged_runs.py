@@ -1,0 +1,210 @@
+"""A finished run whose files were changed is refused by name, and never used to go on from."""
+
+import json
+import shutil
+
+import pytest
+
+from probekit.cli.view_server import find_page
+from probekit.errors import DataError, StoreError
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.compare import compare
+from probekit.pipeline.keeping import load_probe
+from probekit.pipeline.run import run
+from probekit.report.index_page import index_page
+from probekit.report.page import run_figures, write_report
+from probekit.report.record import OLD_RECORD, RESULT_FILES
+from probekit.report.runs_page import load_runs
+from probekit.watcher import SILENT
+from tests.pipeline.planted import YAML, write_rows
+
+SITES = ("blocks.0.hook_resid_pre", "blocks.3.hook_resid_post")
+WEIGHTS = f"probes/{SITES[1]}/logistic.safetensors"
+QUICK = (
+    f"capture.sites={list(SITES)}", "model.random_weights=false", "probe.control_draws=0",
+    "probe.baselines=[majority]", "probe.C=[0.01]", "probe.bootstrap=100", "attention.texts=[Hi]",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A function that runs the experiment, with the caches of the module."""
+    folder = tmp_path_factory.mktemp("source")
+    write_rows(folder / "rows.csv")
+    (folder / "planted.yaml").write_text(YAML)
+    experiment = load_experiment(folder / "planted.yaml", QUICK)
+
+    def go(out, watcher=SILENT, **options):
+        return run(
+            experiment, out=out, cache_root=folder / "cache", workers=1, watcher=watcher, **options
+        )
+
+    return go
+
+
+@pytest.fixture(scope="module")
+def whole(source, tmp_path_factory):
+    """The folder of the run, undamaged."""
+    return source(tmp_path_factory.mktemp("runs")).folder
+
+
+@pytest.fixture
+def damaged(whole, tmp_path):
+    """A copy of that folder, to be damaged."""
+    return shutil.copytree(whole, tmp_path / "out" / "planted" / whole.name)
+
+
+def flip(path, place=-2):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def files_of(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def test_run_json_has_the_digest_of_every_file_and_of_itself(whole):
+    record = json.loads((whole / "run.json").read_text())
+    assert sorted(record["files"]) == [
+        name for name in files_of(whole) if name not in ("run.json", "report.html")
+    ]
+    assert {name for name in record["files"] if "/" not in name} <= set(RESULT_FILES)
+    assert WEIGHTS in record["files"]
+    assert len(record["seal"]) == 64
+
+
+READERS = {
+    "report": write_report,
+    "figures": run_figures,
+    "compare": lambda folder: compare(folder, folder.parent),
+    "page of several runs": lambda folder: load_runs([folder]),
+    "view": lambda folder: find_page(
+        folder.parents[1], f"/run/planted/{folder.name}/report.html"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("name", ["results.csv", WEIGHTS, f"sites/{SITES[0]}.safetensors"])
+def test_a_changed_file_is_named(damaged, reader, name):
+    flip(damaged / name)
+    with pytest.raises(DataError, match=f"damaged: {name} changed after the run"):
+        READERS[reader](damaged)
+
+
+def test_every_file_is_covered(damaged, whole):
+    for name in json.loads((whole / "run.json").read_text())["files"]:
+        flip(damaged / name, 0)
+        with pytest.raises(DataError, match=f"{name} changed"):
+            load_runs([damaged])
+        (damaged / name).unlink()
+        with pytest.raises(DataError, match=f"{name} was deleted"):
+            load_runs([damaged])
+        shutil.copy(whole / name, damaged / name)
+    load_runs([damaged])
+
+
+def test_a_file_that_the_run_did_not_write_is_named(damaged):
+    (damaged / "training.csv").write_text("step\n1\n")
+    with pytest.raises(DataError, match=r"training\.csv was added after the run"):
+        write_report(damaged)
+
+
+def test_no_changed_byte_of_run_json_is_accepted(damaged):
+    path = damaged / "run.json"
+    content = path.read_bytes()
+    places = {*range(0, len(content), 211), content.index(b"format"), content.index(b'"seal"') + 1}
+    for place in places:
+        flip(path, place)
+        with pytest.raises(DataError, match=r"run\.json"):
+            load_runs([damaged])
+        path.write_bytes(content)
+    for size in (0, 1, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:size])
+        with pytest.raises(DataError, match=r"run\.json"):
+            load_runs([damaged])
+
+
+def test_the_index_of_runs_shows_a_damaged_one(damaged):
+    assert "finished" in index_page(damaged.parents[1])
+    flip(damaged / "results.csv")
+    assert "results.csv changed after the run" in index_page(damaged.parents[1])
+
+
+def test_a_record_of_an_older_release_is_read_with_a_warning(damaged):
+    record = json.loads((damaged / "run.json").read_text())
+    del record["format"], record["seal"]
+    record["files"] = {name: d for name, d in record["files"].items() if "/" not in name}
+    (damaged / "run.json").write_text(json.dumps(record))
+    assert OLD_RECORD in write_report(damaged).read_text("utf-8")
+    assert load_runs([damaged])[0].warnings == (OLD_RECORD,)
+    flip(damaged / "results.csv")
+    with pytest.raises(DataError, match=r"results\.csv changed"):
+        write_report(damaged)
+
+
+def test_a_probe_is_that_of_its_run(damaged):
+    path = damaged / "probes" / SITES[0] / "logistic.json"
+    assert load_probe(path).facts.sites == SITES[:1]
+    for kept in (damaged / "probes" / SITES[1]).iterdir():
+        shutil.copy(kept, path.parent)
+    with pytest.raises(DataError, match=f"probes/{SITES[0]}/logistic.json changed after the run"):
+        load_probe(path)
+    flip(damaged / "run.json", 40)
+    with pytest.raises(DataError, match=r"run\.json"):
+        load_probe(path)
+    alone = shutil.copytree(path.parent, damaged.parent / "alone") / "logistic"
+    assert load_probe(alone).facts.sites == SITES[1:]
+
+
+def swap_probes(folder):
+    for path in (folder / "probes" / SITES[0]).iterdir():
+        other = folder / "probes" / SITES[1] / path.name
+        content = other.read_bytes()
+        other.write_bytes(path.read_bytes())
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [
+    lambda folder: flip(folder / WEIGHTS),
+    lambda folder: flip((folder / WEIGHTS).with_name("logistic.json"), 300),
+    lambda folder: shutil.rmtree(folder / "probes"),
+    swap_probes,
+    lambda folder: flip(folder / "sites" / f"{SITES[1]}.json", 300),
+    lambda folder: flip(folder / "run.json"),
+], ids=["weights", "facts", "no probes", "swapped probes", "site", "run.json"])  # fmt: skip
+def test_a_run_goes_on_from_nothing_that_was_changed(source, whole, damaged, harm):
+    harm(damaged)
+    again = source(damaged.parents[1], page=False).folder
+    assert again == damaged
+    for name in (WEIGHTS, "results.csv", f"sites/{SITES[1]}.json"):
+        assert (again / name).read_bytes() == (whole / name).read_bytes()
+    load_runs([again])
+
+
+class Deleting:
+    """A watcher that deletes something when so many sites are probed."""
+
+    def __init__(self, path, done):
+        self.path, self.done = path, done
+
+    def progress(self, step, done, total):
+        if step == "probe" and done >= self.done and self.path.exists():
+            self.done = total + 1
+            shutil.rmtree(self.path)
+
+    def tell(self, message):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("what", "done"), [("planted", 1), ("planted", 2), ("planted/{key}/probes", 2)]
+)
+def test_a_folder_deleted_during_the_run_is_an_error(source, whole, tmp_path, what, done):
+    watcher = Deleting(tmp_path / what.format(key=whole.name), done)
+    with pytest.raises(StoreError, match="was deleted or changed during the run"):
+        source(tmp_path, watcher, page=False)
+    assert not list(tmp_path.rglob("run.json"))
+    again = files_of(source(tmp_path, page=False).folder)
+    assert sorted([*again, "report.html"]) == files_of(whole)
