@@ -16,6 +16,7 @@ from probekit.errors import ConfigError
 from probekit.model.config import GPT2Config
 from probekit.provenance import write_atomic
 from probekit.section import File, Name, Section, Seed, broken
+from probekit.training.corpus import MAX_MEGABYTES
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
 Steps = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
@@ -30,7 +31,8 @@ class Corpus(Section):
         min_length=1,
         examples=["books.tar.xz"],
         description="a folder, a tar or zip archive or a single text file, found from the folder "
-        "of the recipe (with --set: from the current directory)",
+        "of the recipe (with --set: from the current directory); tar and text may be compressed "
+        "as .gz, .bz2 or .xz",
     )
     files: Strings = Field(
         (),
@@ -43,6 +45,11 @@ class Corpus(Section):
     )
     held_out: float = Field(
         0.02, gt=0, lt=0.5, description="share of each text, at its end, that is never learnt"
+    )
+    max_megabytes: Size = Field(
+        MAX_MEGABYTES,
+        description="largest decompressed size of an archive, in units of 10^6 bytes; a larger one "
+        "is refused",
     )
 
 
