@@ -248,6 +248,27 @@ class Recipe(File):
         return self
 
 
+# Settings that may change when a run is resumed; all others determine the numbers of its steps.
+_MAY_CHANGE = {
+    "corpus": {"source", "max_megabytes"},  # the texts are compared by their digest
+    "training": {"steps", "decay", "decay_steps"},  # the learning rates done are compared
+    "validation": {"every", "rows"},
+    "checkpoints": {"at", "every", "log_spaced", "resume_every"},
+}
+
+
+def fixed_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings that a resumed run must share, by section and key."""
+    sections = recipe.model_dump(mode="json")
+    sections["general"] = {key: sections.pop(key) for key in ("name", "seed")}
+    return {
+        f"{section}.{key}": value
+        for section, values in sections.items()
+        for key, value in values.items()
+        if key not in _MAY_CHANGE.get(section, ())
+    }
+
+
 def json_schema() -> str:
     """Return the JSON schema of a recipe, as committed beside the experiments."""
     schema: dict[str, Any] = Recipe.model_json_schema()
