@@ -15,7 +15,6 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
 from probekit.model.gpt2 import GPT2
 from probekit.model.parameters import count_parameters
-from probekit.model.sources import find_model
 from probekit.model.tokenizer import Tokenizer
 from probekit.pipeline.devices import check_device
 from probekit.provenance import pretty_json, versions, write_atomic
@@ -28,7 +27,7 @@ from probekit.training.loop import train
 from probekit.training.progress import LOG, read_progress
 from probekit.training.recipe import Recipe
 from probekit.training.token_file import TokenFile, make_token_file
-from probekit.training.vocabulary import copy_vocabulary, train_vocabulary
+from probekit.training.vocabulary import train_vocabulary
 from probekit.watcher import SILENT, Watcher
 
 LOCK = ".lock"
@@ -114,7 +113,7 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
     dtype = getattr(torch, recipe.checkpoints.dtype)
 
     def keep(model: GPT2, step: int) -> None:
-        keep_checkpoint(folder, model, step, dtype, tokenizer.bos_id)
+        keep_checkpoint(folder, model, step, dtype, tokenizer)
 
     train(recipe, tokens, d_vocab, folder, keep, device=device, watcher=watcher)
     last = _last_row(folder)
@@ -136,7 +135,7 @@ def _find_vocabulary(
     if source is not None:
         with recipe.at("vocabulary", "source"):
             tokenizer = Tokenizer.from_pretrained(source)
-        copy_vocabulary(find_model(source), folder)
+        tokenizer.save_pretrained(folder)
         return tokenizer
     if not has_begun:  # files that are there may be of another recipe
         watcher.tell(f"training a vocabulary of {recipe.vocabulary.size:,} tokens")

@@ -11,8 +11,8 @@ import pytest
 
 from probekit.errors import DataError
 from probekit.training.corpus import read_corpus
+from tests.damage import cut, flipped
 from tests.training.archives import ARCHIVES, PLAIN_TAR, TEXTS, tar_bytes, zip_bytes
-from tests.training.damage import cut, flipped
 
 BOOKS = {name: text for name, text in TEXTS.items() if name.endswith(".txt")}
 COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}

@@ -9,7 +9,7 @@ from probekit.errors import CheckpointError
 from probekit.training.log import Row, read_log, read_verified, write_log
 from probekit.training.progress import Progress, read_progress
 from probekit.training.state import write_state
-from tests.training.damage import cut, flipped
+from tests.damage import cut, flipped
 from tests.training.recipes import tiny_recipe
 
 ROWS = [Row(step, 128 * step, 0, 9 / step, 1e-9, 5000.25) for step in range(1, 21)]
