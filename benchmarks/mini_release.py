@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks.mini import HALF, ROWS, SCORES, Learnt, held_out_texts, measure
 from probekit.experiment.loader import load_recipe
+from probekit.model.digests import DIGESTS
 from probekit.training.kept import find_checkpoints
 from probekit.training.log import read_log
 
@@ -99,7 +100,7 @@ def main() -> None:
     run, corpus, out, *old = map(Path, sys.argv[1:])
     step, folder = max(find_checkpoints(run).items())
     out.mkdir(parents=True, exist_ok=True)
-    for name in FILES:
+    for name in (*FILES, DIGESTS):
         shutil.copyfile(folder / name, out / name)
     texts = held_out_texts(corpus)
     learnt = measure(out, texts)  # of the float16 numbers that ship

@@ -60,14 +60,17 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version(name) for name in _RECORDED}
 
 
-def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]) -> None:
-    """Write a file that appears whole or not at all, and survives a power loss once it is there.
+def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]) -> str:
+    """Write a file that appears whole or not at all, and return the digest of its content.
+
+    Once it is there, it survives a power loss.
 
     Content that does not fit into memory comes as an iterable of its parts.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "result.txt"
-    >>> write_atomic(path, "done")
+    >>> write_atomic(path, "done") == digest([b"done"])
+    True
     >>> path.read_text()
     'done'
 
@@ -81,6 +84,7 @@ def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]
         for part in [text] if isinstance(text, bytes) else text:
             draft.write(part)
         draft.rename(path)
+        return draft.digest
 
 
 def digest_code(*packages: str) -> str:

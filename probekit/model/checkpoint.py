@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probekit.errors import CheckpointError, MissingError
-from probekit.model.hub_files import open_weights
+from probekit.model.digests import origin_of_digest
+from probekit.model.hub_files import has_own_checksum, open_weights, shard_of_tensors
 from probekit.model.openai import HPARAMS, open_openai
 from probekit.model.sources import WEIGHT_FILES
 from probekit.model.stored import StoredTensor
+from probekit.model.vocabulary import vocabulary_files
 
 # Any of these makes a folder a checkpoint; the first that is there is read.
 CHECKPOINT_FILES = (*WEIGHT_FILES, HPARAMS)
@@ -47,6 +49,25 @@ def open_checkpoint(source: Path) -> Checkpoint:
     path = source if source.is_file() else _weight_file(source)
     stored = open_openai(path) if path.name == HPARAMS else open_weights(path)
     return Checkpoint(path, _bare(path, stored))
+
+
+def file_checks(folder: Path) -> dict[str, str]:
+    """Return, for each file that a model is read from, what its contents were compared with.
+
+    >>> from probekit.model.sources import MINI
+    >>> file_checks(MINI)["config.json"]
+    'digests.json'
+    """
+    weights = _weight_file(folder)
+    paths = [weights, folder / "config.json", *vocabulary_files(folder)]
+    if weights.name.endswith(".index.json"):
+        paths += [folder / name for name in sorted(set(shard_of_tensors(weights).values()))]
+    return {path.name: _check_of(path) for path in sorted(paths) if path.is_file()}
+
+
+def _check_of(path: Path) -> str:
+    own = "checksum in the file" if has_own_checksum(path) else "nothing: it has no digest"
+    return origin_of_digest(path) or own
 
 
 def _weight_file(folder: Path) -> Path:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -15,15 +13,13 @@ from safetensors import safe_open
 from torch import Tensor
 
 from probekit.errors import CheckpointError, MissingError
+from probekit.model.digests import CHUNK, verify
 from probekit.model.json_files import read_json
 from probekit.model.stored import StoredTensor, reading
 from probekit.provenance import digest
 
-CHUNK = 1 << 22  # bytes hashed at a time
 # Under this key of the metadata stands the digest of the tensors' bytes, in files we wrote.
 DIGEST = "blake3"
-# The hub's cache names a large file by its SHA-256.
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def open_safetensors(path: Path) -> dict[str, StoredTensor]:
@@ -54,21 +50,28 @@ def _read_safetensors(path: Path, name: str) -> Tensor:
 
 
 def _check_bytes(path: Path, metadata: Mapping[str, str]) -> None:
-    """Hold the bytes against the digest in the file or in its name, where there is one."""
+    """Compare the bytes with the digest of the file, or else with that in its header, if any."""
+    if verify(path):
+        return
     promised = metadata.get(DIGEST)
     if promised is not None and digest(tensor_bytes(path)) != promised:
         raise CheckpointError(
             f"{path} is damaged: its tensors are not those it was written with. Fetch it again "
             "from where it came."
         )
-    blob = path.resolve()
-    if _SHA256.fullmatch(blob.name):
-        with blob.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != blob.name:
-                raise CheckpointError(
-                    f"{path} is damaged: it is not the file that the hub gave. Delete {blob} and "
-                    "run again to fetch it anew."
-                )
+
+
+def has_own_checksum(path: Path) -> bool:
+    """Return whether a file of weights has a checksum of its tensors inside.
+
+    >>> from probekit.model.sources import MINI
+    >>> has_own_checksum(MINI / "model.safetensors")
+    True
+    """
+    if path.suffix != ".safetensors":
+        return path.suffix == ".bin" and zipfile.is_zipfile(path)
+    with reading(path), safe_open(path, "pt") as file:
+        return DIGEST in (file.metadata() or {})
 
 
 def tensor_bytes(path: Path) -> Iterator[bytes]:
@@ -88,6 +91,8 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
     Raises:
         CheckpointError: the file is damaged or holds more than tensors.
     """
+    with reading(path):
+        verify(path)
     is_mapped = zipfile.is_zipfile(path)
     if is_mapped:
         with reading(path), zipfile.ZipFile(path) as archive:

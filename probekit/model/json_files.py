@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import CheckpointError, MissingError
+from probekit.model.digests import read_verified
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -18,10 +19,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         MissingError: there is no such file, or the system does not give it.
-        CheckpointError: it is not JSON, or holds something else than an object.
+        CheckpointError: it is not the file that was saved, not JSON, or not an object.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_verified(path).decode())
+    except CheckpointError:  # a ValueError whose message is complete
+        raise
     except OSError as error:
         raise MissingError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from probekit.model.config import GPT2Config
+from probekit.model.digests import read_digests, write_digests
 from probekit.model.hub_files import DIGEST
 from probekit.model.loading import turned
 from probekit.provenance import digest, pretty_json, write_atomic
@@ -23,17 +24,24 @@ _DTYPES = {
 
 
 def write_checkpoint(folder: Path, config: GPT2Config, tensors: Mapping[str, Tensor]) -> None:
-    """Write the two files, the names and layout those of transformers' GPT2LMHeadModel.
+    """Write config.json, model.safetensors and their digests, as transformers' GPT2LMHeadModel.
 
-    The header of the weights holds a digest of their bytes, which loading looks at.
+    The digests are written last. A kill in between leaves files that are refused if they are not
+    those of the digests that were there. The header of the weights holds a digest as well, which
+    stays when the file is copied by itself.
 
     Raises:
-        StoreError: they cannot be written; what was there stays valid.
+        StoreError: they cannot be written.
+        CheckpointError: the digests that are there are damaged.
     """
+    read_digests(folder)  # before gigabytes are written
     stored = {_hub_name(name): turned(name, tensor) for name, tensor in sorted(tensors.items())}
     header = _header(stored, digest(_chunks(stored)))
-    write_atomic(folder / "model.safetensors", chain([header], _chunks(stored)))
-    write_atomic(folder / "config.json", pretty_json(hub_config(config, tensors)))
+    files = {
+        "config.json": [pretty_json(hub_config(config, tensors)).encode()],
+        "model.safetensors": chain([header], _chunks(stored)),
+    }
+    write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
 
 
 def hub_config(config: GPT2Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def find_model(source: str | Path) -> Path:
     that exists is that folder; anything else is a hub name, `org/name` or `org/name@revision`.
 
     >>> sorted(path.name for path in find_model("mini").iterdir())
-    ['README.md', 'config.json', 'merges.txt', 'model.safetensors', 'vocab.json']
+    ['README.md', 'config.json', 'digests.json', 'merges.txt', 'model.safetensors', 'vocab.json']
 
     Raises:
         MissingError: there is nothing under that name, here or on the hub.

@@ -18,7 +18,7 @@ from torch import Tensor
 from probekit.errors import ConfigError, DataError, nearest
 from probekit.model.inputs import NO_TOKEN, TokenBatch
 from probekit.model.sources import find_model
-from probekit.model.vocabulary import Vocabulary, read_vocabulary
+from probekit.model.vocabulary import Vocabulary, read_vocabulary, write_vocabulary
 from probekit.provenance import digest_json
 
 IntArray = npt.NDArray[np.int64]
@@ -73,6 +73,15 @@ class Tokenizer:
             CheckpointError: the vocabulary is damaged or not byte-level BPE.
         """
         return cls(read_vocabulary(find_model(source)))
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the files of the vocabulary, as they were read, and their digests.
+
+        Raises:
+            ConfigError: the folder has another vocabulary, which would be read instead.
+            StoreError: the folder cannot be written.
+        """
+        write_vocabulary(Path(folder), self.vocabulary)
 
     @cached_property
     def digest(self) -> str:

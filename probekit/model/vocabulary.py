@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from probekit.amounts import counted
-from probekit.errors import CheckpointError, MissingError
+from probekit.errors import CheckpointError, ConfigError, MissingError
 from probekit.model.config import MAX_SIZE
+from probekit.model.digests import read_verified, write_digests
 from probekit.model.sources import VOCABULARY_FILES
+from probekit.provenance import write_atomic
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,13 @@ class Vocabulary:
         ranked: all mergeable tokens: the 256 single bytes, then the merges in order of priority.
         ids: the id of each of them.
         special: the ids of tokens that no text produces, such as `<|endoftext|>`.
+        files: the contents of the files that it was read from, by name.
     """
 
     ranked: tuple[bytes, ...]
     ids: Mapping[bytes, int]
     special: Mapping[str, int]
+    files: Mapping[str, bytes]
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
@@ -42,16 +46,42 @@ def read_vocabulary(folder: Path) -> Vocabulary:
         MissingError: the folder holds none of the layouts.
         CheckpointError: a file is damaged or not byte-level BPE.
     """
-    for files in VOCABULARY_FILES:
-        paths = [folder / name for name in files]
-        if all(path.is_file() for path in paths):
-            read = _read_pair(*paths) if len(paths) == 2 else _read_tokenizer_json(*paths)
-            return _build(paths[0], *read)
-    choices = ", or ".join(" + ".join(files) for files in VOCABULARY_FILES)
-    raise MissingError(
-        f"{folder} has no vocabulary. Put one of these there: {choices}; for GPT-2 they are "
-        "published beside the weights."
-    )
+    paths = vocabulary_files(folder)
+    if not paths:
+        choices = ", or ".join(" + ".join(files) for files in VOCABULARY_FILES)
+        raise MissingError(
+            f"{folder} has no vocabulary. Put one of these there: {choices}; for GPT-2 they are "
+            "published beside the weights."
+        )
+    files = {path.name: _read_bytes(path) for path in paths}
+    texts = [_decode(path, content) for path, content in zip(paths, files.values(), strict=True)]
+    read = _read_pair if len(paths) == 2 else _read_tokenizer_json
+    ids, merges, special = read(paths, texts)
+    return _build(paths[0], ids, merges, special, files)
+
+
+def vocabulary_files(folder: Path) -> list[Path]:
+    """Return the files that the vocabulary of a folder is read from, none if it has none."""
+    layouts = ([folder / name for name in files] for files in VOCABULARY_FILES)
+    return next((paths for paths in layouts if all(path.is_file() for path in paths)), [])
+
+
+def write_vocabulary(folder: Path, vocabulary: Vocabulary) -> None:
+    """Write the files of a vocabulary, under the names they were read from, and their digests.
+
+    Raises:
+        ConfigError: the folder has a vocabulary in a layout that would be read instead.
+        CheckpointError: the digests in the folder are damaged.
+        StoreError: the folder cannot be written.
+    """
+    there, files = {path.name for path in vocabulary_files(folder)}, vocabulary.files
+    first = next(set(names) for names in VOCABULARY_FILES if set(names) in (there, files.keys()))
+    if first != files.keys():
+        raise ConfigError(
+            f"{folder} has another vocabulary, {' and '.join(sorted(there))}, which would be read "
+            f"before {' and '.join(sorted(files))}. Delete it, or save into another folder."
+        )
+    write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
 
 
 Merge = tuple[str, str]
@@ -65,21 +95,27 @@ _OTHER_SETTINGS = (
 )  # fmt: skip
 
 
-def _read_pair(vocabulary: Path, merges: Path) -> tuple[dict[str, int], list[Merge], set[str]]:
+def _read_pair(
+    paths: Sequence[Path], texts: Sequence[str]
+) -> tuple[dict[str, int], list[Merge], set[str]]:
     """Read vocab.json + merges.txt, or encoder.json + vocab.bpe, which have the same form."""
+    vocabulary, merges = paths
     pairs = []
-    for number, line in enumerate(_read_text(merges).split("\n"), start=1):
+    for number, line in enumerate(texts[1].split("\n"), start=1):
         if line.startswith("#version") or not line.strip():
             continue
         parts = line.rstrip("\r").split(" ")
         if len(parts) != 2 or not all(parts):
             raise CheckpointError(f"{merges}, line {number}: a merge is two tokens, not {line!r}.")
         pairs.append((parts[0], parts[1]))
-    return _token_ids(vocabulary, _read_json(vocabulary)), pairs, set()
+    return _token_ids(vocabulary, _parse_json(vocabulary, texts[0])), pairs, set()
 
 
-def _read_tokenizer_json(path: Path) -> tuple[dict[str, int], list[Merge], set[str]]:
-    content = _read_json(path)
+def _read_tokenizer_json(
+    paths: Sequence[Path], texts: Sequence[str]
+) -> tuple[dict[str, int], list[Merge], set[str]]:
+    [path] = paths
+    content = _parse_json(path, texts[0])
     if not isinstance(content, dict) or not _is_byte_level_bpe(content):
         raise CheckpointError(f"{path} does not describe a byte-level BPE as GPT-2 uses it.")
     try:
@@ -136,7 +172,11 @@ def _check_order(path: Path, merges: Iterable[Merge]) -> None:
 
 
 def _build(
-    path: Path, ids: Mapping[str, int], merges: Sequence[Merge], special: Set[str]
+    path: Path,
+    ids: Mapping[str, int],
+    merges: Sequence[Merge],
+    special: Set[str],
+    files: Mapping[str, bytes],
 ) -> Vocabulary:
     missing = [byte for byte, shown in enumerate(_BYTE_SHOWN) if shown not in ids]
     if missing:
@@ -168,6 +208,7 @@ def _build(
         ranked=tuple(_to_bytes(path, token) for token in ranked),
         ids={_to_bytes(path, token): ids[token] for token in ranked},
         special={token: number for token, number in ids.items() if token not in ranked},
+        files=files,
     )
 
 
@@ -188,22 +229,25 @@ def _token_ids(path: Path, content: Any) -> dict[str, int]:
     return content
 
 
-def _read_json(path: Path) -> Any:
+def _parse_json(path: Path, text: str) -> Any:
     try:
-        return json.loads(_read_text(path))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}") from error
 
 
-def _read_text(path: Path) -> str:
+def _read_bytes(path: Path) -> bytes:
     try:
-        # newline="" because a carriage return is never part of a line end here
-        with path.open(encoding="utf-8", newline="") as file:
-            return file.read()
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} is not UTF-8: {error}") from error
+        return read_verified(path)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error}).") from error
+
+
+def _decode(path: Path, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not UTF-8: {error}") from error
 
 
 def _byte_shown() -> tuple[str, ...]:

@@ -163,7 +163,12 @@ def load_network(
     probe.check_fits(width=sum(part_width(part, config) for part in selections))
     model = GPT2.from_pretrained(source, getattr(torch, facts.compute), device)
     try:
-        probe.check_fits(weights=digest_weights(model), tokenizer=tokenizer.digest)
+        probe.check_fits(
+            weights=digest_weights(model),
+            n_heads=config.n_head,
+            layer_norm_epsilon=config.layer_norm_epsilon,
+            tokenizer=tokenizer.digest,
+        )
     except ConfigError as error:
         if not allow_other:
             raise ConfigError(

@@ -74,6 +74,8 @@ def save_probe(
         compute=experiment.model.dtype,
         dtype=experiment.capture.dtype,
         weights=identity.weights,
+        n_heads=identity.config["n_head"],
+        layer_norm_epsilon=identity.config["layer_norm_epsilon"],
         tokenizer=identity.tokenizer,
         cache=identity.key,
         hyperparameters=dict(fitted.hyperparameters),

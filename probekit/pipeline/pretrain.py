@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -17,7 +16,6 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
 from probekit.model.gpt2 import GPT2
 from probekit.model.parameters import count_parameters
-from probekit.model.sources import find_model
 from probekit.model.tokenizer import Tokenizer
 from probekit.pipeline.devices import check_device
 from probekit.provenance import versions, write_atomic
@@ -26,20 +24,14 @@ from probekit.report.record import pack_record
 from probekit.training.corpus import Text, corpus_digest, read_corpus
 from probekit.training.keeping import keep_checkpoint
 from probekit.training.kept import checkpoint_folder
-from probekit.training.log import Row, read_log
-from probekit.training.loop import LOG, STATE, train
+from probekit.training.log import Row, read_verified
+from probekit.training.loop import train
+from probekit.training.progress import LOG, read_progress
 from probekit.training.recipe import Recipe
-from probekit.training.schedule import learning_rate
 from probekit.training.token_file import TokenFile, make_token_file
-from probekit.training.vocabulary import copy_vocabulary, train_vocabulary
+from probekit.training.vocabulary import train_vocabulary
 from probekit.watcher import SILENT, Watcher
 
-# What may change when a run goes on; the rest of a recipe is what its numbers are the numbers of.
-_MAY_CHANGE = {
-    "training": {"steps", "decay", "decay_steps"},
-    "validation": {"every", "rows"},
-    "checkpoints": {"at", "every", "log_spaced", "resume_every"},
-}
 LOCK = ".lock"
 
 
@@ -83,7 +75,7 @@ def pretrain(
             or the device is not there.
         MissingError: the corpus is not there.
         DataError: a text is not UTF-8, or there is too little text.
-        CheckpointError: the state in the folder is damaged.
+        CheckpointError: state, log or vocabulary in the folder is damaged.
     """
     check_device(device)
     if not isinstance(recipe, Recipe):
@@ -107,94 +99,49 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> PretrainResult:
-    _check_same(folder, recipe)
+    before = read_progress(folder)
+    if before is not None:
+        before.check_recipe(recipe, folder)
     with recipe.at("corpus"):
         texts = read_corpus(**recipe.corpus.model_dump())
-    _check_texts(folder, texts)
+    if before is not None and before.corpus != corpus_digest(texts):
+        raise ConfigError(
+            f"The texts are not those that the run in {folder} has learnt so far. Give another "
+            "`name` or --out, or delete the folder."
+        )
     write_atomic(folder / "recipe.yaml", dump_settings(recipe))
-    tokenizer = _find_vocabulary(recipe, texts, folder, watcher)
+    tokenizer = _find_vocabulary(recipe, texts, folder, watcher, has_begun=before is not None)
     tokens = make_token_file(texts, tokenizer, folder / "tokens", watcher)
     d_vocab = tokenizer.n_ids
     _write_facts(folder, recipe, texts, tokenizer, tokens)
     dtype = getattr(torch, recipe.checkpoints.dtype)
 
     def keep(model: GPT2, step: int) -> None:
-        keep_checkpoint(folder, model, step, dtype, tokenizer.bos_id)
+        keep_checkpoint(folder, model, step, dtype, tokenizer)
 
     train(recipe, tokens, d_vocab, folder, keep, device=device, watcher=watcher)
-    last = read_log(folder / LOG)[-1]
+    last = _last_row(folder)
     report = write_pretraining_report(folder)
     return PretrainResult(folder, checkpoint_folder(folder, last.step), last, report)
 
 
-def _check_same(folder: Path, recipe: Recipe) -> None:
-    """Refuse to go on under another recipe than the run in the folder has."""
-    path = folder / "recipe.yaml"
-    if not (folder / STATE).is_file() or not path.is_file():
-        return
-    before = load_recipe(path)
-    differing = [
-        f"{section}.{key} was {old!r}, is {new!r}"
-        for section, key, old, new in _differences(before, recipe)
-        if key not in _MAY_CHANGE.get(section, ())
-    ]
-    if differing:
-        raise ConfigError(
-            f"{folder} holds a run of another recipe: {'; '.join(differing)}. Give another `name` "
-            "or --out, or delete the folder."
-        )
-    done = len(read_log(folder / LOG))
-    if done > recipe.training.steps:
-        raise ConfigError(
-            f"{folder} has {done:,} steps already, more than training.steps, "
-            f"{recipe.training.steps:,}."
-        )
-    rates = [[learning_rate(n, r.training) for n in range(done)] for r in (before, recipe)]
-    changed = [n for n, (old, new) in enumerate(zip(*rates, strict=True)) if old != new]
-    if changed:
-        raise ConfigError(
-            f"{folder}: training.steps, decay and decay_steps would give step {changed[0] + 1:,} "
-            f"another learning rate than it was done with ({done:,} steps are done). Set them such "
-            "that the decay begins later, or begin a new run."
-        )
-
-
-def _differences(old: Recipe, new: Recipe) -> list[tuple[str, str, Any, Any]]:
-    """Return section, key and both values of what differs; the folder of the texts may move."""
-    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
-    for values in (before, after):
-        values["corpus"].pop("source")
-        values["general"] = {key: values.pop(key) for key in ("name", "seed")}
-    return [
-        (section, key, before[section][key], value)
-        for section, values in after.items()
-        for key, value in values.items()
-        if before[section][key] != value
-    ]
-
-
-def _check_texts(folder: Path, texts: tuple[Text, ...]) -> None:
-    """Refuse to go on with other texts than the run began with."""
-    origin = folder / "tokens" / "origin.json"
-    has_begun = (folder / STATE).is_file() and origin.is_file()
-    if has_begun and corpus_digest(texts) not in origin.read_text("utf-8"):
-        raise ConfigError(
-            f"The texts are not those that the run in {folder} has learnt so far. Give another "
-            "`name` or --out, or delete the folder."
-        )
+def _last_row(folder: Path) -> Row:
+    progress = read_progress(folder)
+    assert progress is not None  # the last step writes a state
+    return read_verified(folder / LOG, progress.step, progress.log)[-1]
 
 
 def _find_vocabulary(
-    recipe: Recipe, texts: tuple[Text, ...], folder: Path, watcher: Watcher
+    recipe: Recipe, texts: tuple[Text, ...], folder: Path, watcher: Watcher, *, has_begun: bool
 ) -> Tokenizer:
-    """Return the tokenizer, whose files lie in the folder of the run."""
+    """Return the tokenizer, whose files are in the folder of the run."""
     source = recipe.vocabulary.source
     if source is not None:
         with recipe.at("vocabulary", "source"):
             tokenizer = Tokenizer.from_pretrained(source)
-        copy_vocabulary(find_model(source), folder)
+        tokenizer.save_pretrained(folder)
         return tokenizer
-    if not (folder / STATE).is_file():  # what lies there may be of another recipe
+    if not has_begun:  # files that are there may be of another recipe
         watcher.tell(f"training a vocabulary of {recipe.vocabulary.size:,} tokens")
         with recipe.at("vocabulary", "size"):
             train_vocabulary([text.train for text in texts], recipe.vocabulary.size, folder)

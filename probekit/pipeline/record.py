@@ -15,10 +15,13 @@ from probekit.data.checks import Finding, by_level, check_dataset
 from probekit.data.examples import Dataset
 from probekit.data.positions import IntArray
 from probekit.experiment.schema import Experiment
+from probekit.model.checkpoint import file_checks
 from probekit.model.gpt2 import GPT2
 from probekit.model.sites import layer_of
+from probekit.model.sources import find_model
 from probekit.pipeline.prepare import Prepared
 from probekit.probes.curve import Prober
+from probekit.provenance import digest_json
 from probekit.report.table import chosen_row
 
 SHOWN_PER_LABEL = 2
@@ -34,7 +37,7 @@ CONTROL_TYPES = {
 
 
 def model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
-    """Return name and sizes of the probed model."""
+    """Return name and sizes of the probed model, and what its files were compared with."""
     config = model.config
     return {
         "source": experiment.model.source,
@@ -44,6 +47,7 @@ def model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
         "d_vocab": config.vocab_size,
         "n_ctx": config.n_positions,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "compared_with": file_checks(find_model(experiment.model.source)),
     }
 
 
@@ -123,6 +127,7 @@ def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, s
         "dataset": prepared.dataset.digest,
         "tokenizer": prepared.tokenizer.digest,
         **{f"weights ({t})": part.store.identity.weights for t, part in captured.items()},
+        "config": digest_json(captured["task"].store.identity.config),
         **{f"activations ({target})": part.root for target, part in captured.items()},
     }
 

@@ -43,6 +43,8 @@ class ProbeFacts(Facts):
         compute: numbers of the forward pass.
         dtype: numbers that the rows were stored with.
         weights: digest of the model's weights.
+        n_heads: of the model; no weight shows it. None in a probe of an older release.
+        layer_norm_epsilon: of the model, likewise.
         tokenizer: digest of the vocabulary.
         cache: key of the identity of the cache that the rows were read from.
         hyperparameters: of the fit, such as the C that was chosen.
@@ -62,6 +64,8 @@ class ProbeFacts(Facts):
     compute: Literal["float32", "float16", "bfloat16", "float64"]
     dtype: Literal["float32", "float16"]
     weights: str
+    n_heads: int | None = None
+    layer_norm_epsilon: float | None = None
     tokenizer: str
     cache: str
     hyperparameters: dict[str, Scalar] = {}

@@ -146,14 +146,20 @@ class SavedProbe:
         site: str | None = None,
         width: int | None = None,
         weights: str | None = None,
+        n_heads: int | None = None,
+        layer_norm_epsilon: float | None = None,
         tokenizer: str | None = None,
     ) -> None:
-        """Refuse rows of another place than the probe's; what is None is not compared.
+        """Refuse rows of another place than the probe's.
+
+        Values that are None, here or in the probe, are not compared.
 
         Args:
             site: what the rows were read at, as `facts.site` writes it.
             width: features of a row.
             weights: digest of the weights of the model.
+            n_heads: of the model.
+            layer_norm_epsilon: of the model.
             tokenizer: digest of its vocabulary.
 
         Raises:
@@ -163,12 +169,14 @@ class SavedProbe:
             "site": (self.facts.site, site),
             "width": (self.n_features, width),
             "weights": (self.facts.weights, weights),
+            "n_heads": (self.facts.n_heads, n_heads),
+            "layer_norm_epsilon": (self.facts.layer_norm_epsilon, layer_norm_epsilon),
             "tokenizer": (self.facts.tokenizer, tokenizer),
         }
         differing = [
             f"{name}: of the probe {own}, here {here}"
             for name, (own, here) in pairs.items()
-            if here is not None and here != own
+            if here is not None and own is not None and here != own
         ]
         if differing:
             raise ConfigError(

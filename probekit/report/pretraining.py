@@ -18,7 +18,8 @@ from probekit.report.parts import FigurePart, figure_json
 from probekit.report.record import Part, check_seal, reading
 from probekit.report.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.template import render
-from probekit.training.log import Row, read_log
+from probekit.training.log import Row, read_log, read_verified
+from probekit.training.progress import LOG, read_progress
 
 POINTS_PER_DECADE = 60  # of lines that have a value at each step
 
@@ -68,11 +69,14 @@ def write_pretraining_report(run_dir: Path) -> Path:
     Raises:
         MissingError: A file of the run is not there.
         DataError: A file of the run cannot be read, or its log has no step yet.
+        CheckpointError: The state or the log is damaged.
     """
-    with reading(run_dir / "log.csv"):
-        log = read_log(inside(run_dir / "log.csv"))
+    path = inside(run_dir / LOG)
+    progress = read_progress(run_dir)  # before the log, which a running process writes first
+    with reading(path):
+        log = read_verified(path, progress.step, progress.log) if progress else read_log(path)
     if not log:
-        raise DataError(f"{run_dir / 'log.csv'} has no step yet.")
+        raise DataError(f"{path} has no step yet.")
     with reading(run_dir / "run.json"):
         content = inside(run_dir / "run.json").read_bytes()
         record = PretrainRecord.model_validate_json(content)

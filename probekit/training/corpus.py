@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import tarfile
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from probekit.errors import DataError, MissingError, nearest
 from probekit.provenance import digest_json
+from probekit.training.archives import read_contents
 
+MAX_MEGABYTES = 1000
 _INSIDE_PARAGRAPH = re.compile(r"(?<!\n)\n(?!\n)")
 
 
@@ -31,15 +31,22 @@ class Text:
 
 
 def read_corpus(
-    source: str | Path, files: Sequence[str] = (), *, unwrap: bool = False, held_out: float = 0.02
+    source: str | Path,
+    files: Sequence[str] = (),
+    *,
+    unwrap: bool = False,
+    held_out: float = 0.02,
+    max_megabytes: int = MAX_MEGABYTES,
 ) -> tuple[Text, ...]:
     r"""Return the texts of a corpus, each cut where its held-out end begins.
 
     Args:
-        source: a folder, a .tar (also .tar.gz, .tar.bz2, .tar.xz) or .zip archive, or a text file.
+        source: a folder, a .tar (also .tar.gz, .tar.bz2, .tar.xz) or .zip archive, or a text file
+            (also .gz, .bz2, .xz).
         files: names of the texts, in the order wanted; none means all that end in .txt, by name.
         unwrap: replace line breaks inside paragraphs by spaces.
         held_out: share of the characters of each text.
+        max_megabytes: largest decompressed size of an archive, in units of 10^6 bytes.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "book.txt"
@@ -49,15 +56,14 @@ def read_corpus(
 
     Raises:
         MissingError: there is no such source, or it lacks one of the files.
-        DataError: a text is not UTF-8 or too short to hold any of it out, or there are no texts.
+        DataError: the archive is damaged, encrypted or too large, a text is not UTF-8 or too short
+            to hold any of it out, or there are no texts.
     """
     path = Path(source)
     try:
-        contents = _read(path, files)
+        contents = _read(path, files, max_megabytes)
     except MissingError:  # an OSError as well, but one whose message is complete
         raise
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-        raise DataError(f"{path} is damaged or not an archive: {error}.") from error
     except OSError as error:
         raise MissingError(f"{path} cannot be read: {error.strerror or error}.") from error
     if not contents:
@@ -73,35 +79,21 @@ def corpus_digest(texts: Sequence[Text]) -> str:
     return digest_json([[text.name, text.train, text.held_out] for text in texts])
 
 
-def _read(path: Path, files: Sequence[str]) -> dict[str, bytes]:
+def _read(path: Path, files: Sequence[str], max_megabytes: int) -> dict[str, bytes]:
     """Return the contents of the files asked for, by name, in the order asked for."""
     if path.is_dir():
         names = {str(p.relative_to(path)): p for p in sorted(path.rglob("*")) if p.is_file()}
         return {name: names[name].read_bytes() for name in _choose(path, names, files)}
     if not path.is_file():
         raise MissingError(f"There is no corpus at {path.absolute()}. Check `corpus.source`.")
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            members = dict.fromkeys(i.filename for i in archive.infolist() if not i.is_dir())
-            return {name: archive.read(name) for name in _choose(path, members, files)}
-    if tarfile.is_tarfile(path):
-        with tarfile.open(path) as archive:
-            contents = dict(_members(archive, files))
-        return {name: contents[name] for name in _choose(path, contents, files)}
-    return {path.name: path.read_bytes()}
 
+    def is_wanted(name: str) -> bool:
+        return name in files if files else name.endswith(".txt")
 
-def _members(archive: tarfile.TarFile, files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents in the order they stand in, for a stream is read once.
-
-    Of what is not wanted the content is empty.
-    """
-    for member in archive:
-        name = member.name.removeprefix("./")
-        file = archive.extractfile(member) if member.isfile() else None
-        if file is not None:
-            is_wanted = name in files if files else name.endswith(".txt")
-            yield name, file.read() if is_wanted else b""
+    contents = read_contents(path, is_wanted, max_megabytes)
+    if isinstance(contents, bytes):
+        return {path.name: contents}
+    return {name: contents[name] for name in _choose(path, contents, files)}
 
 
 def _choose(path: Path, names: Mapping[str, object], files: Sequence[str]) -> Sequence[str]:

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from probekit.model.gpt2 import GPT2
-from probekit.model.saving import hub_config, write_checkpoint
-from probekit.provenance import pretty_json, write_atomic
+from probekit.model.saving import write_checkpoint
+from probekit.model.tokenizer import Tokenizer
 from probekit.training.kept import checkpoint_folder
-from probekit.training.vocabulary import copy_vocabulary
 
 
-def keep_checkpoint(run: Path, model: GPT2, step: int, dtype: torch.dtype, bos_id: int) -> Path:
-    """Return the folder that now holds the model after a step, in the hub's format.
+def keep_checkpoint(
+    run: Path, model: GPT2, step: int, dtype: torch.dtype, tokenizer: Tokenizer
+) -> Path:
+    """Write the model after a step in the hub's format and return its folder.
 
     Args:
-        run: folder of the run, where the vocabulary lies.
+        run: folder of the run.
         model: the network.
         step: steps done.
         dtype: of the numbers on disk.
-        bos_id: id of <|endoftext|>, which transformers takes for GPT-2's where it is not told.
+        tokenizer: of the run; its <|endoftext|> begins and ends texts for transformers.
 
     Raises:
         StoreError: the folder cannot be written.
     """
     folder = checkpoint_folder(run, step)
-    copy_vocabulary(run, folder)
+    tokenizer.save_pretrained(folder)
     tensors = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
-    write_checkpoint(folder, model.config, tensors)
-    ends = {"bos_token_id": bos_id, "eos_token_id": bos_id}
-    write_atomic(folder / "config.json", pretty_json(hub_config(model.config, tensors) | ends))
+    end = tokenizer.bos_id
+    write_checkpoint(folder, replace(model.config, bos_token_id=end, eos_token_id=end), tensors)
     return folder

@@ -17,16 +17,16 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import NOT_COUNTED
 from probekit.training.batches import Batches
 from probekit.training.first_weights import first_model
-from probekit.training.log import Row, read_log, write_log
+from probekit.training.log import Row, read_verified, write_log
 from probekit.training.measurement import held_out_loss, held_out_windows, repeat_losses
 from probekit.training.optimizers import make_optimizers
+from probekit.training.progress import LOG, STATE, Progress, read_progress
 from probekit.training.recipe import Recipe, Training
 from probekit.training.schedule import checkpoint_steps, learning_rate
-from probekit.training.state import Learner, read_state, write_state
+from probekit.training.state import Learner, load_state, write_state
 from probekit.training.token_file import TokenFile
 from probekit.watcher import SILENT, Watcher
 
-LOG, STATE = "log.csv", "state.safetensors"
 SECONDS_BETWEEN_LINES = 30
 
 Keep = Callable[[GPT2, int], None]  # told of the network at each checkpoint, and its step
@@ -57,9 +57,9 @@ def train(
         watcher: told of progress and measurements.
 
     Raises:
-        CheckpointError: what lies in the folder is damaged or of another run.
+        CheckpointError: state or log in the folder is damaged or of another run.
         DataError: there are too few tokens.
-        ConfigError: the training diverges.
+        ConfigError: the folder holds a run of another recipe, or the training diverges.
         StoreError: the folder cannot be written.
     """
     training, shape = recipe.training, recipe.model
@@ -69,11 +69,8 @@ def train(
         tokens.train, training.batch, shape.n_positions, d_vocab, recipe.repeats, recipe.seed
     )
     held_out_windows(tokens.held_out, shape.n_positions)  # too few are told before any work
-    log_path, state_path = folder / LOG, folder / STATE
-    done = read_state(state_path, learner) if state_path.is_file() else 0
-    log = [row for row in read_log(log_path) if row.step <= done] if done else []
-    if len(log) != done:
-        raise CheckpointError(f"{log_path} has {len(log)} of the {done} steps that are done.")
+    log = _resume(recipe, tokens, folder, learner)
+    done = len(log)
     keep_at = set(checkpoint_steps(recipe.checkpoints, training.steps))
     if done == 0 and 0 in keep_at:
         keep(model, 0)
@@ -90,10 +87,27 @@ def train(
         if row.step in keep_at:
             keep(model, row.step)
         if row.step % recipe.checkpoints.resume_every == 0 or is_last:
-            write_log(log_path, log)
-            write_state(state_path, learner, row.step)
+            logged = write_log(folder / LOG, log)
+            progress = Progress.of(row.step, recipe, tokens.corpus, tokens.digest, logged)
+            write_state(folder / STATE, learner.tensors(), progress)
         watcher.progress("pretrain", row.step, training.steps)
     return model.eval()
+
+
+def _resume(recipe: Recipe, tokens: TokenFile, folder: Path, learner: Learner) -> list[Row]:
+    """Bring the learner to the state in the folder and return the rows of the steps done."""
+    progress = read_progress(folder)
+    if progress is None:
+        return []
+    progress.check_recipe(recipe, folder)
+    if progress.tokens != tokens.digest:
+        raise CheckpointError(
+            f"{folder / STATE} was trained on other tokens: the texts or the vocabulary have "
+            "changed, or it is of another run. Restore them, or delete it to begin from the start."
+        )
+    log = read_verified(folder / LOG, progress.step, progress.log)
+    load_state(folder / STATE, learner)
+    return list(log)
 
 
 def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> Row:

@@ -16,6 +16,7 @@ from probekit.errors import ConfigError
 from probekit.model.config import GPT2Config
 from probekit.provenance import write_atomic
 from probekit.section import File, FolderName, Section, Seed, broken
+from probekit.training.corpus import MAX_MEGABYTES
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
 Steps = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
@@ -30,7 +31,8 @@ class Corpus(Section):
         min_length=1,
         examples=["books.tar.xz"],
         description="a folder, a tar or zip archive or a single text file, found from the folder "
-        "of the recipe (with --set: from the current directory)",
+        "of the recipe (with --set: from the current directory); tar and text may be compressed "
+        "as .gz, .bz2 or .xz",
     )
     files: Strings = Field(
         (),
@@ -43,6 +45,11 @@ class Corpus(Section):
     )
     held_out: float = Field(
         0.02, gt=0, lt=0.5, description="share of each text, at its end, that is never learnt"
+    )
+    max_megabytes: Size = Field(
+        MAX_MEGABYTES,
+        description="largest decompressed size of an archive, in units of 10^6 bytes; a larger one "
+        "is refused",
     )
 
 
@@ -239,6 +246,27 @@ class Recipe(File):
                 f"a checkpoint after the last step, {self.training.steps}", "checkpoints", "at"
             )
         return self
+
+
+# Settings that may change when a run is resumed; all others determine the numbers of its steps.
+_MAY_CHANGE = {
+    "corpus": {"source", "max_megabytes"},  # the texts are compared by their digest
+    "training": {"steps", "decay", "decay_steps"},  # the learning rates done are compared
+    "validation": {"every", "rows"},
+    "checkpoints": {"at", "every", "log_spaced", "resume_every"},
+}
+
+
+def fixed_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings that a resumed run must share, by section and key."""
+    sections = recipe.model_dump(mode="json")
+    sections["general"] = {key: sections.pop(key) for key in ("name", "seed")}
+    return {
+        f"{section}.{key}": value
+        for section, values in sections.items()
+        for key, value in values.items()
+        if key not in _MAY_CHANGE.get(section, ())
+    }
 
 
 def json_schema() -> str:

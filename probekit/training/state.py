@@ -1,7 +1,8 @@
-"""What a killed run goes on from: weights, optimizers and the number of steps done, in one file."""
+"""The training state that a run is resumed from: weights, optimizers and progress in one file."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +11,9 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.optim import Optimizer
 
-from probekit.errors import CheckpointError
 from probekit.model.gpt2 import GPT2
 from probekit.provenance import write_atomic
+from probekit.training.progress import Progress, damaged_state, sealed
 
 
 @dataclass(frozen=True)
@@ -43,29 +44,25 @@ class Learner:
             optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def write_state(path: Path, learner: Learner, step: int) -> None:
-    """Write what a run goes on from after `step` steps; the file before stays until it is whole.
+def write_state(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -> None:
+    """Write a training state with a digest of all its bytes, whole or not at all.
 
     Raises:
         StoreError: the file cannot be written.
     """
     # A safetensors file must have its tensors side by side: transposed views are made plain.
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in learner.tensors().items()}
-    write_atomic(path, save(tensors, {"step": str(step)}))
+    plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomic(path, sealed(save(plain, progress.to_metadata())))
 
 
-def read_state(path: Path, learner: Learner) -> int:
-    """Return how many steps are done, with the learner brought to where it was after them.
+def load_state(path: Path, learner: Learner) -> None:
+    """Bring a learner to a state whose digest `read_progress` has compared.
 
     Raises:
-        CheckpointError: the file is damaged or of another network or optimizer.
+        CheckpointError: the state is of another network or optimizer.
     """
     try:
         with safe_open(path, "pt") as file:
-            step = int(file.metadata()["step"])
             learner.load({name: file.get_tensor(name) for name in list(file.keys())})
     except (SafetensorError, KeyError, ValueError, IndexError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{path} is damaged or of another run ({error}). Delete it to begin from the start."
-        ) from error
-    return step
+        raise damaged_state(path, error) from error

@@ -12,9 +12,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from probekit.errors import DataError
-from probekit.model.sources import VOCABULARY_FILES
 from probekit.model.tokenizer import END_OF_TEXT
-from probekit.provenance import write_atomic
+from probekit.model.tokenizer import Tokenizer as Loaded
 
 
 def train_vocabulary(texts: Iterable[str], size: int, folder: Path) -> None:
@@ -47,15 +46,4 @@ def train_vocabulary(texts: Iterable[str], size: int, folder: Path) -> None:
         )
     with TemporaryDirectory() as draft:
         trained.model.save(draft)
-        copy_vocabulary(Path(draft), folder)
-
-
-def copy_vocabulary(source: Path, folder: Path) -> None:
-    """Copy the files of a vocabulary, whichever layout they have, from one folder to another.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
-    layouts = (names for names in VOCABULARY_FILES if all((source / n).is_file() for n in names))
-    for name in next(layouts, ()):
-        write_atomic(folder / name, (source / name).read_bytes())
+        Loaded.from_pretrained(Path(draft)).save_pretrained(folder)

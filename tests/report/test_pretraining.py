@@ -5,9 +5,12 @@ import math
 
 import pytest
 
-from probekit.errors import DataError, MissingError
+from probekit.errors import CheckpointError, DataError, MissingError
 from probekit.report.pretraining import write_pretraining_report
 from probekit.training.log import Row, read_log, write_log
+from probekit.training.progress import Progress
+from probekit.training.state import write_state
+from tests.training.recipes import tiny_recipe
 
 
 def a_log(steps):
@@ -106,3 +109,13 @@ def test_a_log_reads_as_it_was_written(folder):
     for row, other in zip(rows, a_log(700), strict=True):
         assert row == other or math.isnan(row.held_out_loss)
     assert rows[99] == a_log(100)[99]
+
+
+def test_a_log_that_is_not_that_of_the_state_is_refused(folder):
+    logged = write_log(folder / "log.csv", a_log(20))
+    progress = Progress.of(20, tiny_recipe("texts"), "corpus", "tokens", logged)
+    write_state(folder / "state.safetensors", {}, progress)
+    assert write_pretraining_report(folder)
+    write_log(folder / "log.csv", a_log(19))
+    with pytest.raises(CheckpointError, match=r"log\.csv is damaged or of another run"):
+        write_pretraining_report(folder)

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from probekit.errors import CheckpointError, ConfigError
 from probekit.model.gpt2 import GPT2
@@ -12,6 +12,8 @@ from probekit.model.tokenizer import Tokenizer
 from probekit.training.corpus import read_corpus
 from probekit.training.log import read_log
 from probekit.training.loop import train
+from probekit.training.progress import read_progress
+from probekit.training.state import write_state
 from probekit.training.token_file import make_token_file
 from probekit.training.vocabulary import train_vocabulary
 from probekit.watcher import SILENT
@@ -150,7 +152,7 @@ def test_a_damaged_state_is_refused_with_a_way_out(go, make_recipe, tmp_path, da
 def test_a_state_of_another_network_is_refused(go, make_recipe, tmp_path):
     go(make_recipe())
     shutil.copytree(tmp_path / "run", tmp_path / "other")
-    with pytest.raises(CheckpointError, match="of another run"):
+    with pytest.raises(ConfigError, match=r"another recipe: model.n_embd was 16, is 24"):
         go(make_recipe(model__n_embd=24), "other")
 
 
@@ -158,8 +160,35 @@ def test_a_log_that_lacks_steps_is_refused(go, make_recipe, tmp_path):
     go(make_recipe())
     path = tmp_path / "run" / "log.csv"
     path.write_text("\n".join(path.read_text().splitlines()[:5]) + "\n")
-    with pytest.raises(CheckpointError, match="has 4 of the 12 steps"):
+    with pytest.raises(CheckpointError, match=r"log.csv is damaged.*its first 12 steps"):
         go(make_recipe())
+
+
+def test_a_log_of_another_run_is_refused(go, make_recipe, tmp_path):
+    go(make_recipe(), "one")
+    go(make_recipe(training__batch=8), "other")
+    shutil.copy(tmp_path / "other/log.csv", tmp_path / "one")
+    with pytest.raises(CheckpointError, match=r"one/log.csv is damaged or of another run"):
+        go(make_recipe(), "one")
+
+
+def test_a_state_of_other_tokens_is_refused(go, make_recipe, corpus):
+    go(make_recipe())
+    (corpus / "a.txt").write_text((corpus / "a.txt").read_text()[::-1])
+    with pytest.raises(CheckpointError, match=r"state.safetensors was trained on other tokens"):
+        go(make_recipe())
+
+
+def test_a_run_killed_between_log_and_state_is_resumed(go, make_recipe, tmp_path):
+    """The log then has more steps than the state, and they may be cut anywhere."""
+    _, whole, _ = go(make_recipe(), "whole")
+    with pytest.raises(KeyboardInterrupt):
+        go(make_recipe(), watcher=Killer(5))
+    path = tmp_path / "run/log.csv"
+    ahead = (tmp_path / "whole/log.csv").read_text().splitlines(keepends=True)[5:9]
+    path.write_text(path.read_text() + "".join(ahead)[:-7])
+    _, resumed, _ = go(make_recipe())
+    assert losses(resumed) == losses(whole)
 
 
 def test_a_training_that_diverges_ends_with_a_way_out(go, make_recipe, tmp_path):
@@ -168,6 +197,6 @@ def test_a_training_that_diverges_ends_with_a_way_out(go, make_recipe, tmp_path)
     path = tmp_path / "run" / "state.safetensors"
     tensors = load_file(path)
     tensors["model.wpe.weight"][3] = torch.nan
-    save_file(tensors, path, {"step": "8"})
+    write_state(path, tensors, read_progress(path.parent))
     with pytest.raises(ConfigError, match=r"loss of step 9 is nan.*training.learning_rate"):
         go(make_recipe())
