@@ -13,7 +13,8 @@ from typing import Any
 
 from blake3 import blake3
 
-from probekit.disk import Disk, Draft, told
+from probekit.disk import Disk, told
+from probekit.drafts import Draft
 
 _RECORDED = ("probekit", "torch", "tiktoken", "scikit-learn", "numpy", "scipy", "pandas", "plotly")
 

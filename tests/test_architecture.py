@@ -18,6 +18,7 @@ LEVELS = (
         "amounts",
         "errors",
         "disk",
+        "drafts",
         "interrupts",
         "csv_files",
         "provenance",

@@ -15,7 +15,8 @@ import numpy as np
 
 from probekit.activations.layout import FloatArray
 from probekit.activations.store import ActivationStore
-from probekit.disk import Disk, Draft, told
+from probekit.disk import Disk, told
+from probekit.drafts import Draft
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.provenance import pretty_json, write_atomic
 

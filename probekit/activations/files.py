@@ -15,7 +15,8 @@ from typing import Protocol
 import numpy as np
 
 from probekit.activations.layout import DTYPES, FloatArray, Kind
-from probekit.disk import Disk, Draft, is_on_network, remove_abandoned, told
+from probekit.disk import Disk, is_on_network, told
+from probekit.drafts import Draft, remove_abandoned
 from probekit.errors import DamagedError, MissingError, StoreError
 
 Place = Path | str  # a folder, or the URL of an object store

@@ -17,7 +17,8 @@ from fsspec.spec import AbstractFileSystem
 
 from probekit.activations.files import CHUNK, LOCK, checked, parse_array
 from probekit.activations.layout import FloatArray, Kind
-from probekit.disk import Disk, Draft, told
+from probekit.disk import Disk, told
+from probekit.drafts import Draft
 from probekit.errors import MissingError, StoreError
 
 # What lies below fsspec raises of its own, beside the OSErrors that fsspec promises.

@@ -7,7 +7,7 @@ import numpy as np
 from probekit.activations.files import Files
 from probekit.activations.layout import CODES, FloatArray, IntArray, Kind
 from probekit.activations.records import ShardRecord, stem
-from probekit.disk import Draft
+from probekit.drafts import Draft
 from probekit.errors import ConfigError, StoreError
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.csv_files import csv_text
-from probekit.disk import sweep_drafts
+from probekit.drafts import sweep_drafts
 from probekit.errors import ConfigError
 from probekit.probes.saved import SavedProbe
 from probekit.provenance import pretty_json, write_atomic

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from probekit.disk import sweep_drafts
+from probekit.drafts import sweep_drafts
 from probekit.errors import StoreError
 from probekit.provenance import digest, write_atomic
 from probekit.report.record import STARTED, changed_files

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 
-from probekit.disk import sweep_drafts, told
+from probekit.disk import told
+from probekit.drafts import sweep_drafts
 from probekit.errors import ConfigError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe

@@ -15,7 +15,7 @@ from scipy.special import log_softmax
 
 from probekit.activations.files import Place
 from probekit.csv_files import csv_text
-from probekit.disk import sweep_drafts
+from probekit.drafts import sweep_drafts
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.features import Probed

@@ -8,6 +8,7 @@ import pytest
 
 import probekit.activations.files
 import probekit.disk
+import probekit.drafts
 from probekit.activations.files import LocalFiles
 from probekit.errors import DamagedError
 from tests.activations.disks import ForgetfulDisk, lay_out
@@ -15,7 +16,8 @@ from tests.activations.small_store import Content
 
 CONTENT = Content()
 MODULES = {
-    Path(module.__file__).name: module for module in (probekit.disk, probekit.activations.files)
+    Path(module.__file__).name: module
+    for module in (probekit.disk, probekit.drafts, probekit.activations.files)
 }
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from probekit.disk import Disk, Draft
+from probekit.disk import Disk
+from probekit.drafts import Draft
 from probekit.errors import StoreError
 from probekit.pipeline.folder import RunFolder
 from probekit.pipeline.kept import KeptSites, Site

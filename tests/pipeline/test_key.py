@@ -17,7 +17,7 @@ NOT_CODE = (
     "probekit.report.attention_page", "probekit.report.differences", "probekit.report.page",
     "probekit.report.record", "probekit.report.style", "probekit.report.texts",
     # How things are said, done and written.
-    "probekit.disk", "probekit.errors", "probekit.provenance", "probekit.sealed",
+    "probekit.disk", "probekit.drafts", "probekit.errors", "probekit.provenance", "probekit.sealed",
     "probekit.section",
     "probekit.watcher", "probekit.workers",
 )  # fmt: skip
