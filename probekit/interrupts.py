@@ -20,13 +20,19 @@ class Interruptible:
     Signal handlers run in the main thread only; in other threads the block has no effect. To end
     normally on Ctrl-C, code in the block raises SystemExit.
 
-    >>> with Interruptible():
+    >>> def careless():
     ...     try:
     ...         signal.raise_signal(signal.SIGINT)
     ...     except KeyboardInterrupt:
     ...         pass
-    Traceback (most recent call last):
-    KeyboardInterrupt
+    >>> before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    >>> try:
+    ...     with Interruptible():
+    ...         careless()
+    ... except KeyboardInterrupt:
+    ...     print("interrupted")
+    interrupted
+    >>> _ = signal.signal(signal.SIGINT, before)
     """
 
     def __init__(self) -> None:
