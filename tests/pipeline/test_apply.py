@@ -195,7 +195,28 @@ def other_model(tmp_path):
     tensors = safetensors.torch.load_file(MINI / "model.safetensors")
     tensors["transformer.ln_f.bias"] = tensors["transformer.ln_f.bias"] + 1
     safetensors.torch.save_file(tensors, folder / "model.safetensors")
+    (folder / "digests.json").unlink()
     return folder
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("n_head", 2, "n_heads: of the probe 4, here 2"),
+        ("layer_norm_epsilon", 0.001, "layer_norm_epsilon: of the probe 1e-05, here 0.001"),
+    ],
+)
+def test_a_config_that_no_weight_shows_is_another_model(
+    number_probe, tmp_path, key, value, message
+):
+    folder = shutil.copytree(MINI, tmp_path / "edited")
+    config = json.loads((folder / "config.json").read_text()) | {key: value}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "digests.json").unlink()
+    with pytest.raises(ConfigError, match=message):
+        apply_probe(number_probe, TEXTS, model=str(folder))
+    older = changed(number_probe, n_heads=None, layer_norm_epsilon=None)
+    assert apply_probe(older, TEXTS, model=str(folder))
 
 
 def test_the_same_weights_elsewhere_are_the_same_model(number_probe, tmp_path):

@@ -19,6 +19,7 @@ def test_the_facts_are_those_of_the_run(kept, number_probe):
     assert (facts.compute, facts.dtype, facts.view) == ("float32", "float32", "raw")
     assert facts.cache == kept.store.identity.key == kept.store.folder.name
     assert facts.weights == digest_weights(GPT2.from_pretrained("mini"))
+    assert (facts.n_heads, facts.layer_norm_epsilon) == (4, 1e-5)
     assert facts.tokenizer == Tokenizer.from_pretrained("mini").digest
     assert facts.hyperparameters == {"C": 0.01}
     assert facts.versions["torch"]

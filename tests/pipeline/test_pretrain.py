@@ -9,8 +9,9 @@ from filelock import FileLock
 from transformers import GPT2LMHeadModel
 
 import probekit
-from probekit.errors import ConfigError, DataError, MissingError
+from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
 from probekit.experiment.document import dump_settings
+from probekit.model.checkpoint import file_checks
 from probekit.model.gpt2 import GPT2
 from probekit.model.sources import MINI
 from probekit.model.tokenizer import Tokenizer
@@ -18,6 +19,7 @@ from probekit.pipeline.pretrain import pretrain
 from probekit.report.pretraining import write_pretraining_report
 from probekit.training.kept import find_checkpoints
 from probekit.training.log import read_log
+from tests.damage import flipped
 from tests.training.test_loop import Killer
 
 
@@ -191,6 +193,37 @@ def test_two_processes_do_not_train_in_one_folder(go, make_recipe, tmp_path):
         pytest.raises(ConfigError, match="Another process is training in"),
     ):
         go(make_recipe())
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
+def test_a_run_whose_vocabulary_was_changed_does_not_go_on(go, make_recipe, name):
+    path = go(make_recipe()).folder / name
+    content = path.read_bytes()
+    for damaged in flipped(content, 20):
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=rf"{name} is damaged"):
+            go(make_recipe())
+
+
+def test_what_a_checkpoint_is_read_from_has_digests(go, make_recipe):
+    folder = go(make_recipe()).model
+    files = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
+    assert file_checks(folder) == dict.fromkeys(files, "digests.json")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"n_head": 4}))
+    with pytest.raises(CheckpointError, match=r"config\.json is damaged or of another model"):
+        GPT2.from_pretrained(folder)
+
+
+def test_a_run_does_not_need_its_recipe_to_refuse_another(go, make_recipe):
+    (go(make_recipe()).folder / "recipe.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"general\.seed was 0, is 1"):
+        go(make_recipe(seed=1))
+
+
+def test_the_limit_on_an_archive_may_be_raised_in_mid_run(go, make_recipe):
+    go(make_recipe())
+    assert go(make_recipe(corpus__max_megabytes=5000)).last.step == 12
 
 
 def test_a_run_whose_log_is_gone_does_not_go_on(go, make_recipe):

@@ -87,8 +87,10 @@ def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
     chosen = table[(table["split"] == "validation") & (table["target"] == "task")]
     assert record["best"]["site"] == chosen.loc[chosen["value"].idxmax(), "site"]
     assert record["data"]["labels"]["test"] == {"black": 12, "red": 12}
+    files = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
+    assert record["model"]["compared_with"] == dict.fromkeys(files, "digests.json")
     assert set(record["digests"]) == {
-        "dataset", "tokenizer", "weights (task)", "weights (random_weights)",
+        "dataset", "tokenizer", "config", "weights (task)", "weights (random_weights)",
         "activations (task)", "activations (random_weights)",
     }  # fmt: skip
     assert "Is the second word readable" in result.report.read_text()
@@ -229,6 +231,7 @@ def test_other_code_and_other_sizes_never_reuse_a_result(experiment, go, tmp_pat
     folders = {go(experiment(), page=False).folder}
     model = tmp_path / "model"
     shutil.copytree(MINI, model)
+    (model / "digests.json").unlink()
     config = json.loads((model / "config.json").read_text())
     for change in ({}, {"layer_norm_epsilon": 0.5}, {"n_head": 8}):
         (model / "config.json").write_text(json.dumps(config | change))

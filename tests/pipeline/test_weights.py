@@ -201,6 +201,7 @@ def test_mistakes_are_answered(tiny, tmp_path, options, kind, message):
 
 
 def test_another_architecture_is_named(tiny, tmp_path):
+    (tiny / "digests.json").unlink()
     config = json.loads((tiny / "config.json").read_text())
     (tiny / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
     with pytest.raises(CheckpointError, match="llama"):

@@ -153,7 +153,7 @@ def test_what_is_no_probe_is_refused(make_facts, layers, classes, message):
         SavedProbe(layers, classes, make_facts())
 
 
-def test_what_fits_is_let_through_and_what_differs_is_listed(make_probe):
+def test_what_fits_is_let_through_and_what_differs_is_listed(make_probe, make_facts):
     saved = make_probe()
     facts = saved.facts
     saved.check_fits(site=facts.site, width=7, weights=facts.weights, tokenizer=facts.tokenizer)
@@ -165,3 +165,8 @@ def test_what_fits_is_let_through_and_what_differs_is_listed(make_probe):
     assert "width: of the probe 7, here 768" in message
     assert "weights: of the probe ww, here other" in message
     assert "tokenizer" not in message
+    saved.check_fits(n_heads=12, layer_norm_epsilon=1e-5)  # not in probes of older releases
+    newer = make_probe(facts=make_facts(n_heads=4, layer_norm_epsilon=1e-5))
+    newer.check_fits(n_heads=4, layer_norm_epsilon=1e-5)
+    with pytest.raises(ConfigError, match="n_heads: of the probe 4, here 12"):
+        newer.check_fits(n_heads=12)
