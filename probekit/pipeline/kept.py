@@ -83,8 +83,8 @@ def read_site(
     try:
         data, answers = (inside(run_dir / name, run_dir).read_bytes() for name in names)
         content = json.loads(data)
-        probes = content.get("probes")
-        if content["digest"] != _digest(origin, content["measurements"], answers, probes):
+        written, probes = content["digest"], content.get("probes")
+        if written != _digest(origin, content["measurements"], answers, probes):
             return None
         measurements = [Measurement(**entry) for entry in content["measurements"]]
         files = dict(zip(names, (digest([data]), digest([answers])), strict=True))
