@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.mini import HALF, ROWS, SCORES, Learnt, held_out_texts, measure
 from probekit.experiment.loader import load_recipe
-from probekit.model.digests import DIGESTS
+from probekit.model.weights.digests import DIGESTS
 from probekit.training.kept import find_checkpoints
 from probekit.training.log import read_log
 

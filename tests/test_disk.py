@@ -9,19 +9,19 @@ import pytest
 
 from probekit.disk import inside
 from probekit.errors import DataError, ProbekitError
-from probekit.pipeline.compare import compare
-from probekit.pipeline.finished import FinishedRun
-from probekit.probes.saved import SavedProbe
+from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.compare.finished import FinishedRun
+from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.provenance import digest
-from probekit.report.index_page import index_page
-from probekit.report.page import report_page
-from probekit.report.pretraining import write_pretraining_report
-from probekit.report.record import pack_record
-from probekit.report.runs_page import load_runs
+from probekit.report.pages.index_page import index_page
+from probekit.report.pages.pretraining_page import write_pretraining_report
+from probekit.report.pages.run_page import report_page
+from probekit.report.pages.runs_page import load_runs
+from probekit.results.record import pack_record
 from tests.pipeline.finished import SITES, guesses, made_rows, write_run
 from tests.report.conftest import HOSTILE, write_shown
-from tests.report.test_pretraining import write_pretraining
-from tests.report.test_texts_page import make_facts
+from tests.report.pages.test_pretraining_page import write_pretraining
+from tests.report.pages.test_texts_page import make_facts
 
 REPORTED = (
     "run.json", "config.yaml", "results.csv", "attention.safetensors", "differences.csv",

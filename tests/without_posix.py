@@ -55,7 +55,7 @@ def main(folder):
     # Windows decodes text that names no encoding by its own code page.
     warnings.filterwarnings("error", category=EncodingWarning, module="probekit")
     import probekit
-    from probekit.activations.files import LocalFiles
+    from probekit.activations.files.local import LocalFiles
     from probekit.workers import side_by_side
 
     assert list(side_by_side(abs, [-1, 2])) == [1, 2]

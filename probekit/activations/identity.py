@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from probekit.activations.layout import CODES, Sizes
+from probekit.activations.store.layout import CODES, Sizes
 from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError, StoreMismatchError
 from probekit.provenance import digest, digest_code, digest_json
@@ -180,7 +180,7 @@ def identify(
             "probekit.model.linear",
             "probekit.products",
             "probekit.model.taps",
-            "probekit.model.tokenizer",
+            "probekit.model.text.tokenizer",
             "probekit.model.visibility",
             "probekit.activations.batches",
             "probekit.activations.forward",

@@ -21,9 +21,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from probekit.errors import ConfigError, MissingError, ProbekitError
-from probekit.report.index_page import find_runs, index_page
-from probekit.report.page import report_page
-from probekit.report.record import STARTED
+from probekit.report.pages.index_page import find_runs, index_page
+from probekit.report.pages.run_page import report_page
+from probekit.results.record import STARTED
 
 HOST = "127.0.0.1"
 # A page of another name that leads here, by a name server of its own, is not answered.

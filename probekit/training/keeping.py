@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from probekit.model.gpt2 import GPT2
-from probekit.model.saving import write_checkpoint
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.saving import write_checkpoint
 from probekit.training.kept import checkpoint_folder
 
 

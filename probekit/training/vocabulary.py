@@ -12,8 +12,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from probekit.errors import DataError
-from probekit.model.tokenizer import END_OF_TEXT
-from probekit.model.tokenizer import Tokenizer as Loaded
+from probekit.model.text.tokenizer import END_OF_TEXT
+from probekit.model.text.tokenizer import Tokenizer as Loaded
 
 
 def train_vocabulary(texts: Iterable[str], size: int, folder: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import probekit.activations.files
+import probekit.activations.files.local
 import probekit.disk
 import probekit.drafts
-from probekit.activations.files import LocalFiles
+from probekit.activations.files.local import LocalFiles
 from probekit.errors import DamagedError
 from tests.activations.disks import ForgetfulDisk, lay_out
 from tests.activations.small_store import Content
@@ -17,7 +17,7 @@ from tests.activations.small_store import Content
 CONTENT = Content()
 MODULES = {
     Path(module.__file__).name: module
-    for module in (probekit.disk, probekit.drafts, probekit.activations.files)
+    for module in (probekit.disk, probekit.drafts, probekit.activations.files.local)
 }
 
 

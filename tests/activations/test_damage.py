@@ -13,11 +13,11 @@ import time
 import numpy as np
 import pytest
 
-from probekit.activations.files import LocalFiles, checked
-from probekit.activations.layout import Kind, header
-from probekit.activations.maintenance import find_damage, repair, summarize
-from probekit.activations.records import ShardRecord
-from probekit.activations.store import ActivationStore
+from probekit.activations.files.local import LocalFiles, checked
+from probekit.activations.store.layout import Kind, header
+from probekit.activations.store.records import ShardRecord
+from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.maintenance import find_damage, repair, summarize
 from probekit.errors import (
     ConfigError,
     DamagedError,
@@ -370,7 +370,7 @@ def test_a_shard_is_digested_once_and_never_by_its_writer(folder, monkeypatch, m
         digested.append(1)
         return digest(chunks)
 
-    monkeypatch.setattr("probekit.activations.reader.digest", counting)
+    monkeypatch.setattr("probekit.activations.store.reader.digest", counting)
     store = ActivationStore.open(folder, mapped=mapped)
     for _ in range(3):
         for shard in store.shards:

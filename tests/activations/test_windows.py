@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from probekit import disk as disk_module
-from probekit.activations.claims import claims_in, free_claims
-from probekit.activations.files import LocalFiles
-from probekit.activations.maintenance import collect_garbage, remove_cache
-from probekit.activations.store import ActivationStore
+from probekit.activations.files.local import LocalFiles
+from probekit.activations.shared.locks import claims_in, free_claims
+from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.maintenance import collect_garbage, remove_cache
 from probekit.disk import Disk, is_on_network
 from probekit.errors import DamagedError
 from probekit.provenance import write_atomic
@@ -134,7 +134,7 @@ def test_a_file_that_was_opened_meanwhile_is_left(tmp_path):
 
 def test_caches_are_removed_and_collected(tmp_path, monkeypatch):
     disk = WindowsDisk()
-    monkeypatch.setattr("probekit.activations.files.Disk", lambda: disk)
+    monkeypatch.setattr("probekit.activations.files.local.Disk", lambda: disk)
     CONTENT.write(LocalFiles(tmp_path / "store"))
     assert collect_garbage(tmp_path / "store") == {}
     assert remove_cache(tmp_path / "store") == []

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from probekit.errors import DataError
-from probekit.model.generate import generate
+from probekit.model.generation.generate import generate
 from probekit.model.gpt2 import GPT2
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from tests.model.reference import unpadded
 
 TEXTS = ["The keys to the old cabinet", "The key", "She"]

@@ -8,13 +8,13 @@ import pytest
 from probekit.cli.view_server import find_page
 from probekit.errors import DataError, StoreError
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.compare import compare
-from probekit.pipeline.keeping import load_probe
-from probekit.pipeline.run import run
-from probekit.report.index_page import index_page
-from probekit.report.page import run_figures, write_report
-from probekit.report.record import OLD_RECORD, RESULT_FILES
-from probekit.report.runs_page import load_runs
+from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.experiment.run import run
+from probekit.pipeline.measure.saving import load_probe
+from probekit.report.pages.index_page import index_page
+from probekit.report.pages.run_page import run_figures, write_report
+from probekit.report.pages.runs_page import load_runs
+from probekit.results.record import OLD_RECORD, RESULT_FILES
 from probekit.watcher import SILENT
 from tests.pipeline.planted import YAML, write_rows
 

@@ -11,12 +11,12 @@ from transformers import GPT2LMHeadModel
 import probekit
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
 from probekit.experiment.document import dump_settings
-from probekit.model.checkpoint import file_checks
 from probekit.model.gpt2 import GPT2
-from probekit.model.sources import MINI
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.checkpoint import file_checks
+from probekit.model.weights.sources import MINI
 from probekit.pipeline.pretrain import pretrain
-from probekit.report.pretraining import write_pretraining_report
+from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.training.kept import find_checkpoints
 from probekit.training.log import read_log
 from tests.damage import flipped

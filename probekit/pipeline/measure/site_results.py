@@ -1,0 +1,180 @@
+"""What is found at a site is kept as soon as it is found, so that a killed run goes on from there.
+
+<name>.safetensors   what the probes said of the test rows
+<name>.json          the measurements, the digests of the weights of the fitted probes, and a
+                     digest over all; written last
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from probekit.disk import inside, told
+from probekit.errors import DataError, MissingError, StoreError
+from probekit.pipeline.measure.predictions import Speaker, pack, unpack
+from probekit.probes.curve import Prober
+from probekit.probes.saved.files import probe_files, read_probe
+from probekit.probes.score.measurement import Measurement, Said
+from probekit.provenance import digest, digest_json, pretty_json, write_atomic
+from probekit.results.record import changed_files
+
+# What a file that was cut or changed may raise when it is read.
+_NOT_WHOLE = (ValueError, TypeError, KeyError, RecursionError, SafetensorError)
+LONGEST_NAME = 100  # characters of a file's name; file systems end at 255 bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """The measurements of one site, or of the baselines, and what was said of the test rows.
+
+    Attributes:
+        measurements: the rows of results.csv, without the names that they share.
+        said: the answers of each probe on the test rows.
+        probes: digests of the weights of the fitted probes, by the names of their files within the
+            run's folder.
+        files: digests of all files of the site, the probes' included; empty before it is kept.
+    """
+
+    measurements: list[Measurement]
+    said: dict[Speaker, Said]
+    probes: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def file_name(text: str) -> str:
+    """Return a name that no file system finds too long, as those of many sites are.
+
+    >>> file_name("blocks.0.hook_resid_pre")
+    'blocks.0.hook_resid_pre'
+    """
+    return text if len(text) <= LONGEST_NAME else digest_json(text)[:24]
+
+
+def read_site(
+    run_dir: Path,
+    stem: Path,
+    origin: Mapping[str, str],
+    truth_of: Callable[[str], NDArray[np.generic]],
+    n_classes: int,
+) -> Site | None:
+    """Return the site kept under a stem; None if it is not whole, or of another origin.
+
+    Args:
+        run_dir: the folder of the run.
+        stem: of its two files, within that folder.
+        origin: of which run, position and site it must be.
+        truth_of: gives for a probe the labels (n_test,) that its answers are compared to.
+        n_classes: how many labels there are.
+        root: the folder of the run; links that lead out of it are refused.
+
+    Raises:
+        StoreError: The system does not let it be read.
+        DataError: It is a link that leads out of the run.
+    """
+    names = _names(stem)
+    try:
+        data, answers = (inside(run_dir / name, run_dir).read_bytes() for name in names)
+        content = json.loads(data)
+        written, probes = content["digest"], content.get("probes")
+        if written != _digest(origin, content["measurements"], answers, probes):
+            return None
+        measurements = [Measurement(**entry) for entry in content["measurements"]]
+        files = dict(zip(names, (digest([data]), digest([answers])), strict=True))
+        return Site(measurements, unpack(answers, truth_of, n_classes), probes or {}, files)
+    except (FileNotFoundError, *_NOT_WHOLE):
+        return None
+    except OSError as error:
+        raise StoreError(f"{run_dir / stem} cannot be read: {error.strerror}.") from error
+
+
+class KeptSites:
+    """The sites of a run that are on disk.
+
+    Args:
+        run_dir: the folder of the run.
+        prober: knows the truth that answers are compared to.
+    """
+
+    def __init__(self, run_dir: Path, prober: Prober) -> None:
+        self._run_dir = run_dir
+        self._prober = prober
+
+    def read(self, stem: Path, origin: Mapping[str, str]) -> Site | None:
+        """Return a kept site; None, so that it is made anew, if it is not whole or of another run.
+
+        A site is whole if the files of its probes are, too.
+
+        Raises:
+            StoreError: The system does not let it be read.
+        """
+        n_classes = len(self._prober.data.classes)
+        site = read_site(self._run_dir, stem, origin, self._prober.truth_of, n_classes)
+        if site is None or any(changed_files(self._run_dir, site.probes)):
+            return None
+        try:
+            for weights in site.probes:
+                read_probe(self._run_dir / weights)
+        except (DataError, MissingError):
+            return None
+        return replace(site, files=site.files | self._probe_files(site))
+
+    def write(self, stem: Path, origin: Mapping[str, str], site: Site) -> Site:
+        """Write a site and return it with the digests of its files.
+
+        Raises:
+            StoreError: A file cannot be written, or one of a probe is not there any more.
+        """
+        answers = pack(site.said)
+        entries = [_finite(asdict(measurement)) for measurement in site.measurements]
+        content = {
+            "digest": _digest(origin, entries, answers, site.probes),
+            "measurements": entries,
+            "probes": site.probes,
+        }
+        data = pretty_json(content).encode()
+        json_name, answers_name = _names(stem)
+        write_atomic(self._run_dir / answers_name, answers)
+        write_atomic(self._run_dir / json_name, data)
+        files = {json_name: digest([data]), answers_name: digest([answers])}
+        return replace(site, files=files | self._probe_files(site))
+
+    def _probe_files(self, site: Site) -> dict[str, str]:
+        """Return the digests of all files of the fitted probes of a site."""
+        files = dict(site.probes)
+        for weights in map(Path, site.probes):
+            facts, _ = probe_files(weights)  # has a time in it, so its digest is not kept
+            with told("read", self._run_dir / facts):
+                files[facts.as_posix()] = digest([(self._run_dir / facts).read_bytes()])
+        return files
+
+
+def _names(stem: Path) -> tuple[str, str]:
+    # Not `with_suffix`: the names of sites hold dots.
+    return f"{stem.as_posix()}.json", f"{stem.as_posix()}.safetensors"
+
+
+def _digest(
+    origin: Mapping[str, str],
+    entries: list[dict[str, Any]],
+    answers: bytes,
+    probes: dict[str, str] | None,
+) -> str:
+    # Older releases did not digest probes.
+    more = [] if probes is None else [probes]
+    return digest_json([origin, entries, digest([answers]), *more])
+
+
+def _finite(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry with None for numbers that JSON cannot hold."""
+    return {
+        name: None if isinstance(value, float) and not np.isfinite(value) else value
+        for name, value in entry.items()
+    }
