@@ -24,14 +24,29 @@ from tests.report.pages.test_pretraining_page import write_pretraining
 from tests.report.pages.test_texts_page import make_facts
 
 REPORTED = (
-    "run.json", "config.yaml", "results.csv", "attention.safetensors", "differences.csv",
-    "reliability.csv", "training.csv", "features.csv", "confusion.csv", "scatter.csv",
-    "cosines.csv", "wrong.json",
-)  # fmt: skip
+    "run.json",
+    "config.yaml",
+    "results.csv",
+    "attention.safetensors",
+    "differences.csv",
+    "reliability.csv",
+    "training.csv",
+    "features.csv",
+    "confusion.csv",
+    "scatter.csv",
+    "cosines.csv",
+    "wrong.json",
+)
 COMPARED = (
-    "run.json", "config.yaml", "results.csv", "test_rows.csv", "sites", f"sites/{SITES[0]}.json",
-    f"sites/{SITES[1]}.safetensors", "sites/baselines.json",
-)  # fmt: skip
+    "run.json",
+    "config.yaml",
+    "results.csv",
+    "test_rows.csv",
+    "sites",
+    f"sites/{SITES[0]}.json",
+    f"sites/{SITES[1]}.safetensors",
+    "sites/baselines.json",
+)
 OUT = "leads out of"
 
 

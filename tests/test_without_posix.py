@@ -28,8 +28,11 @@ def test_a_probe_and_an_experiment_run_without_posix(tmp_path):
     write_rows(tmp_path / "rows.csv")
     done = subprocess.run(
         [sys.executable, "-X", "warn_default_encoding", without_posix.__file__, str(tmp_path)],
-        capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stderr
     score, n_rows, is_ours = done.stdout.split()
     assert float(score) > 0.9

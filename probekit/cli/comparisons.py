@@ -15,14 +15,14 @@ from probekit.cli.tables import print_table
 from probekit.probes.kinds.registry import find_kind
 from probekit.report.figures.style import METRICS, format_number, format_p
 from probekit.report.texts.glyphs import line_label
-from probekit.results.comparison import Comparison, both_places
+from probekit.results.comparison import RunComparison, both_places
 from probekit.results.table import only
 from probekit.results.transfer import Transfer
 
 MOST_SETTINGS = 20  # shown in the terminal
 
 
-def show_comparison(comparison: Comparison) -> None:
+def show_comparison(comparison: RunComparison) -> None:
     """Print what differs between the runs, then a line for each comparison, then the verdict."""
     click.echo(f"a: {line_label(comparison.a)}\nb: {line_label(comparison.b)}")
     for name, values in islice(comparison.settings.items(), MOST_SETTINGS):
@@ -37,7 +37,7 @@ def show_comparison(comparison: Comparison) -> None:
     click.echo(comparison.verdict)
 
 
-def _table(comparison: Comparison) -> Table:
+def _table(comparison: RunComparison) -> Table:
     shown = Table(box=None, pad_edge=False)
     shown.add_column(f"{comparison.metric}, a - b")
     for name in ("a", "b", "difference", "p", "p_holm", "n", ""):

@@ -10,7 +10,7 @@ from rich.text import Text
 from probekit.activations.identity import digest_weights
 from probekit.analysis.attribution import place_of
 from probekit.cli.tables import print_table
-from probekit.pipeline.look.lenses import Network
+from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.provenance import versions
 from probekit.report.figures.style import format_number
 from probekit.report.maps.attribution_map import signed
@@ -25,7 +25,7 @@ MOST_PARTS = 12
 MOST_HEADS = 5
 
 
-def facts_of(network: Network, bos: bool) -> dict[str, str]:
+def facts_for_page(network: ModelAndTokenizer, bos: bool) -> dict[str, str]:
     """Return what the numbers of a page rest on."""
     return {
         "model": network.source,

@@ -24,8 +24,8 @@ from probekit.data.files import read_text
 from probekit.data.treebank import ConlluColumns, read_treebank
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 
-Format = Literal["csv", "tsv", "jsonl", "conllu"]
-Row: TypeAlias = tuple[int, Mapping[str, Any]]  # the line it begins on, and its cells by column
+DataFormat = Literal["csv", "tsv", "jsonl", "conllu"]
+DataRow: TypeAlias = tuple[int, Mapping[str, Any]]  # the line it begins on, and its cells by column
 
 # What pandas and others write where a value is missing. A class of that name is refused as well:
 # one cannot be told from the other.
@@ -74,7 +74,7 @@ class TableColumns:
 def read_dataset(
     path: Path,
     *,
-    format: Format,
+    format: DataFormat,
     columns: TableColumns | ConlluColumns | None = None,
     name: str | None = None,
 ) -> Dataset:
@@ -99,8 +99,10 @@ def read_dataset(
     row 1 Yes, please. yes
     row 2 Never. no
     """
-    if format not in get_args(Format):
-        raise ConfigError(f"{path}: unknown format {format!r}. {nearest(format, get_args(Format))}")
+    if format not in get_args(DataFormat):
+        raise ConfigError(
+            f"{path}: unknown format {format!r}. {nearest(format, get_args(DataFormat))}"
+        )
     if columns is None:
         columns = ConlluColumns() if format == "conllu" else TableColumns()
     name = path.stem if name is None else name
@@ -257,7 +259,7 @@ def _span(where: str, ends: Mapping[str, str]) -> tuple[int, int] | None:
     return (start, end) if ends else None
 
 
-def _delimited_rows(path: Path, text: str, *, delimiter: str) -> Iterator[Row]:
+def _delimited_rows(path: Path, text: str, *, delimiter: str) -> Iterator[DataRow]:
     _refuse_json(path, text)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] = []
@@ -315,7 +317,7 @@ def _by_column(where: str, header: list[str], cells: list[str]) -> Mapping[str, 
     return dict(zip(header, cells, strict=True))
 
 
-def _json_rows(path: Path, text: str) -> Iterator[Row]:
+def _json_rows(path: Path, text: str) -> Iterator[DataRow]:
     # Not splitlines: U+2028 and its like may stand inside a JSON string.
     for line, source in enumerate(text.split("\n"), start=1):
         if not source or source.isspace():
@@ -342,7 +344,7 @@ def _object(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-_ROWS: Mapping[str, Callable[[Path, str], Iterator[Row]]] = {
+_ROWS: Mapping[str, Callable[[Path, str], Iterator[DataRow]]] = {
     "csv": partial(_delimited_rows, delimiter=","),
     "tsv": partial(_delimited_rows, delimiter="\t"),
     "jsonl": _json_rows,

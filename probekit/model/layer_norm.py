@@ -32,7 +32,8 @@ class LayerNorm(nn.Module):
             normalized = normalized * (scale / tap("hook_scale", scale.clone()))
         normalized = tap("hook_normalized", normalized)
         scaled = (
-            normalized * self.weight if self.bias is None
+            normalized * self.weight
+            if self.bias is None
             else torch.addcmul(self.bias, normalized, self.weight)
-        )  # fmt: skip
+        )
         return scaled.to(self.weight.dtype)

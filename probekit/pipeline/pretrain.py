@@ -25,7 +25,7 @@ from probekit.results.record import pack_record
 from probekit.training.corpus import Text, corpus_digest, read_corpus
 from probekit.training.keeping import keep_checkpoint
 from probekit.training.kept import checkpoint_folder
-from probekit.training.log import Row, read_verified
+from probekit.training.log import LogRow, read_verified
 from probekit.training.loop import train
 from probekit.training.progress import LOG, read_progress
 from probekit.training.recipe import Recipe
@@ -49,7 +49,7 @@ class PretrainResult:
 
     folder: Path
     model: Path
-    last: Row
+    last: LogRow
     report: Path
 
 
@@ -126,7 +126,7 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
     return PretrainResult(folder, checkpoint_folder(folder, last.step), last, report)
 
 
-def _last_row(folder: Path) -> Row:
+def _last_row(folder: Path) -> LogRow:
     progress = read_progress(folder)
     assert progress is not None  # the last step writes a state
     return read_verified(folder / LOG, progress.step, progress.log)[-1]
@@ -160,13 +160,16 @@ def _write_facts(
         "texts": [text.name for text in texts],
         "tokens": {"train": len(tokens.train), "held_out": len(tokens.held_out)},
         "characters": {
-            "train": sum(len(text.train) for text in texts), "held_out": tokens.n_characters,
+            "train": sum(len(text.train) for text in texts),
+            "held_out": tokens.n_characters,
         },
         "vocabulary": tokenizer.n_ids,
         "parameters": count_parameters(recipe.model.config(tokenizer.n_ids)),
         "digests": {
-            "corpus": tokens.corpus, "vocabulary": tokenizer.digest, "tokens": tokens.digest,
+            "corpus": tokens.corpus,
+            "vocabulary": tokenizer.digest,
+            "tokens": tokens.digest,
         },
         "versions": versions(),
-    }  # fmt: skip
+    }
     write_atomic(folder / "run.json", pack_record(facts))

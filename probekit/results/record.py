@@ -24,10 +24,19 @@ STARTED = ".started"  # is in the folder of a run from its start to its end
 FORMAT = 1  # of run.json; older releases wrote neither a format nor a digest
 # Files that pages read if they exist. Answers and probes are in the folders sites and probes.
 RESULT_FILES = (
-    "config.yaml", "results.csv", "differences.csv", "reliability.csv", "test_rows.csv",
-    "training.csv", "features.csv", "attention.safetensors", "confusion.csv", "scatter.csv",
-    "cosines.csv", "wrong.json",
-)  # fmt: skip
+    "config.yaml",
+    "results.csv",
+    "differences.csv",
+    "reliability.csv",
+    "test_rows.csv",
+    "training.csv",
+    "features.csv",
+    "attention.safetensors",
+    "confusion.csv",
+    "scatter.csv",
+    "cosines.csv",
+    "wrong.json",
+)
 MOST_NAMED = 5  # damaged files in a message
 OLD_RECORD = (
     "This run was written by an older probekit, whose run.json has no digest of itself: changes to "
@@ -35,13 +44,13 @@ OLD_RECORD = (
 )
 
 
-class Part(BaseModel):
+class RecordPart(BaseModel):
     """An object of run.json; keys that the report does not show are left alone."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class ModelFacts(Part):
+class ModelFacts(RecordPart):
     """The network whose activations were probed."""
 
     source: str
@@ -53,7 +62,7 @@ class ModelFacts(Part):
     parameters: int
 
 
-class Example(Part):
+class ExampleRecord(RecordPart):
     """One row of the data; `span` holds the character offsets of the probed words."""
 
     text: str
@@ -62,7 +71,7 @@ class Example(Part):
     split: str
 
 
-class Finding(Part):
+class FindingRecord(RecordPart):
     """Something that the checks of the data found."""
 
     level: str
@@ -70,7 +79,7 @@ class Finding(Part):
     message: str
 
 
-class DataFacts(Part):
+class DataFacts(RecordPart):
     """What was probed for: counts, examples, what the checks found, and a card in Markdown."""
 
     name: str
@@ -78,13 +87,13 @@ class DataFacts(Part):
     n_rows: int
     labels: dict[str, dict[str, int]]
     groups: dict[str, int]
-    examples: list[Example] = []
+    examples: list[ExampleRecord] = []
     notes: list[str] = []
-    findings: list[Finding] = []
+    findings: list[FindingRecord] = []
     card: str | None = None
 
 
-class Best(Part):
+class Best(RecordPart):
     """The site that the run chose, or a head of it."""
 
     site: str
@@ -93,14 +102,14 @@ class Best(Part):
     chosen_by: str
 
 
-class AttentionText(Part):
+class AttentionText(RecordPart):
     """A prompt whose attention patterns lie beside run.json."""
 
     text: str
     tokens: list[str]
 
 
-class Norms(Part):
+class Norms(RecordPart):
     """Mean norms of the residual stream at one site."""
 
     site: str
@@ -112,7 +121,7 @@ class Norms(Part):
 ControlBy = Literal["word", "group"]
 
 
-class RunRecord(Part):
+class RunRecord(RecordPart):
     """All that the report takes from run.json.
 
     `files` has the digest of each result file by its name within the folder; `is_sealed` is whether
@@ -140,7 +149,7 @@ class RunRecord(Part):
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading_run_file(path: Path) -> Iterator[None]:
     """Say in words which file of a run is not there or cannot be read.
 
     Raises:
@@ -206,7 +215,7 @@ def changed_files(run_dir: Path, digests: Mapping[str, str]) -> Iterator[tuple[s
             yield name, "leads out of the folder"
             continue
         try:
-            with reading(run_dir / name):
+            with reading_run_file(run_dir / name):
                 content = inside(run_dir / name, run_dir).read_bytes()
         except MissingError:
             yield name, "was deleted after the run"
@@ -223,7 +232,7 @@ def load_record(path: Path) -> RunRecord:
         DataError: It is not JSON, was changed after the run, or a key is missing or holds another
             type.
     """
-    with reading(path):
+    with reading_run_file(path):
         content = inside(path).read_bytes()
     try:
         record = RunRecord.model_validate_json(content)

@@ -35,20 +35,40 @@ _WRAPPED = 2**16  # a .zip without 64-bit fields counts its files modulo this
 
 # What the readers raise for damaged content; BadGzipFile and bz2's errors are plain OSErrors.
 _DAMAGED: tuple[type[Exception], ...] = (
-    TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, gzip.BadGzipFile, struct.error,
-    EOFError, ValueError, LookupError, OverflowError, RecursionError,
-)  # fmt: skip
+    TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    gzip.BadGzipFile,
+    struct.error,
+    EOFError,
+    ValueError,
+    LookupError,
+    OverflowError,
+    RecursionError,
+)
 _MAGIC = (
-    (b"PK\x03\x04", "zip"), (b"PK\x05\x06", "zip"), (b"\x1f\x8b\x08", "gz"),
+    (b"PK\x03\x04", "zip"),
+    (b"PK\x05\x06", "zip"),
+    (b"\x1f\x8b\x08", "gz"),
     (b"\xfd7zXZ\x00", "xz"),
-    *((b"BZh%d" % level + block, "bz2")
-      for level in range(1, 10)
-      for block in (b"1AY&SY", b"\x17rE8P\x90")),
-)  # fmt: skip
+    *(
+        (b"BZh%d" % level + block, "bz2")
+        for level in range(1, 10)
+        for block in (b"1AY&SY", b"\x17rE8P\x90")
+    ),
+)
 _FORMATS = {
-    ".zip": "zip", ".tar": "tar", ".gz": "gz", ".tgz": "gz", ".bz2": "bz2", ".tbz": "bz2",
-    ".tbz2": "bz2", ".xz": "xz", ".txz": "xz",
-}  # fmt: skip
+    ".zip": "zip",
+    ".tar": "tar",
+    ".gz": "gz",
+    ".tgz": "gz",
+    ".bz2": "bz2",
+    ".tbz": "bz2",
+    ".tbz2": "bz2",
+    ".xz": "xz",
+    ".txz": "xz",
+}
 _TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz")
 
 

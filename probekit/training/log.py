@@ -16,7 +16,7 @@ from probekit.provenance import digest, write_atomic
 
 
 @dataclass(frozen=True)
-class Row:
+class LogRow:
     """One step; what was not measured after it is NaN.
 
     Attributes:
@@ -45,10 +45,10 @@ class Row:
 
 
 _LINE = re.compile(rb"[^\n]*\n")
-_MEASURED = [field.name for field in fields(Row) if field.name not in ("step", "tokens")]
+_MEASURED = [field.name for field in fields(LogRow) if field.name not in ("step", "tokens")]
 
 
-def write_log(path: Path, rows: Iterable[Row]) -> str:
+def write_log(path: Path, rows: Iterable[LogRow]) -> str:
     """Write the rows as CSV, whole or not at all, and return the digest of the file.
 
     NaN is an empty cell. Rows that were read are written as the same bytes.
@@ -58,7 +58,7 @@ def write_log(path: Path, rows: Iterable[Row]) -> str:
     """
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Row))
+    writer.writerow(field.name for field in fields(LogRow))
     for row in rows:
         measured = [float(getattr(row, name)) for name in _MEASURED]
         cells = ["" if math.isnan(value) else repr(value) for value in measured]
@@ -68,12 +68,12 @@ def write_log(path: Path, rows: Iterable[Row]) -> str:
     return digest([content])
 
 
-def read_log(path: Path) -> Sequence[Row]:
+def read_log(path: Path) -> Sequence[LogRow]:
     """Return the rows of a log.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "log.csv"
-    >>> _ = write_log(path, [Row(1, 4096, 0.003, 9.01, 0.5, 1000.0)])
+    >>> _ = write_log(path, [LogRow(1, 4096, 0.003, 9.01, 0.5, 1000.0)])
     >>> read_log(path)[0].loss
     9.01
 
@@ -84,7 +84,7 @@ def read_log(path: Path) -> Sequence[Row]:
     return _parse(path, _read(path))
 
 
-def read_verified(path: Path, steps: int, written: str) -> Sequence[Row]:
+def read_verified(path: Path, steps: int, written: str) -> Sequence[LogRow]:
     """Return the rows of a log up to the step of a training state, which has their digest.
 
     A killed run may have logged more steps than its state has; these are left out.
@@ -118,7 +118,7 @@ def _read(path: Path) -> bytes:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def _parse(path: Path, content: bytes) -> Sequence[Row]:
+def _parse(path: Path, content: bytes) -> Sequence[LogRow]:
     try:
         with StringIO(content.decode(), newline="") as file:
             return [_row(entries) for entries in csv.DictReader(file)]
@@ -126,6 +126,6 @@ def _parse(path: Path, content: bytes) -> Sequence[Row]:
         raise DataError(f"{path} is not the log of a pretraining run: {error!r}.") from error
 
 
-def _row(entries: dict[str, str]) -> Row:
+def _row(entries: dict[str, str]) -> LogRow:
     numbers: Any = {name: float(entries[name] or math.nan) for name in _MEASURED}
-    return Row(step=int(entries["step"]), tokens=int(entries["tokens"]), **numbers)
+    return LogRow(step=int(entries["step"]), tokens=int(entries["tokens"]), **numbers)

@@ -29,9 +29,12 @@ def hidden(text):
         letter
         for letter in text
         if letter not in "\t\n"
-        and (unicodedata.category(letter) == "Cc" or unicodedata.bidirectional(letter)[1:] in
-             ("RE", "LE", "RO", "LO", "DF", "RI", "LI", "SI", "DI"))
-    }  # fmt: skip
+        and (
+            unicodedata.category(letter) == "Cc"
+            or unicodedata.bidirectional(letter)[1:]
+            in ("RE", "LE", "RO", "LO", "DF", "RI", "LI", "SI", "DI")
+        )
+    }
 
 
 class Terminal(io.StringIO):

@@ -21,9 +21,14 @@ from tests.pipeline.planted import YAML, write_rows
 SITES = ("blocks.0.hook_resid_pre", "blocks.3.hook_resid_post")
 WEIGHTS = f"probes/{SITES[1]}/logistic.safetensors"
 QUICK = (
-    f"capture.sites={list(SITES)}", "model.random_weights=false", "probe.control_draws=0",
-    "probe.baselines=[majority]", "probe.C=[0.01]", "probe.bootstrap=100", "attention.texts=[Hi]",
-)  # fmt: skip
+    f"capture.sites={list(SITES)}",
+    "model.random_weights=false",
+    "probe.control_draws=0",
+    "probe.baselines=[majority]",
+    "probe.C=[0.01]",
+    "probe.bootstrap=100",
+    "attention.texts=[Hi]",
+)
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +84,8 @@ READERS = {
     "figures": run_figures,
     "compare": lambda folder: compare(folder, folder.parent),
     "page of several runs": lambda folder: load_runs([folder]),
-    "view": lambda folder: find_page(
-        folder.parents[1], f"/run/planted/{folder.name}/report.html"
-    ),
-}  # fmt: skip
+    "view": lambda folder: find_page(folder.parents[1], f"/run/planted/{folder.name}/report.html"),
+}
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -166,14 +169,18 @@ def swap_probes(folder):
         path.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", [
-    lambda folder: flip(folder / WEIGHTS),
-    lambda folder: flip((folder / WEIGHTS).with_name("logistic.json"), 300),
-    lambda folder: shutil.rmtree(folder / "probes"),
-    swap_probes,
-    lambda folder: flip(folder / "sites" / f"{SITES[1]}.json", 300),
-    lambda folder: flip(folder / "run.json"),
-], ids=["weights", "facts", "no probes", "swapped probes", "site", "run.json"])  # fmt: skip
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda folder: flip(folder / WEIGHTS),
+        lambda folder: flip((folder / WEIGHTS).with_name("logistic.json"), 300),
+        lambda folder: shutil.rmtree(folder / "probes"),
+        swap_probes,
+        lambda folder: flip(folder / "sites" / f"{SITES[1]}.json", 300),
+        lambda folder: flip(folder / "run.json"),
+    ],
+    ids=["weights", "facts", "no probes", "swapped probes", "site", "run.json"],
+)
 def test_a_run_goes_on_from_nothing_that_was_changed(source, whole, damaged, harm):
     harm(damaged)
     again = source(damaged.parents[1], page=False).folder

@@ -90,18 +90,28 @@ def hostile_run(folder):
     record = make_record()
     counts = {EVIL: 3, WITH_NUL: 4, "Sing": 5}
     record["data"] |= {
-        "name": EVIL, "labels": {"train": counts, "test": counts}, "notes": [WITH_NUL],
-        "card": WITH_NUL, "groups": {EVIL: 3},
+        "name": EVIL,
+        "labels": {"train": counts, "test": counts},
+        "notes": [WITH_NUL],
+        "card": WITH_NUL,
+        "groups": {EVIL: 3},
         "examples": [{"text": WITH_NUL, "span": [2, 9], "label": EVIL, "split": EVIL}],
         "findings": [{"level": EVIL, "code": EVIL, "message": WITH_NUL}],
-    }  # fmt: skip
+    }
     record["model"] |= {"source": EVIL}
     record["attention"][0] = {"text": EVIL, "tokens": [EVIL, WITH_NUL]}
     record |= {
-        "run": EVIL, "key": EVIL, "question": WITH_NUL, "created": EVIL, "warnings": [EVIL],
-        "versions": {EVIL: EVIL}, "digests": {EVIL: EVIL}, "seeds": {EVIL: EVIL},
-        "seconds": {EVIL: 1.0}, "files": {},
-    }  # fmt: skip
+        "run": EVIL,
+        "key": EVIL,
+        "question": WITH_NUL,
+        "created": EVIL,
+        "warnings": [EVIL],
+        "versions": {EVIL: EVIL},
+        "digests": {EVIL: EVIL},
+        "seeds": {EVIL: EVIL},
+        "seconds": {EVIL: 1.0},
+        "files": {},
+    }
     names = {"dataset": EVIL, "run": EVIL, "model": EVIL, "position": EVIL, "probe": EVIL}
     run = write_shown(folder, make_table().assign(**names).replace({SITES[-1]: EVIL}), record)
     (run / "config.yaml").write_text(f"name: plural\nprobe: {{C: {json.dumps(EVIL)}}}\n")

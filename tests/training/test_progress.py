@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from probekit.errors import CheckpointError
-from probekit.training.log import Row, read_log, read_verified, write_log
+from probekit.training.log import LogRow, read_log, read_verified, write_log
 from probekit.training.progress import Progress, read_progress
 from probekit.training.state import write_state
 from tests.damage import cut, flipped
 from tests.training.recipes import tiny_recipe
 
-ROWS = [Row(step, 128 * step, 0, 9 / step, 1e-9, 5000.25) for step in range(1, 21)]
+ROWS = [LogRow(step, 128 * step, 0, 9 / step, 1e-9, 5000.25) for step in range(1, 21)]
 ROWS[9] = replace(ROWS[9], held_out_loss=4.5, repeated_first=0.0)
 TENSORS = {
     "model.wte.weight": torch.arange(40.0).reshape(8, 5),

@@ -16,7 +16,7 @@ import pandas as pd
 import safetensors.numpy
 
 from probekit.activations.capture import Captured
-from probekit.activations.files.local import Place
+from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
@@ -85,7 +85,7 @@ def run(
     experiment: Experiment | str | Path,
     *,
     out: Path | str = "runs",
-    cache_root: Place | None = None,
+    cache_root: Location | None = None,
     device: str = "cpu",
     workers: int | None = None,
     watcher: Watcher = SILENT,
@@ -125,7 +125,7 @@ def run(
     with clock.step("capture"):
         captured = capture_models(
             experiment, prepared, models, cache_root=cache_root, watcher=watcher
-        )  # fmt: skip
+        )
     with clock.step("probe"):
         at_once = workers if device == "cpu" else 1  # one accelerator is not shared
         found = _probe(experiment, prepared, probers, captured, folder, watcher, at_once)

@@ -19,10 +19,10 @@ from safetensors import SafetensorError
 
 from probekit.disk import inside, told
 from probekit.errors import DataError, MissingError, StoreError
-from probekit.pipeline.measure.predictions import Speaker, pack, unpack
+from probekit.pipeline.measure.predictions import Predictor, pack, unpack
 from probekit.probes.curve import Prober
 from probekit.probes.saved.files import probe_files, read_probe
-from probekit.probes.score.measurement import Measurement, Said
+from probekit.probes.score.measurement import Measurement, Predictions
 from probekit.provenance import digest, digest_json, pretty_json, write_atomic
 from probekit.results.record import changed_files
 
@@ -32,7 +32,7 @@ LONGEST_NAME = 100  # characters of a file's name; file systems end at 255 bytes
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class SiteResult:
     """The measurements of one site, or of the baselines, and what was said of the test rows.
 
     Attributes:
@@ -44,7 +44,7 @@ class Site:
     """
 
     measurements: list[Measurement]
-    said: dict[Speaker, Said]
+    said: dict[Predictor, Predictions]
     probes: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ def read_site(
     origin: Mapping[str, str],
     truth_of: Callable[[str], NDArray[np.generic]],
     n_classes: int,
-) -> Site | None:
+) -> SiteResult | None:
     """Return the site kept under a stem; None if it is not whole, or of another origin.
 
     Args:
@@ -88,14 +88,14 @@ def read_site(
             return None
         measurements = [Measurement(**entry) for entry in content["measurements"]]
         files = dict(zip(names, (digest([data]), digest([answers])), strict=True))
-        return Site(measurements, unpack(answers, truth_of, n_classes), probes or {}, files)
+        return SiteResult(measurements, unpack(answers, truth_of, n_classes), probes or {}, files)
     except (FileNotFoundError, *_NOT_WHOLE):
         return None
     except OSError as error:
         raise StoreError(f"{run_dir / stem} cannot be read: {error.strerror}.") from error
 
 
-class KeptSites:
+class SavedSiteResults:
     """The sites of a run that are on disk.
 
     Args:
@@ -107,7 +107,7 @@ class KeptSites:
         self._run_dir = run_dir
         self._prober = prober
 
-    def read(self, stem: Path, origin: Mapping[str, str]) -> Site | None:
+    def read(self, stem: Path, origin: Mapping[str, str]) -> SiteResult | None:
         """Return a kept site; None, so that it is made anew, if it is not whole or of another run.
 
         A site is whole if the files of its probes are, too.
@@ -126,7 +126,7 @@ class KeptSites:
             return None
         return replace(site, files=site.files | self._probe_files(site))
 
-    def write(self, stem: Path, origin: Mapping[str, str], site: Site) -> Site:
+    def write(self, stem: Path, origin: Mapping[str, str], site: SiteResult) -> SiteResult:
         """Write a site and return it with the digests of its files.
 
         Raises:
@@ -146,7 +146,7 @@ class KeptSites:
         files = {json_name: digest([data]), answers_name: digest([answers])}
         return replace(site, files=files | self._probe_files(site))
 
-    def _probe_files(self, site: Site) -> dict[str, str]:
+    def _probe_files(self, site: SiteResult) -> dict[str, str]:
         """Return the digests of all files of the fitted probes of a site."""
         files = dict(site.probes)
         for weights in map(Path, site.probes):

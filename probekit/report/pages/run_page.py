@@ -23,7 +23,12 @@ from probekit.report.pages.parts import FigurePart, norms_part, reliability_part
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.confidence import load_bins
-from probekit.report.sentences.differences import HOLDS, Comparison, compare, load_differences
+from probekit.report.sentences.differences import (
+    HOLDS,
+    RivalDifference,
+    load_differences,
+    rival_differences,
+)
 from probekit.report.sentences.feature_table import load_features
 from probekit.report.sentences.sites_table import UNCONVERGED, site_table
 from probekit.report.sentences.warnings import warnings
@@ -31,10 +36,10 @@ from probekit.report.texts.paint import DENSEST
 from probekit.results.record import (
     OLD_RECORD,
     ControlBy,
-    Example,
+    ExampleRecord,
     RunRecord,
     open_record,
-    reading,
+    reading_run_file,
 )
 from probekit.results.table import chosen_row, load_table, main_metric
 
@@ -88,7 +93,7 @@ def report_page(run_dir: Path) -> str:
     record = open_record(run_dir)
     table = load_table(run_dir / "results.csv")
     differences = load_differences(run_dir / "differences.csv")
-    comparisons = compare(table, differences)
+    comparisons = rival_differences(table, differences)
     chosen = chosen_row(table)
     figures = _result_figures(run_dir, table, record.control_by)
     return render(
@@ -124,7 +129,7 @@ def report_page(run_dir: Path) -> str:
     )
 
 
-def _difference(one: Comparison) -> tuple[str, str]:
+def _difference(one: RivalDifference) -> tuple[str, str]:
     """Return a difference, always with its sign, and its interval."""
     value, _, interval = format_number(one.difference, one.ci_low, one.ci_high).partition(" ")
     return ("+" if one.difference > 0 else "") + value, interval
@@ -137,7 +142,7 @@ def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
 
 def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
     path = run_dir / "attention.safetensors"
-    with reading(path):
+    with reading_run_file(path):
         tensors = load_file(inside(path))
     absent = [str(i) for i in range(len(record.attention)) if str(i) not in tensors]
     if absent:
@@ -158,7 +163,7 @@ def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
     ]
 
 
-def _around_span(example: Example | WrongExample) -> tuple[str, str, str]:
+def _around_span(example: ExampleRecord | WrongExample) -> tuple[str, str, str]:
     """Return the text of an example before, in and after its span."""
     start, end = example.span or (len(example.text),) * 2
     return example.text[:start], example.text[start:end], example.text[end:]
@@ -177,5 +182,5 @@ def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:
 
 
 def _config(path: Path) -> str:
-    with reading(path):
+    with reading_run_file(path):
         return inside(path).read_text("utf-8")

@@ -9,7 +9,7 @@ import pandas as pd
 from probekit.csv_files import read_csv
 from probekit.report.figures.reliability import COLUMNS
 from probekit.report.figures.style import format_number
-from probekit.results.record import reading
+from probekit.results.record import reading_run_file
 from probekit.results.table import check_columns, only
 
 # Whose bins they are; the figure's own columns follow.
@@ -24,10 +24,10 @@ def load_bins(path: Path) -> pd.DataFrame | None:
     """
     if not path.exists():
         return None
-    with reading(path):
+    with reading_run_file(path):
         bins = read_csv(path)
     check_columns(bins, (*WHOSE, *COLUMNS), path)
-    with reading(path):
+    with reading_run_file(path):
         bins = bins.astype(dict.fromkeys(COLUMNS, float))
     return None if bins.empty else bins.assign(series=bins["probe"])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.csv_files import read_csv
-from probekit.results.record import reading
+from probekit.results.record import reading_run_file
 from probekit.results.table import check_columns
 
 COLUMNS = ("site", "rank", "feature", "k", "share", "label")
@@ -33,7 +33,7 @@ def load_features(run_dir: Path) -> FeatureTable | None:
     path = run_dir / "features.csv"
     if not path.exists():
         return None
-    with reading(path):
+    with reading_run_file(path):
         table = read_csv(path, keep_default_na=False, dtype={"label": str})
     check_columns(table, COLUMNS, path)
     rows = tuple(table.to_dict("records"))

@@ -20,7 +20,7 @@ from probekit.activations.upkeep.maintenance import (
     find_cache,
     find_damage,
     remove_cache,
-    repair,
+    repair_cache,
     summarize,
 )
 from probekit.errors import DamagedError, MissingError, StoreError, StoreMismatchError
@@ -41,8 +41,9 @@ def root():
 
 def objects(url):
     files = ObjectFiles(url)
-    return {name: files.read(name) for folder in ("", *files.folders())
-            for name in files.sizes(folder)}  # fmt: skip
+    return {
+        name: files.read(name) for folder in ("", *files.folders()) for name in files.sizes(folder)
+    }
 
 
 def test_a_capture_goes_to_an_object_store_and_is_read_from_there(tmp_path, root, model):
@@ -105,7 +106,7 @@ def test_damage_on_the_way_is_never_copied(tmp_path, root):
         copy_cache(f"{root}/{KEY}", tmp_path)
     store = ActivationStore.open(f"{root}/{KEY}")
     assert [damage.file for damage in find_damage(store)] == [name]
-    assert len(repair(store)) == 1
+    assert len(repair_cache(store)) == 1
     CONTENT.write(files)
     assert find_damage(store) == []
     assert len(copy_cache(f"{root}/{KEY}", tmp_path)[0].sites) == 2
@@ -150,9 +151,18 @@ def lose_site(cache, aside):
     return SITES[0], "it was sealed, and is lost"
 
 
-@pytest.mark.parametrize("harm", [
-    link_site, link_record, link_manifest, break_manifest, break_record, lose_rows, lose_site,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "harm",
+    [
+        link_site,
+        link_record,
+        link_manifest,
+        break_manifest,
+        break_record,
+        lose_rows,
+        lose_site,
+    ],
+)
 def test_a_source_that_cannot_be_copied_in_full_is_refused(tmp_path, harm):
     CONTENT.write(LocalFiles(tmp_path / "a" / KEY))
     name, why = harm(tmp_path / "a" / KEY, tmp_path / "aside")

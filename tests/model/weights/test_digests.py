@@ -132,9 +132,11 @@ def test_a_vocabulary_that_was_copied_into_the_folder_is_not_said_to_be_verified
         shutil.copy(MINI / name, tmp_path)
     load(tmp_path)
     assert file_checks(tmp_path) == {
-        "config.json": "digests.json", "model.safetensors": "digests.json",
-        "merges.txt": UNVERIFIED, "vocab.json": UNVERIFIED,
-    }  # fmt: skip
+        "config.json": "digests.json",
+        "model.safetensors": "digests.json",
+        "merges.txt": UNVERIFIED,
+        "vocab.json": UNVERIFIED,
+    }
 
 
 def test_a_tokenizer_comes_back_as_it_was(tmp_path):
