@@ -22,6 +22,7 @@ LEVELS = (
         "disk",
         "drafts",
         "interrupts",
+        "code_digest",
         "csv_files",
         "provenance",
         "section",
