@@ -12,12 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.run import run
-from probekit.pipeline.transfer import transfer
-from probekit.report.figure_files import write_figures
-from probekit.report.page import run_figures
-from probekit.report.parts import FigurePart
-from probekit.report.transfer_page import place_part
+from probekit.pipeline.compare.transfer import transfer
+from probekit.pipeline.experiment.run import run
+from probekit.report.figures.figure_files import write_figures
+from probekit.report.pages.parts import FigurePart
+from probekit.report.pages.run_page import run_figures
+from probekit.report.pages.transfer_page import place_part
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 2_000_000  # of all pictures together

@@ -35,12 +35,12 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.captures import capture_only
-from probekit.pipeline.prepare import prepare
-from probekit.probes.design import Floats
-from probekit.probes.fits import Column, fit_columns
+from probekit.pipeline.capture.captures import capture_only
+from probekit.pipeline.experiment.prepare import prepare
 from probekit.probes.folds import group_folds
-from probekit.probes.solver import Codes, Fit, Problem, Solver
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.fits import Column, fit_columns
+from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
 from probekit.workers import side_by_side
 
 Rows = NDArray[np.float32]

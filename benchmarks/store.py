@@ -25,7 +25,7 @@ from statistics import median
 import numpy as np
 
 from probekit.activations.identity import Identity
-from probekit.activations.store import ActivationStore
+from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
 
 N_ROWS, WIDTH, SHARD = 8192, 768, 4096

@@ -17,19 +17,23 @@ from probekit.data.splits import Split, grouped_split, without_repeated, without
 from probekit.errors import DataError
 from probekit.experiment.probe import Probe
 from probekit.experiment.schema import Model
-from probekit.pipeline.record import best_site
-from probekit.probes import planted
-from probekit.probes.baselines import bag_of_words_guess, length_guess, text_lengths
-from probekit.probes.controls import control_labels, majority_guess, word_identity_guess
+from probekit.pipeline.experiment.record import best_site
+from probekit.probes.controls.baselines import bag_of_words_guess, length_guess, text_lengths
+from probekit.probes.controls.control_labels import (
+    control_labels,
+    majority_guess,
+    word_identity_guess,
+)
 from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData, ProbeSettings
-from probekit.probes.differences import paired_difference, unpaired_difference
+from probekit.probes.fitters import Ground, machine_of
 from probekit.probes.folds import group_folds, sample_groups
-from probekit.probes.learning import subsets
-from probekit.probes.machines import Ground, machine_of
-from probekit.probes.metrics import METRICS, Answers, Resamples, accuracy, percentile_interval
-from probekit.probes.permutation import p_values
-from probekit.probes.trial import SPECS
+from probekit.probes.score.differences import paired_difference, unpaired_difference
+from probekit.probes.score.learning_curve import subsets
+from probekit.probes.score.metrics import METRICS, Answers, Resamples, accuracy, percentile_interval
+from probekit.probes.score.permutation import p_values
+from probekit.probes.selftest import planted
+from probekit.probes.selftest.checks import SPECS
 
 BY_ROW = [spec for spec in SPECS.values() if spec.kind != "mlp"]
 

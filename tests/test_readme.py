@@ -10,7 +10,7 @@ import pytest
 
 from probekit.cli.main import main
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.prepare import prepare
+from probekit.pipeline.experiment.prepare import prepare
 
 
 @pytest.fixture(scope="session")

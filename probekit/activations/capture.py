@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from probekit.activations.batches import make_batches
 from probekit.activations.derive import derive
-from probekit.activations.files import Place
+from probekit.activations.files.local import Place
 from probekit.activations.forward import run_batch
 from probekit.activations.identity import IntArray, batch_tokens
-from probekit.activations.layout import FloatArray
-from probekit.activations.store import ActivationStore
-from probekit.activations.work import Lacking, OnRows, Work, alone, check_storable
+from probekit.activations.shared.work import Lacking, OnRows, Work, alone, check_storable
+from probekit.activations.store.layout import FloatArray
+from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.model.gpt2 import GPT2
 from probekit.watcher import SILENT, Watcher

@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from probekit.activations.files import Place
-from probekit.activations.layout import IntArray, Layout
-from probekit.activations.maintenance import caches_in
+from probekit.activations.files.local import Place
 from probekit.activations.pooling import ranges, row_means
-from probekit.activations.store import ActivationStore
+from probekit.activations.store.layout import IntArray, Layout
+from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.maintenance import caches_in
 from probekit.data.positions import RowPlan
 from probekit.errors import StoreError
 from probekit.model.sites import layer_of

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from probekit.activations.batches import Batch
 from probekit.activations.identity import IntArray
-from probekit.activations.layout import FloatArray
 from probekit.activations.pooling import ranges, row_means
+from probekit.activations.store.layout import FloatArray
 from probekit.data.positions import RowPlan
 from probekit.model.gpt2 import GPT2
-from probekit.model.tokenizer import pad
+from probekit.model.text.tokenizer import pad
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 

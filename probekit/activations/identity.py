@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from probekit.activations.layout import CODES, Sizes
-from probekit.activations.sealed import FORMAT, seal, unseal
+from probekit.activations.store.layout import CODES, Sizes
+from probekit.activations.store.sealed_json import FORMAT, seal, unseal
 from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError, StoreMismatchError
 from probekit.provenance import digest, digest_code, digest_json
@@ -179,7 +179,7 @@ def identify(
             "probekit.model.linear",
             "probekit.products",
             "probekit.model.taps",
-            "probekit.model.tokenizer",
+            "probekit.model.text.tokenizer",
             "probekit.model.visibility",
             "probekit.activations.batches",
             "probekit.activations.forward",

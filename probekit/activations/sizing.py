@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from probekit.activations.batches import make_batches, make_shards
 from probekit.activations.identity import BATCH_TOKENS, SHARD_ROWS, IntArray
-from probekit.activations.layout import CODES, DTYPES, Sizes
-from probekit.activations.records import ShardRecord
+from probekit.activations.store.layout import CODES, DTYPES, Sizes
+from probekit.activations.store.records import ShardRecord
 from probekit.data.positions import RowPlan
 from probekit.model.config import GPT2Config
 from probekit.model.parameters import count_components

@@ -21,7 +21,7 @@ from probekit.errors import ConfigError
 from probekit.model.gpt2 import GPT2
 from probekit.model.sites import SitePattern, describe, expand, layer_of
 from probekit.model.taps import Taps
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.watcher import SILENT, Watcher
 
 # The residual stream from the embedding to the last block.

@@ -30,7 +30,7 @@ def attention(
 ) -> None:  # fmt: skip
     """Write a page to explore the attention of texts: every head, every weight."""
     from probekit.cli.terminal import watching
-    from probekit.pipeline.attention import write_attention_page
+    from probekit.pipeline.look.attention import write_attention_page
 
     with watching() as watcher:
         page = write_attention_page(

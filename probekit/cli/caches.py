@@ -18,8 +18,8 @@ from probekit.cli.options import Days, Decorator, PlaceType, cache_option
 from probekit.cli.plans import plan
 
 if TYPE_CHECKING:
-    from probekit.activations.files import Place
-    from probekit.activations.maintenance import Summary
+    from probekit.activations.files.local import Place
+    from probekit.activations.upkeep.maintenance import Summary
 
 
 class _CacheGroup(click.Group):
@@ -55,7 +55,7 @@ def _of_caches(n_args: int) -> Decorator:
         @_json_option
         @wraps(function)
         def command(names: Any, cache_root: Place | None, **others: Any) -> Any:
-            from probekit.activations.maintenance import caches_in, find_cache
+            from probekit.activations.upkeep.maintenance import caches_in, find_cache
 
             root = _root(cache_root)
             if n_args == 1:
@@ -71,7 +71,7 @@ def _of_caches(n_args: int) -> Decorator:
 
 
 def _root(cache_root: Place | None) -> Place:
-    from probekit.activations.places import default_root
+    from probekit.activations.files.places import default_root
 
     return default_root() if cache_root is None else cache_root
 
@@ -81,7 +81,7 @@ def _root(cache_root: Place | None) -> Place:
 @_json_option
 def list_caches(cache_root: Place | None, as_json: bool) -> None:
     """List all caches: key, size, age, what they hold."""
-    from probekit.activations.maintenance import caches_in, summarize
+    from probekit.activations.upkeep.maintenance import caches_in, summarize
 
     root = _root(cache_root)
     summaries = [summarize(place) for place in caches_in(root)]
@@ -99,9 +99,9 @@ def list_caches(cache_root: Place | None, as_json: bool) -> None:
 @_of_caches(1)
 def show(place: Place, as_json: bool) -> None:
     """Say what a cache holds: rows, sites, identity, root digest."""
-    from probekit.activations.files import Place as AnyPlace
-    from probekit.activations.maintenance import summarize
-    from probekit.activations.store import ActivationStore
+    from probekit.activations.files.local import Place as AnyPlace
+    from probekit.activations.store.store import ActivationStore
+    from probekit.activations.upkeep.maintenance import summarize
 
     assert isinstance(place, AnyPlace)
     summary = summarize(place)
@@ -126,8 +126,8 @@ def show(place: Place, as_json: bool) -> None:
 @_of_caches(-1)
 def verify(places: Sequence[Place], as_json: bool) -> None:
     """Digest every byte of caches, or of all, and name the files that are not what was written."""
-    from probekit.activations.maintenance import find_damage
-    from probekit.activations.store import ActivationStore
+    from probekit.activations.store.store import ActivationStore
+    from probekit.activations.upkeep.maintenance import find_damage
     from probekit.errors import StoreError
 
     found: dict[str, list[dict[str, str]]] = {}
@@ -151,8 +151,8 @@ def verify(places: Sequence[Place], as_json: bool) -> None:
 @_of_caches(1)
 def repair(place: Place, as_json: bool) -> None:
     """Take away what is damaged, so that the next run makes it again."""
-    from probekit.activations.maintenance import repair as repair_store
-    from probekit.activations.store import ActivationStore
+    from probekit.activations.store.store import ActivationStore
+    from probekit.activations.upkeep.maintenance import repair as repair_store
 
     damages = repair_store(ActivationStore.open(place))
     if as_json:
@@ -170,7 +170,7 @@ def repair(place: Place, as_json: bool) -> None:
 @_json_option
 def rm(names: Sequence[str], cache_root: Place | None, as_json: bool) -> None:
     """Remove caches."""
-    from probekit.activations.maintenance import find_cache, remove_cache
+    from probekit.activations.upkeep.maintenance import find_cache, remove_cache
 
     places = [find_cache(name, _root(cache_root)) for name in names]
     left = {str(place): remove_cache(place) for place in places}
@@ -194,7 +194,7 @@ def rm(names: Sequence[str], cache_root: Place | None, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="With --older-than: only say which ones.")
 def gc(places: Sequence[Place], as_json: bool, older_than: float | None, dry_run: bool) -> None:
     """Remove what killed writers left behind, in caches or in all; committed rows stay."""
-    from probekit.activations.maintenance import (
+    from probekit.activations.upkeep.maintenance import (
         collect_garbage,
         is_older,
         remove_cache,
@@ -229,8 +229,8 @@ def gc(places: Sequence[Place], as_json: bool, older_than: float | None, dry_run
 )
 def export(place: Place, as_json: bool, format_: str, sites: tuple[str, ...], out: Path) -> None:
     """Write the rows of sites for others to read, in the order of the data set."""
-    from probekit.activations.export import export as export_rows
-    from probekit.activations.store import ActivationStore
+    from probekit.activations.store.store import ActivationStore
+    from probekit.activations.upkeep.export import export as export_rows
 
     paths = export_rows(ActivationStore.open(place), out, format_, sites or None)
     if as_json:
@@ -259,7 +259,7 @@ def push(place: Place, as_json: bool, url: Place) -> None:
 
 
 def _copy(source: Place, root: Place, pin: str | None, as_json: bool) -> None:
-    from probekit.activations.exchange import copy_cache
+    from probekit.activations.upkeep.copying import copy_cache
     from probekit.cli.terminal import watching
 
     with watching() as watcher:

@@ -14,9 +14,9 @@ from probekit.amounts import counted
 from probekit.cli.options import PlaceType, Whole, capture_options
 
 if TYPE_CHECKING:
-    from probekit.activations.files import Place
+    from probekit.activations.files.local import Place
     from probekit.experiment.schema import Experiment
-    from probekit.pipeline.crews import Crew
+    from probekit.pipeline.capture.local_workers import Crew
     from probekit.watcher import Watcher
 
 
@@ -37,7 +37,7 @@ def capture(
     """Only capture the activations of an experiment."""
     from probekit.cli.terminal import watching
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.captures import capture_only
+    from probekit.pipeline.capture.captures import capture_only
 
     _require_file(file)
     if address is not None and engine != "ray":
@@ -68,20 +68,20 @@ def _crew(
     """Return who captures; None for this process alone."""
     shared: dict[str, Any] = {"device": device, "n_threads": threads, "watcher": watcher}
     if engine == "ray":
-        from probekit.pipeline.ray_crew import by_ray
+        from probekit.pipeline.capture.ray_workers import by_ray
 
         return partial(by_ray, n_workers=workers, address=address, **shared)
     if workers is None and engine is None:
         return None
-    from probekit.pipeline.crews import by_processes
-    from probekit.pipeline.devices import check_device
+    from probekit.pipeline.capture.devices import check_device
+    from probekit.pipeline.capture.local_workers import by_processes
 
     check_device(device)  # those of a cluster may be on other machines, these are here
     return partial(by_processes, n_workers=workers or os.cpu_count() or 1, **shared)
 
 
 def _lay_out(experiment: Experiment, cache_root: Place | None, device: str) -> None:
-    from probekit.pipeline.captures import lay_out
+    from probekit.pipeline.capture.captures import lay_out
 
     for target, store in lay_out(experiment, cache_root=cache_root, device=device).items():
         click.echo(
@@ -113,7 +113,7 @@ def worker(
     """
     from joblib import cpu_count
 
-    from probekit.pipeline.jobs import work_at
+    from probekit.pipeline.capture.jobs import work_at
     from probekit.workers import end_with
     from probekit.workers import threads as with_threads
 

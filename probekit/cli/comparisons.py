@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from probekit.probes.kinds.registry import find_kind
-from probekit.report.comparison import Comparison, both_places
-from probekit.report.glyphs import line_label
-from probekit.report.style import METRICS, format_number, format_p
-from probekit.report.table import only
-from probekit.report.transfer_table import Transfer
+from probekit.report.figures.style import METRICS, format_number, format_p
+from probekit.report.texts.glyphs import line_label
+from probekit.results.comparison import Comparison, both_places
+from probekit.results.table import only
+from probekit.results.transfer import Transfer
 
 MOST_SETTINGS = 20  # shown in the terminal
 

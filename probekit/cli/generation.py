@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from probekit.model.continuation import Continuation
-    from probekit.model.decoding import Decoding
+    from probekit.model.generation.continuation import Continuation
+    from probekit.model.generation.decoding import Decoding
 
 _DECODING = (
     click.option("--max-new-tokens", type=int, required=True, help="How many to add, at most."),
@@ -34,7 +34,7 @@ def _decoding_options(function: Callable[..., None]) -> Callable[..., None]:
         max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None,
         num_samples: int, seed: int, slide: bool, **others: Any,
     ) -> None:  # fmt: skip
-        from probekit.model.decoding import Decoding
+        from probekit.model.generation.decoding import Decoding
 
         how = Decoding(
             max_new_tokens, temperature, top_k, top_p, num_samples=num_samples, seed=seed,
@@ -68,10 +68,10 @@ def generate(
     bos: bool, device: str,
 ) -> None:  # fmt: skip
     """Continue texts with a model, greedily or by chance; <|endoftext|> always ends one."""
-    from probekit.model.continuation import continue_texts, stream_text
+    from probekit.model.generation.continuation import continue_texts, stream_text
     from probekit.model.gpt2 import GPT2
-    from probekit.model.tokenizer import END_OF_TEXT, Tokenizer
-    from probekit.pipeline.devices import check_device
+    from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
+    from probekit.pipeline.capture.devices import check_device
 
     if stream and how.num_samples * len(prompts) > 1:
         raise click.UsageError(

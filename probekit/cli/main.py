@@ -40,8 +40,8 @@ from probekit.cli.weights import weights
 from probekit.errors import ProbekitError, nearest
 
 if TYPE_CHECKING:
-    from probekit.activations.files import Place
-    from probekit.pipeline.run import RunResult
+    from probekit.activations.files.local import Place
+    from probekit.pipeline.experiment.run import RunResult
 
 
 def main() -> None:
@@ -156,7 +156,7 @@ def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
     """Run an experiment and show its numbers and warnings."""
     from probekit.cli.terminal import show_results, show_warnings, watching
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.run import run as run_experiment
+    from probekit.pipeline.experiment.run import run as run_experiment
 
     experiment = load_experiment(file, overrides)
     with watching() as watcher:
@@ -174,9 +174,9 @@ def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
 def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
     """Say which differences between two finished runs hold: RUN_A less RUN_B."""
     from probekit.cli.comparisons import show_comparison
-    from probekit.pipeline.compare import compare as compare_runs
-    from probekit.pipeline.compare import write_comparison
-    from probekit.pipeline.exports import PAGE_OR_ROWS, check_ending
+    from probekit.pipeline.compare.compare import compare as compare_runs
+    from probekit.pipeline.compare.compare import write_comparison
+    from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
 
     if out is not None:
         check_ending(out, PAGE_OR_ROWS)
@@ -211,7 +211,7 @@ def transfer(
     from probekit.cli.comparisons import show_transfer, with_choices
     from probekit.cli.terminal import watching
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.transfer import transfer as transfer_all
+    from probekit.pipeline.compare.transfer import transfer as transfer_all
 
     chosen = with_choices(overrides, sites, kinds)
     with watching() as watcher:
@@ -247,9 +247,9 @@ def apply(
     """Read new texts with a kept probe: a label and a score per text or per token."""
     from probekit.cli.answers import show_answers
     from probekit.cli.terminal import watching
-    from probekit.pipeline.apply import apply_probe, caution, choose_per
-    from probekit.pipeline.exports import ANSWER_FILES, check_ending, write_answers
-    from probekit.probes.saved import SavedProbe
+    from probekit.pipeline.look.apply import apply_probe, caution, choose_per
+    from probekit.pipeline.look.exports import ANSWER_FILES, check_ending, write_answers
+    from probekit.probes.saved.saved_probe import SavedProbe
 
     if out is not None:
         check_ending(out, ANSWER_FILES)
@@ -274,8 +274,8 @@ def apply(
 @click.option("--unit", is_flag=True, help="Bring each direction to length 1.")
 def directions(probe: Path, out: Path, unit: bool) -> None:
     """Write the directions that a kept probe reads along, for numpy, with a JSON of their names."""
-    from probekit.pipeline.exports import write_directions
-    from probekit.probes.saved import SavedProbe
+    from probekit.pipeline.look.exports import write_directions
+    from probekit.probes.saved.saved_probe import SavedProbe
 
     for path in write_directions(SavedProbe.load(probe), out, unit=unit):
         click.echo(str(path))
@@ -287,7 +287,7 @@ def validate(file: Path, overrides: tuple[str, ...]) -> None:
     """Check file and data before any work: counts, duplicates, leaks, sizes, time."""
     from probekit.cli.terminal import show_validation
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.validate import validate as validate_experiment
+    from probekit.pipeline.experiment.validate import validate as validate_experiment
 
     validation = validate_experiment(load_experiment(file, overrides))
     show_validation(validation)
@@ -300,7 +300,7 @@ def validate(file: Path, overrides: tuple[str, ...]) -> None:
 def selftest(quick: bool) -> None:
     """Ask the engine for answers that are known: planted signals, noise, intervals, metrics."""
     from probekit.cli.terminal import show_verdicts, watching
-    from probekit.probes.selftest import selftest as run_selftest
+    from probekit.probes.selftest.selftest import selftest as run_selftest
 
     with watching() as watcher:
         verdicts = run_selftest(quick=quick, watcher=watcher)

@@ -26,7 +26,7 @@ def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
     def with_formats(figures: str | None, **given: Any) -> Any:
         formats: tuple[str, ...] = ()
         if figures is not None:
-            from probekit.report.figure_files import check_engine, read_formats
+            from probekit.report.figures.figure_files import check_engine, read_formats
 
             formats = read_formats(figures)
             check_engine()
@@ -38,8 +38,8 @@ def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def draw_figures(run_dir: Path, formats: tuple[str, ...], columns: int) -> None:
     """Write the figures of a run into its folder `figures`, and say where; nothing without any."""
     if formats:
-        from probekit.report.figure_files import write_figures
-        from probekit.report.page import run_figures
+        from probekit.report.figures.figure_files import write_figures
+        from probekit.report.pages.run_page import run_figures
 
         written = write_figures(run_figures(run_dir), run_dir / "figures", formats, columns)
         click.echo(f"{len(written)} figures in {run_dir / 'figures'}", err=True)
@@ -60,8 +60,8 @@ def report(
         return
     if out is not None:
         raise click.UsageError("--out is for several runs; that of one is its report.html.")
-    from probekit.report.page import write_report
-    from probekit.report.pretraining import write_pretraining_report
+    from probekit.report.pages.pretraining_page import write_pretraining_report
+    from probekit.report.pages.run_page import write_report
 
     is_training = (runs[0] / "log.csv").is_file()
     path = (write_pretraining_report if is_training else write_report)(runs[0])
@@ -71,10 +71,10 @@ def report(
 
 def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], columns: int) -> None:
     """Write the page of several runs, and its figures into a folder beside it."""
-    from probekit.pipeline.exports import check_ending
+    from probekit.pipeline.look.exports import check_ending
     from probekit.provenance import write_atomic
-    from probekit.report.figure_files import write_figures
-    from probekit.report.runs_page import load_runs, runs_figures, runs_page
+    from probekit.report.figures.figure_files import write_figures
+    from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
 
     check_ending(out, (".html",))
     found = load_runs(runs)

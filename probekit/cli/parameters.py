@@ -27,7 +27,7 @@ def params(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Count the parameters of MODEL, a component at a time: formula, number, share and size."""
-    from probekit.model.sources import find_config
+    from probekit.model.weights.sources import find_config
 
     asked: dict[str, Any] = {
         "tie_word_embeddings": False if untied else None,

@@ -10,16 +10,16 @@ from rich.text import Text
 from probekit.activations.identity import digest_weights
 from probekit.analysis.attribution import place_of
 from probekit.cli.comparisons import print_table
-from probekit.pipeline.lenses import Network
+from probekit.pipeline.look.lenses import Network
 from probekit.provenance import versions
-from probekit.report.attribution_map import signed
-from probekit.report.attribution_page import AttributedLogit
-from probekit.report.glyphs import line_label, token_label
-from probekit.report.head_map import SCORES
-from probekit.report.heads_page import ScoredHeads
-from probekit.report.lens_map import site_labels
-from probekit.report.lens_page import lens_answer
-from probekit.report.style import format_number
+from probekit.report.figures.style import format_number
+from probekit.report.maps.attribution_map import signed
+from probekit.report.maps.head_map import SCORES
+from probekit.report.maps.lens_map import site_labels
+from probekit.report.pages.attribution_page import AttributedLogit
+from probekit.report.pages.heads_page import ScoredHeads
+from probekit.report.pages.lens_page import lens_answer
+from probekit.report.texts.glyphs import line_label, token_label
 
 MOST_PARTS = 12
 MOST_HEADS = 5

@@ -44,9 +44,9 @@ def lens(
     from probekit.analysis.logit_lens import SITES
     from probekit.cli.picture_tables import facts_of, show_lens
     from probekit.cli.terminal import watching
-    from probekit.pipeline.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
-    from probekit.pipeline.lenses import Network, read_lens
-    from probekit.report.lens_page import lens_page
+    from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
+    from probekit.pipeline.look.lenses import Network, read_lens
+    from probekit.report.pages.lens_page import lens_page
 
     if out is not None:
         check_ending(out, PAGE_OR_ROWS)
@@ -80,9 +80,9 @@ def attribution(
 ) -> None:  # fmt: skip
     """Take a logit, or a difference of two, apart: what each head and MLP adds to it."""
     from probekit.cli.picture_tables import facts_of, show_attribution
-    from probekit.pipeline.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
-    from probekit.pipeline.lenses import Network, attribute
-    from probekit.report.attribution_page import attribution_page
+    from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
+    from probekit.pipeline.look.lenses import Network, attribute
+    from probekit.report.pages.attribution_page import attribution_page
 
     if out is not None:
         check_ending(out, PAGE_OR_ROWS)
@@ -124,10 +124,10 @@ def heads(
     """Score every head: previous token, duplicate token, induction, first token, entropy."""
     from probekit.cli.picture_tables import facts_of, show_heads
     from probekit.cli.terminal import watching
-    from probekit.pipeline.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
-    from probekit.pipeline.heads import score_random_repeats, score_texts
-    from probekit.pipeline.lenses import Network
-    from probekit.report.heads_page import heads_page
+    from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
+    from probekit.pipeline.look.heads import score_random_repeats, score_texts
+    from probekit.pipeline.look.lenses import Network
+    from probekit.report.pages.heads_page import heads_page
 
     if out is not None:
         check_ending(out, PAGE_OR_ROWS)

@@ -12,7 +12,7 @@ import click
 from probekit.cli.options import Number, Whole
 
 if TYPE_CHECKING:
-    from probekit.pipeline.sizing import CapturePlan, Speed
+    from probekit.pipeline.capture.sizing import CapturePlan, Speed
 
 
 @click.command()
@@ -74,7 +74,7 @@ def plan(
 
 
 def _speed(throughput: float | None, tflops: float | None, utilisation: float | None) -> Speed:
-    from probekit.pipeline.sizing import Speed
+    from probekit.pipeline.capture.sizing import Speed
 
     if throughput is not None and tflops is not None:
         raise click.UsageError("Give --throughput or --tflops, not both.")
@@ -87,7 +87,7 @@ def _of_file(
     what: str, overrides: tuple[str, ...], device: str, given: dict[str, Any]
 ) -> CapturePlan:
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.sizing import plan_experiment
+    from probekit.pipeline.capture.sizing import plan_experiment
 
     if given:
         raise click.UsageError(f"--{next(iter(given))} is for a model; {what} says it itself.")
@@ -97,7 +97,7 @@ def _of_file(
 def _of_model(
     what: str, overrides: tuple[str, ...], device: str, given: dict[str, Any]
 ) -> CapturePlan:
-    from probekit.pipeline.sizing import plan_tokens
+    from probekit.pipeline.capture.sizing import plan_tokens
 
     if overrides:
         raise click.UsageError("--set is for a FILE.yaml.")

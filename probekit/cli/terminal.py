@@ -27,16 +27,16 @@ from probekit.amounts import counted
 from probekit.model.config import GPT2Config
 from probekit.model.parameters import count_parameters
 from probekit.model.sites import SITES, site_names
-from probekit.model.sources import KNOWN_MODELS, find_config
-from probekit.pipeline.run import RunResult
-from probekit.pipeline.validate import Validation
-from probekit.probes.trial import Verdict
-from probekit.report.differences import compare, load_differences
-from probekit.report.doubts import warnings
-from probekit.report.record import load_record
-from probekit.report.sites import SiteRow, filled_columns, site_rows
-from probekit.report.style import format_number, metric_name
-from probekit.report.table import load_table, main_metric
+from probekit.model.weights.sources import KNOWN_MODELS, find_config
+from probekit.pipeline.experiment.run import RunResult
+from probekit.pipeline.experiment.validate import Validation
+from probekit.probes.selftest.checks import Verdict
+from probekit.report.figures.style import format_number, metric_name
+from probekit.report.sentences.differences import compare, load_differences
+from probekit.report.sentences.sites_table import SiteRow, filled_columns, site_rows
+from probekit.report.sentences.warnings import warnings
+from probekit.results.record import load_record
+from probekit.results.table import load_table, main_metric
 from probekit.watcher import Watcher
 
 _SECONDS_BETWEEN_LINES = 10

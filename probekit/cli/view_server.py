@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from probekit.errors import ConfigError, MissingError, ProbekitError
-from probekit.report.index_page import STARTED, find_runs, index_page
-from probekit.report.page import report_page
+from probekit.report.pages.index_page import STARTED, find_runs, index_page
+from probekit.report.pages.run_page import report_page
 
 HOST = "127.0.0.1"
 # A page of another name that leads here, by a name server of its own, is not answered.

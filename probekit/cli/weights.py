@@ -27,7 +27,7 @@ def weights(
     n_head: int | None, out: Path,
 ) -> None:  # fmt: skip
     """Look at weights: all tensors of a model in a table, or one of them drawn."""
-    from probekit.pipeline.weights import write_weights_page
+    from probekit.pipeline.look.weights import write_weights_page
 
     page = write_weights_page(
         model, out, tensor=tensor, columns=columns, corner=corner, n_head=n_head

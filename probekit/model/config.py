@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import CheckpointError, ConfigError, MissingError
-from probekit.model.json_files import read_json
+from probekit.model.weights.json_files import read_json
 
 # Far beyond any GPT-2: a typing error, not a size.
 MAX_SIZE = 10**7

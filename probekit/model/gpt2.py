@@ -32,12 +32,12 @@ from probekit.model.initialisation import initialise
 from probekit.model.inputs import check_context, check_targets, check_tokens, following
 from probekit.model.kv_cache import Extend, KeyValueCache
 from probekit.model.linear import Linear
-from probekit.model.loading import as_dtype, read_checkpoint
-from probekit.model.saving import write_checkpoint
 from probekit.model.sites import SitePattern, expand
-from probekit.model.sources import find_model, model_config
 from probekit.model.taps import ForwardStoppedError, Tap, Taps
 from probekit.model.visibility import causal, positions_and_visible, seen_from
+from probekit.model.weights.loading import as_dtype, read_checkpoint
+from probekit.model.weights.saving import write_checkpoint
+from probekit.model.weights.sources import find_model, model_config
 from probekit.products import attend, linear
 
 

@@ -16,11 +16,11 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
 from probekit.model.gpt2 import GPT2
 from probekit.model.parameters import count_parameters
-from probekit.model.sources import find_model
-from probekit.model.tokenizer import Tokenizer
-from probekit.pipeline.devices import check_device
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.sources import find_model
+from probekit.pipeline.capture.devices import check_device
 from probekit.provenance import pretty_json, versions, write_atomic
-from probekit.report.pretraining import write_pretraining_report
+from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.training.corpus import Text, corpus_digest, read_corpus
 from probekit.training.keeping import keep_checkpoint
 from probekit.training.kept import checkpoint_folder

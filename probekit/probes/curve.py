@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.errors import DataError
-from probekit.probes.company import control_types
+from probekit.probes.controls.controls import control_types
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
-from probekit.probes.design import Features
+from probekit.probes.fitters import Column
 from probekit.probes.kinds.layers import Solution
-from probekit.probes.machines import Column
-from probekit.probes.measurement import (
+from probekit.probes.score.measurement import (
     Claim,
     Measurement,
     Resampler,
@@ -26,8 +25,9 @@ from probekit.probes.measurement import (
     joined,
     measure,
 )
-from probekit.probes.metrics import Resamples
-from probekit.probes.solver import Codes, OnFit
+from probekit.probes.score.metrics import Resamples
+from probekit.probes.solve.design import Features
+from probekit.probes.solve.solver import Codes, OnFit
 from probekit.probes.split import Outcome, SplitProber
 
 FLOATS = (np.float16, np.float32, np.float64)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError, nearest
-from probekit.probes.estimator import positive_grid
+from probekit.probes.kinds.logistic import positive_grid
 from probekit.probes.kinds.registry import Option, Task, find_kind
 
 LEAST_DRAWS = 100

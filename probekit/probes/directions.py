@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from probekit.probes.design import Features, Floats
 from probekit.probes.kinds.layers import Solution
+from probekit.probes.solve.design import Features, Floats
 
 
 def direction(solution: Solution) -> Floats | None:

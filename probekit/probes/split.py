@@ -12,14 +12,14 @@ from scipy.special import log_softmax
 
 from probekit.amounts import counted
 from probekit.errors import DataError
-from probekit.probes.company import (
+from probekit.probes.controls.control_labels import majority_guess
+from probekit.probes.controls.controls import (
     Sample,
     draw_controls,
     label_baselines,
     number_baselines,
     uninformed,
 )
-from probekit.probes.controls import majority_guess
 from probekit.probes.data import (
     ProbeData,
     ProbeSettings,
@@ -28,19 +28,19 @@ from probekit.probes.data import (
     numbers,
     typical_rows,
 )
-from probekit.probes.description import OnlineCode, blocks, tempered
-from probekit.probes.design import Features, Floats
+from probekit.probes.fitters import Column, Ground, Machine, Tuned, machine_of, number_guess
 from probekit.probes.folds import fittable_insides, group_folds, sample_groups
 from probekit.probes.kinds.k_sparse import explained_shares
 from probekit.probes.kinds.layers import Solution
-from probekit.probes.learning import learning_sizes, subsets
-from probekit.probes.machines import Column, Ground, Machine, Tuned, machine_of, number_guess
-from probekit.probes.measurement import Claim, Origin, Reading, Said, Target
-from probekit.probes.metrics import Answers
-from probekit.probes.regression import NumberAnswers
-from probekit.probes.solver import Codes, OnFit
-from probekit.probes.whole_kinds import WholeReader
-from probekit.probes.wholes import first_rows
+from probekit.probes.score.description_length import OnlineCode, blocks, tempered
+from probekit.probes.score.learning_curve import learning_sizes, subsets
+from probekit.probes.score.measurement import Claim, Origin, Reading, Said, Target
+from probekit.probes.score.metrics import Answers
+from probekit.probes.score.regression import NumberAnswers
+from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.solver import Codes, OnFit
+from probekit.probes.text_and_tree import first_rows
+from probekit.probes.text_and_tree_kinds import WholeReader
 
 
 @dataclass(frozen=True, eq=False)

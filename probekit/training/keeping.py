@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from probekit.model.gpt2 import GPT2
-from probekit.model.saving import hub_config, write_checkpoint
+from probekit.model.weights.saving import hub_config, write_checkpoint
 from probekit.provenance import pretty_json, write_atomic
 from probekit.training.kept import checkpoint_folder
 from probekit.training.vocabulary import copy_vocabulary

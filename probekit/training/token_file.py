@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.provenance import digest, pretty_json, write_atomic
 from probekit.training.corpus import Text, corpus_digest
 from probekit.watcher import Watcher

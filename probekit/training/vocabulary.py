@@ -12,8 +12,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from probekit.errors import DataError
-from probekit.model.sources import VOCABULARY_FILES
-from probekit.model.tokenizer import END_OF_TEXT
+from probekit.model.text.tokenizer import END_OF_TEXT
+from probekit.model.weights.sources import VOCABULARY_FILES
 from probekit.provenance import write_atomic
 
 

@@ -4,11 +4,11 @@ import contextlib
 
 import numpy as np
 
-from probekit.activations.committed import MANIFEST
-from probekit.activations.files import LocalFiles
+from probekit.activations.files.local import LocalFiles
 from probekit.activations.identity import Identity
-from probekit.activations.records import ShardRecord
-from probekit.activations.store import ActivationStore
+from probekit.activations.store.committed import MANIFEST
+from probekit.activations.store.records import ShardRecord
+from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.errors import MissingError
 from tests.activations.captures import files as bytes_of

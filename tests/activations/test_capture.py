@@ -14,7 +14,7 @@ import torch
 from probekit.activations import capture as capturing
 from probekit.activations import identity
 from probekit.activations.capture import capture, stream_rows
-from probekit.activations.store import ActivationStore
+from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.disk import Disk
 from probekit.errors import ConfigError, StoreError

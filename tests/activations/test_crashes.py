@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-import probekit.activations.files
+import probekit.activations.files.local
 import probekit.disk
-from probekit.activations.files import LocalFiles
+from probekit.activations.files.local import LocalFiles
 from probekit.errors import DamagedError
 from tests.activations.disks import ForgetfulDisk, lay_out
 from tests.activations.small_store import Content
 
 CONTENT = Content()
 MODULES = {
-    Path(module.__file__).name: module for module in (probekit.disk, probekit.activations.files)
+    Path(module.__file__).name: module
+    for module in (probekit.disk, probekit.activations.files.local)
 }
 
 

@@ -12,12 +12,12 @@ import time
 import numpy as np
 import pytest
 
-from probekit.activations.files import LocalFiles, checked
-from probekit.activations.layout import Kind, header
-from probekit.activations.maintenance import find_damage, repair, summarize
-from probekit.activations.records import ShardRecord
-from probekit.activations.sealed import FORMAT, seal
-from probekit.activations.store import ActivationStore
+from probekit.activations.files.local import LocalFiles, checked
+from probekit.activations.store.layout import Kind, header
+from probekit.activations.store.records import ShardRecord
+from probekit.activations.store.sealed_json import FORMAT, seal
+from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.maintenance import find_damage, repair, summarize
 from probekit.errors import (
     ConfigError,
     DamagedError,

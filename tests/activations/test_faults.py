@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from probekit.activations.files import LocalFiles
+from probekit.activations.files.local import LocalFiles
 from probekit.disk import Disk
 from probekit.errors import StoreError
 from tests.activations.captures import files as bytes_of

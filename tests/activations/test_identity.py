@@ -68,7 +68,7 @@ def test_the_code_is_part_of_the_identity(tmp_path, model, monkeypatch):
 
 # They say which sites there are and which tokens are none, keep caches apart, and make no number.
 NO_NUMBERS = {"probekit.model.sites", "probekit.model.inputs", "probekit.activations.identity",
-              "probekit.activations.capture", "probekit.activations.work",
+              "probekit.activations.capture", "probekit.activations.shared.work",
               "probekit.errors"}  # fmt: skip
 
 

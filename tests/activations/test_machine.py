@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from probekit.activations.files import LocalFiles
-from probekit.activations.maintenance import (
+from probekit.activations.files.local import LocalFiles
+from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.maintenance import (
     collect_garbage,
     find_damage,
     is_cache,
     remove_cache,
     repair,
 )
-from probekit.activations.store import ActivationStore
 from probekit.errors import ProbekitError, StoreError
 from tests.activations.disks import WatchedDisk
 from tests.activations.small_store import SITES, Content

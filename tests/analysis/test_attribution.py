@@ -6,7 +6,7 @@ import torch
 from probekit.analysis.attribution import logit_attribution
 from probekit.errors import ConfigError, DataError
 from probekit.model.gpt2 import GPT2
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from tests.model.reference import TINY, our_model, reference_model
 
 IDS = torch.tensor([3, 14, 15, 92, 6, 5, 35])

@@ -5,9 +5,9 @@ import pytest
 
 from probekit.activations.identity import digest_weights
 from probekit.model.gpt2 import GPT2
-from probekit.model.tokenizer import Tokenizer
-from probekit.probes.facts import ProbeFacts
-from probekit.probes.saved import SavedProbe
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.probes.saved.facts import ProbeFacts
+from probekit.probes.saved.saved_probe import SavedProbe
 
 
 @pytest.fixture(scope="session")

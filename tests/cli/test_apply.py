@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from probekit.cli.main import main
-from probekit.probes.saved import SavedProbe
+from probekit.probes.saved.saved_probe import SavedProbe
 
 PROBEKIT = Path(sys.executable).with_name("probekit")
 

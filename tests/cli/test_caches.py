@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from probekit.activations.exchange import copy_cache
-from probekit.activations.files import LocalFiles
-from probekit.activations.maintenance import remove_cache
+from probekit.activations.files.local import LocalFiles
+from probekit.activations.upkeep.copying import copy_cache
+from probekit.activations.upkeep.maintenance import remove_cache
 from tests.activations.small_store import IDENTITY, SITES, Content
 
 CONTENT = Content()

@@ -217,7 +217,7 @@ def test_a_closed_stream_is_silent(folder, environment, closed):
 
 
 def test_a_local_model_folder_is_used(probekit, folder):
-    from probekit.model.sources import MINI
+    from probekit.model.weights.sources import MINI
 
     model = folder / "model"
     model.mkdir()

@@ -8,7 +8,7 @@ import torch
 
 from probekit.errors import CheckpointError, MissingError
 from probekit.model.gpt2 import GPT2
-from probekit.model.sources import MINI, find_model
+from probekit.model.weights.sources import MINI, find_model
 from tests.model.hub import COMMIT, serving
 from tests.model.reference import TINY, reference_model
 

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from probekit.experiment.loader import dump_experiment, load_experiment
-from probekit.pipeline.answers import Speaker
-from probekit.pipeline.kept import KeptSites, Site, file_name
-from probekit.pipeline.probing import COLUMNS
-from probekit.probes.measurement import Measurement
-from probekit.probes.metrics import Answers
+from probekit.pipeline.measure.predictions import Speaker
+from probekit.pipeline.measure.probing import COLUMNS
+from probekit.pipeline.measure.site_results import KeptSites, Site, file_name
+from probekit.probes.score.measurement import Measurement
+from probekit.probes.score.metrics import Answers
 from probekit.provenance import digest
 
 YAML = """\

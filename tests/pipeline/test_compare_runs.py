@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.compare import compare
-from probekit.pipeline.run import run
-from probekit.report.table import only, selection
+from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.experiment.run import run
+from probekit.results.table import only, selection
 
 YAML = """\
 name: planted

@@ -6,10 +6,10 @@ import pytest
 
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.prepare import prepare
-from probekit.pipeline.probing import make_probers
-from probekit.pipeline.run import run
-from probekit.probes.saved import SavedProbe
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.run import run
+from probekit.pipeline.measure.probing import make_probers
+from probekit.probes.saved.saved_probe import SavedProbe
 
 YAML = """\
 name: kinds

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from probekit.pipeline.significance import Scored, p_value_rows
-from probekit.probes.metrics import Answers
+from probekit.pipeline.measure.significance import Scored, p_value_rows
+from probekit.probes.score.metrics import Answers
 
 
 def p_value(share_said, share_true, seed):

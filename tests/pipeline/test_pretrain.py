@@ -12,8 +12,8 @@ import probekit
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.document import dump_settings
 from probekit.model.gpt2 import GPT2
-from probekit.model.sources import MINI
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.sources import MINI
 from probekit.pipeline.pretrain import pretrain
 from probekit.training.kept import find_checkpoints
 from probekit.training.log import read_log

@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.activations.store import ActivationStore
+from probekit.activations.store.store import ActivationStore
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.prepare import prepare
-from probekit.pipeline.probing import make_probers
-from probekit.pipeline.run import run
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.run import run
+from probekit.pipeline.measure.probing import make_probers
 
 YAML = """\
 name: where

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from probekit.probes.facts import ProbeFacts, Score
-from probekit.probes.saved import SavedProbe
+from probekit.probes.saved.facts import ProbeFacts, Score
+from probekit.probes.saved.saved_probe import SavedProbe
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from probekit.probes.design import shared
-from probekit.probes.objectives import Objectives
+from probekit.probes.solve.design import shared
+from probekit.probes.solve.objectives import Objectives
 from tests.probes.logistic import problem
 
 

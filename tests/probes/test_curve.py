@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.controls import control_labels
+from probekit.probes.controls.control_labels import control_labels
 from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
 from probekit.probes.folds import sample_groups
-from probekit.probes.measurement import Measurement
+from probekit.probes.score.measurement import Measurement
 
 N_TRAIN = 300
 SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, bootstrap=200, description=False)

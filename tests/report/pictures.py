@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pandas as pd
 
-from probekit.report.comparison import COLUMNS, Comparison
-from probekit.report.transfer_table import COSINES, SCORES, Transfer
+from probekit.results.comparison import COLUMNS, Comparison
+from probekit.results.transfer import COSINES, SCORES, Transfer
 from tests.report.conftest import HOSTILE, row
 
 TOKENS = ("The", " keys", "<0xE2>", " שלום", HOSTILE)

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from probekit.report.attribution_page import MEAN, AttributedLogit, attribution_page
-from probekit.report.heads_page import ScoredHeads, heads_answer, heads_page
-from probekit.report.lens_page import lens_answer, lens_page, lens_summary
+from probekit.report.pages.attribution_page import MEAN, AttributedLogit, attribution_page
+from probekit.report.pages.heads_page import ScoredHeads, heads_answer, heads_page
+from probekit.report.pages.lens_page import lens_answer, lens_page, lens_summary
 from tests.report.conftest import HOSTILE
 from tests.report.pictures import TOKENS, attribution_rows, head_rows, lens_rows
 

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from probekit.report.page import write_report
+from probekit.report.pages.run_page import write_report
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.chosen_figures import (
+from probekit.report.figures.chosen_figures import (
     confusion_matrix,
     direction_map,
     neuron_ranking,
     scatter_plane,
 )
-from probekit.report.page import run_figures, write_report
+from probekit.report.pages.run_page import run_figures, write_report
 from tests.report.conftest import HOSTILE, SITES, row
 
 AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")

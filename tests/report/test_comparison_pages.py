@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.report.compare_page import comparison_page, difference_figure
-from probekit.report.transfer_page import place_part, transfer_page
+from probekit.report.pages.compare_page import comparison_page, difference_figure
+from probekit.report.pages.transfer_page import place_part, transfer_page
 from tests.report.pictures import make_comparison, make_transfer
 
 

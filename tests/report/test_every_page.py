@@ -8,19 +8,19 @@ import pandas as pd
 import pytest
 
 from probekit.model.gpt2 import GPT2
-from probekit.pipeline.weights import write_weights_page
-from probekit.report.attention import AttentionPrompt
-from probekit.report.attention_page import AttentionExplorer
-from probekit.report.attribution_page import attribution_page
-from probekit.report.compare_page import comparison_page
-from probekit.report.heads_page import ScoredHeads, heads_page
-from probekit.report.index_page import index_page
-from probekit.report.lens_page import lens_page
-from probekit.report.page import write_report
-from probekit.report.pretraining import write_pretraining_report
-from probekit.report.runs_page import load_runs, runs_page
-from probekit.report.texts_page import texts_page
-from probekit.report.transfer_page import transfer_page
+from probekit.pipeline.look.weights import write_weights_page
+from probekit.report.attention.page import AttentionExplorer
+from probekit.report.attention.patterns import AttentionPrompt
+from probekit.report.pages.attribution_page import attribution_page
+from probekit.report.pages.compare_page import comparison_page
+from probekit.report.pages.heads_page import ScoredHeads, heads_page
+from probekit.report.pages.index_page import index_page
+from probekit.report.pages.lens_page import lens_page
+from probekit.report.pages.pretraining_page import write_pretraining_report
+from probekit.report.pages.run_page import write_report
+from probekit.report.pages.runs_page import load_runs, runs_page
+from probekit.report.pages.texts_page import texts_page
+from probekit.report.pages.transfer_page import transfer_page
 from tests.model.reference import TINY
 from tests.report.conftest import (
     HOSTILE,
@@ -30,6 +30,9 @@ from tests.report.conftest import (
     make_record,
     make_sweep,
 )
+from tests.report.figures.test_facets import crowd
+from tests.report.pages.test_pretraining_page import write_pretraining
+from tests.report.pages.test_texts_page import make_facts, make_reading
 from tests.report.pictures import (
     head_rows,
     lens_rows,
@@ -38,9 +41,6 @@ from tests.report.pictures import (
     training_rows,
 )
 from tests.report.test_analysis_pages import FACTS, KNOWN, attributed
-from tests.report.test_facets import crowd
-from tests.report.test_pretraining import write_pretraining
-from tests.report.test_texts_page import make_facts, make_reading
 
 AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
 KINDS = (

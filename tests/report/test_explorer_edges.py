@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from probekit.report.attention import AttentionPrompt
-from probekit.report.attention_page import AttentionExplorer
+from probekit.report.attention.page import AttentionExplorer
+from probekit.report.attention.patterns import AttentionPrompt
 
 RTL = " שלום"
 EMOJI = " 👩‍👩‍👧"

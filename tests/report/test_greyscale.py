@@ -6,9 +6,9 @@ import numpy as np
 import plotly.colors
 import pytest
 
-from probekit.report.attention_colours import attention_colours
-from probekit.report.style import LINES, SERIES_MARKERS
-from probekit.report.text_map import luminance
+from probekit.report.attention.colours import attention_colours
+from probekit.report.figures.style import LINES, SERIES_MARKERS
+from probekit.report.maps.text_map import luminance
 
 SCALES = {
     "of maps": [plotly.colors.hex_to_rgb(c) for c in plotly.colors.sequential.Viridis],

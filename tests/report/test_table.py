@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError, MissingError
-from probekit.report.table import chosen_row, load_table, placed, same_features, ticks
+from probekit.results.table import chosen_row, load_table, placed, same_features, ticks
 
 
 def at(*sites: str, head: float | None = None) -> pd.DataFrame:

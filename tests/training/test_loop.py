@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from probekit.errors import CheckpointError, ConfigError
 from probekit.model.gpt2 import GPT2
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.training.corpus import read_corpus
 from probekit.training.log import read_log
 from probekit.training.loop import train

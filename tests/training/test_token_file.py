@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.training.corpus import read_corpus
 from probekit.training.token_file import make_token_file
 from probekit.watcher import SILENT

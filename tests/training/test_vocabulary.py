@@ -3,7 +3,7 @@
 import pytest
 
 from probekit.errors import DataError
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.training.vocabulary import train_vocabulary
 from tests.training.recipes import sentences
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.design import Floats
 from probekit.probes.folds import fittable_insides, group_folds
+from probekit.probes.solve.design import Floats
 
 Losses = Callable[[NDArray[np.bool_]], Sequence[float] | Floats]
 

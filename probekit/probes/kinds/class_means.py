@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.covariance import empirical_covariance, ledoit_wolf_shrinkage, shrunk_covariance
 
-from probekit.probes.design import Floats
-from probekit.probes.solver import Codes
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.solver import Codes
 
 # Residuals of two mirrored rows a class give shrinkage 0 and a covariance without an inverse.
 LEAST_SHRINKAGE = 1e-6

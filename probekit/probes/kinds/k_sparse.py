@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import ConfigError
-from probekit.probes.descent import Effort
-from probekit.probes.design import Floats
-from probekit.probes.estimator import TOLERANCES
-from probekit.probes.inputs import at_least
 from probekit.probes.kinds.base import Training, TunedProbe
 from probekit.probes.kinds.layers import Layer, Solution
+from probekit.probes.kinds.logistic import TOLERANCES
 from probekit.probes.kinds.scaling import Scaling
-from probekit.probes.solver import Codes, Fit, Problem, Solver
+from probekit.probes.solve.descent import Effort
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
+from probekit.probes.validation import at_least
 
 # Scores of two copies of a feature differ by rounding; as equals the lower index comes first.
 SCORE_DIGITS = 12

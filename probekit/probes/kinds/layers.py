@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.design import Floats
-from probekit.probes.solver import Codes, with_reference
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.solver import Codes, with_reference
 
 
 class Layer(NamedTuple):

@@ -11,19 +11,19 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.probes.estimator import LinearProbe
-from probekit.probes.inputs import at_least
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
 from probekit.probes.kinds.base import LayeredProbe
 from probekit.probes.kinds.k_sparse import KSparseProbe
 from probekit.probes.kinds.layers import Layer
 from probekit.probes.kinds.lda import LdaProbe
+from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.kinds.mass_mean import MassMeanProbe
 from probekit.probes.kinds.mlp import MlpProbe
 from probekit.probes.kinds.nearest_mean import NearestMeanProbe
 from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
-from probekit.probes.kinds.structural import DepthProbe, DistanceProbe
+from probekit.probes.kinds.structural.probes import DepthProbe, DistanceProbe
 from probekit.probes.kinds.svm import SvmProbe
+from probekit.probes.validation import at_least
 
 Option: TypeAlias = bool | int
 Task = Literal["classification", "regression", "tree", "text"]

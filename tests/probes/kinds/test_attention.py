@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
-from probekit.probes.kinds.attention import Texts, _Objective, learn
+from probekit.probes.kinds.attention_objective import Texts, _Objective, learn
 from tests.probes.kinds import planted
 
 

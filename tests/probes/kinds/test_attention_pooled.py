@@ -5,8 +5,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from probekit.errors import DataError
-from probekit.probes.estimator import LinearProbe
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
+from probekit.probes.kinds.logistic import LinearProbe
 from tests.probes.kinds import planted
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.probes.kinds.structural import DepthProbe, DistanceProbe
+from probekit.probes.kinds.structural.probes import DepthProbe, DistanceProbe
 from tests.probes.kinds import planted
 
 

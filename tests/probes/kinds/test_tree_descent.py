@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from probekit.probes.kinds.tree_descent import (
+from probekit.probes.kinds.structural.descent import (
     Sentence,
     depth_loss,
     descend,
@@ -61,7 +61,7 @@ def test_held_out_sentences_say_when_to_stop(monkeypatch):
         return np.mean([distance_loss(own.rows @ weight, own.gold)[0] for own in inside])
 
     found = descend(noise, distance_loss, rank=32, max_iter=300, seed=0)
-    monkeypatch.setattr("probekit.probes.kinds.tree_descent.HELD_OUT", 1000)
+    monkeypatch.setattr("probekit.probes.kinds.structural.descent.HELD_OUT", 1000)
     by_heart = descend(inside, distance_loss, rank=32, max_iter=300, seed=0)
     assert found.n_iter < by_heart.n_iter
     assert loss(by_heart.weight) < 0.7 * loss(found.weight)

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from probekit.probes.kinds.tree_scores import (
+from probekit.probes.kinds.structural.scores import (
     SentenceScores,
     rank_correlations,
     score_depths,
     score_distances,
 )
-from probekit.probes.kinds.trees import read_trees
-from probekit.probes.metrics import Resamples
+from probekit.probes.kinds.structural.trees import read_trees
+from probekit.probes.score.metrics import Resamples
 
 # A root with two children, the second with one of its own; and a chain.
 HEADS = [-1, 0, 0, 2, 0, -1, 0, 1, 2, 3, 4]

@@ -3,7 +3,7 @@ import pytest
 from scipy.sparse.csgraph import shortest_path
 
 from probekit.errors import DataError
-from probekit.probes.kinds.trees import read_trees, spanning_edges
+from probekit.probes.kinds.structural.trees import read_trees, spanning_edges
 
 
 def random_heads(length, seed):

@@ -1,0 +1,73 @@
+"""Where caches lie: folders of this machine, and URLs of object stores."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from probekit.activations.files.local import Files, LocalFiles, Place
+from probekit.errors import StoreError
+
+
+def is_url(place: Place) -> bool:
+    """Return whether a place is the URL of an object store.
+
+    >>> is_url("s3://bucket/caches"), is_url("caches")
+    (True, False)
+    """
+    return isinstance(place, str) and "://" in place
+
+
+def as_place(text: str) -> Place:
+    """Return what a user wrote as a folder or a URL.
+
+    >>> as_place("memory://caches/")
+    'memory://caches'
+    """
+    if is_url(text):
+        return text.rstrip("/")
+    with contextlib.suppress(RuntimeError):  # of a user who is not known here
+        return Path(text).expanduser()
+    return Path(text)
+
+
+def join(root: Place, name: str) -> Place:
+    """Return the place of a cache among others.
+
+    >>> join("s3://bucket/caches", "ab12")
+    's3://bucket/caches/ab12'
+    """
+    return f"{root}/{name}" if is_url(root) else Path(root) / name
+
+
+def files_at(place: Place | Files, *, mapped: bool | None = None) -> Files:
+    """Return the files of the cache at a place; `mapped` as for `LocalFiles`.
+
+    Raises:
+        StoreError: what reaches such a URL is not installed.
+    """
+    if not isinstance(place, Place):
+        return place
+    if is_url(place):
+        from probekit.activations.files.object_store import (
+            ObjectFiles,  # fsspec, which few runs need
+        )
+
+        return ObjectFiles(str(place))
+    return LocalFiles(Path(place), mapped=mapped)
+
+
+def default_root() -> Place:
+    """Return where caches lie unless told otherwise: PROBEKIT_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("PROBEKIT_CACHE")
+    if chosen:
+        return as_place(chosen)
+    try:
+        return user_cache_path("probekit") / "activations"
+    except RuntimeError as error:
+        raise StoreError(
+            "There is no home folder for the caches. Set PROBEKIT_CACHE, or give --cache."
+        ) from error

@@ -1,0 +1,159 @@
+"""Rows of a cache as files that others read: .npy, Parquet, Zarr; in the order of the data set."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from probekit.activations.store.layout import FloatArray
+from probekit.activations.store.store import ActivationStore
+from probekit.disk import Disk, Draft, told
+from probekit.errors import ConfigError, UnknownNameError, nearest
+from probekit.provenance import pretty_json, write_atomic
+
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files: what writes one, what it is called, and what it needs installed."""
+
+    write: Callable[[Path, ActivationStore, str], None]
+    ending: str
+    package: str | None = None
+
+
+def export(
+    store: ActivationStore, folder: Path, format: str, sites: Sequence[str] | None = None
+) -> list[Path]:
+    """Return the files that were written: one for each site, rows.csv and export.json.
+
+    Args:
+        store: where the rows are.
+        folder: gets the files; made if it is not there.
+        format: `npy`, `parquet` or `zarr`.
+        sites: full names, None for all that are finished.
+
+    Raises:
+        UnknownNameError: there is no such format, or the store does not hold a site.
+        ConfigError: a package is not installed, or a file is there already.
+        StoreError: the folder cannot be written.
+    """
+    if format not in FORMATS:
+        raise UnknownNameError(f"Unknown format {format!r}. {nearest(format, FORMATS)}")
+    chosen = FORMATS[format]
+    if chosen.package is not None and find_spec(chosen.package) is None:
+        raise ConfigError(
+            f"{format} needs {chosen.package}. Install probekit[{format}], or export npy."
+        )
+    finished = store.sites
+    names = list(finished) if sites is None else list(dict.fromkeys(sites))
+    if not names:
+        raise ConfigError(f"{store.folder} has no finished site to export.")
+    for site in names:
+        if site not in finished:
+            raise UnknownNameError(
+                f"{store.folder} does not hold all of {site!r}. {nearest(site, finished)}"
+            )
+    paths = [folder / f"{site}.{chosen.ending}" for site in names]
+    for path in paths:
+        if path.exists():
+            raise ConfigError(f"{path} is there already. Remove it, or give another folder.")
+    with told("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for site, path in zip(names, paths, strict=True):
+        with told("write", path):
+            chosen.write(path, store, site)
+    write_atomic(folder / "rows.csv", _rows_csv(store))
+    facts = {
+        "root": store.digest_of(names),
+        "identity": store.identity.to_json(),
+        "files": {site: path.name for site, path in zip(names, paths, strict=True)},
+    }
+    write_atomic(folder / "export.json", pretty_json(facts))
+    return [*paths, folder / "rows.csv", folder / "export.json"]
+
+
+def _parts(store: ActivationStore, site: str) -> Iterator[FloatArray]:
+    """Yield all rows in the order of the data set, some thousands at a time."""
+    for start in range(0, store.n_rows, _ROWS_AT_ONCE):
+        yield store.read(site, np.arange(start, min(start + _ROWS_AT_ONCE, store.n_rows)))
+
+
+def _write_npy(path: Path, store: ActivationStore, site: str) -> None:
+    with Draft(Disk(), path) as draft:
+        for number, values in enumerate(_parts(store, site)):
+            if not number:
+                draft.write(_npy_header(values, store.n_rows))
+            draft.write(np.ascontiguousarray(values).data)
+        draft.rename(path)
+
+
+def _npy_header(values: FloatArray, n_rows: int) -> bytes:
+    """Return what a .npy file of format 1.0 begins with.
+
+    Source: numpy/lib/format.py.
+    """
+    shape = (n_rows, *values.shape[1:])
+    facts = {"descr": values.dtype.str, "fortran_order": False, "shape": shape}
+    text = repr(facts)
+    text += " " * (-(len(text) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def _write_parquet(path: Path, store: ActivationStore, site: str) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with Draft(Disk(), path) as draft:
+        writer = None
+        for values in _parts(store, site):
+            width = int(np.prod(values.shape[1:]))
+            flat = pa.array(values.reshape(-1))
+            table = pa.table({"values": pa.FixedSizeListArray.from_arrays(flat, width)})
+            if writer is None:
+                told = {"site": site, "shape": json.dumps(values.shape[1:])}
+                schema = table.schema.with_metadata(told)
+                writer = parquet.ParquetWriter(str(draft.temporary), schema)
+            writer.write_table(table.replace_schema_metadata(told))
+        assert writer is not None
+        writer.close()
+        draft.rename(path)
+
+
+def _write_zarr(path: Path, store: ActivationStore, site: str) -> None:
+    import zarr
+
+    array, draft = None, path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    for number, values in enumerate(_parts(store, site)):
+        if array is None:
+            array = zarr.create_array(
+                str(draft), shape=(store.n_rows, *values.shape[1:]), dtype=values.dtype,
+                chunks=values.shape, attributes={"site": site},
+            )  # fmt: skip
+        start = number * _ROWS_AT_ONCE
+        array[start : start + len(values)] = values
+    draft.rename(path)  # half of it would read as a whole one with zeros
+
+
+def _rows_csv(store: ActivationStore) -> str:
+    """Return which example and which positions each row is the mean of, as a table."""
+    plan = store.layout.plan
+    lines = ["row,example,positions"]
+    for row, example in enumerate(plan.example):
+        positions = plan.positions[plan.offsets[row] : plan.offsets[row + 1]]
+        lines.append(f"{row},{example},{' '.join(map(str, positions))}")
+    return "\n".join(lines) + "\n"
+
+
+FORMATS = {
+    "npy": Format(_write_npy, "npy"),
+    "parquet": Format(_write_parquet, "parquet", "pyarrow"),
+    "zarr": Format(_write_zarr, "zarr", "zarr"),
+}

@@ -1,0 +1,183 @@
+"""The files that the hub keeps weights in: safetensors or PyTorch, whole or in shards."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from probekit.errors import CheckpointError, MissingError
+from probekit.model.weights.json_files import read_json
+from probekit.model.weights.stored import StoredTensor, reading
+from probekit.provenance import digest
+
+CHUNK = 1 << 22  # bytes hashed at a time
+# Under this key of the metadata stands the digest of the tensors' bytes, in files we wrote.
+DIGEST = "blake3"
+# The hub's cache names a large file by its SHA-256.
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def open_safetensors(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a safetensors file by name; each reading maps the file anew.
+
+    >>> from probekit.model.weights.sources import MINI
+    >>> open_safetensors(MINI / "model.safetensors")["transformer.wte.weight"].shape
+    (8192, 256)
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    with reading(path):
+        with safe_open(path, "pt") as file:
+            names, metadata = file.keys(), file.metadata() or {}
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+        _check_bytes(path, metadata)
+    return {
+        name: StoredTensor(shape, partial(_read_safetensors, path, name))
+        for name, shape in shapes.items()
+    }
+
+
+def _read_safetensors(path: Path, name: str) -> Tensor:
+    with reading(path), safe_open(path, "pt") as file:
+        tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+
+def _check_bytes(path: Path, metadata: Mapping[str, str]) -> None:
+    """Hold the bytes against the digest in the file or in its name, where there is one."""
+    promised = metadata.get(DIGEST)
+    if promised is not None and digest(tensor_bytes(path)) != promised:
+        raise CheckpointError(
+            f"{path} is damaged: its tensors are not those it was written with. Fetch it again "
+            "from where it came."
+        )
+    blob = path.resolve()
+    if _SHA256.fullmatch(blob.name):
+        with blob.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != blob.name:
+                raise CheckpointError(
+                    f"{path} is damaged: it is not the file that the hub gave. Delete {blob} and "
+                    "run again to fetch it anew."
+                )
+
+
+def tensor_bytes(path: Path) -> Iterator[bytes]:
+    """Yield what follows the header of a safetensors file, in chunks."""
+    with path.open("rb") as file:
+        (header,) = struct.unpack("<Q", file.read(8))
+        file.seek(8 + header)
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+def open_pytorch(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a PyTorch file by name; each reading maps the file anew.
+
+    Files from before PyTorch 1.6 cannot be mapped: they are read whole.
+
+    Raises:
+        CheckpointError: the file is damaged or holds more than tensors.
+    """
+    is_mapped = zipfile.is_zipfile(path)
+    if is_mapped:
+        with reading(path), zipfile.ZipFile(path) as archive:
+            # torch.load itself does not look at the checksums.
+            if (damaged := archive.testzip()) is not None:
+                raise CheckpointError(f"{path} is damaged: {damaged} in it has a wrong checksum.")
+    tensors = _load_pytorch(path, mmap=is_mapped)
+    return {
+        name: StoredTensor(
+            tuple(tensor.shape),
+            partial(_read_pytorch, path, name) if is_mapped else partial(Tensor.detach, tensor),
+        )
+        for name, tensor in tensors.items()
+    }
+
+
+def _read_pytorch(path: Path, name: str) -> Tensor:
+    return _load_pytorch(path, mmap=True)[name].detach()  # it may be an nn.Parameter
+
+
+def _load_pytorch(path: Path, *, mmap: bool) -> dict[str, Tensor]:
+    with reading(path):
+        # weights_only refuses every pickle that would run code.
+        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    if not isinstance(tensors, Mapping) or not all(
+        isinstance(name, str) and _is_plain(tensor) for name, tensor in tensors.items()
+    ):
+        raise CheckpointError(f"{path} must hold a dictionary of named tensors.")
+    return dict(tensors)
+
+
+def _is_plain(tensor: object) -> bool:
+    return (
+        isinstance(tensor, Tensor)
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+    )
+
+
+def open_shards(index: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of all shards that an index names.
+
+    Raises:
+        MissingError: a shard is not there.
+        CheckpointError: index and shards do not hold the same tensors, or one is damaged.
+    """
+    shards = shard_of_tensors(index)
+    absent = [name for name in sorted(set(shards.values())) if not (index.parent / name).is_file()]
+    if absent:
+        raise MissingError(f"{index} names shards that are not beside it: {', '.join(absent)}.")
+    stored: dict[str, StoredTensor] = {}
+    held: list[tuple[str, str]] = []
+    for name in sorted(set(shards.values())):
+        tensors = open_weights(index.parent / name)
+        held += [(tensor, name) for tensor in tensors]
+        stored |= tensors
+    if differing := sorted({tensor for tensor, _ in set(held) ^ set(shards.items())}):
+        raise CheckpointError(
+            f"{index} and the shards beside it do not agree on where these tensors are: "
+            f"{', '.join(differing)}."
+        )
+    return stored
+
+
+def shard_of_tensors(index: Path) -> dict[str, str]:
+    """Return the name of the file that holds each tensor, as an index says.
+
+    Raises:
+        CheckpointError: the index is damaged, or names what is no weight file beside it.
+    """
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise CheckpointError(f"{index} has no weight_map from tensors to files.")
+    for shard in shards.values():
+        is_beside = isinstance(shard, str) and Path(shard).name == shard
+        if not is_beside or Path(shard).suffix not in (".safetensors", ".bin"):
+            raise CheckpointError(
+                f"{index} names the shard {shard!r}; a shard is a .safetensors or .bin beside it."
+            )
+    return shards
+
+
+def open_weights(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a weight file or of an index of shards, by its ending.
+
+    Raises:
+        MissingError: a shard is not there.
+        CheckpointError: a file is damaged or of no format of the hub's.
+    """
+    openers = {".safetensors": open_safetensors, ".bin": open_pytorch, ".json": open_shards}
+    if path.suffix not in openers:
+        raise CheckpointError(f"{path} is not a {', '.join(openers)} file of weights.")
+    return openers[path.suffix](path)

@@ -1,0 +1,31 @@
+"""Reading the JSON files that lie beside a model's weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from probekit.errors import CheckpointError, MissingError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file of a model's folder holds.
+
+    >>> from probekit.model.weights.sources import MINI
+    >>> read_json(MINI / "config.json")["n_layer"]
+    6
+
+    Raises:
+        MissingError: there is no such file, or the system does not give it.
+        CheckpointError: it is not JSON, or holds something else than an object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MissingError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, not a {type(content).__name__}.")
+    return content

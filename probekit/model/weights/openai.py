@@ -1,0 +1,125 @@
+"""OpenAI's original checkpoints: TensorFlow variables, under the names that hub files have.
+
+    hparams.json                                n_vocab, n_ctx, n_embd, n_head, n_layer
+    checkpoint                                  names the newest model.ckpt
+    model.ckpt.index  .data-00000-of-00001      model/wte, model/h0/attn/c_attn/w [1, in, out], ...
+
+Source: model.py, published with GPT-2.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probekit.errors import CheckpointError, ConfigError, MissingError
+from probekit.model.config import GPT2Config
+from probekit.model.weights.json_files import read_json
+from probekit.model.weights.stored import StoredTensor, reading
+
+HPARAMS = "hparams.json"
+
+# Their names of sizes, and ours.
+_SIZES = {
+    "n_vocab": "vocab_size", "n_ctx": "n_positions", "n_embd": "n_embd", "n_head": "n_head",
+    "n_layer": "n_layer",
+}  # fmt: skip
+# Their last part of a variable's name: weight, gain and bias; the embeddings have none.
+_ENDINGS = {"w": "weight", "g": "weight", "b": "bias"}
+
+
+def read_hparams(folder: Path) -> GPT2Config:
+    """Return the config that stands in `folder`/hparams.json.
+
+    Raises:
+        MissingError: there is no hparams.json.
+        CheckpointError: it lacks a size, has another key, or a size cannot be.
+    """
+    path = folder / HPARAMS
+    sizes = read_json(path)
+    if sizes.keys() != _SIZES.keys():
+        raise CheckpointError(
+            f"{path} must hold {', '.join(_SIZES)} and nothing else; it holds {', '.join(sizes)}."
+        )
+    try:
+        return GPT2Config(**{_SIZES[key]: size for key, size in sizes.items()})
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def hub_name(variable: str) -> str:
+    """Return the hub's name of a variable.
+
+    >>> hub_name("model/h11/attn/c_attn/w"), hub_name("model/ln_f/g"), hub_name("model/wpe")
+    ('h.11.attn.c_attn.weight', 'ln_f.weight', 'wpe.weight')
+    """
+    *parts, last = re.sub(r"^model/(h(?=\d))?", r"\1/", variable).strip("/").split("/")
+    return ".".join([*parts, _ENDINGS[last]] if last in _ENDINGS else [*parts, last, "weight"])
+
+
+def open_openai(hparams: Path) -> dict[str, StoredTensor]:
+    """Return the variables of the checkpoint beside hparams.json, by the hub's names.
+
+    TensorFlow holds the bytes of each against their checksum.
+
+    Raises:
+        MissingError: there is no checkpoint, or TensorFlow is not installed.
+        CheckpointError: the checkpoint is damaged.
+    """
+    path, tensorflow = _newest(hparams.parent), _tensorflow()
+    failure = tensorflow.errors.OpError
+    with reading(path, failure):
+        reader = tensorflow.train.load_checkpoint(str(path))
+        shapes = reader.get_variable_to_shape_map()
+
+    def read(variable: str) -> Tensor:
+        with reading(path, failure):
+            array = reader.get_tensor(variable)
+        return torch.from_numpy(array).view(_without_first(shapes[variable]))
+
+    return {
+        hub_name(variable): StoredTensor(_without_first(shape), partial(read, variable))
+        for variable, shape in shapes.items()
+    }
+
+
+def _without_first(shape: list[int]) -> tuple[int, ...]:
+    """Return the shape of a linear map, which was a convolution of width 1, as [in, out]."""
+    return tuple(shape[1:] if len(shape) == 3 and shape[0] == 1 else shape)
+
+
+def _newest(folder: Path) -> Path:
+    """Return the checkpoint that the file `checkpoint` names, model.ckpt without that file."""
+    name, state = "model.ckpt", folder / "checkpoint"
+    if state.is_file():
+        with reading(state):
+            named = re.search(r'^model_checkpoint_path: "(.+)"', state.read_text("utf-8"), re.M)
+        # The folder may have been moved since: only the last part of a path counts.
+        name = Path(named[1]).name if named else name
+    path = folder / name
+    if not path.with_name(f"{name}.index").is_file():
+        raise MissingError(
+            f"{folder} has {HPARAMS} but no {name}.index. An original GPT-2 is {HPARAMS}, "
+            "checkpoint, model.ckpt.index, model.ckpt.data-00000-of-00001, encoder.json and "
+            "vocab.bpe in one folder."
+        )
+    return path
+
+
+def _tensorflow() -> Any:
+    # TensorFlow's chatter is none of our output; its errors come as exceptions.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        return importlib.import_module("tensorflow")
+    except ImportError as error:
+        raise MissingError(
+            "An original GPT-2 checkpoint is read by TensorFlow, which is not installed. Install "
+            "it with: pip install 'probekit[openai]'."
+        ) from error

@@ -1,0 +1,168 @@
+"""Where a model comes from: the one that ships with probekit, a local folder, or the hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from huggingface_hub import constants, errors, hf_hub_download
+
+from probekit.errors import ConfigError, MissingError, nearest
+from probekit.model.config import PUBLISHED, GPT2Config, read_config
+from probekit.model.weights.hub_files import shard_of_tensors
+from probekit.model.weights.openai import HPARAMS, read_hparams
+
+MINI = Path(__file__).parents[1] / "mini"
+
+KNOWN_MODELS = ("mini", *PUBLISHED)
+
+WEIGHT_FILES = (
+    "model.safetensors", "model.safetensors.index.json",
+    "pytorch_model.bin", "pytorch_model.bin.index.json",
+)  # fmt: skip
+VOCABULARY_FILES = (
+    ("vocab.json", "merges.txt"),
+    ("encoder.json", "vocab.bpe"),
+    ("tokenizer.json",),
+)
+
+_OFFLINE_ADVICE = (
+    "To go on without a network, put config.json, model.safetensors (or pytorch_model.bin), "
+    "vocab.json and merges.txt into one folder and give its path as the model, or use the model "
+    "`mini`, which ships with probekit."
+)
+
+
+def find_model(source: str | Path) -> Path:
+    """Return the folder that holds the model's files, downloading them first if need be.
+
+    `mini` is the shipped model and the published names are the hub's; else the path of a folder
+    that exists is that folder; anything else is a hub name, `org/name` or `org/name@revision`.
+
+    >>> sorted(path.name for path in find_model("mini").iterdir())
+    ['README.md', 'config.json', 'merges.txt', 'model.safetensors', 'vocab.json']
+
+    Raises:
+        MissingError: there is nothing under that name, here or on the hub.
+        ConfigError: the name is neither a path nor a possible hub name.
+    """
+    return _local_folder(source) or _download(str(source))
+
+
+def find_config(source: str | Path) -> GPT2Config:
+    """Return the sizes of a model, without its weights; published ones need no network.
+
+    >>> find_config("gpt2-xl").n_layer
+    48
+
+    Raises:
+        MissingError: there is nothing under that name, here or on the hub.
+        CheckpointError: what is there is not a GPT-2.
+    """
+    folder = _local_folder(source)
+    if folder is None and str(source) in PUBLISHED:
+        return PUBLISHED[str(source)]
+    return model_config(folder or _download(str(source), weights=False))
+
+
+def model_config(folder: Path) -> GPT2Config:
+    """Return the sizes of the model in a folder, from config.json or else OpenAI's hparams.json.
+
+    Raises:
+        MissingError: it has neither.
+        CheckpointError: what is there is not a GPT-2.
+    """
+    is_original = (folder / HPARAMS).is_file() and not (folder / "config.json").is_file()
+    return read_hparams(folder) if is_original else read_config(folder)
+
+
+# What people write for a published name.
+_ALIASES = {"gpt-2": "gpt2", "gpt2-small": "gpt2", "gpt2-base": "gpt2", "gpt2-sm": "gpt2"}
+
+
+def _local_folder(source: str | Path) -> Path | None:
+    """Return the folder of a model on this machine, None for what must be a hub name."""
+    text = str(source)
+    if isinstance(source, str) and text in PUBLISHED:
+        return None
+    if not text.strip():
+        raise ConfigError("The model's name is empty; give `mini`, a hub name or a folder.")
+    if isinstance(source, str) and text == "mini":
+        return MINI
+    try:
+        folder = Path(text).expanduser()
+        is_folder, is_file = folder.is_dir(), folder.is_file()
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"The model {text[:80]!r} cannot be a path ({error}).") from error
+    if is_folder:
+        return folder
+    if is_file:
+        raise ConfigError(f"The model {text!r} is a file; give the folder that holds it.")
+    if isinstance(source, Path) or text.startswith((".", "~", os.sep)) or text.count("/") > 1:
+        raise MissingError(f"There is no model folder {folder.absolute()}.")
+    if "/" not in text and text.partition("@")[0] not in PUBLISHED:
+        near = _ALIASES.get(text.lower())
+        offer = f"Nearest: {near}." if near else nearest(text.lower(), KNOWN_MODELS)
+        raise MissingError(
+            f"No model is called {text!r}. {offer} A model of your own is the path of a folder or "
+            "`org/name` on the hub."
+        )
+    return None
+
+
+def _download(source: str, *, weights: bool = True) -> Path:
+    """Return the folder of the hub's local cache that holds the files of a hub model."""
+    name, _, revision = source.partition("@")
+    try:
+        config = _fetch(name, revision, "config.json")
+        if weights:
+            read_config(config.parent)  # before what may be gigabytes of another architecture
+            found = _fetch_first(name, revision, [(file,) for file in WEIGHT_FILES])
+            for shard in sorted(set(_shards(found))):
+                _fetch(name, revision, shard)
+            _fetch_first(name, revision, VOCABULARY_FILES)
+    except errors.LocalEntryNotFoundError as error:
+        raise MissingError(
+            f"The model {source!r} is not in the hub's local cache ({_hub_cache()}), and the hub "
+            f"could not be reached. {_OFFLINE_ADVICE}"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise MissingError(f"The hub's model {name!r} has no revision {revision!r}.") from error
+    except errors.RepositoryNotFoundError as error:
+        raise MissingError(
+            f"The hub has no model {name!r}, or it is private and no token is set. "
+            f"{nearest(name, KNOWN_MODELS)}"
+        ) from error
+    except errors.HFValidationError as error:
+        raise ConfigError(f"{source!r} is neither a folder nor a possible hub name.") from error
+    except errors.HfHubHTTPError as error:
+        raise MissingError(
+            f"The hub did not give {source!r}: {error}. {_OFFLINE_ADVICE}"
+        ) from error
+    return config.parent
+
+
+def _shards(found: Path) -> Iterable[str]:
+    return shard_of_tensors(found).values() if found.suffix == ".json" else ()
+
+
+def _fetch_first(name: str, revision: str, choices: Sequence[tuple[str, ...]]) -> Path:
+    """Fetch the first complete choice of files that the model has, and return its last."""
+    for files in choices:
+        try:
+            return [_fetch(name, revision, file) for file in files][-1]
+        except errors.LocalEntryNotFoundError:
+            raise
+        except errors.EntryNotFoundError:
+            continue
+    wanted = " or ".join(" + ".join(files) for files in choices)
+    raise MissingError(f"The hub's model {name!r} has no {wanted}.")
+
+
+def _fetch(name: str, revision: str, file: str) -> Path:
+    return Path(hf_hub_download(name, file, revision=revision or None))
+
+
+def _hub_cache() -> str:
+    return str(constants.HF_HUB_CACHE)

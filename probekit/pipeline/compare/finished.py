@@ -1,0 +1,163 @@
+"""A finished run, read from its folder: its numbers, settings, and answers on the test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from probekit.errors import ConfigError, DataError, MissingError
+from probekit.experiment.loader import load_experiment
+from probekit.experiment.schema import Experiment
+from probekit.pipeline.measure.predictions import Speaker, read_test_rows
+from probekit.pipeline.measure.site_results import file_name, read_site
+from probekit.probes.score.measurement import Said
+from probekit.probes.score.metrics import Answers
+from probekit.results.record import RunRecord, changed_files, load_record, reading
+from probekit.results.table import load_table
+
+MOST_NAMED = 10  # runs of a folder that is not one
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """A run that came to its end, and whose files are those that it wrote.
+
+    Attributes:
+        folder: of the run.
+        record: the contents of run.json.
+        experiment: the contents of config.yaml.
+        table: the rows of results.csv.
+        test_rows: `example`, `group` and `label` of each test row, as text.
+    """
+
+    folder: Path
+    record: RunRecord
+    experiment: Experiment
+    table: pd.DataFrame
+    test_rows: pd.DataFrame
+
+    @classmethod
+    def open(cls, folder: Path | str) -> FinishedRun:
+        """Return the run in a folder.
+
+        Raises:
+            MissingError: The folder is not there, or holds no finished run.
+            DataError: A file cannot be read, or was changed after the run.
+        """
+        folder = Path(folder)
+        _check_folder(folder)
+        record = load_record(folder / "run.json")
+        _check_unchanged(folder, record)
+        with reading(folder / "test_rows.csv"):
+            test_rows = read_test_rows(folder / "test_rows.csv")
+        return cls(
+            folder=folder,
+            record=record,
+            experiment=load_experiment(folder / "config.yaml"),
+            table=load_table(folder / "results.csv"),
+            test_rows=test_rows,
+        )
+
+    @property
+    def name(self) -> str:
+        """Experiment and key, as the last two parts of the folder say them."""
+        return f"{self.record.run}/{self.record.key}"
+
+    @cached_property
+    def reads_numbers(self) -> bool:
+        """Whether the labels are numbers."""
+        return self.experiment.probe.settings().reads_numbers
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The training labels, sorted; none where they are numbers."""
+        return () if self.reads_numbers else tuple(sorted(self.record.data.labels["train"]))
+
+    @cached_property
+    def truth(self) -> NDArray[np.generic]:
+        """The label codes (n_test,), or the numbers, of the test rows.
+
+        Raises:
+            DataError: A test row has a label that no training row has.
+        """
+        labels = self.test_rows["label"].to_numpy(dtype=str)
+        if self.reads_numbers:
+            return labels.astype(np.float64)
+        unknown = sorted(set(labels) - set(self.classes))
+        if unknown:
+            raise DataError(
+                f"{self.folder / 'test_rows.csv'} has the label {unknown[0]!r}, which is not among "
+                f"those of run.json: {', '.join(self.classes)}. Run the experiment again."
+            )
+        return np.searchsorted(np.array(self.classes), labels)
+
+    def said(self, site: str, position: str) -> Mapping[Speaker, Said]:
+        """Return what was said of the test rows at a site and position, a row an answer.
+
+        Answers on whole texts or trees are not among them.
+
+        Args:
+            site: its name, a head or neuron behind it, or `baselines`.
+            position: as results.csv names it.
+
+        Raises:
+            DataError: The answers are not there, or not those that the run wrote.
+        """
+        offsets = {at.text: at.offset for at in self.experiment.tokens.positions}
+        offset = offsets.get(position, 0)
+        stem = self.folder / "sites" / (f"{offset:+d}" if offset else "") / file_name(site)
+        origin = {"run": self.record.key, "position": position, "site": site}
+        found = read_site(stem, origin, lambda _: self.truth, len(self.classes))
+        if found is None:
+            raise DataError(
+                f"{stem}.json and .safetensors are not there, or not as the run wrote them: the "
+                f"answers at {site} are lost. Run the experiment again with the same --out."
+            )
+        return {who: said for who, said in found.said.items() if _is_by_row(said)}
+
+
+def _is_by_row(said: Said) -> bool:
+    return not isinstance(said, Answers) or len(said.guess) == len(said.truth)
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise MissingError(
+            f"There is no folder {folder}. Give that of a run: `probekit run` prints the path of "
+            "its report, and the run is the folder around it."
+        )
+    if (folder / ".started").exists():
+        raise MissingError(
+            f"{folder} holds a run that was not finished. Run the experiment again with the same "
+            "--out: it goes on from there."
+        )
+    if not (folder / "run.json").exists():
+        records = (*folder.glob("*/run.json"), *folder.glob("*/*/run.json"))
+        runs = sorted(str(path.parent.relative_to(folder)) for path in records)[:MOST_NAMED]
+        raise MissingError(
+            f"{folder} is not the folder of a run: it has no run.json. "
+            + (f"It holds runs; give one of them: {', '.join(runs)}." if runs else _WHERE)
+        )
+
+
+_WHERE = "`probekit run` leaves runs in OUT/NAME/KEY."
+
+
+def _check_unchanged(folder: Path, record: RunRecord) -> None:
+    changed = changed_files(folder, record)
+    if changed:
+        raise DataError(
+            f"{folder}: {', '.join(changed)} changed after the run, so that its numbers cannot be "
+            "trusted. Run the experiment again to rewrite them."
+        )
+    if "test_rows.csv" not in record.files:
+        raise ConfigError(
+            f"{folder} was written by an older probekit, which kept no answers. Run the experiment "
+            "again."
+        )

@@ -1,0 +1,304 @@
+"""Train on one data set, test on others: scores, and how alike the probes' directions are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+
+from probekit.activations.files.local import Place
+from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.experiment.schema import Experiment
+from probekit.pipeline.compare.transfer_sets import Leak, TransferSet, find_leak, make_sets
+from probekit.pipeline.experiment.features import Probed
+from probekit.probes.controls.control_labels import majority_guess
+from probekit.probes.curve import Prober, ProbeResult
+from probekit.probes.data import LEAST_DRAWS, ProbeData, ProbeSpec
+from probekit.probes.directions import cosine, direction, pooled_spread
+from probekit.probes.fitters import number_guess
+from probekit.probes.kinds.layers import Solution
+from probekit.probes.score.differences import paired_difference
+from probekit.probes.score.measurement import Said, metrics_of
+from probekit.probes.score.metrics import Answers, percentile_interval
+from probekit.probes.score.permutation import permuted_labels
+from probekit.probes.score.regression import NumberAnswers
+from probekit.probes.solve.design import Features, Floats
+from probekit.provenance import pretty_json, versions, write_atomic
+from probekit.report.pages.transfer_page import transfer_page
+from probekit.results.transfer import COSINES, SCORES, Transfer
+from probekit.watcher import SILENT, Watcher
+
+NULL_DRAWS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """What one kind of probe learned of a set at a site, and from random labels of it."""
+
+    data: TransferSet
+    spec: ProbeSpec
+    result: ProbeResult
+    solution: Solution
+    direction: Floats | None
+    null: tuple[Floats, ...]
+
+
+def transfer(
+    experiments: Sequence[Experiment | str | Path],
+    *,
+    out: Path | str,
+    null_draws: int = NULL_DRAWS,
+    cache_root: Place | None = None,
+    device: str = "cpu",
+    watcher: Watcher = SILENT,
+) -> Transfer:
+    """Return how probes of each data set do on the test rows of every other.
+
+    A probe is that of the ordinary run: same folds, same penalty, and on its own test rows the same
+    numbers. Activations come from the cache of runs, and go there.
+
+    Args:
+        experiments: two or more, or the paths of their files, alike but for the data.
+        out: folder that gets transfer.csv, cosines.csv, transfer.json and transfer.html.
+        null_draws: how often the labels of each set are permuted, to judge cosines by.
+        cache_root: folder of the activation caches, None for the user's own.
+        device: where the model computes.
+        watcher: hears how far the work has come.
+
+    Raises:
+        ConfigError: The experiments differ in more than their data.
+        DataError: The data sets have other labels, or cannot be read.
+        StoreError: A file cannot be written.
+    """
+    loaded = [e if isinstance(e, Experiment) else load_experiment(e) for e in experiments]
+    sets = make_sets(loaded, cache_root=cache_root, device=device, watcher=watcher)
+    leaks = {
+        (train.name, test.name): find_leak(train, test)
+        for train, test in product(sets, sets)
+        if train is not test
+    }
+    selections = sets[0].prepared.selections
+    scores: list[dict[str, Any]] = []
+    cosines: list[dict[str, Any]] = []
+    at_home: dict[tuple[str, str], float] = {}
+    for done, selection in enumerate(selections):
+        watcher.progress("transfer", done, len(selections))
+        X = [one.reader.features(selection) for one in sets]
+        spread = pooled_spread([_training_rows(one, x) for one, x in zip(sets, X, strict=True)])
+        for fits in _fit(sets, X, null_draws):
+            place = _place(sets[0], selection, fits[0].spec)
+            at_home[place["site"], place["probe"]] = _cross_validated(fits)
+            scores += [place | row for row in _scores(fits, X, leaks)]
+            cosines += [place | row for row in _cosines(fits, spread)]
+    watcher.progress("transfer", len(selections), len(selections))
+    found = Transfer(
+        names=tuple(one.name for one in sets),
+        model=sets[0].experiment.model.source,
+        scores=pd.DataFrame(scores, columns=list(SCORES)),
+        cosines=pd.DataFrame(cosines, columns=list(COSINES)),
+        chosen=max(at_home, key=lambda key: at_home[key]),
+        notes=tuple(_notes(sets, leaks)),
+    )
+    _write(Path(out), found, sets)
+    return found
+
+
+def _place(one: TransferSet, selection: Probed, spec: ProbeSpec) -> dict[str, Any]:
+    return {
+        "model": one.experiment.model.source,
+        "site": selection.text,
+        "position": one.experiment.tokens.position.text,
+        "view": one.experiment.capture.view,
+        "probe": spec.text,
+    }
+
+
+def _cross_validated(fits: Sequence[_Fitted]) -> float:
+    """Return the mean over the sets of the score on held-out training rows."""
+    measured = (one for fit in fits for one in fit.result.measurements)
+    return float(
+        np.mean([m.value for m in measured if m.split == "validation" and m.target == "task"])
+    )
+
+
+def _training_rows(one: TransferSet, X: Features) -> Features:
+    """Return the rows that features are scaled by; the norm of position 0 would fill the scale."""
+    data = one.prober.data
+    typical = data.train if data.typical is None else data.train[data.typical[data.train]]
+    return X[typical if len(typical) else data.train]
+
+
+def _fit(
+    sets: Sequence[TransferSet], X: Sequence[Features], null_draws: int
+) -> Iterator[tuple[_Fitted, ...]]:
+    """Yield for each kind of probe its fit on every set."""
+    results = [one.prober.site(x) for one, x in zip(sets, X, strict=True)]
+    for spec, *of_kind in zip(sets[0].prober.settings.kinds, *results, strict=True):
+        yield tuple(
+            _fitted(one, x, spec, result, null_draws)
+            for one, x, result in zip(sets, X, of_kind, strict=True)
+        )
+
+
+def _fitted(
+    one: TransferSet, X: Features, spec: ProbeSpec, result: ProbeResult, null_draws: int
+) -> _Fitted:
+    assert result.solution is not None
+    own, penalty = direction(result.solution), result.measurements[0].C
+    null = () if own is None else tuple(_null(one.prober, X, spec, penalty, null_draws))
+    return _Fitted(one, spec, result, result.solution, own, null)
+
+
+def _null(
+    prober: Prober, X: Features, spec: ProbeSpec, penalty: float | None, draws: int
+) -> Iterator[Floats]:
+    """Yield directions of probes whose training labels are permuted as their groups allow.
+
+    Their C is the one that the true labels chose.
+    """
+    settings = replace(
+        prober.settings,
+        kinds=(spec,),
+        C=prober.settings.C if penalty is None else (penalty,),
+        # The least that a Prober does.
+        control_draws=0,
+        folds=2,
+        bootstrap=LEAST_DRAWS,
+    )
+    for labels in _permuted(prober.data, draws, prober.settings.seed):
+        (found,) = Prober(replace(prober.data, y=labels), settings).site(X)
+        assert found.solution is not None
+        drawn = direction(found.solution)
+        assert drawn is not None
+        yield drawn
+
+
+def _permuted(data: ProbeData, draws: int, seed: int) -> Iterator[NDArray[np.str_]]:
+    names, codes = np.unique(data.y[data.train], return_inverse=True)
+    for permuted in permuted_labels(codes, data.groups[data.train], draws, seed):
+        labels = data.y.copy()
+        labels[data.train] = names[permuted]
+        yield labels
+
+
+def _scores(
+    fits: Sequence[_Fitted], X: Sequence[Features], leaks: dict[tuple[str, str], Leak]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each pair of sets and metric."""
+    for column, test in enumerate(fits):
+        prober = test.data.prober
+        rows = X[column][prober.test_rows].astype(np.float64)
+        at_home = _said(test.spec, test.solution, rows, prober)
+        for train in fits:
+            said = _said(train.spec, train.solution, rows, prober)
+            leak = leaks.get((train.data.name, test.data.name))
+            shared = (
+                {} if leak is None else {"known_texts": leak.texts, "known_groups": leak.groups}
+            )
+            for row in _cells(train, test, said, at_home):
+                yield row | shared
+
+
+def _cells(train: _Fitted, test: _Fitted, said: Said, at_home: Said) -> Iterator[dict[str, Any]]:
+    """Yield the metrics of one pair, each with how far it is from the score of the set's own."""
+    resamples, first = test.data.prober.resamples_of(test.spec.text), train.result.measurements[0]
+    uninformed = _uninformed(train.data.prober, said)
+    for metric, function in metrics_of(uninformed).items():
+        interval = percentile_interval(function(said, resamples))
+        ahead = paired_difference(function, said, at_home, resamples)
+        # A constant guess has no rank correlation: it scores 0.
+        chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
+        if not np.isnan(interval.value):
+            yield {
+                "train": train.data.name, "test": test.data.name, "metric": metric,
+                "value": interval.value, "ci_low": interval.low, "ci_high": interval.high,
+                "chance": float(chance), "difference": ahead.value,
+                "difference_low": ahead.ci_low, "difference_high": ahead.ci_high,
+                "n_train": first.n_train, "n_test": len(resamples.group_of_row),
+                "n_groups": resamples.n_groups, "C": first.C, "converged": first.converged,
+                "seed": first.seed,
+            }  # fmt: skip
+
+
+def _said(spec: ProbeSpec, solution: Solution, X: Floats, prober: Prober) -> Said:
+    """Return what a fit says of the test rows X (n_test, n_features) of a prober."""
+    if prober.settings.reads_numbers:
+        return NumberAnswers(prober.truth_of(spec.text), number_guess(solution, X))
+    n_classes = len(prober.data.classes)
+    scores = solution.class_scores(X, n_classes)
+    if spec.logits:
+        scores = log_softmax(scores, axis=1)
+    return Answers(
+        prober.truth_of(spec.text), scores.argmax(axis=1), n_classes, scores, spec.logits
+    )
+
+
+def _uninformed(prober: Prober, said: Said) -> Said:
+    """Return the answers of one who knows the training labels of a prober, and no row.
+
+    Their scores rank nothing, and are no probabilities: calibration is not transferred.
+    """
+    known = prober.data.y[prober.data.train]
+    if isinstance(said, NumberAnswers):
+        mean = known.astype(np.float64).mean()
+        return NumberAnswers(said.truth, np.full(len(said.truth), mean))
+    assert isinstance(said, Answers)
+    codes = np.searchsorted(prober.data.classes, known)
+    guess = majority_guess(codes, len(said.truth))
+    scores = np.zeros((len(guess), said.n_classes))
+    return Answers(said.truth, guess, said.n_classes, scores)
+
+
+def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]]:
+    """Yield a row for each pair of sets and space; none for probes without a direction."""
+    spaces = (("raw", None), ("standardised", spread))
+    for (name, scale), a, b in product(spaces, fits, fits):
+        if a.direction is None or b.direction is None:
+            return
+        value = cosine(a.direction, b.direction, scale)
+        null = [cosine(drawn, b.direction, scale) for drawn in a.null]
+        if a is not b:
+            null += [cosine(a.direction, drawn, scale) for drawn in b.null]
+        judged = _judged(value, np.array(null))
+        if a is b:  # a probe meets itself: there is nothing to test
+            judged.pop("p", None)
+        yield {"train": a.data.name, "test": b.data.name, "space": name, "cosine": value} | judged
+
+
+def _judged(value: float, null: Floats) -> dict[str, Any]:
+    """Return the spread of the cosines of random labels, and how many of them are as far from 0."""
+    if not len(null):
+        return {"n_null": 0}
+    low, high = np.nanquantile(null, [0.025, 0.975])
+    as_far = int((np.abs(null) >= abs(value)).sum())
+    return {
+        "null_low": low, "null_high": high, "p": (1 + as_far) / (1 + len(null)),
+        "n_null": len(null),
+    }  # fmt: skip
+
+
+def _notes(sets: Sequence[TransferSet], leaks: dict[tuple[str, str], Leak]) -> Iterator[str]:
+    n_test = {one.name: len(one.prober.test_rows) for one in sets}
+    for (train, test), leak in leaks.items():
+        yield from leak.told(train, test, n_test[test])
+
+
+def _write(out: Path, found: Transfer, sets: Sequence[TransferSet]) -> None:
+    write_atomic(out / "transfer.csv", found.scores.to_csv(index=False, lineterminator="\n"))
+    write_atomic(out / "cosines.csv", found.cosines.to_csv(index=False, lineterminator="\n"))
+    record = {
+        "experiments": {one.name: dump_experiment(one.experiment) for one in sets},
+        "digests": {one.name: one.prepared.dataset.digest for one in sets},
+        "weights": sets[0].reader.identity.weights,
+        "notes": list(found.notes),
+        "versions": versions(),
+    }
+    write_atomic(out / "transfer.json", pretty_json(record))
+    write_atomic(out / "transfer.html", transfer_page(found))

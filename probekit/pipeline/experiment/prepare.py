@@ -1,0 +1,270 @@
+"""From an experiment to rows: examples read and split, tokenized, positions resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from probekit.amounts import counted
+from probekit.data.examples import Dataset, Example
+from probekit.data.positions import IntArray, RowPlan
+from probekit.data.readers import TableColumns, read_dataset
+from probekit.data.splits import Split
+from probekit.data.treebank import ConlluColumns
+from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.experiment.schema import Columns, Data, Experiment
+from probekit.model.config import GPT2Config
+from probekit.model.text.tokenizer import Tokenizer, Tokens
+from probekit.model.weights.sources import find_config
+from probekit.pipeline.experiment.features import Probed, find_features
+from probekit.pipeline.experiment.holdout import hold_out
+from probekit.pipeline.experiment.rows import (
+    PositionRows,
+    StringArray,
+    interleave,
+    plan_positions,
+    position_rows,
+)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that is known before the model runs.
+
+    Attributes:
+        dataset: the examples that give rows, with notes on those that do not.
+        n_read: how many examples there were, with those that give no row.
+        split: which examples are trained and tested on.
+        tokenizer: of the model.
+        tokens: of each example.
+        plan: which tokens of which example make each row that is captured, of all positions.
+        config: the sizes of the model.
+        selections: the sites to be probed, in the order of the forward pass; concatenations last.
+        positions: what is probed one after the other, each with as many rows: those of a sweep, or
+            the one.
+        labels: of each row at any of the positions, shape (n_rows,).
+        example: the number of the example of each row, shape (n_rows,).
+        groups: of each row, shape (n_rows,).
+        splits: numbers of the training rows and of the test rows; several splits for a nested
+            cross-validation.
+    """
+
+    dataset: Dataset
+    n_read: int
+    split: Split
+    tokenizer: Tokenizer
+    tokens: tuple[Tokens, ...]
+    plan: RowPlan
+    config: GPT2Config
+    selections: tuple[Probed, ...]
+    positions: tuple[PositionRows, ...]
+    example: IntArray
+    labels: StringArray
+    groups: StringArray
+    splits: tuple[Split, ...]
+
+    @property
+    def train(self) -> IntArray:
+        """Numbers of the training rows, of the first split if there are several."""
+        return self.splits[0].train
+
+    @property
+    def test(self) -> IntArray:
+        """Numbers of the test rows, of the first split if there are several."""
+        return self.splits[0].test
+
+    @property
+    def texts(self) -> npt.NDArray[np.object_]:
+        """The text of each row, shape (n_rows,)."""
+        texts = np.array([example.text for example in self.dataset.examples], dtype=object)
+        chosen: npt.NDArray[np.object_] = texts[self.example]
+        return chosen
+
+    @property
+    def wholes(self) -> IntArray:
+        """The text or sentence of each row, counted from 0, shape (n_rows,).
+
+        The words of a sentence are examples of their own, which share the first part of their id.
+        """
+        names = [
+            e.id if e.span is None else f"{e.id.rpartition(':')[0]}\0{e.text}"
+            for e in self.dataset.examples
+        ]
+        _, number = np.unique(np.array(names, dtype=str), return_inverse=True)
+        whole: IntArray = number[self.example]
+        return whole
+
+    @property
+    def ids(self) -> list[IntArray]:
+        """The token ids of each example."""
+        return [tokens.ids for tokens in self.tokens]
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites to be captured, each once."""
+        parts = (part for selection in self.selections for part in selection.parts)
+        return tuple(dict.fromkeys(part.site for part in parts))
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """Return the rows of an experiment, without running the model.
+
+    Raises:
+        MissingError: a data file, the model's config or its vocabulary is not there.
+        ConfigError: a site or a column does not exist.
+        DataError: the data cannot be read, tokenized, aligned or split.
+    """
+    config, tokenizer = _find_model(experiment)
+    selections = find_features(experiment, config)
+    dataset = _read(experiment)
+    n_read = len(dataset)
+    dataset, tokens = _tokenize(dataset, tokenizer, experiment, config.n_positions)
+    _check_attention_texts(experiment, tokenizer, config.n_positions)
+    dataset, tokens, plans = plan_positions(dataset, tokens, experiment)
+    positions = position_rows(experiment, dataset, tokenizer, tokens, plans)
+    plan, words = plans[0], positions[0].types  # a sweep has the same examples at every offset
+    held_out = hold_out(dataset, plan, words, experiment)
+    dataset = held_out.dataset
+    return Prepared(
+        dataset=dataset,
+        n_read=n_read,
+        split=held_out.examples,
+        tokenizer=tokenizer,
+        tokens=tokens,
+        plan=interleave(plans),
+        config=config,
+        selections=selections,
+        positions=positions,
+        example=plan.example,
+        labels=dataset.labels[plan.example].astype(str),
+        groups=dataset.groups[plan.example].astype(str),
+        splits=held_out.rows,
+    )
+
+
+def _find_model(experiment: Experiment) -> tuple[GPT2Config, Tokenizer]:
+    with experiment.at("model", "source"):
+        config = find_config(experiment.model.source)
+        tokenizer = Tokenizer.from_pretrained(experiment.model.source)
+        if tokenizer.n_ids > config.vocab_size:
+            raise CheckpointError(
+                f"The vocabulary of {experiment.model.source} has ids up to "
+                f"{tokenizer.n_ids - 1}, its model {config.vocab_size} tokens: they do not belong "
+                "together."
+            )
+    return config, tokenizer
+
+
+def _read(experiment: Experiment) -> Dataset:
+    try:
+        return read_examples(experiment.data)
+    except (ConfigError, MissingError) as error:  # a wrong line of the data is placed already
+        key = "columns" if isinstance(error, ConfigError) else "file"
+        with experiment.at("data", key):
+            raise
+
+
+def read_examples(data: Data) -> Dataset:
+    """Return the examples of an experiment's file, or of its training and test file together."""
+    columns = _columns(data.format, data.columns)
+
+    def read(file: str) -> Dataset:
+        path = Path(data.root) / file
+        return read_dataset(path, format=data.format, columns=columns, name=data.name)
+
+    if data.file is not None:
+        return read(data.file)
+    assert data.train is not None
+    assert data.test is not None
+    if (Path(data.root) / data.train).resolve() == (Path(data.root) / data.test).resolve():
+        raise ConfigError(f"data.train and data.test are the same file, {data.train}.")
+    examples: list[Example] = []
+    notes: list[str] = []
+    for side, file in (("train", data.train), ("test", data.test)):
+        part = read(file)
+        # Rows numbered by the reader carry the same names in both files.
+        own_group = data.columns.group is None and data.format != "conllu"
+        examples += [
+            replace(
+                example,
+                id=f"{side} {example.id}",
+                group=f"{side} {example.group}" if own_group else example.group,
+                split=side,
+            )
+            for example in part.examples
+        ]
+        notes += [f"{side}: {note}" for note in part.notes]
+    return Dataset(data.name, tuple(examples), tuple(notes), part.has_groups)
+
+
+def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context: int) -> None:
+    """Refuse, before any work, a text whose attention cannot be drawn."""
+    for number, text in enumerate(experiment.attention.texts):
+        n_tokens = len(tokenizer.encode(text, bos=experiment.tokens.bos).ids)
+        if not 0 < n_tokens <= context:
+            with experiment.at("attention", "texts", number):
+                raise ConfigError(
+                    f"{text[:60]!r} has {n_tokens} tokens; allowed are 1 to {context}."
+                )
+
+
+def read_card(data: Data) -> str | None:
+    """Return the text that describes the data, None where no file is named.
+
+    Raises:
+        MissingError: the file named is not there.
+    """
+    if data.card is None:
+        return None
+    path = Path(data.root) / data.card
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise MissingError(f"data.card: there is no file {path.absolute()}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"data.card: {path} cannot be read as text: {error}.") from error
+
+
+def _columns(format: str, columns: Columns) -> TableColumns | ConlluColumns:
+    if format == "conllu":
+        return ConlluColumns(columns.label, cast(Any, columns.group or "sentence"))
+    span = None if columns.start is None or columns.end is None else (columns.start, columns.end)
+    return TableColumns(columns.text, columns.label, columns.group, columns.id, span, columns.split)
+
+
+def _tokenize(
+    dataset: Dataset, tokenizer: Tokenizer, experiment: Experiment, context: int
+) -> tuple[Dataset, tuple[Tokens, ...]]:
+    """Return the examples that fit the context, and their tokens; each text is encoded once."""
+    bos = experiment.tokens.bos
+    encoded = {
+        text: tokenizer.encode(text, bos=bos)
+        for text in dict.fromkeys(example.text for example in dataset.examples)
+    }
+    long = {text for text, tokens in encoded.items() if len(tokens.ids) > context}
+    if long:
+        dataset = _apply_policy(dataset, encoded, long, experiment.tokens.too_long, context)
+    cut = {text: Tokens(t.ids[:context], t.offsets[:context]) for text, t in encoded.items()}
+    return dataset, tuple(cut[example.text] for example in dataset.examples)
+
+
+def _apply_policy(
+    dataset: Dataset, encoded: Mapping[str, Tokens], long: Set[str], policy: str, context: int
+) -> Dataset:
+    """Return the examples to go on with, and a note on those whose text is too long."""
+    too_long = [example for example in dataset.examples if example.text in long]
+    if policy == "error":
+        raise DataError(
+            f"longer than the context of {context} tokens: {counted(len(too_long), 'example')}, "
+            f"first {too_long[0].id} with {len(encoded[too_long[0].text].ids)}. Set "
+            "tokens.too_long to `truncate` or `skip` to go on without what does not fit."
+        )
+    done = "left out" if policy == "skip" else f"cut after {context} tokens"
+    note = f"{done}: {counted(len(too_long), 'example')} longer than the context"
+    keep = [n for n, e in enumerate(dataset.examples) if policy != "skip" or e.text not in long]
+    return replace(dataset.select(keep), notes=(*dataset.notes, note))

@@ -1,0 +1,175 @@
+"""What is written beside a run's numbers: where they came from, in run.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probekit.activations.capture import Captured
+from probekit.amounts import LEVEL
+from probekit.data.checks import Finding, by_level, check_dataset
+from probekit.data.examples import Dataset
+from probekit.data.positions import IntArray
+from probekit.experiment.schema import Experiment
+from probekit.model.gpt2 import GPT2
+from probekit.model.sites import layer_of
+from probekit.pipeline.experiment.prepare import Prepared
+from probekit.probes.curve import Prober
+from probekit.results.table import chosen_row
+
+SHOWN_PER_LABEL = 2
+MOST_LABELS = 20  # numbers beyond which their ranges are counted
+N_RANGES = 5
+ROOT = "-1"  # the head of a root, as the reader of treebanks says it
+MOST_LOST = 0.05  # above this share of examples without a row, the rest is another data set
+LEAST_SEEN = 0.5  # below this share of known words or groups a control says little
+CONTROL_TYPES = {
+    "word": "words of the test rows (at the probed position, or the last before it)",
+    "group": "groups of the test rows",
+}
+
+
+def model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
+    """Return name and sizes of the probed model."""
+    config = model.config
+    return {
+        "source": experiment.model.source,
+        "n_layers": config.n_layer,
+        "n_heads": config.n_head,
+        "d_model": config.n_embd,
+        "d_vocab": config.vocab_size,
+        "n_ctx": config.n_positions,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) -> dict[str, Any]:
+    """Return counts by split and label, a few examples, and what was found in the data."""
+    dataset, split = prepared.dataset, prepared.split
+    rows = {"train": prepared.train, "test": prepared.test}
+    examples = {"train": split.train, "test": split.test}
+    return {
+        "name": dataset.name,
+        "n_examples": len(dataset),
+        "n_rows": len(prepared.labels),
+        "labels": _label_counts(prepared, probers[0], rows),
+        "groups": {side: len(np.unique(prepared.groups[r])) for side, r in rows.items()},
+        "examples": [
+            {"text": e.text, "span": e.span, "label": e.label, "split": side}
+            for side, indices in examples.items()
+            for e in _a_few(dataset, indices, _shown_labels(dataset, probers[0]))
+        ],
+        "notes": list(dataset.notes),
+        "findings": [
+            {"level": finding.level, "code": finding.code, "message": finding.message}
+            for finding in findings(prepared, probers)
+        ],
+        "card": card,
+    }
+
+
+def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ...]:
+    """Return what was found in the data, in what they lost, and in their words; errors first."""
+    found = list(
+        check_dataset(
+            prepared.dataset, prepared.split, has_classes=probers[0].settings.reads == "classes"
+        )
+    )
+    n_lost = prepared.n_read - len(prepared.dataset)
+    if n_lost > MOST_LOST * prepared.n_read:
+        told = f"{n_lost:,} of {prepared.n_read:,} examples give no row; the notes say why."
+        found.append(Finding("warning", "lost", told))
+    if len(prepared.splits) > 1:  # the groups of all splits are scored together
+        found = [finding for finding in found if finding.code != "few-groups"]
+    n_groups = probers[0].resamples_of(probers[0].settings.kinds[0].text).n_groups
+    if 2.0**-n_groups > LEVEL:
+        told = (
+            f"{n_groups} test groups can be exchanged in {2**n_groups} ways: no p-value will be "
+            f"below {2.0**-n_groups:.2g}, whatever the probe finds."
+        )
+        found.append(Finding("warning", "few-exchanges", told))
+    prober = min(probers, key=lambda prober: prober.seen_types)
+    if prober.settings.control_draws and prober.seen_types < LEAST_SEEN:
+        names = CONTROL_TYPES[prober.settings.control_by]
+        told = (
+            f"Of the {names} {prober.seen_types:.0%} stand in the rows that are fitted. The "
+            "control task cannot look up new ones, so that selectivity flatters the probe."
+        )
+        found.append(Finding("warning", "new-types", told))
+    return by_level(found)
+
+
+def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
+    """Return the site of the best cross-validated score; test rows have no say in it."""
+    row = chosen_row(table)
+    if row is None:
+        return None
+    return {
+        "site": row["site"],
+        "layer": layer_of(row["site"]),
+        "head": None if pd.isna(row["head"]) else int(row["head"]),
+        "position": row["position"],
+        "chosen_by": f"cross-validated {row['metric']} on the training rows",
+    }
+
+
+def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, str]:
+    """Return the digests of everything that the numbers rest on."""
+    return {
+        "dataset": prepared.dataset.digest,
+        "tokenizer": prepared.tokenizer.digest,
+        **{f"weights ({t})": part.store.identity.weights for t, part in captured.items()},
+        **{f"activations ({target})": part.root for target, part in captured.items()},
+    }
+
+
+def _counts(labels: Any) -> dict[str, int]:
+    names, counts = np.unique(labels, return_counts=True)
+    return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
+
+
+def _label_counts(
+    prepared: Prepared, prober: Prober, rows: Mapping[str, IntArray]
+) -> dict[str, dict[str, int]]:
+    """Return how many rows each side has of each label; of many numbers, of ranges of them."""
+    labels = prepared.labels
+    if _reads_trees(prober):
+        labels = np.where(labels == ROOT, "roots", "other words")
+    elif prober.settings.reads_numbers and len(np.unique(labels)) > MOST_LABELS:
+        numbers = labels.astype(np.float64)
+        ends = np.unique(np.quantile(numbers, np.linspace(0, 1, N_RANGES + 1)))
+        names = np.array([f"{low:g} to {high:g}" for low, high in pairwise(ends)])
+        labels = names[np.searchsorted(ends[1:-1], numbers, side="left")]
+        return {side: _in_order(_counts(labels[r]), names) for side, r in rows.items()}
+    return {side: _counts(labels[chosen]) for side, chosen in rows.items()}
+
+
+def _in_order(counts: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+    return {name: counts[name] for name in names if name in counts}
+
+
+def _reads_trees(prober: Prober) -> bool:
+    return any(spec.task == "tree" for spec in prober.settings.kinds)
+
+
+def _shown_labels(dataset: Dataset, prober: Prober) -> list[str]:
+    """Return the labels that are shown in examples; of numbers and of heads only some."""
+    labels = sorted(set(dataset.labels))
+    if not (prober.settings.reads_numbers or _reads_trees(prober)):
+        return labels
+    labels = sorted(labels, key=float)
+    return labels[:: max(1, -(-len(labels) // N_RANGES))]
+
+
+def _a_few(dataset: Dataset, indices: IntArray, labels: Sequence[str]) -> list[Any]:
+    """Return the first examples of each of the labels, no two of one group."""
+    shown: list[Any] = []
+    for label in labels:
+        of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]
+        by_group = {example.group: example for example in reversed(of_label)}
+        shown += list(reversed(by_group.values()))[:SHOWN_PER_LABEL]
+    return shown

@@ -1,0 +1,257 @@
+"""The order of the steps: prepare, capture, probe, look, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import safetensors.numpy
+
+from probekit.activations.capture import Captured
+from probekit.activations.files.local import Place
+from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.experiment.schema import Experiment
+from probekit.pipeline.capture.captures import Models, capture_models, load_models
+from probekit.pipeline.experiment.features import FeatureReader
+from probekit.pipeline.experiment.key import run_key
+from probekit.pipeline.experiment.norms import residual_norms
+from probekit.pipeline.experiment.over_training import over_training
+from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
+from probekit.pipeline.experiment.record import best_site, data_facts, digests, model_facts
+from probekit.pipeline.look.attention import attention_prompt
+from probekit.pipeline.measure.calibration import reliability_rows
+from probekit.pipeline.measure.chosen import CHOSEN_FILES, find_chosen, write_chosen
+from probekit.pipeline.measure.predictions import write_test_rows
+from probekit.pipeline.measure.probing import COLUMNS, SiteRows, make_probers, probe_sites
+from probekit.pipeline.measure.significance import (
+    DIFFERENCES,
+    difference_rows,
+    p_value_rows,
+    scored,
+)
+from probekit.pipeline.measure.sparse_features import feature_rows
+from probekit.probes.curve import Prober
+from probekit.provenance import digest, pretty_json, versions, write_atomic
+from probekit.report.attention.patterns import AttentionPrompt
+from probekit.report.pages.run_page import write_report
+from probekit.results.table import chosen_row
+from probekit.watcher import SILENT, Watcher
+
+_FILES = (
+    "config.yaml", "results.csv", "differences.csv", "reliability.csv", "test_rows.csv",
+    "training.csv", "features.csv", "attention.safetensors", *CHOSEN_FILES,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run left behind.
+
+    Attributes:
+        folder: `<out>/<name>/<key>`, with config.yaml, run.json and the files below.
+        table: the rows of results.csv.
+        results: the path of results.csv.
+        report: the path of report.html, None if no page was asked for.
+        record: the contents of run.json.
+    """
+
+    folder: Path
+    table: pd.DataFrame
+    results: Path
+    report: Path | None
+    record: Mapping[str, Any]
+
+
+@dataclass
+class _Clock:
+    """Seconds spent in each step."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = round(time.perf_counter() - start, 3)
+
+
+def run(
+    experiment: Experiment | str | Path,
+    *,
+    out: Path | str = "runs",
+    cache_root: Place | None = None,
+    device: str = "cpu",
+    workers: int | None = None,
+    watcher: Watcher = SILENT,
+    page: bool = True,
+) -> RunResult:
+    """Run an experiment and return what it left behind.
+
+    A second run of the same experiment captures and fits nothing again; an interrupted one goes on
+    where it was: captured shards and probed sites are kept.
+
+    Args:
+        experiment: an experiment, or the path of its file.
+        out: folder that gets `<name>/<key>`.
+        cache_root: folder of the activation caches, None for the user's own.
+        device: where the model computes.
+        workers: how many sites are probed at once, each in a process where that pays; None for one
+            a core. The numbers are the same for any.
+        watcher: hears how far the work has come.
+        page: whether report.html is written.
+
+    Raises:
+        ProbekitError: one of its subclasses, whose message says what was wrong and where.
+    """
+    if not isinstance(experiment, Experiment):
+        experiment = load_experiment(experiment)
+    clock = _Clock()
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    with clock.step("prepare"):
+        prepared = prepare(experiment)
+        card = read_card(experiment.data)
+        models = load_models(experiment, device)
+        # Before the long work, as it checks the rows.
+        probers = make_probers(experiment, prepared, device)
+        key = run_key(experiment, prepared, models, card)
+        folder = Path(out) / experiment.name / key
+        write_atomic(folder / ".started", created)  # an unusable folder is told before the work
+    with clock.step("capture"):
+        captured = capture_models(
+            experiment, prepared, models, cache_root=cache_root, watcher=watcher
+        )  # fmt: skip
+    with clock.step("probe"):
+        at_once = workers if device == "cpu" else 1  # one accelerator is not shared
+        found = _probe(experiment, prepared, probers, captured, folder, watcher, at_once)
+    with clock.step("compare"):
+        table, differences = _conclude(experiment, found, probers[0])
+        write_atomic(folder / "config.yaml", dump_experiment(experiment))
+        write_atomic(folder / "results.csv", _csv(table))
+        write_atomic(folder / "differences.csv", _csv(differences))
+        write_atomic(folder / "reliability.csv", _csv(reliability_rows(found, table, probers[0])))
+        write_test_rows(folder / "test_rows.csv", prepared, probers[0])
+    with clock.step("checkpoints"):
+        earlier = partial(run, out=folder / "checkpoints", cache_root=cache_root, device=device)
+        training = over_training(experiment, table, partial(earlier, watcher=watcher, page=False))
+        if training is not None:
+            write_atomic(folder / "training.csv", _csv(training))
+    with clock.step("look"):
+        readers = _readers(experiment, prepared, captured["task"])
+        chosen = find_chosen(prepared, probers, found, table, readers, folder)
+        if chosen is not None:
+            write_chosen(folder, chosen, prepared, models["task"])
+        features = feature_rows(prepared, probers, table, readers)
+        if not features.empty:
+            write_atomic(folder / "features.csv", _csv(features))
+        prompts = _attention(experiment, prepared, models)
+        _write_patterns(folder / "attention.safetensors", prompts)
+        norms = residual_norms(models["task"], prepared)
+    record = {
+        "run": experiment.name,
+        "key": key,
+        "question": experiment.question,
+        "created": created,
+        "model": model_facts(experiment, models["task"]),
+        "data": data_facts(prepared, probers, card),
+        "best": best_site(table),
+        "attention": [{"text": p.text, "tokens": list(p.tokens)} for p in prompts],
+        "norms": norms,
+        "versions": versions(),
+        "digests": digests(prepared, captured),
+        "C_grid": list(experiment.probe.C),
+        "control_by": experiment.probe.control_by,
+        "seeds": {
+            "split": experiment.split.seed,
+            "probe": experiment.probe.seed,
+            "random_weights": experiment.model.random_seed,
+        },
+        "caches": {target: str(part.store.folder) for target, part in captured.items()},
+        "seconds": clock.seconds,
+        "files": {
+            path.name: digest([path.read_bytes()])
+            for path in (folder / name for name in _FILES)
+            if path.is_file()
+        },
+    }
+    write_atomic(folder / "run.json", pretty_json(record))
+    (folder / ".started").unlink(missing_ok=True)
+    report = write_report(folder) if page else None
+    return RunResult(folder, table, folder / "results.csv", report, record)
+
+
+def _probe(
+    experiment: Experiment,
+    prepared: Prepared,
+    probers: Sequence[Prober],
+    captured: Mapping[str, Captured],
+    folder: Path,
+    watcher: Watcher,
+    workers: int | None,
+) -> list[SiteRows]:
+    """Return what was found at every site, position by position."""
+    found = []
+    for at, prober in zip(prepared.positions, probers, strict=True):
+        if len(probers) > 1:
+            watcher.tell(f"position {at.position.text}")
+        readers = {
+            target: FeatureReader.of(part.store, at.rows, experiment, prepared.config)
+            for target, part in captured.items()
+        }
+        here = experiment.with_position(at.position)
+        found += probe_sites(here, prober, readers, prepared.selections, folder, watcher, workers)
+    return found
+
+
+def _readers(
+    experiment: Experiment, prepared: Prepared, part: Captured
+) -> dict[str, FeatureReader]:
+    """Return what reads the trained model's features at each position."""
+    return {
+        at.position.text: FeatureReader.of(part.store, at.rows, experiment, prepared.config)
+        for at in prepared.positions
+    }
+
+
+def _conclude(
+    experiment: Experiment, found: Sequence[SiteRows], prober: Prober
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the tables of results.csv and differences.csv."""
+    rows = [row for site in found for row in site.rows]
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    chosen = chosen_row(table)
+    answers = scored(found, prober.main_metric)
+    rows += p_value_rows(answers, prober, experiment.probe.permutations)
+    ahead = [] if chosen is None else difference_rows(answers, chosen, prober)
+    return (
+        pd.DataFrame(rows, columns=list(COLUMNS)),
+        pd.DataFrame(ahead, columns=list(DIFFERENCES)),
+    )
+
+
+def _csv(table: pd.DataFrame) -> str:
+    return table.to_csv(index=False, lineterminator="\n")
+
+
+def _attention(experiment: Experiment, prepared: Prepared, models: Models) -> list[AttentionPrompt]:
+    return [
+        attention_prompt(models["task"], prepared.tokenizer, text, bos=experiment.tokens.bos)
+        for text in experiment.attention.texts
+    ]
+
+
+def _write_patterns(path: Path, prompts: list[AttentionPrompt]) -> None:
+    if prompts:
+        arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
+        for n, prompt in enumerate(prompts):
+            arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
+        # safetensors writes the wrong numbers of an array that is not contiguous.
+        whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        write_atomic(path, safetensors.numpy.save(whole))

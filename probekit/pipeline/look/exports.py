@@ -1,0 +1,99 @@
+"""The files that a kept probe gives: its answers as a page or a table, its directions as numpy."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from probekit.errors import ConfigError
+from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.provenance import pretty_json, write_atomic
+from probekit.report.pages.texts_page import texts_page
+from probekit.report.texts.texts import Per, TextReading, tidy_rows
+
+ANSWER_FILES = (".html", ".csv", ".jsonl")
+PAGE_OR_ROWS = (".csv", ".html")
+
+
+def check_ending(path: Path, allowed: Sequence[str]) -> None:
+    """Refuse, before any work, a file whose ending says none of the formats.
+
+    Raises:
+        ConfigError: as said.
+    """
+    if path.suffix not in allowed:
+        raise ConfigError(
+            f"--out {path}: the ending says what is written. Allowed: {', '.join(allowed)}."
+        )
+
+
+def write_page_or_rows(path: Path, page: Callable[[], str], rows: pd.DataFrame) -> Path:
+    """Write a page as .html or its rows as .csv, as the ending says, and return the path.
+
+    Raises:
+        ConfigError: the ending says no format.
+        StoreError: the file cannot be written.
+    """
+    check_ending(path, PAGE_OR_ROWS)
+    is_page = path.suffix == ".html"
+    write_atomic(path, page() if is_page else rows.to_csv(index=False, lineterminator="\n"))
+    return path
+
+
+def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> Path:
+    """Write the page, or the rows a text or a token, and return the path.
+
+    Raises:
+        ConfigError: the ending says no format, or the probe has no answer a text.
+        StoreError: the file cannot be written.
+    """
+    check_ending(path, ANSWER_FILES)
+    if path.suffix == ".html":
+        write_atomic(path, texts_page(readings, probe.classes, probe.facts))
+        return path
+    rows = tidy_rows(readings, probe.classes, per)
+    if path.suffix == ".csv":
+        write_atomic(path, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+    else:
+        write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return path
+
+
+def write_directions(probe: SavedProbe, path: Path, *, unit: bool = False) -> tuple[Path, Path]:
+    """Write the directions as a .npy of shape (n_scores, n_features), and what they are as a JSON.
+
+    `np.load` reads the first; row i is named by entry i of `names` in the second.
+
+    Args:
+        probe: a linear probe.
+        path: ends with .npy; the JSON stands beside it.
+        unit: whether each direction is brought to length 1.
+
+    Raises:
+        ConfigError: the probe is not linear, or the path has another ending.
+        StoreError: the files cannot be written.
+    """
+    if path.suffix != ".npy":
+        raise ConfigError(f"--out {path}: directions are written as numpy. Give a path in .npy.")
+    directions = probe.unit_directions if unit else probe.directions
+    content = io.BytesIO()
+    np.save(content, directions, allow_pickle=False)
+    facts = {
+        "names": list(probe.direction_names),
+        "classes": list(probe.classes),
+        "biases": probe.layers[0][1].tolist(),
+        "unit": unit,
+        "kind": probe.facts.kind,
+        "sites": list(probe.facts.sites),
+        "view": probe.facts.view,
+        "model": probe.facts.model,
+        "weights": probe.facts.weights,
+    }
+    write_atomic(path, content.getvalue())
+    write_atomic(path.with_suffix(".json"), pretty_json(facts))
+    return path, path.with_suffix(".json")

@@ -1,0 +1,58 @@
+"""Heads scored on texts, or on random tokens that come twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probekit.analysis.heads import known_heads, random_repeats, score_heads
+from probekit.errors import ConfigError
+from probekit.pipeline.look.lenses import Network
+from probekit.report.pages.heads_page import ScoredHeads
+from probekit.watcher import SILENT, Watcher
+
+
+def score_texts(
+    network: Network, texts: Sequence[str], *, bos: bool, watcher: Watcher = SILENT
+) -> ScoredHeads:
+    """Return the scores of every head on texts.
+
+    >>> score_texts(Network.load("mini"), ["The key and the key"], bos=False).read
+    '1 text of 5 tokens'
+
+    Raises:
+        DataError: there is no text, or one is empty or longer than the context.
+    """
+    sequences = [network.ids(text, bos=bos) for text in texts]
+    n_tokens = sum(map(len, sequences))
+    read = f"{len(texts)} text{'s' * (len(texts) != 1)} of {n_tokens:,} tokens"
+    rows = score_heads(network.model, sequences, watcher)
+    return ScoredHeads(rows, read, known_heads(network.model))
+
+
+def score_random_repeats(
+    network: Network, n: int, *, length: int = 50, seed: int = 0, bos: bool,
+    watcher: Watcher = SILENT,
+) -> ScoredHeads:  # fmt: skip
+    """Return the scores of every head on n sequences of random tokens that come twice.
+
+    >>> found = score_random_repeats(Network.load("mini"), 2, length=10, bos=False)
+    >>> found.read
+    '2 sequences of 10 random tokens that come twice, seed 0'
+
+    Raises:
+        ConfigError: no sequence, or twice the length exceeds the context.
+    """
+    context = network.model.config.n_positions
+    if 2 * length + bos > context:
+        raise ConfigError(
+            f"{length} tokens that come twice{' after <|endoftext|>' * bos} are more than the "
+            f"context of {context}. Allowed: a length of up to {(context - bos) // 2}."
+        )
+    vocabulary = network.tokenizer.vocabulary
+    pool = sorted(set(vocabulary.ids.values()) - set(vocabulary.special.values()))
+    begin = network.tokenizer.bos_id if bos else None
+    sequences = random_repeats(pool, n, length, seed=seed, bos=begin)
+    device = network.model.wte.weight.device
+    rows = score_heads(network.model, [ids.to(device) for ids in sequences], watcher)
+    read = f"{n} sequence{'s' * (n != 1)} of {length} random tokens that come twice, seed {seed}"
+    return ScoredHeads(rows, read, known_heads(network.model))

@@ -1,0 +1,162 @@
+"""Texts through a logit lens, a logit taken apart, heads scored: model and tokenizer to rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from probekit.analysis.attribution import logit_attribution, place_of
+from probekit.analysis.logit_lens import SITES, TOP_K, lens_rows, lens_sites, logit_lens
+from probekit.errors import ConfigError, DataError
+from probekit.model.gpt2 import GPT2
+from probekit.model.inputs import check_context, check_tokens
+from probekit.model.sites import SitePattern
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.capture.devices import check_device
+from probekit.report.pages.attribution_page import MEAN, AttributedLogit
+from probekit.watcher import SILENT, Watcher
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A model with the tokenizer that belongs to it."""
+
+    source: str
+    model: GPT2
+    tokenizer: Tokenizer
+
+    @classmethod
+    def load(cls, source: str, device: str = "cpu") -> Network:
+        """Return a model by name or folder.
+
+        Raises:
+            ConfigError: the device cannot be used.
+            MissingError: there is no such model.
+        """
+        check_device(device)
+        model = GPT2.from_pretrained(source, device=device)
+        return cls(source, model, Tokenizer.from_pretrained(source))
+
+    def ids(self, text: str, *, bos: bool) -> Tensor:
+        """Return the tokens of a text, shape (n_tokens,).
+
+        Raises:
+            DataError: there is none, or more than the context.
+        """
+        ids = self.tokenizer.encode(text, bos=bos).ids
+        if not len(ids):
+            raise DataError("The text is empty: there is nothing to look at.")
+        tokens = torch.from_numpy(ids).to(self.model.wte.weight.device)
+        check_tokens(self.model.config, tokens[None])
+        check_context(self.model.config, torch.arange(len(tokens)))
+        return tokens
+
+
+def read_lens(
+    network: Network,
+    texts: Sequence[str],
+    *,
+    bos: bool,
+    sites: Sequence[SitePattern] = SITES,
+    top_k: int = TOP_K,
+    watcher: Watcher = SILENT,
+) -> pd.DataFrame:
+    """Return the rows of `lens_rows` for each text, with its number, from 1, as `prompt`.
+
+    >>> read_lens(Network.load("mini"), ["The keys", "A door"], bos=False)["prompt"].nunique()
+    2
+
+    Raises:
+        UnknownNameError: a name stands for no site.
+        ConfigError: a site cannot be read, or top_k is no number of tokens.
+        DataError: a text has no token, or more than the context.
+    """
+    n_layers = network.model.config.n_layer
+    # The output stands last, whatever is read beside it.
+    names = lens_sites([*sites, ("resid_post", n_layers - 1)], n_layers)
+    tables = []
+    for number, ids in enumerate([network.ids(text, bos=bos) for text in texts], start=1):
+        found = logit_lens(network.model, ids, names, top_k=top_k, watcher=watcher)
+        rows = lens_rows(found, names, ids, network.tokenizer)
+        rows.insert(0, "prompt", number)
+        tables.append(rows)
+    return pd.concat(tables, ignore_index=True)
+
+
+def attribute(
+    network: Network,
+    text: str,
+    token: str | None = None,
+    *,
+    bos: bool,
+    minus: str | None = None,
+    minus_mean: bool = False,
+    position: int = -1,
+) -> AttributedLogit:
+    """Return what each part of the network adds to the logit of a token after a text.
+
+    Args:
+        network: the model.
+        text: what it reads.
+        token: as it is written, with the space before a word; None takes the likeliest one.
+        bos: whether `<|endoftext|>` is put before the text.
+        minus: a token whose logit is taken off.
+        minus_mean: whether the mean logit of all tokens is taken off.
+        position: where the logit stands; negative numbers count from the end.
+
+    >>> found = attribute(Network.load("mini"), "The keys to the", " old", bos=False, minus=" new")
+    >>> len(found.rows), found.position
+    (39, 3)
+
+    Raises:
+        ConfigError: there is no such position, or what should be a token is none or several.
+        DataError: the text is empty, or longer than the context.
+    """
+    ids = network.ids(text, bos=bos)
+    place = place_of(position, len(ids))
+    with torch.inference_mode():
+        logits = network.model(ids[None, : place + 1])[0, -1].float()
+    chosen = int(logits.argmax()) if token is None else one_token(network.tokenizer, token)
+    less = None if minus is None else one_token(network.tokenizer, minus)
+    found = logit_attribution(
+        network.model, ids, chosen, minus=less, minus_mean=minus_mean, position=place
+    )
+    names = network.tokenizer.strings
+    return AttributedLogit(
+        tokens=tuple(names(ids.tolist())),
+        position=place,
+        token=names([chosen])[0],
+        minus=MEAN if minus_mean else "" if less is None else names([less])[0],
+        logit=found.logit,
+        probability=float(logits.softmax(-1)[chosen]),
+        rank=int((logits > logits[chosen]).sum()) + 1,
+        rows=found.rows,
+    )
+
+
+def one_token(tokenizer: Tokenizer, text: str) -> int:
+    """Return the id of a token by its text; a special token has its own name.
+
+    >>> one_token(Tokenizer.from_pretrained("mini"), " the") != 0
+    True
+
+    Raises:
+        ConfigError: the text is no token, or several.
+    """
+    if text in tokenizer.vocabulary.special:
+        return tokenizer.vocabulary.special[text]
+    ids = tokenizer.encode(text, bos=False).ids
+    if len(ids) == 1:
+        return int(ids[0])
+    if not len(ids):
+        raise ConfigError("The token is empty; give its text, with the space before a word.")
+    pieces = ", ".join(map(repr, tokenizer.strings(ids)))
+    spaced = tokenizer.encode(f" {text}", bos=False).ids
+    advice = (
+        f"with a space before it, {f' {text}'!r}, it is one" if len(spaced) == 1 else "give one"
+    )
+    raise ConfigError(f"{text!r} is {len(ids)} tokens of this model, {pieces}: {advice}.")

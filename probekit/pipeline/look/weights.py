@@ -1,0 +1,196 @@
+"""Looking at weights: from a model, or a file with some of its tensors, to a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probekit.analysis.weights import circuits, head_norms, output, query_key_value, summarise
+from probekit.errors import ConfigError, UnknownNameError, nearest
+from probekit.model.config import PUBLISHED
+from probekit.model.weights.checkpoint import CHECKPOINT_FILES, Checkpoint, open_checkpoint
+from probekit.model.weights.openai import HPARAMS
+from probekit.model.weights.sources import find_model, model_config
+from probekit.provenance import write_atomic
+from probekit.report.pages.weights_page import MOST_CELLS, Heads, Weight, overview_page, weight_page
+
+# The columns of the position embeddings that readers of GPT-2 know.
+COLUMNS = (150, 200, 250)
+CORNER = 300
+
+Floats = NDArray[np.float32]
+
+_ATTENTION = re.compile(r"(h\.\d+\.attn\.)(c_attn|c_proj)\.weight")
+
+
+def write_weights_page(
+    source: str,
+    out: Path,
+    *,
+    tensor: str | None = None,
+    columns: Sequence[int] = (),
+    corner: int | None = None,
+    n_head: int | None = None,
+) -> Path:
+    """Write one self-contained page about the weights of a model and return its path.
+
+    Args:
+        source: `mini`, a hub name, a folder, or a file of weights that need not be a whole model.
+        out: the page to write.
+        tensor: the name of the one to draw; None gives an overview of all.
+        columns: of a matrix, drawn as curves; of the position embeddings by default COLUMNS.
+        corner: how many rows and columns of a large matrix are drawn; by default CORNER.
+        n_head: number of heads, where no config.json beside the weights tells it.
+
+    Raises:
+        MissingError: there are no such weights.
+        CheckpointError: they cannot be read.
+        ConfigError: there is no such tensor or column, it cannot be drawn, or the number of heads
+            is not known or another than config.json tells.
+    """
+    checkpoint = open_checkpoint(_locate(source))
+    if tensor is None:
+        if columns or corner is not None or n_head is not None:
+            raise ConfigError(
+                "Columns, a corner and heads are drawn of one tensor; name it too, e.g. "
+                "--tensor wpe.weight."
+            )
+        names = sorted(checkpoint.tensors, key=_in_order)
+        page = overview_page(summarise((name, _read(checkpoint, name)) for name in names), source)
+    else:
+        page = weight_page(_weight(checkpoint, tensor, columns, corner or CORNER, n_head), source)
+    write_atomic(out, page)
+    return out
+
+
+def _locate(source: str) -> Path:
+    """Return the folder or file to open: weights that are no whole model may be looked at too."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        return path
+    folder = find_model(source)
+    if (folder / "config.json").is_file():
+        model_config(folder)  # refuses another architecture, whose matrices may lie otherwise
+    if any((folder / name).is_file() for name in CHECKPOINT_FILES):
+        return folder
+    files = list(folder.glob("*.safetensors"))
+    return files[0] if len(files) == 1 else folder
+
+
+def _in_order(name: str) -> list[tuple[bool, int, str]]:
+    """Return the key that sorts a name: parts that are numbers by their size.
+
+    >>> sorted(["wte.weight", "h.10.ln_1.bias", "h.2.ln_1.bias"], key=_in_order)
+    ['h.2.ln_1.bias', 'h.10.ln_1.bias', 'wte.weight']
+    """
+    parts = name.split(".")
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
+def _read(checkpoint: Checkpoint, name: str) -> Tensor:
+    if name not in checkpoint.tensors:
+        near = nearest(name if "." in name else f"{name}.weight", checkpoint.tensors)
+        raise UnknownNameError(f"{checkpoint.path} has no tensor {name!r}. {near}")
+    return checkpoint.tensors[name].read()
+
+
+def _weight(
+    checkpoint: Checkpoint,
+    tensor: str,
+    columns: Sequence[int],
+    corner: int,
+    n_head: int | None,
+) -> Weight:
+    name = tensor.removeprefix("transformer.")
+    stored = _read(checkpoint, name)
+    if stored.ndim not in (1, 2) or not stored.numel():
+        raise ConfigError(
+            f"{name} has shape {tuple(stored.shape)}: a vector or a matrix can be drawn. Without a "
+            "tensor, an overview has the numbers of all."
+        )
+    values = _floats(stored)
+    is_whole = name == "wpe.weight" and values.size <= MOST_CELLS
+    attention = _ATTENTION.fullmatch(name)
+    return Weight(
+        row=summarise([(name, stored)]),
+        numbers=values,
+        columns=_columns(name, values, columns),
+        corner=None if is_whole else corner,
+        heads=_heads(checkpoint, attention[1], attention[2], n_head) if attention else None,
+    )
+
+
+def _floats(tensor: Tensor) -> Floats:
+    array: Floats = tensor.to(torch.float32).numpy()
+    return array
+
+
+def _columns(name: str, values: Floats, columns: Sequence[int]) -> tuple[int, ...]:
+    """Return the columns to draw as curves.
+
+    Raises:
+        ConfigError: the tensor is no matrix, or has no such column.
+    """
+    if columns and values.ndim != 2:
+        raise ConfigError(f"{name} has shape {values.shape}: it has no columns to draw.")
+    for column in columns:
+        if not 0 <= column < values.shape[1]:
+            raise ConfigError(f"{name} has columns 0 to {values.shape[1] - 1}, no column {column}.")
+    if columns or name != "wpe.weight" or values.ndim != 2:
+        return tuple(columns)
+    return tuple(column for column in COLUMNS if column < values.shape[1]) or (0,)
+
+
+def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -> Heads:
+    """Return what the heads of a block are made of, as far as its tensors are there."""
+    parts: dict[str, Floats] = {}
+    names = {name: f"{block}{name}.weight" for name in ("c_attn", "c_proj")}
+    there = {
+        name: _floats(_read(checkpoint, full))
+        for name, full in names.items()
+        if full in checkpoint.tensors
+    }
+    n_head = _n_head(checkpoint, there[drawn].shape[0], n_head)
+    if "c_attn" in there:
+        parts |= query_key_value(there["c_attn"], n_head)
+    if "c_proj" in there:
+        parts["output"] = output(there["c_proj"], n_head)
+    return Heads(
+        parts=parts,
+        norms=head_norms(parts),
+        spectra=circuits(parts, parts["output"]) if len(there) == 2 else {},
+        drawn=("output",) if drawn == "c_proj" else ("query", "key", "value"),
+    )
+
+
+def _n_head(checkpoint: Checkpoint, n_embd: int, given: int | None) -> int:
+    """Return the number of heads, which shows in no tensor.
+
+    Raises:
+        ConfigError: no config says it, nor who asks, and no published GPT-2 has this width; or
+            config and who asks say different numbers.
+    """
+    folder = checkpoint.path.parent
+    if any((folder / name).is_file() for name in ("config.json", HPARAMS)):
+        told = model_config(folder).n_head
+        if given not in (None, told):
+            raise ConfigError(
+                f"--n-head {given} contradicts the config in {folder}, which tells {told} heads: "
+                "leave --n-head out, or mend the config."
+            )
+        return told
+    if given is not None:
+        return given
+    for config in PUBLISHED.values():
+        if config.n_embd == n_embd:
+            return config.n_head
+    raise ConfigError(
+        f"How many heads {checkpoint.path} has does not show in its tensors, and there is no "
+        "config.json beside it; give --n-head."
+    )

@@ -1,0 +1,51 @@
+"""How sure the probes of a run are, and how right: the rows of reliability.csv."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import pandas as pd
+
+from probekit.pipeline.measure.predictions import Speaker
+from probekit.pipeline.measure.probing import SiteRows
+from probekit.probes.curve import Prober
+from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
+from probekit.probes.score.measurement import Said
+from probekit.probes.score.metrics import Answers
+from probekit.results.table import ranked_rows
+
+PLACE = ("site", "head", "position")
+COLUMNS = ("probe", *PLACE, *ReliabilityBin.__dataclass_fields__)
+
+
+def reliability_rows(
+    found: Sequence[SiteRows], table: pd.DataFrame, prober: Prober
+) -> pd.DataFrame:
+    """Return the bins of each kind of probe whose scores are probabilities, at its best site.
+
+    The best is that of the highest cross-validated score, so that test rows have no say in it.
+    """
+    best = ranked_rows(table).drop_duplicates("probe")
+    bins = [
+        {"probe": row["probe"], **{name: row[name] for name in PLACE}, **asdict(one)}
+        for _, row in best.iterrows()
+        for said in _said(found, row)
+        for one in reliability_bins(said, prober.resamples_of(row["probe"]))
+    ]
+    return pd.DataFrame(bins, columns=list(COLUMNS))
+
+
+def _said(found: Sequence[SiteRows], row: pd.Series) -> list[Answers]:
+    """Return the answers of the probe that a row is about, if they are probabilities of rows."""
+    said: list[Said] = [
+        site.said[speaker]
+        for site in found
+        if (speaker := Speaker(row["probe"], "task")) in site.said and _is_at(site, row)
+    ]
+    return [one for one in said if isinstance(one, Answers) and one.scores_are_log_probabilities]
+
+
+def _is_at(site: SiteRows, row: pd.Series) -> bool:
+    mine = pd.Series(site.rows[0])[list(PLACE)]
+    return bool((mine.eq(row[list(PLACE)]) | (mine.isna() & row[list(PLACE)].isna())).all())

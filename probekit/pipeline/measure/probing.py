@@ -1,0 +1,293 @@
+"""Probing captured sites: each site's measurements are kept as soon as they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from joblib import cpu_count
+
+from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
+from probekit.experiment.schema import Experiment
+from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
+from probekit.pipeline.experiment.features import FeatureReader, Probed
+from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.rows import PositionRows
+from probekit.pipeline.measure.predictions import Speaker
+from probekit.pipeline.measure.saving import FittedProbe, save_probe
+from probekit.pipeline.measure.site_results import KeptSites, Site, file_name
+from probekit.probes.curve import Prober, ProbeResult
+from probekit.probes.data import ProbeData
+from probekit.probes.score.measurement import Measurement, Said
+from probekit.watcher import Here, Watcher
+from probekit.workers import side_by_side
+
+COLUMNS = (
+    "run", "model", "dataset", "site", "layer", "component", "head", "position", "probe",
+    "target", "split", "metric", "value", "ci_low", "ci_high", "chance", "n_train", "n_test",
+    "n_groups", "C", "n_iter", "converged", "seed", "view",
+)  # fmt: skip
+
+
+def make_probers(
+    experiment: Experiment, prepared: Prepared, device: str = "cpu"
+) -> tuple[Prober, ...]:
+    """Return for each position what probes all sites under the same folds, controls and resamples.
+
+    Those of two positions differ in what hangs on the tokens there: control labels and scaling.
+
+    Raises:
+        DataError: the labels, groups or split cannot be probed; known before the model runs.
+    """
+    is_sweep = len(prepared.positions) > 1
+    probers = []
+    for at in prepared.positions:
+        try:
+            probers.append(_make_prober(experiment, prepared, at, device))
+        except ProbekitError as error:
+            error.args = (f"At {at.position.text}: {error}" if is_sweep else str(error),)
+            raise
+    return tuple(probers)
+
+
+def _make_prober(
+    experiment: Experiment, prepared: Prepared, at: PositionRows, device: str
+) -> Prober:
+    data = [
+        ProbeData(
+            y=prepared.labels,
+            groups=prepared.groups,
+            types=at.types,
+            train=split.train,
+            test=split.test,
+            typical=at.typical,
+            texts=prepared.texts,
+            examples=prepared.wholes,
+        )
+        for split in prepared.splits
+    ]
+    with experiment.at("probe", "kinds"):
+        settings = experiment.probe.settings(device)
+    try:
+        return Prober(data, settings)
+    except TooFewGroupsError:
+        with experiment.at("probe", "folds"):
+            raise
+    except ConfigError:  # what else is wrong with the data is placed by its rows
+        with experiment.at("probe", "control_draws"):
+            raise
+
+
+@dataclass(frozen=True, eq=False)
+class SiteRows:
+    """The rows of results.csv of one site, or of the baselines, and what was said there."""
+
+    rows: list[dict[str, Any]]
+    said: dict[Speaker, Said]
+
+
+def probe_sites(
+    experiment: Experiment,
+    prober: Prober,
+    stores: Mapping[str, FeatureReader],
+    selections: Sequence[Probed],
+    run_dir: Path,
+    watcher: Watcher,
+    workers: int | None = 1,
+) -> list[SiteRows]:
+    """Return what was found by the baselines, then at every site in forward order.
+
+    Args:
+        experiment: gives the names, and the position, which is one.
+        prober: measures each site.
+        stores: read the trained model's activations under `task`, those of untrained weights, if
+            wanted, under `random_weights`.
+        selections: the sites.
+        run_dir: finished sites are kept in its folder `sites` and not computed again.
+        watcher: hears of each finished site.
+        workers: how many sites are probed at once, each in a process; None for one a core.
+    """
+    kept = KeptSites(run_dir, prober)
+    spots = [_Spot.of(selection, experiment, run_dir) for selection in (None, *selections)]
+    sites = [kept.read(spot.stem, spot.origin) for spot in spots]
+    n_kept = sum(site is not None for site in sites[1:])
+    progress = _Progress(Here(watcher), n_kept, len(selections))
+    job = _Job(experiment, prober, stores, kept, run_dir / "probes", progress)
+    if sites[0] is None:  # takes another time than a site
+        sites[0] = job(spots[0])
+    missing = [number for number, site in enumerate(sites) if site is None]
+    items = [spots[number] for number in missing]
+    # Not a matter of how many are left or run at once: threads may change the last bits.
+    n_threads = max(1, cpu_count() // len(selections))
+    for done, site in enumerate(side_by_side(job, items, workers, n_threads)):
+        sites[missing[done]] = site
+        progress.done = n_kept + done + 1
+        progress.tell()
+    watcher.progress("probe", len(selections), len(selections))
+    return [
+        SiteRows(_table_rows(experiment, spot.selection, site.measurements), site.said)
+        for spot, site in zip(spots, sites, strict=True)
+        if site is not None
+    ]
+
+
+@dataclass(frozen=True)
+class _Spot:
+    """A site, or None for the baselines, and where and under what origin its numbers are kept."""
+
+    selection: Probed | None
+    stem: Path
+    origin: Mapping[str, str]
+
+    @classmethod
+    def of(cls, selection: Probed | None, experiment: Experiment, run_dir: Path) -> _Spot:
+        offset, position = experiment.tokens.position.offset, experiment.tokens.position.text
+        folder = Path("sites") / (f"{offset:+d}" if offset else "")
+        name = "baselines" if selection is None else selection.text
+        origin = {"run": run_dir.name, "position": position, "site": name}
+        return cls(selection, folder / file_name(name), origin)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Measures one site, in this process or another, and keeps what is found."""
+
+    experiment: Experiment
+    prober: Prober
+    stores: Mapping[str, FeatureReader]
+    kept: KeptSites
+    probes: Path
+    progress: _Progress
+
+    def __call__(self, spot: _Spot) -> Site:
+        """Return what is found at a site, as a later run sees it."""
+        if spot.selection is None:
+            site = _baselines(self.prober)
+        else:
+            folder = self.probes / spot.stem.relative_to("sites")
+            site = _measure(
+                self.experiment, self.prober, self.stores, spot.selection, self.progress, folder
+            )
+        self.kept.write(spot.stem, spot.origin, site)
+        return self.kept.read(spot.stem, spot.origin) or site
+
+
+@dataclass
+class _Progress:
+    """Tells a watcher how many sites are done, and of the fits in the one under way here.
+
+    Sites are begun in any order, so that one may end before those that are counted first: what was
+    told is never taken back.
+    """
+
+    watcher: Watcher
+    done: int
+    n_sites: int
+    told: float = 0.0
+
+    def tell(self, inner: float = 0.0) -> None:
+        """Tell how many sites are done, and what part of one more."""
+        self.told = max(self.told, round(self.done + inner, 2))
+        self.watcher.progress("probe", self.told, self.n_sites)
+
+    def part(self, number: int, n_parts: int) -> Callable[[int, int], None]:
+        """Return what hears of the fits of one target of the site."""
+
+        def on_fit(done: int, total: int) -> None:
+            self.tell((number + done / total) / n_parts)
+
+        return on_fit
+
+
+def _baselines(prober: Prober) -> Site:
+    found = prober.baselines()
+    return Site(
+        [measurement for result in found.values() for measurement in result.measurements],
+        {Speaker("none", target): result.said for target, result in found.items()},
+    )
+
+
+def _measure(
+    experiment: Experiment,
+    prober: Prober,
+    stores: Mapping[str, FeatureReader],
+    selection: Probed,
+    progress: _Progress,
+    folder: Path,
+) -> Site:
+    """Return what is found at a site; fitted probes of the trained model are saved in `folder`."""
+    site = Site([], {})
+    for number, (target, store) in enumerate(stores.items()):
+        is_random = target == "random_weights"
+        results = prober.site(
+            store.features(selection), random=is_random, on_fit=progress.part(number, len(stores))
+        )
+        for result in results:
+            site.measurements.extend(result.measurements)
+            assert result.spec is not None
+            site.said[Speaker(result.spec.text, target)] = result.said
+            if not is_random and result.solution is not None:
+                path = folder / result.spec.text.replace(":", "-")
+                _save(path, result, experiment, prober, store, selection)
+    return site
+
+
+def _save(
+    path: Path,
+    result: ProbeResult,
+    experiment: Experiment,
+    prober: Prober,
+    store: FeatureReader,
+    selection: Probed,
+) -> None:
+    """Keep a fitted probe; one that knows fewer than all classes has no scores for the rest."""
+    spec, solution = result.spec, result.solution
+    assert spec is not None
+    assert solution is not None
+    classes = () if prober.settings.reads_numbers else prober.data.classes[solution.classes]
+    first = result.measurements[0]
+    penalty = {} if first.C is None else {spec.grid_name or "C": first.C}
+    fitted = FittedProbe(
+        kind=spec.text,
+        layers=solution.layers,
+        classes=tuple(map(str, classes)),
+        scores_are_logits=spec.logits,
+        hyperparameters={**dict(spec.options), **penalty},
+    )
+    save_probe(
+        path, fitted, experiment, store.identity,
+        sites=[part.text for part in selection.parts],
+        measured=result.measurements,
+        view=experiment.capture.view,
+    )  # fmt: skip
+
+
+def _table_rows(
+    experiment: Experiment, selection: Probed | None, measured: Sequence[Measurement]
+) -> list[dict[str, Any]]:
+    names = {
+        "run": experiment.name,
+        "model": experiment.model.source,
+        "dataset": experiment.data.name,
+        "position": experiment.tokens.position.text,
+    }
+    place: dict[str, Any] = {}
+    if selection is not None:
+        place = _place(selection) | {"view": experiment.capture.view}
+    rows = [names | place | asdict(measurement) for measurement in measured]
+    return [{column: row.get(column) for column in COLUMNS} for row in rows]
+
+
+def _place(selection: Probed) -> dict[str, Any]:
+    """Return the columns that say where a probe read; a concatenation has no layer and no head."""
+    components = dict.fromkeys(describe(part.site).component for part in selection.parts)
+    place: dict[str, Any] = {"site": selection.text, "component": JOINT.join(components)}
+    if isinstance(selection, SiteSelection):
+        place |= {
+            "site": selection.without_head.text,
+            "layer": layer_of(selection.site),
+            "head": selection.head,
+        }
+    return place

@@ -1,0 +1,117 @@
+"""What is found at a site is kept as soon as it is found, so that a killed run goes on from there.
+
+<name>.safetensors   what the probes said of the test rows
+<name>.json          the measurements, and a digest over both; written last
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from probekit.errors import StoreError
+from probekit.pipeline.measure.predictions import Speaker, pack, unpack
+from probekit.probes.curve import Prober
+from probekit.probes.score.measurement import Measurement, Said
+from probekit.provenance import digest, digest_json, pretty_json, write_atomic
+
+# What a file that was cut or changed may raise when it is read.
+_NOT_WHOLE = (ValueError, TypeError, KeyError, RecursionError, SafetensorError)
+LONGEST_NAME = 100  # characters of a file's name; file systems end at 255 bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """The measurements of one site, or of the baselines, and what was said of the test rows."""
+
+    measurements: list[Measurement]
+    said: dict[Speaker, Said]
+
+
+def file_name(text: str) -> str:
+    """Return a name that no file system finds too long, as those of many sites are.
+
+    >>> file_name("blocks.0.hook_resid_pre")
+    'blocks.0.hook_resid_pre'
+    """
+    return text if len(text) <= LONGEST_NAME else digest_json(text)[:24]
+
+
+def read_site(
+    path: Path,
+    origin: Mapping[str, str],
+    truth_of: Callable[[str], NDArray[np.generic]],
+    n_classes: int,
+) -> Site | None:
+    """Return the site kept under the stem `path`; None if it is not whole, or of another origin.
+
+    Args:
+        path: the stem of its two files.
+        origin: of which run, position and site it must be.
+        truth_of: gives for a probe the labels (n_test,) that its answers are compared to.
+        n_classes: how many labels there are.
+
+    Raises:
+        StoreError: The system does not let it be read.
+    """
+    try:
+        content = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
+        answers = path.with_name(f"{path.name}.safetensors").read_bytes()
+        if content["digest"] != _digest(origin, content["measurements"], answers):
+            return None
+        measurements = [Measurement(**entry) for entry in content["measurements"]]
+        return Site(measurements, unpack(answers, truth_of, n_classes))
+    except (FileNotFoundError, *_NOT_WHOLE):
+        return None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+class KeptSites:
+    """The sites of a run that are on disk.
+
+    Args:
+        run_dir: the folder of the run.
+        prober: knows the truth that answers are compared to.
+    """
+
+    def __init__(self, run_dir: Path, prober: Prober) -> None:
+        self._run_dir = run_dir
+        self._prober = prober
+
+    def read(self, stem: Path, origin: Mapping[str, str]) -> Site | None:
+        """Return a kept site; None, so that it is made anew, if it is not whole or of another run.
+
+        Raises:
+            StoreError: The system does not let it be read.
+        """
+        n_classes = len(self._prober.data.classes)
+        return read_site(self._run_dir / stem, origin, self._prober.truth_of, n_classes)
+
+    def write(self, stem: Path, origin: Mapping[str, str], site: Site) -> None:
+        """Write a site, unless just this is there already."""
+        path = self._run_dir / stem
+        answers = pack(site.said)
+        entries = [_finite(asdict(measurement)) for measurement in site.measurements]
+        content = {"digest": _digest(origin, entries, answers), "measurements": entries}
+        write_atomic(path.with_name(f"{path.name}.safetensors"), answers)
+        write_atomic(path.with_name(f"{path.name}.json"), pretty_json(content))
+
+
+def _digest(origin: Mapping[str, str], entries: list[dict[str, Any]], answers: bytes) -> str:
+    return digest_json([origin, entries, digest([answers])])
+
+
+def _finite(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry with None for numbers that JSON cannot hold."""
+    return {
+        name: None if isinstance(value, float) and not np.isfinite(value) else value
+        for name, value in entry.items()
+    }

@@ -1,0 +1,242 @@
+"""How each kind of probe fits many label columns on the rows of one site, under the same folds.
+
+A machine tunes label columns, with the penalty chosen by held-out guesses, and fits a column again
+on other shares of the rows. That of the logistic probe does all of it in two batches; the others
+go fit by fit.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.probes.data import ProbeSettings, ProbeSpec
+from probekit.probes.kinds.base import LayeredProbe, Training, TunedProbe
+from probekit.probes.kinds.layers import Layer, Solution, apply_layers
+from probekit.probes.kinds.ridge import ridge_path
+from probekit.probes.solve.descent import Effort
+from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.fits import fit_columns
+from probekit.probes.solve.solver import Codes, Fit, OnFit, Problem, Solver
+
+Column = NDArray[Any]  # label codes, or numbers
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """One label column after tuning.
+
+    Attributes:
+        penalty: the value chosen; None for a kind without one.
+        solution: the fit on all rows.
+        held_out: (n_samples,), for each row the guess of the fit that left out its fold.
+        search: those fits, one a fold.
+    """
+
+    penalty: float | None
+    solution: Solution
+    held_out: Column
+    search: tuple[Solution, ...]
+
+    @property
+    def solved_at(self) -> float:
+        """The penalty, of a kind that has one."""
+        assert self.penalty is not None
+        return self.penalty
+
+
+class Machine(Protocol):
+    """Fits one kind of probe on rows X (n_samples, n_features)."""
+
+    def tune(self, X: Features, columns: Sequence[Column], on_fit: OnFit) -> list[Tuned]:
+        """Return each label column (n_samples,), tuned; `on_fit(done, total)` hears of fits."""
+
+    def refit(
+        self, X: Features, columns: Sequence[Column], tuned: Sequence[Tuned], shares: Sequence[Mask]
+    ) -> list[list[Solution]]:
+        """Return for each column its fits on shares (n_samples,) of the rows, at its penalty."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What all machines of a run stand on: folds, groups and typical rows, each (n_samples,)."""
+
+    fold_of_row: Codes
+    groups: NDArray[np.str_]
+    typical: Mask | None
+    settings: ProbeSettings
+
+
+def machine_of(spec: ProbeSpec, ground: Ground) -> Machine:
+    """Return the machine of a kind that reads rows."""
+    if spec.kind == "logistic":
+        return _Logistic(ground)
+    if spec.task == "regression":
+        return _Numbers(spec, ground)
+    return _Layered(spec, ground)
+
+
+@dataclass(frozen=True, eq=False)
+class _Logistic:
+    ground: Ground
+
+    @property
+    def _effort(self) -> Effort:
+        return Effort(max_iter=self.ground.settings.max_iter)
+
+    def tune(self, X: Features, columns: Sequence[Column], on_fit: OnFit) -> list[Tuned]:
+        tuned = fit_columns(
+            X,
+            columns,
+            self.ground.fold_of_row,
+            self.ground.settings.C,
+            effort=self._effort,
+            typical=self.ground.typical,
+            device=self.ground.settings.device,
+            on_fit=on_fit,
+        )
+        return [
+            Tuned(c.C, _solution(c.fit), c.held_out, tuple(map(_solution, c.search))) for c in tuned
+        ]
+
+    def refit(
+        self, X: Features, columns: Sequence[Column], tuned: Sequence[Tuned], shares: Sequence[Mask]
+    ) -> list[list[Solution]]:
+        ground = self.ground
+        weights = [share.astype(np.float32) for share in shares]
+        solver = Solver(X, weights, typical=ground.typical, device=ground.settings.device)
+        problems = [
+            Problem(codes, column.solved_at, share)
+            for codes, column in zip(columns, tuned, strict=True)
+            for share in range(len(shares))
+        ]
+        fits = [_solution(fit) for fit in solver.solve(problems, self._effort)]
+        return [fits[at : at + len(shares)] for at in range(0, len(fits), len(shares))]
+
+
+def _solution(fit: Fit) -> Solution:
+    layer = Layer(fit.coef, fit.intercept)
+    return Solution(fit.classes, (layer,), fit.n_iter, fit.converged, fit.gradient_norm)
+
+
+@dataclass(frozen=True, eq=False)
+class _ByFit(ABC):
+    """The way of the kinds whose fits have nothing to share."""
+
+    spec: ProbeSpec
+    ground: Ground
+
+    def tune(self, X: Features, columns: Sequence[Column], on_fit: OnFit) -> list[Tuned]:
+        folds = range(int(self.ground.fold_of_row.max()) + 1)
+        total = len(columns) * (len(folds) + 1)
+        tuned = []
+        for number, column in enumerate(columns):
+            done = number * (len(folds) + 1)
+            paths, held_out = [], np.zeros((len(self._grid), len(X)), dtype=column.dtype)
+            for fold in folds:
+                inside = self.ground.fold_of_row != fold
+                paths.append(self._path(self._grid, X, column, inside))
+                held_out[:, ~inside] = [self._guess(fit, X[~inside]) for fit in paths[-1]]
+                on_fit(done + fold + 1, total)
+            best = int(np.argmin([self._loss(column, guess) for guess in held_out]))
+            everything = np.ones(len(X), dtype=bool)
+            (last,) = self._path(self._grid[best : best + 1], X, column, everything)
+            on_fit(done + len(folds) + 1, total)
+            search = tuple(path[best] for path in paths)
+            tuned.append(Tuned(self._grid[best], last, held_out[best], search))
+        return tuned
+
+    def refit(
+        self, X: Features, columns: Sequence[Column], tuned: Sequence[Tuned], shares: Sequence[Mask]
+    ) -> list[list[Solution]]:
+        return [
+            [self._path([one.penalty], X, column, share)[0] for share in shares]
+            for column, one in zip(columns, tuned, strict=True)
+        ]
+
+    @property
+    def _grid(self) -> list[float | None]:
+        """The penalties from the one that shrinks most."""
+        values = self.spec.penalties(self.ground.settings)
+        if values is None:
+            return [None]
+        return [*sorted(values, reverse=self.spec.grid_name == "alpha")]
+
+    @abstractmethod
+    def _path(
+        self, penalties: Sequence[float | None], X: Features, column: Column, inside: Mask
+    ) -> list[Solution]:
+        """Return the fit at each penalty on the rows inside."""
+
+    @abstractmethod
+    def _guess(self, solution: Solution, X: Features) -> Column:
+        """Return what a fit says of each row."""
+
+    @abstractmethod
+    def _loss(self, column: Column, guess: Column) -> float:
+        """Return how much the guesses miss, all in all."""
+
+
+class _Layered(_ByFit):
+    def _path(
+        self, penalties: Sequence[float | None], X: Features, column: Column, inside: Mask
+    ) -> list[Solution]:
+        codes = np.asarray(column[inside], dtype=np.int64)
+        classes = np.unique(codes)
+        if len(classes) == 1:
+            return [_always(classes, X.shape[1])] * len(penalties)
+        probe: LayeredProbe = self.spec.build(self.ground.settings)
+        own = np.searchsorted(classes, codes)
+        typical = _taken(self.ground.typical, inside)
+        data = Training(X[inside], own, self.ground.groups[inside], typical)
+        if not isinstance(probe, TunedProbe):
+            return [_renamed(probe.solve(data), classes)]
+        path = probe.path(np.array(penalties, dtype=np.float64), data)
+        return [_renamed(solution, classes) for solution in path]
+
+    def _guess(self, solution: Solution, X: Features) -> Column:
+        return solution.guess(X)
+
+    def _loss(self, column: Column, guess: Column) -> float:
+        return float(np.sum(column != guess))
+
+
+class _Numbers(_ByFit):
+    def _path(
+        self, penalties: Sequence[float | None], X: Features, column: Column, inside: Mask
+    ) -> list[Solution]:
+        alphas = np.array(penalties, dtype=np.float64)
+        y, typical = column[inside, None].astype(np.float64), _taken(self.ground.typical, inside)
+        layers = ridge_path(X[inside], y, alphas, typical)
+        return [Solution(np.empty(0, dtype=np.int64), (layer,)) for layer in layers]
+
+    def _guess(self, solution: Solution, X: Features) -> Column:
+        return number_guess(solution, X)
+
+    def _loss(self, column: Column, guess: Column) -> float:
+        return float(np.sum((column - guess) ** 2))
+
+
+def _taken(typical: Mask | None, inside: Mask) -> Mask | None:
+    return None if typical is None else typical[inside]
+
+
+def number_guess(solution: Solution, X: Features) -> Floats:
+    """Return the number (n_samples,) that a fit on numbers says of each row."""
+    return apply_layers(solution.layers, X)[:, 0]
+
+
+def _renamed(solution: Solution, classes: Codes) -> Solution:
+    """Return a solution whose codes count `classes` from 0 with their own codes."""
+    return Solution(classes[solution.classes], solution.layers, solution.n_iter, solution.converged)
+
+
+def _always(classes: Codes, n_features: int) -> Solution:
+    """Return what can be learnt from rows of one class: to guess it."""
+    return Solution(classes, (Layer(np.zeros((1, n_features)), np.zeros(1)),))

@@ -1,0 +1,249 @@
+"""A linear probe as a scikit-learn classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_expit, log_softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags, column_or_1d, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from probekit.errors import DataError
+from probekit.probes.folds import fittable_insides, group_folds
+from probekit.probes.solve.descent import Effort
+from probekit.probes.solve.fits import fit_columns
+from probekit.probes.solve.solver import Codes, Fit, Problem, Solver, with_reference
+from probekit.probes.validation import (
+    at_least,
+    positive,
+    refuse_mixed_types,
+    units_of,
+    warn_if_flat,
+)
+
+# A solution is as exact as the rows are. The excess over the minimum is a square: that of float64
+# is out of sight in the objective itself, but not in its gradient.
+TOLERANCES = {"float32": 1e-9, "float64": 1e-19}
+
+ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
+
+
+class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+    """Standardised L2 logistic regression, with C chosen by grouped cross-validation.
+
+    Two labels, several, or any number at once: for a table of 0 and 1 (n_samples, n_labels) each
+    column is a probe of its own.
+
+    Args:
+        C: Inverse strength of the penalty on standardised features; of several values the one with
+            the best held-out accuracy is taken, with folds that keep groups whole.
+        folds: How many folds choose C.
+        max_iter: Upper bound on the solver's steps.
+        class_weight: What the rows of each class count, or "balanced" for all classes alike.
+        random_state: Seed of the folds.
+
+    Attributes:
+        classes_: The labels, sorted; of a table the numbers of its columns.
+        coef_: For raw, unscaled rows, shape (1, n_features) for two classes, else
+            (n_classes, n_features).
+        intercept_: Shape (1,) or (n_classes,).
+        C_: The C of the fit; of a table one a column.
+        n_iter_: Steps the solver took, at most.
+        converged_: Whether it reached its tolerance.
+        gradient_norm_: Norm of the gradient at the solution, where the Hessian is about one.
+
+    >>> X = np.array([[-3.0], [-2.0], [-1.0], [1.0], [2.0], [3.0]])
+    >>> probe = LinearProbe(C=1.0).fit(X, ["down", "down", "down", "up", "up", "up"])
+    >>> probe.predict([[-5.0], [5.0]]).tolist(), probe.converged_
+    (['down', 'up'], True)
+    """
+
+    def __init__(
+        self,
+        C: float | Sequence[float] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
+        folds: int = 5,
+        max_iter: int = 2000,
+        class_weight: ClassWeight = None,
+        random_state: int = 0,
+    ) -> None:
+        self.C = C
+        self.folds = folds
+        self.max_iter = max_iter
+        self.class_weight = class_weight
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        groups: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> LinearProbe:
+        """Return self, fitted on X (n_samples, n_features).
+
+        Args:
+            X: The rows.
+            y: Their labels (n_samples,), or a table of 0 and 1 (n_samples, n_labels).
+            groups: The group (n_samples,) of each row, whose rows stay in one fold; without it each
+                row is its own.
+            sample_weight: What each row (n_samples,) counts; a row of weight 0 is not there.
+
+        Raises:
+            ConfigError: A C or the weight of a class is not positive, or there are too few folds or
+                steps.
+            DataError: There is one class only, the labels mix types, or there are fewer groups than
+                folds.
+        """
+        grid = positive_grid(self.C)
+        at_least(self, folds=2, max_iter=1, random_state=0)
+        if isinstance(self.class_weight, Mapping):
+            # Of a class that counts nothing, nothing is learnt: leave out its rows instead.
+            for label, weight in self.class_weight.items():
+                positive(f"class_weight of {label!r}", weight)
+        refuse_mixed_types(y)
+        rows, labels = validate_data(
+            self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2, multi_output=True
+        )
+        weights = _check_sample_weight(
+            sample_weight, rows, dtype=rows.dtype, ensure_non_negative=True
+        )
+        counted = np.flatnonzero(weights)
+        units = units_of(rows, groups)[counted]
+        columns = self._columns(labels[counted])
+        rows, weights = rows[counted], weights[counted]
+        if self.class_weight is None:
+            fits = self._fit_columns(rows, columns, units, weights, grid)
+        else:
+            # Each column of a table has classes of its own to weigh.
+            fits = [
+                self._fit_columns(rows, [codes], units, self._weighed(codes, weights), grid)[0]
+                for codes in columns
+            ]
+        self._keep(fits)
+        warn_if_flat(self.coef_)
+        return self
+
+    def _columns(self, y: NDArray[Any]) -> list[Codes]:
+        """Return the label codes of each column to be fitted, and keep the classes."""
+        check_classification_targets(y)
+        self.multilabel_ = type_of_target(y) == "multilabel-indicator"
+        if self.multilabel_:
+            self.classes_ = np.arange(y.shape[1])
+            return [np.ascontiguousarray(column, dtype=np.int64) for column in y.T]
+        self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+        if len(self.classes_) < 2:
+            raise DataError(
+                f"a classifier needs two classes, but y holds one class, {self.classes_[0]}. Add "
+                "rows of another label."
+            )
+        return [codes]
+
+    def _weighed(self, codes: Codes, counts: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return what each row counts (n_samples,), times the weight of its class."""
+        if self.class_weight == "balanced":
+            sizes = np.bincount(codes, weights=counts)
+            even = counts.sum() / np.count_nonzero(sizes)
+            weights: NDArray[np.floating] = counts * even / sizes[codes]
+        else:
+            labels = codes if self.multilabel_ else self.classes_[codes]
+            weights = counts * compute_sample_weight(self.class_weight, labels)
+        return weights
+
+    def _fit_columns(
+        self,
+        X: NDArray[Any],
+        columns: Sequence[Codes],
+        units: NDArray[Any],
+        weights: NDArray[np.floating],
+        grid: tuple[float, ...],
+    ) -> list[Fit]:
+        effort = Effort(TOLERANCES[X.dtype.name], self.max_iter)
+        if len(grid) == 1:
+            problems = [Problem(codes, grid[0]) for codes in columns]
+            return Solver(X, [weights]).solve(problems, effort)
+        # Rows that agree in all labels are alike for the folds.
+        _, labels = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        folds = group_folds(labels, units, self.folds, self.random_state)
+        if labels.any():  # a table of labels may be the same in each row
+            fittable_insides(labels, folds)
+        tuned = fit_columns(X, columns, folds, grid, effort=effort, weights=weights)
+        return [column.fit for column in tuned]
+
+    def _keep(self, fits: Sequence[Fit]) -> None:
+        if self.multilabel_:
+            rows = [_one_row(fit) for fit in fits]
+            self.coef_ = np.stack([coef for coef, _ in rows])
+            self.intercept_ = np.array([intercept for _, intercept in rows])
+            self.C_: float | NDArray[np.float64] = np.array([fit.C for fit in fits])
+        else:
+            self.coef_, self.intercept_, self.C_ = fits[0].coef, fits[0].intercept, fits[0].C
+        self.n_iter_ = max(fit.n_iter for fit in fits)
+        self.converged_ = all(fit.converged for fit in fits)
+        self.gradient_norm_ = max(fit.gradient_norm for fit in fits)
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return scores (n_samples,) of the second of two classes, else (n_samples, n_classes)."""
+        scores = self._scores(X)
+        return scores.T if self.multilabel_ or len(scores) > 1 else scores[0]
+
+    def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the log probabilities (n_samples, n_classes), in the order of `classes_`.
+
+        Of a table of labels: of each label that it holds.
+        """
+        scores = self._scores(X)
+        logs: NDArray[np.float64] = (
+            log_expit(scores).T
+            if self.multilabel_
+            else log_softmax(with_reference(scores, len(self.classes_)), axis=0).T
+        )
+        return logs
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the probabilities, as `predict_log_proba` their logarithms."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the likeliest label (n_samples,) of each row, or a table of 0 and 1."""
+        scores = self._scores(X)
+        if self.multilabel_:
+            return (scores.T > 0).astype(np.int64)
+        labels: NDArray[Any] = self.classes_[
+            with_reference(scores, len(self.classes_)).argmax(axis=0)
+        ]
+        return labels
+
+    def _scores(self, X: ArrayLike) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        scores: NDArray[np.float64] = self.coef_ @ rows.T + self.intercept_[:, None]
+        return scores
+
+
+def _one_row(fit: Fit) -> tuple[NDArray[np.float64], float]:
+    """Return coefficients and intercept of a column of 0 and 1; a constant one is certain."""
+    if len(fit.classes) == 2:
+        return fit.coef[0], fit.intercept[0]
+    return np.zeros_like(fit.coef[0]), np.inf if fit.classes[0] == 1 else -np.inf
+
+
+def positive_grid(C: float | Sequence[float]) -> tuple[float, ...]:
+    """Return the values of C in rising order.
+
+    Raises:
+        ConfigError: There is none, one is not a positive finite number, or one stands there twice.
+
+    >>> positive_grid([1.0, 0.1])
+    (0.1, 1.0)
+    """
+    return tuple(positive("C", C).tolist())

@@ -1,0 +1,62 @@
+"""Training sets that grow: sizes for a learning curve, and nested samples of whole groups.
+
+A larger sample holds the smaller one, so that the points of a curve differ by what was added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import ConfigError
+from probekit.probes.solve.solver import Codes
+
+
+def learning_sizes(n_samples: int, steps: int, smallest: int = 32) -> tuple[int, ...]:
+    """Return up to `steps` sizes, each a constant factor above the last, from `smallest` to all.
+
+    Sizes that round to the same number are one.
+
+    Raises:
+        ConfigError: There are fewer than two steps, or the smallest size is not below `n_samples`.
+
+    >>> learning_sizes(3200, steps=3)
+    (32, 320, 3200)
+    """
+    if steps < 2 or not 0 < smallest < n_samples:
+        raise ConfigError(
+            f"A learning curve needs two steps or more, and a smallest size from 1 to "
+            f"{n_samples - 1}, below all {n_samples} rows; given are {steps} and {smallest}."
+        )
+    sizes = np.geomspace(smallest, n_samples, steps).round().astype(int)
+    return tuple(np.unique(sizes).tolist())
+
+
+def subsets(groups: NDArray[np.generic], sizes: Sequence[int], seed: int) -> NDArray[np.bool_]:
+    """Return which rows (n_sizes, n_samples) each sample has: whole groups in one random order.
+
+    A sample takes groups until it has `size` rows or more, so that it may have a few more.
+
+    Raises:
+        ConfigError: A size is not between 1 and the number of rows.
+
+    >>> rows = subsets(np.array(["a", "a", "b", "c"]), sizes=(1, 3, 4), seed=1)
+    >>> rows.astype(int).tolist()
+    [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    """
+    wrong = [size for size in sizes if not 0 < size <= len(groups)]
+    if wrong:
+        raise ConfigError(f"A size lies between 1 and {len(groups)} rows; given is {wrong[0]}.")
+    rank, group_of_row = _random_ranks(groups, seed)
+    n_rows = np.cumsum(np.bincount(rank[group_of_row]))
+    n_groups = np.searchsorted(n_rows, sizes, side="left") + 1
+    taken: NDArray[np.bool_] = rank[group_of_row] < n_groups[:, None]
+    return taken
+
+
+def _random_ranks(groups: NDArray[np.generic], seed: int) -> tuple[Codes, Codes]:
+    """Return the place of each group (n_groups,) in a random order, and the group of each row."""
+    names, group_of_row = np.unique(groups, return_inverse=True)
+    return np.random.default_rng(seed).permutation(len(names)), group_of_row

@@ -1,0 +1,318 @@
+"""L2 logistic regression, many fits at once: all share the products with one matrix of rows.
+
+A fit has its own labels, its own share of the rows and its own C. Fits of as many classes are
+columns of one descent; a fit that has converged leaves.
+
+    Problem   labels, share and C of a fit
+    Solver    rows and shares -> a Fit for each problem
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+from torch import Tensor
+
+from probekit.probes.solve.coordinates import hessian_size
+from probekit.probes.solve.descent import MEMORY, Effort, Solution, descend
+from probekit.probes.solve.design import Design, Features, Floats, dual, shared
+from probekit.probes.solve.objectives import Objectives
+
+Codes = NDArray[np.int64]
+OnFit = Callable[[int, int], None]
+
+# What all fits of a batch need: scores, rows x fits x classes, of which there are some eight at a
+# time; steps that the descent remembers; and a Hessian for each group and class.
+BATCH_BYTES = 1 << 30
+SCORE_TENSORS = 8
+# The scores of a batch on a CPU. glibc keeps what is freed for the next tensor, but up to 32 MB
+# only: the pages of a larger one come from the system each time, ten times as slow.
+SCORES_BYTES = 24 << 20
+# At this penalty coefficients are 0 to the last bit; a larger one overflows float32.
+LARGEST_PENALTY = 1e30
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One fit to be made: label codes (n_samples,), C, the number of its share, where to set out.
+
+    `start` holds fits of the same labels and classes; their mean is where the solver sets out.
+    """
+
+    codes: Codes
+    C: float
+    share: int = 0
+    start: Sequence[Fit] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A solution for raw, unscaled rows, and how the solver came to it.
+
+    `classes` are the label codes that occurred in the share; with two of them `coef` has one row,
+    that of the second, else one row a class. `objective` is the mean objective. `gradient_norm` is
+    that of its gradient in coordinates in which the Hessian is about the identity: half its square
+    is about how far the objective is above its minimum.
+    """
+
+    classes: Codes
+    coef: Floats
+    intercept: Floats
+    C: float
+    n_iter: int
+    converged: bool
+    gradient_norm: float
+    objective: float
+
+    def scores(self, X: Features) -> Floats:
+        """Return the scores (n_classes_fitted, n_samples) of raw rows (n_samples, n_features)."""
+        return with_reference(self.coef @ X.T + self.intercept[:, None], len(self.classes))
+
+    def log_probabilities(self, X: Features, n_classes: int) -> Floats:
+        """Return log probabilities (n_samples, n_classes); -inf for a class that was not fitted."""
+        answer = np.full((len(X), n_classes), -np.inf)
+        answer[:, self.classes] = log_softmax(self.scores(X), axis=0).T
+        return answer
+
+    def predict(self, X: Features) -> Codes:
+        """Return the likeliest label code (n_samples,) of raw rows (n_samples, n_features)."""
+        codes: Codes = self.classes[self.scores(X).argmax(axis=0)]
+        return codes
+
+
+FULL_EFFORT = Effort()
+
+
+class Solver:
+    """Minimises sum(weight * cross-entropy) + |coef|^2 / (2 C) for any problems on the same rows.
+
+    The objective is scikit-learn's, on features standardised within the share: one coefficient
+    vector for two classes, one each for more; the intercept is free. Rows are solved in their own
+    precision, float32 or float64, with sums over rows in float64. A share of fewer rows than
+    features is solved in its dual form. Memory: the rows once more, if that is below 4 GB, and at
+    most 1 GB for scores and Hessians. Where in the tolerance a fit ends depends on those solved
+    with it.
+
+    Args:
+        X: the rows (n_samples, n_features); a memory-mapped array is read in blocks.
+        shares: for each share of the rows what each row (n_samples,) counts in it, 0 for nothing.
+        typical: (n_samples,), which rows features are scaled by; None means all.
+        device: where the products are computed.
+
+    >>> X = np.array([[-2.0], [-1.0], [1.0], [2.0]])
+    >>> (fit,) = Solver(X, [np.ones(4)]).solve([Problem(np.array([0, 0, 1, 1]), C=1.0)])
+    >>> fit.converged, fit.predict(X).tolist()
+    (True, [0, 0, 1, 1])
+    """
+
+    def __init__(
+        self,
+        X: Features,
+        shares: Sequence[Features],
+        *,
+        typical: NDArray[np.bool_] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.X = X
+        self.shares = shares
+        self.typical = np.ones(len(X), dtype=bool) if typical is None else typical
+        self.device = device
+
+    def solve(
+        self,
+        problems: Sequence[Problem],
+        effort: Effort = FULL_EFFORT,
+        on_fit: OnFit | None = None,
+    ) -> list[Fit]:
+        """Return the fit of each problem; `on_fit` hears `(done, total)` after each."""
+        fits: dict[int, Fit] = {}
+        for design, counted, numbers in self._designs(problems):
+            tasks = list(_tasks(problems, numbers, design, counted))
+            for number, fit in _solved(design, tasks, effort):
+                fits[number] = fit
+                if on_fit is not None:
+                    on_fit(len(fits), len(problems))
+        return [fits[number] for number in range(len(problems))]
+
+    def _designs(
+        self, problems: Sequence[Problem]
+    ) -> Iterator[tuple[Design, slice | Codes, list[int]]]:
+        """Yield each design with the rows of X it is made of and the numbers of its problems."""
+        by_share: dict[int, list[int]] = defaultdict(list)
+        for number, problem in enumerate(problems):
+            by_share[problem.share].append(number)
+        few = {n for n in by_share if np.count_nonzero(self.shares[n]) < self.X.shape[1]}
+        for share in sorted(few):
+            counted = np.flatnonzero(self.shares[share])
+            own = self.X[counted], self.shares[share][counted], self.typical[counted]
+            yield dual(*own, self.device), counted, by_share[share]
+        rest = [number for share in sorted(by_share.keys() - few) for number in by_share[share]]
+        if rest:
+            yield self._shared, slice(None), rest
+
+    @cached_property
+    def _shared(self) -> Design:
+        return shared(self.X, self.shares, self.typical, self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """A problem in terms of a design: its own codes count the `classes` of its share from 0.
+
+    Tasks of a group have the same labels, classes and C, and shares of about the same size and
+    spread, so that about the same Hessian.
+    """
+
+    number: int
+    group: int
+    C: float
+    share: int
+    classes: Codes
+    codes: Codes
+    start: Sequence[Fit]
+
+    @property
+    def n_scores(self) -> int:
+        """One for two classes, else one a class."""
+        return 1 if len(self.classes) == 2 else len(self.classes)
+
+
+def _tasks(
+    problems: Sequence[Problem], numbers: Sequence[int], design: Design, counted: slice | Codes
+) -> Iterator[_Task]:
+    """Yield the tasks of some problems; `counted` are the rows that the design is made of."""
+    known: dict[tuple[int, int], tuple[Codes, Codes]] = {}
+    groups: dict[tuple[object, ...], int] = {}
+    totals = design.weights.sum(dim=1, keepdim=True)
+    looks = torch.cat([totals, design.units], dim=1).log2().round().cpu().numpy() + 0.0  # no -0
+    for number in numbers:
+        problem = problems[number]
+        share = problem.share if len(design.weights) > 1 else 0
+        labels = id(problem.codes), share  # the same for every C
+        if labels not in known:
+            codes = problem.codes[counted]
+            classes = np.unique(codes[design.weights[share].cpu().numpy() > 0])
+            # A label that is not in the share counts nothing there, whichever class it is given.
+            own = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
+            known[labels] = classes, own
+        classes, own = known[labels]
+        alike = id(problem.codes), classes.tobytes(), problem.C, looks[share].tobytes()
+        group = groups.setdefault(alike, len(groups))
+        yield _Task(number, group, problem.C, share, classes, own, problem.start)
+
+
+def _solved(design: Design, tasks: Sequence[_Task], effort: Effort) -> Iterator[tuple[int, Fit]]:
+    """Yield the number of each problem and its fit, as they end."""
+    for task in tasks:
+        if len(task.classes) == 1:
+            yield task.number, _certain(design, task)
+    for batch in _batches(design, [task for task in tasks if len(task.classes) > 1]):
+        start = torch.stack([_start(design, task) for task in batch])
+        ends = descend(_objectives(design, batch), start, effort)
+        for number, solution in ends:
+            yield batch[number].number, _fit(design, batch[number], solution)
+
+
+def _certain(design: Design, task: _Task) -> Fit:
+    """Return the fit of one class alone, which is always guessed."""
+    return Fit(
+        classes=task.classes,
+        coef=np.zeros((1, len(design.mean))),
+        intercept=np.zeros(1),
+        C=task.C,
+        n_iter=0,
+        converged=True,
+        gradient_norm=0.0,
+        objective=0.0,
+    )
+
+
+def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
+    """Yield tasks of as many classes together, as many as the memory for their scores allows."""
+    by_size: dict[int, list[_Task]] = defaultdict(list)
+    for task in tasks:
+        by_size[task.n_scores].append(task)
+    for n_scores, alike in by_size.items():
+        alike.sort(key=attrgetter("group"))
+        n_coordinates = len(design.variances)
+        n_groups = len({task.group for task in alike})
+        hessians = hessian_size(n_coordinates) * n_groups / len(alike)
+        n_numbers = SCORE_TENSORS * len(design.rows) + 2 * MEMORY * n_coordinates + hessians
+        n_bytes = n_scores * design.weights.itemsize
+        most = BATCH_BYTES / (n_numbers * n_bytes)
+        if design.weights.device.type == "cpu":
+            most = min(most, SCORES_BYTES / (len(design.rows) * n_bytes))
+        n_batches = math.ceil(len(alike) / max(1, int(most)))
+        for batch in np.array_split(np.arange(len(alike)), n_batches):
+            yield [alike[place] for place in batch]
+
+
+def _start(design: Design, task: _Task) -> Tensor:
+    """Return where a task (n_scores, n_coordinates + 1) sets out."""
+    if task.start and design.back.ndim == 1:
+        raw = np.mean([fit.coef for fit in task.start], axis=0)
+        intercept = np.mean([fit.intercept for fit in task.start], axis=0)
+        coef, intercept = design.unfold(task.share, raw, intercept)
+    else:
+        weights = design.weights[task.share].cpu().double().numpy()
+        counts = np.bincount(task.codes, weights=weights, minlength=len(task.classes))
+        logs = np.log(counts / counts.sum())
+        coef = np.zeros((task.n_scores, len(design.variances)))
+        intercept = logs[1:] - logs[0] if task.n_scores == 1 else logs - logs.mean()
+    point = np.column_stack([coef, intercept])
+    return torch.as_tensor(point).to(design.variances)
+
+
+def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
+    shares = [task.share for task in tasks]
+    weights = design.weights[shares]
+    total = weights.sum(dim=1, keepdim=True)
+    C = torch.tensor([task.C for task in tasks], dtype=torch.float64, device=weights.device)
+    codes = torch.as_tensor(np.stack([task.codes for task in tasks]))
+    is_binary = tasks[0].n_scores == 1
+    return Objectives(
+        rows=design.rows,
+        axes=design.axes,
+        variances=design.variances,
+        codes=codes.to(weights) if is_binary else codes.to(weights.device),
+        weights=weights / total,
+        units=design.units[shares],
+        penalty=(1 / (C * total[:, 0])).clamp(max=LARGEST_PENALTY).to(weights),
+        group=torch.tensor([task.group for task in tasks], device=weights.device),
+    )
+
+
+def _fit(design: Design, task: _Task, solution: Solution) -> Fit:
+    point = solution.point.cpu().double().numpy()
+    coef, intercept = design.fold(task.share, point[:, :-1], point[:, -1])
+    return Fit(
+        classes=task.classes,
+        coef=coef,
+        # Adding one number to all intercepts changes nothing; of these take the centred ones.
+        intercept=intercept - intercept.mean() if len(intercept) > 1 else intercept,
+        C=task.C,
+        n_iter=solution.n_iter,
+        converged=solution.converged,
+        gradient_norm=solution.gradient_norm,
+        objective=solution.value,
+    )
+
+
+def with_reference(scores: Floats, n_classes: int) -> Floats:
+    """Return scores (n_classes, n_samples), with zeros for the reference class if it is absent.
+
+    >>> with_reference(np.array([[0.5, -2.0]]), n_classes=2).tolist()
+    [[0.0, 0.0], [0.5, -2.0]]
+    """
+    if len(scores) == n_classes:
+        return scores
+    return np.concatenate([np.zeros_like(scores), scores])

@@ -1,0 +1,163 @@
+"""What all kinds ask of labels, groups and parameters, and what they say when it is not so."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from numbers import Integral, Number
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pandas import isna
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, validate_data
+
+from probekit.errors import ConfigError, DataError
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.solver import Codes
+
+
+def labelled_rows(
+    estimator: Any, X: ArrayLike, y: ArrayLike
+) -> tuple[NDArray[np.floating], NDArray[Any], Codes]:
+    """Return rows (n_samples, n_features), classes (n_classes,) and codes (n_samples,) for a fit.
+
+    Raises:
+        DataError: The labels are of several types, or all the same.
+        ValueError: scikit-learn refuses X or y, for instance for a NaN or an infinite feature.
+
+    >>> from sklearn.base import BaseEstimator
+    >>> _, classes, codes = labelled_rows(BaseEstimator(), [[1.0], [2.0], [3.0]], ["b", "a", "b"])
+    >>> classes.tolist(), codes.tolist()
+    (['a', 'b'], [1, 0, 1])
+    """
+    refuse_mixed_types(y)
+    rows, labels = validate_data(
+        estimator, X, y, dtype=[np.float64, np.float32], ensure_min_samples=2
+    )
+    check_classification_targets(labels)
+    classes, codes = np.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        raise DataError(
+            f"a classifier needs two classes, but y holds one class, {classes[0]}. Add rows of "
+            "another label."
+        )
+    return rows, classes, codes
+
+
+def refuse_mixed_types(y: ArrayLike, what: str = "labels") -> None:
+    """Return nothing if all labels are text, or all numbers, or all of one other type.
+
+    NumPy would make text of the numbers without a word, and 1 and "1" one class.
+
+    Raises:
+        DataError: The labels, or `what` they are, are of several types.
+
+    >>> refuse_mixed_types([1, "1"])
+    Traceback (most recent call last):
+    probekit.errors.DataError: the labels mix types: number, str. Make all of them text, or all ...
+    """
+    values = y if isinstance(y, list | tuple) else np.asarray(y)
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return
+    flat = values.ravel() if isinstance(values, np.ndarray) else values
+    types = {_type_name(value) for value in flat}
+    if len(types) > 1:
+        raise DataError(
+            f"the {what} mix types: {', '.join(sorted(types))}. Make all of them text, or all "
+            "numbers, and drop rows that have none."
+        )
+
+
+def _type_name(value: Any) -> str:
+    # NumPy's text is a kind of Python's.
+    known = {"number": Number, "str": str}
+    return next((n for n, kind in known.items() if isinstance(value, kind)), type(value).__name__)
+
+
+def warn_if_flat(weights: Floats) -> None:
+    """Warn where no feature has a weight (n_out, n_features), so that all rows get one answer.
+
+    >>> with warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
+    ...     warn_if_flat(np.zeros((1, 3)))
+    >>> len(told)
+    1
+    """
+    if not np.any(weights):
+        warnings.warn(
+            "All weights are 0, and all rows get the same answer: no feature says anything of the "
+            "labels or varies by more than the rounding of its mean, or the penalty leaves nothing "
+            "of them. If the features are far from 0, subtract their mean in float64.",
+            stacklevel=3,
+        )
+
+
+def units_of(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
+    """Return the groups (n_samples,) as an array; without groups each row is its own.
+
+    Raises:
+        DataError: The groups are of several types, a row has none, or several.
+        ValueError: There are more or fewer groups than rows.
+
+    >>> units_of(np.zeros((3, 1)), None).tolist()
+    [0, 1, 2]
+    """
+    if groups is None:
+        return np.arange(len(X))
+    refuse_mixed_types(groups, "groups")
+    units = np.asarray(groups)
+    if units.ndim != 1:
+        raise DataError(f"the groups have shape {units.shape}. Give each row one group.")
+    check_consistent_length(X, units)
+    lacking = np.flatnonzero(isna(units))
+    if len(lacking):
+        raise DataError(f"row {lacking[0]} has no group. Give each row one, or drop it.")
+    return units
+
+
+def positive(name: str, values: float | Sequence[float]) -> Floats:
+    """Return the values of a penalty (n_values,), in rising order.
+
+    Raises:
+        ConfigError: There is none, one is not a positive finite number, or one stands there twice.
+
+    >>> positive("alpha", [10.0, 1.0]).tolist()
+    [1.0, 10.0]
+    """
+    try:
+        given = np.atleast_1d(values)
+        if given.ndim > 1 or any(one is None or isinstance(one, bool) for one in given.tolist()):
+            raise TypeError
+        grid = np.sort(given.astype(np.float64))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{name} is {values!r}. Give one number or more, such as 0.01."
+        ) from error
+    wrong = [float(value) for value in grid if not 0 < value < np.inf]
+    if wrong or not len(grid):
+        raise ConfigError(
+            f"{name} must be positive and finite, but holds {wrong or 'nothing'}. Give one or more "
+            "values, such as 0.01 or [0.01, 0.1, 1.0]."
+        )
+    if len(np.unique(grid)) < len(grid):
+        raise ConfigError(f"{name} holds a value twice: {', '.join(map(str, grid))}.")
+    return grid
+
+
+def at_least(estimator: Any, **least: int) -> None:
+    """Return nothing if each named parameter is a whole number, at least as large as given.
+
+    Raises:
+        ConfigError: One is smaller, or no whole number.
+
+    >>> from types import SimpleNamespace
+    >>> at_least(SimpleNamespace(k=0), k=1)
+    Traceback (most recent call last):
+    probekit.errors.ConfigError: k is 0, but must be a whole number, 1 or more.
+    """
+    for name, bound in least.items():
+        value = getattr(estimator, name)
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < bound:
+            raise ConfigError(f"{name} is {value!r}, but must be a whole number, {bound} or more.")

@@ -1,0 +1,147 @@
+"""Horizontal lines of a figure: what is known without a layer, each with its name beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from probekit.report.figures.style import (
+    LEVELS,
+    MEAN_METRICS,
+    TREE_METRICS,
+    LineStyle,
+    format_number,
+    plotly_text,
+    without_negative_zero,
+)
+from probekit.results.table import concatenated, only
+
+# What a narrow window leaves to the plot above a full legend, and what a small line of text takes,
+# in pixels. Names that keep apart there do so in any plot that is higher.
+PLOT_HEIGHT = 160
+LINE_HEIGHT = 15
+
+BASELINES = ("majority", "word_identity", "bag_of_words", "length")
+
+Level = tuple[str, pd.Series]
+
+
+def levels(measured: pd.DataFrame) -> list[Level]:
+    """Return name and row of each distinct horizontal line; chance where majority has no row.
+
+    Concatenated sites have no depth, so that they are lines of this kind too.
+    """
+    is_mean = measured["metric"].isin(MEAN_METRICS).all()
+    rows = [
+        ("mean" if is_mean and target == "majority" else target, row)
+        for target in BASELINES
+        for _, row in only(measured, target=target).drop_duplicates("value").iterrows()
+    ]
+    if not any(target in ("majority", "mean") for target, _ in rows):
+        rows += _chance(measured)
+    joined = only(concatenated(measured), target="task")
+    return rows + [("concatenated", row) for _, row in joined.iterrows()]
+
+
+def _chance(measured: pd.DataFrame) -> list[Level]:
+    # A probe that learns any labels as well as the true ones has no selectivity.
+    chance = measured["chance"].mask(measured["metric"] == "selectivity", 0.0)
+    bare = measured.assign(value=chance, ci_low=math.nan, ci_high=math.nan)
+    bare = bare.dropna(subset="value").drop_duplicates("value")
+    return [(chance_name(bare), row) for _, row in bare.iterrows()]
+
+
+def chance_name(measured: pd.DataFrame) -> str:
+    """Return what knowing nothing is called for the metric of some rows: a key of LEVELS.
+
+    >>> chance_name(pd.DataFrame({"metric": ["compression"], "probe": ["logistic"]}))
+    'uniform'
+    """
+    metrics = set(measured["metric"])
+    is_tree = measured["probe"].str.startswith("structural").any() or metrics & set(TREE_METRICS)
+    if "compression" in metrics:
+        return "uniform"
+    return "chain" if is_tree else "chance"
+
+
+def value_range(figure: go.Figure) -> list[float]:
+    """Return a range that holds all that is drawn and leaves room for the label of the ring."""
+    values = [value for trace in figure.data for value in trace.y]
+    low, high = min(values), max(values)
+    room = max(high - low, 0.05)
+    return [low - 0.06 * room, high + 0.16 * room]
+
+
+def draw_levels(figure: go.Figure, levels: Sequence[Level], ends: Sequence[float]) -> None:
+    """Draw each level as a line between the ends, with its name and value at the right.
+
+    Levels that read the same have one label, with all their names.
+    """
+    levels = sorted(levels, key=lambda level: level[1]["value"])
+    for target, row in levels:
+        figure.add_trace(level_line(LEVELS[target], row, ends))
+    named: dict[str, list[Level]] = {}
+    for level in levels:
+        named.setdefault(without_negative_zero(f"{level[1]['value']:.2f}"), []).append(level)
+    texts = [
+        "<br>".join([*dict.fromkeys(LEVELS[target].label for target, _ in same), value])
+        for value, same in named.items()
+    ]
+    values = [same[0][1]["value"] for same in named.values()]
+    shifts = label_shifts(values, [text.count("<br>") + 1 for text in texts], value_range(figure))
+    for text, value, shift in zip(texts, values, shifts, strict=True):
+        figure.add_annotation(
+            text=text.replace("-", "−"),
+            x=1,
+            xref="paper",
+            xanchor="left",
+            xshift=4,
+            y=value,
+            yshift=shift,
+            yanchor="middle",
+            align="left",
+            showarrow=False,
+            font={"size": 11},
+        )
+
+
+def label_shifts(values: list[float], n_lines: list[int], ends: list[float]) -> list[float]:
+    """Return by how many pixels the names of ascending levels move to keep apart.
+
+    They go up as far as they must, and down again where they would leave the plot by over a line.
+
+    >>> label_shifts([0.0, 0.5, 0.51], [2, 2, 2], [-0.1, 0.9])
+    [0.0, 0.0, 28.4]
+    >>> label_shifts([0.97, 0.98, 0.99], [2, 2, 2], [0.0, 1.0])
+    [-55.2, -26.8, 1.6]
+    """
+    at = [PLOT_HEIGHT * (value - ends[0]) / (ends[1] - ends[0]) for value in values]
+    half = [lines * LINE_HEIGHT / 2 for lines in n_lines]
+    middles: list[float] = []
+    floor = -float(LINE_HEIGHT)
+    for place, reach in zip(at, half, strict=True):
+        middles.append(max(place, floor + reach))
+        floor = middles[-1] + reach
+    ceiling = float(PLOT_HEIGHT + LINE_HEIGHT)
+    for number in reversed(range(len(at))):
+        middles[number] = min(middles[number], ceiling - half[number])
+        ceiling = middles[number] - half[number]
+    return [round(middle - place, 1) for middle, place in zip(middles, at, strict=True)]
+
+
+def level_line(style: LineStyle, row: pd.Series, ends: Sequence[float]) -> go.Scatter:
+    """Return a horizontal line between the ends, which no legend names."""
+    interval = format_number(row["value"], row["ci_low"], row["ci_high"])
+    return go.Scatter(
+        x=list(ends),
+        y=[row["value"]] * 2,
+        name=f"{style.label} {row['value']:.2f}",
+        mode="lines",
+        line={"color": style.colour, "dash": style.dash, "width": style.width},
+        showlegend=False,
+        hovertext=f"<b>{plotly_text(row['site'] or style.label)}</b>: {interval}",
+        hoverinfo="text",
+    )

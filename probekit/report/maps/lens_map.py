@@ -1,0 +1,170 @@
+"""The map of a logit lens, from its rows: layers down, tokens across, what would be said next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.colors
+import plotly.graph_objects as go
+
+from probekit.errors import DataError, UnknownNameError, nearest
+from probekit.model.sites import describe, layer_of
+from probekit.report.figures.style import format_number, plotly_text
+from probekit.report.maps.text_map import Colours, text_map
+from probekit.report.texts.glyphs import token_label
+
+MOST_TEXTS = 2_000  # cells beyond which a browser is slow to write in them
+MOST_TICKS = 150  # tokens named along the axis
+LONGEST_TEXT = 9  # characters of a token that a cell has room for
+
+_SEQUENTIAL = plotly.colors.sequential.Viridis
+_TURNED = plotly.colors.sequential.Viridis_r  # where less is better, bright stays good
+_POWERS = [*range(7)]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What the colour of a cell says.
+
+    Attributes:
+        title: in words.
+        column: of the lens's rows.
+        scale: from the low to the high end.
+        transform: of the column's values to those that are coloured.
+        colorbar: its ticks, where they are not those of the values.
+    """
+
+    title: str
+    column: str
+    scale: list[str]
+    transform: Callable[[Any], Any] = np.asarray
+    colorbar: dict[str, Any] | None = None
+
+
+MEASURES = {
+    "probability": Measure("probability of the token in the cell", "probability_1", _SEQUENTIAL),
+    "rank": Measure(
+        "rank of the token that follows in the text", "next_rank", _TURNED, np.log10,
+        {"tickvals": _POWERS, "ticktext": [f"{10**power:,}" for power in _POWERS]},
+    ),
+    "entropy": Measure("entropy, nats", "entropy", _TURNED),
+    "kl": Measure("KL divergence from the output, nats", "kl", _TURNED),
+}  # fmt: skip
+
+
+def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
+    """Return the figure of a lens: sites down, tokens across, the likeliest next token in the cell.
+
+    A token that does follow in the text is bold.
+
+    Args:
+        rows: those of one text, as `lens_rows` of `probekit/analysis/logit_lens.py` gives them.
+        measure: of `MEASURES`, what the colour says.
+
+    Raises:
+        UnknownNameError: There is no such measure.
+        DataError: The rows are those of several texts.
+    """
+    if measure not in MEASURES:
+        raise UnknownNameError(f"No measure is called {measure!r}. {nearest(measure, MEASURES)}")
+    _check_one_text(rows)
+    shown = MEASURES[measure]
+    sites, tokens = site_labels(rows), rows.drop_duplicates("position")["token"]
+    values = shown.transform(rows[shown.column].to_numpy(dtype=float, na_value=np.nan))
+    # 1 first, as the highest of no numbers is NaN and would win.
+    high = 1.0 if measure == "probability" else max(1.0, np.nanmax(values, initial=0.0))
+    figure = text_map(
+        values.reshape(len(sites), len(tokens)),
+        [_cell(row) for row in rows.to_dict("records")],
+        [_hover(row) for row in rows.to_dict("records")],
+        Colours(0.0, high, shown.scale, is_diverging=False),
+        across=[plotly_text(short_label(token)) for token in tokens],
+        down=sites,
+        title="",  # the names are tokens; beside a colour bar above, plotly lays it on the cells
+        most_texts=MOST_TEXTS,
+    )
+    # Above the map and at its left, where it stays in sight when a long text is scrolled.
+    colorbar = {
+        "title": {"text": shown.title, "side": "top"}, "orientation": "h", "lenmode": "pixels",
+        "len": 320, "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom",
+        **(shown.colorbar or {}),
+    }  # fmt: skip
+    figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"})
+    if len(tokens) > MOST_TICKS:
+        # A browser takes half a minute to write a thousand names; the hover has them all.
+        step = len(tokens) // MOST_TICKS + 1
+        axis = figure.layout.xaxis
+        figure.update_xaxes(tickvals=axis.tickvals[::step], ticktext=axis.ticktext[::step])
+    return figure
+
+
+def _check_one_text(rows: pd.DataFrame) -> None:
+    if rows.duplicated(["site", "position"]).any():
+        raise DataError(
+            "The rows hold a site and position more than once: they are those of several texts. "
+            "Give the rows of one, rows[rows['prompt'] == 1]."
+        )
+
+
+def site_labels(rows: pd.DataFrame) -> list[str]:
+    """Return the names of the sites as the axis has them.
+
+    >>> sites = ["blocks.0.hook_resid_pre", "blocks.0.hook_attn_out", "blocks.0.hook_resid_post"]
+    >>> site_labels(pd.DataFrame({"site": sites}))
+    ['embed', '0 attn_out', '0']
+    """
+    return [_site_label(site) for site in rows["site"].unique()]
+
+
+def _site_label(site: str) -> str:
+    layer = layer_of(site)
+    component = describe(site).component
+    if component == "resid_post":
+        return str(layer)
+    if (layer, component) == (0, "resid_pre"):
+        return "embed"
+    return component if layer is None else f"{layer} {component}"
+
+
+def short_label(token: str) -> str:
+    """Return a token as it can be seen, cut to what a cell has room for.
+
+    >>> short_label(" the"), short_label(" incomprehensible")
+    ('␣the', '␣incompr…')
+    """
+    label = token_label(token)
+    return label if len(label) <= LONGEST_TEXT else f"{label[: LONGEST_TEXT - 1]}…"
+
+
+def _cell(row: dict[Hashable, Any]) -> str:
+    text = plotly_text(short_label(row["token_1"]))
+    return f"<b>{text}</b>" if row["next_rank"] == 1 else text
+
+
+def _hover(row: dict[Hashable, Any]) -> str:
+    lines = [f"<b>{_site_label(row['site'])}</b> at [{row['position']}] {_seen(row['token'])}"]
+    rank = 1
+    while f"token_{rank}" in row:
+        probability = _probability(row[f"probability_{rank}"])
+        lines.append(f"{rank}. {_seen(row[f'token_{rank}'])} {probability}")
+        rank += 1
+    if not pd.isna(row["next_rank"]):
+        probability = _probability(row["next_probability"])
+        lines.append(
+            f"follows: {_seen(row['next_token'])} {probability}, rank {row['next_rank']:,}"
+        )
+    lines.append(f"entropy {row['entropy']:.2f} nats, KL from the output {row['kl']:.2f} nats")
+    return "<br>".join(lines)
+
+
+def _probability(value: float) -> str:
+    """Return a probability with its size, however small it is."""
+    return format_number(value) if value >= 0.001 else f"{value:.1e}"
+
+
+def _seen(token: str) -> str:
+    return plotly_text(token_label(token))

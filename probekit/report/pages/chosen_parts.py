@@ -1,0 +1,226 @@
+"""The figures of the chosen probe on the page, and the examples that it gets most wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+from pydantic import ValidationError
+
+from probekit.errors import DataError
+from probekit.report.figures.chosen_figures import (
+    confusion_counts,
+    confusion_matrix,
+    confusion_shares,
+    direction_map,
+    neuron_ranking,
+    ranked_neurons,
+    scatter_plane,
+)
+from probekit.report.figures.style import format_number
+from probekit.report.pages.parts import FigurePart, figure_json
+from probekit.report.pages.texts_page import TokenPart, text_part
+from probekit.report.sentences.answer import company_of
+from probekit.report.texts.paint import Palette
+from probekit.report.texts.texts import Answer, TextReading
+from probekit.results.record import Part, reading
+from probekit.results.table import check_columns, chosen_row, selection
+
+COLUMNS = {
+    "confusion.csv": ("truth", "guess", "n"),
+    "scatter.csv": ("method", "x", "y", "axis_x", "axis_y", "label"),
+    "cosines.csv": ("site_a", "site_b", "cosine", "n_directions", "n_features"),
+}
+TEXT = ("truth", "guess", "label")  # "NA" and "1" are labels like any other
+MOST_CONFUSED = 6  # pairs named in the description of a matrix
+
+
+class Token(Part):
+    """A token of an example, with what the probe reads there.
+
+    Older runs did not keep which characters of the text it covers.
+    """
+
+    token: str
+    span: tuple[int, int] = (0, 0)
+    label: str | None
+    score: float
+
+
+class WrongExample(Part):
+    """A test row that the chosen probe got wrong; `ahead` is how far its guess lay above."""
+
+    text: str
+    span: tuple[int, int] | None
+    group: str
+    label: str
+    guess: str
+    ahead: float
+    tokens: tuple[Token, ...] = ()
+
+    def is_marked(self, token: Token) -> bool:
+        """Return whether any of a token lies in the span that was to be labelled."""
+        start, end = self.span or (0, 0)
+        return token.span[0] < end and token.span[1] > start
+
+
+class WrongExamples(Part):
+    """The contents of wrong.json."""
+
+    classes: list[str]
+    examples: list[WrongExample]
+
+    def painted(self) -> list[tuple[WrongExample, list[tuple[TokenPart, bool]]]]:
+        """Return each example with its tokens in their colours, and whether each is marked."""
+        readings = [_reading(example) for example in self.examples]
+        palette = Palette.of(readings, self.classes)
+        parts = [text_part(reading, palette).tokens for reading in readings]
+        return [
+            (example, list(zip(tokens, map(example.is_marked, example.tokens), strict=True)))
+            for example, tokens in zip(self.examples, parts, strict=True)
+        ]
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether any token is marked."""
+        return any(one.is_marked(token) for one in self.examples for token in one.tokens)
+
+
+def _reading(example: WrongExample) -> TextReading:
+    return TextReading(
+        example.text,
+        tuple(token.token for token in example.tokens),
+        tuple(token.span for token in example.tokens),
+        tuple(Answer(token.label, token.score) for token in example.tokens),
+    )
+
+
+def load_wrong(run_dir: Path) -> WrongExamples | None:
+    """Return the examples that the chosen probe got most wrong; None where the run kept none.
+
+    Raises:
+        DataError: wrong.json cannot be read.
+    """
+    path = run_dir / "wrong.json"
+    if not path.exists():
+        return None
+    with reading(path):
+        content = path.read_bytes()
+    try:
+        return WrongExamples.model_validate_json(content)
+    except ValidationError as error:
+        raise DataError(
+            f"{path} is not as a run writes it: {error.errors()[0]['msg']}. "
+            "Run the experiment again to rewrite it."
+        ) from error
+
+
+def chosen_parts(run_dir: Path, table: pd.DataFrame) -> Iterator[FigurePart]:
+    """Yield the figures of the chosen probe that the run has the numbers for.
+
+    Raises:
+        DataError: A file of the run cannot be read.
+    """
+    chosen = chosen_row(table)
+    if chosen is None:
+        return
+    probe = f"the {chosen['probe']} probe at {selection(chosen['site'], chosen['head'])}"
+    confusion, scatter, cosines = (_load(run_dir / name) for name in COLUMNS)
+    if confusion is not None:
+        yield _confusion_part(confusion, probe)
+    if not ranked_neurons(table).empty:
+        yield _neuron_part(table)
+    if scatter is not None:
+        yield from _scatter_parts(scatter, chosen, table)
+    if cosines is not None:
+        yield _cosine_part(cosines, str(chosen["probe"]))
+
+
+def _load(path: Path) -> pd.DataFrame | None:
+    if not path.exists():
+        return None
+    with reading(path):
+        table = pd.read_csv(path, keep_default_na=False, dtype=dict.fromkeys(TEXT, str))
+    check_columns(table, COLUMNS[path.name], path)
+    return table
+
+
+def _confusion_part(rows: pd.DataFrame, probe: str) -> FigurePart:
+    counts = confusion_counts(rows)
+    shares = confusion_shares(counts)
+    wrong = rows[rows["truth"] != rows["guess"]].nlargest(MOST_CONFUSED, "n")
+    named = [
+        f"{row['truth']} for {row['guess']} {row['n']:,} times "
+        f"({shares.loc[row['truth'], row['guess']]:.0%} of its rows)"
+        for _, row in wrong[wrong["n"] > 0].iterrows()
+    ]
+    return FigurePart(
+        "What is taken for what",
+        figure_json(confusion_matrix(rows)),
+        f"True labels down, those that {probe} predicts across, on {counts.to_numpy().sum():,} "
+        "held-out rows. Each row of cells adds up to 1; the counts are under the pointer.",
+        f"Confusions of {probe}. {'; '.join(named) or 'No row is taken for another label'}.",
+        is_open=False,
+        height=10 + 1.9 * max(len(counts), 5),
+    )
+
+
+def _neuron_part(table: pd.DataFrame) -> FigurePart:
+    rows = ranked_neurons(table)
+    return FigurePart(
+        "Single neurons, ranked",
+        figure_json(neuron_ranking(table)),
+        "Layer and number of each neuron, from the highest cross-validated score on training rows "
+        "downwards; marks are scores on held-out rows, with 95 % intervals. The dashed line is "
+        "chance.",
+        "Neurons from the best: "
+        + "; ".join(f"{row['site']} {format_number(row['value'])}" for _, row in rows.iterrows()),
+        is_open=False,
+        height=8 + 1.2 * len(rows),
+    )
+
+
+def _scatter_parts(
+    rows: pd.DataFrame, chosen: pd.Series, table: pd.DataFrame
+) -> Iterator[FigurePart]:
+    site = selection(chosen["site"], chosen["head"])
+    n_test = company_of(chosen, table)["task"]["n_test"]
+    fitted = {
+        "PCA": "the first two principal components",
+        "LDA": "what parts the labels best, among the first 50 principal components",
+    }
+    for method, own in rows.groupby("method", sort=False):
+        told = fitted[str(method)]
+        middles = own.groupby("label")[["x", "y"]].mean()
+        yield FigurePart(
+            f"{site} by {method}",
+            figure_json(scatter_plane(rows, str(method))),
+            f"{len(own):,} of {n_test:,.0f} held-out rows at {site} in the plane of {told}; "
+            "features were scaled, and the plane fitted, on other rows. A picture, not a "
+            "measurement: the probe reads all dimensions.",
+            f"{method} of {site}. Middles of the labels: "
+            + "; ".join(f"{label} at {x:.1f}, {y:.1f}" for label, (x, y) in
+                        zip(middles.index, middles.to_numpy(), strict=True)),
+            is_open=False,
+        )  # fmt: skip
+
+
+def _cosine_part(rows: pd.DataFrame, probe: str) -> FigurePart:
+    n_features, n_directions = rows["n_features"].iloc[0], rows["n_directions"].iloc[0]
+    beside = rows[rows["site_a"] < rows["site_b"]]
+    mean = f", mean over {n_directions} labels" if n_directions > 1 else ""
+    return FigurePart(
+        "Directions from layer to layer",
+        figure_json(direction_map(rows)),
+        f"Cosine between the weights, for raw activations, of the {probe} probes at each two "
+        f"sites{mean}. 95 % of what random directions in {n_features} dimensions give lies within "
+        f"±{1.96 / (n_features * n_directions) ** 0.5:.2f}.",
+        "Cosines of directions: "
+        + "; ".join(
+            f"{row['site_a']} and {row['site_b']} {row['cosine']:.2f}"
+            for _, row in beside.iterrows()
+        ),
+        is_open=False,
+        height=10 + 1.9 * max(rows["site_a"].nunique(), 5),
+    )

@@ -1,0 +1,158 @@
+"""The page of a comparison: the differences of two runs by depth, and each with its p-value."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from probekit.report.figures.style import (
+    METRICS,
+    SERIES_COLOURS,
+    SERIES_MARKERS,
+    TEMPLATE,
+    format_number,
+    format_p,
+    plotly_text,
+)
+from probekit.report.pages.parts import FigurePart, figure_json
+from probekit.report.pages.template import render
+from probekit.results.comparison import Comparison, both_places
+from probekit.results.table import placed, tick
+
+MOST_LINES = 12  # more parts of the blocks, such as heads, are told by the table alone
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the page's table."""
+
+    place: str
+    is_chosen: bool
+    a: str
+    b: str
+    difference: str
+    p: str
+    p_holm: str
+    n: str
+    holds: bool
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """Return a page of HTML with figure, table and settings that differ; it asks no network."""
+    return render(
+        "compare.html",
+        comparison=comparison,
+        metric=METRICS[comparison.metric],
+        figures=list(_parts(comparison)),
+        lines=[_line(row) for _, row in comparison.rows.iterrows()],
+    )
+
+
+def _line(row: pd.Series) -> Line:
+    return Line(
+        place=both_places(row),
+        is_chosen=row["what"] == "chosen",
+        a=format_number(row["value_a"]),
+        b=format_number(row["value_b"]),
+        difference=format_number(row["difference"], row["ci_low"], row["ci_high"]),
+        p=format_p(row["p"]),
+        p_holm=format_p(row["p_holm"]),
+        n=" | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
+        holds=row["holds"],
+    )
+
+
+def _parts(comparison: Comparison) -> Iterator[FigurePart]:
+    """Yield the figure; none where no site, or too many, would stand in it."""
+    rows = difference_rows(comparison)
+    n_lines = len(rows[["line", "probe"]].drop_duplicates())
+    if not 0 < n_lines <= MOST_LINES:
+        return
+    name = METRICS[comparison.metric]
+    yield FigurePart(
+        f"Difference of {name} by layer",
+        figure_json(difference_figure(comparison)),
+        f"{comparison.a} less {comparison.b}, with 95 % intervals of the {comparison.pairing} "
+        "bootstrap over groups. Filled marks hold after Holm's adjustment, hollow ones do not.",
+        f"Difference of {name} by layer. " + " ".join(
+            f"{both_places(row)}: {format_number(row['difference'])}"
+            f"{' holds.' if row['holds'] else '.'}"
+            for _, row in rows.iterrows()
+        ),
+    )  # fmt: skip
+
+
+def difference_rows(comparison: Comparison) -> pd.DataFrame:
+    """Return the rows that compare one site of both runs, with `depth`, `line` and `probe`."""
+    rows = comparison.rows
+    same = rows[rows["site_a"].notna() & (rows["site_a"] == rows["site_b"])].copy()
+    named = same["site_a"].str.extract(r"^(?P<site>.*?)(?:\[head=(?P<head>\d+)\])?$")
+    same["site"], same["head"] = named["site"], named["head"].astype(float)
+    both = zip(same["probe_a"], same["probe_b"], strict=True)
+    same["probe"] = [" | ".join(dict.fromkeys(pair)) for pair in both]
+    return placed(same)
+
+
+def difference_figure(comparison: Comparison) -> go.Figure:
+    """Return the figure of the differences against depth, a line for each part and probe."""
+    rows = difference_rows(comparison)
+    figure = go.Figure(layout={"template": TEMPLATE})
+    figure.add_hline(y=0, line={"color": "#7A7F87", "width": 1.5, "dash": "longdash"})
+    series = rows.groupby(["line", "probe", "position_a"], sort=False)
+    for number, (names, points) in enumerate(series):
+        figure.add_trace(_trace(points, names, number))
+    blocks = int(rows["depth"].max())
+    depths = sorted(set(rows["depth"]))
+    ends = bool((rows["site"].str.startswith("ln_final")).any())
+    figure.update_xaxes(
+        title_text="layer",
+        tickvals=depths,
+        ticktext=[tick(depth, blocks if ends else blocks + 1) for depth in depths],
+    )
+    figure.update_yaxes(title_text=f"{METRICS[comparison.metric]}, a − b")
+    figure.update_layout(showlegend=len(series) > 1)
+    return figure
+
+
+def _trace(points: pd.DataFrame, names: tuple[Hashable, ...], number: int) -> go.Scatter:
+    colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+    marker = SERIES_MARKERS[number % len(SERIES_MARKERS)]
+    nudge = 0.06 * number  # so that intervals do not lie on each other
+    return go.Scatter(
+        x=(points["depth"] + nudge).tolist(),
+        y=points["difference"].tolist(),
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": (points["ci_high"] - points["difference"]).tolist(),
+            "arrayminus": (points["difference"] - points["ci_low"]).tolist(),
+            "thickness": 1.5,
+            "width": 4,
+        },
+        mode="lines+markers",
+        line={"color": colour, "width": 1.5},
+        marker={
+            "size": 9,
+            "symbol": np.where(points["holds"], marker, f"{marker}-open").tolist(),
+            "line": {"width": 2},
+        },
+        name=plotly_text(" · ".join(map(str, names))),
+        hovertext=[_hover(row) for _, row in points.iterrows()],
+        hoverinfo="text",
+    )
+
+
+def _hover(row: pd.Series) -> str:
+    return "<br>".join(
+        [
+            f"<b>{plotly_text(both_places(row))}</b>",
+            f"a {format_number(row['value_a'])}, b {format_number(row['value_b'])}",
+            f"difference {format_number(row['difference'], row['ci_low'], row['ci_high'])}",
+            f"p {format_p(row['p'])}, adjusted {format_p(row['p_holm'])}: "
+            + ("holds" if row["holds"] else "does not hold"),
+        ]
+    )

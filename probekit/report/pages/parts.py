@@ -1,0 +1,174 @@
+"""The figures of a run's page, in order: curves and maps of each metric, sizes, learning curve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from probekit.report.figures.facets import facets_height, site_facets
+from probekit.report.figures.layer_curve import layer_curve, norm_curve
+from probekit.report.figures.learning_curve import growth_curve, growth_lines
+from probekit.report.figures.reliability import reliability_figure
+from probekit.report.figures.sparse import sparse_curve, sparse_rows
+from probekit.report.figures.style import METRICS, metric_name
+from probekit.report.figures.views import (
+    curve_rows,
+    head_tables,
+    hidden_kinds,
+    position_tables,
+    shown_position,
+)
+from probekit.report.maps.maps import head_map, position_map
+from probekit.report.sentences import words
+from probekit.report.sentences.confidence import reliability_caption, reliability_description
+from probekit.results.record import ControlBy, Norms
+from probekit.results.table import MAIN_METRICS, main_metric, measured_metrics
+
+# Figures of these metrics stand open on the page, those of others folded below them.
+OPEN_METRICS = (*MAIN_METRICS, "spearman", "selectivity", "compression")
+ALL_METRICS = (*METRICS, "compression")
+
+
+@dataclass(frozen=True)
+class FigurePart:
+    """A figure as the page embeds it, with its caption and its numbers in words.
+
+    `height` is in rem; None leaves it to the style sheet.
+    """
+
+    title: str
+    figure: dict[str, Any]
+    caption: str
+    description: str
+    is_open: bool = True
+    height: float | None = None
+
+
+def result_parts(table: pd.DataFrame, control_by: ControlBy = "word") -> list[FigurePart]:
+    """Return the figures of a run: its main metric first, those of other metrics folded.
+
+    `control_by` is what gets one random label in the control task.
+    """
+    found = measured_metrics(table)
+    metrics = [metric for metric in ALL_METRICS if metric in found]
+    first = [metric for metric in OPEN_METRICS if metric in metrics]
+    by_metric = {metric: list(_metric_parts(table, metric, control_by)) for metric in metrics}
+    parts = [part for metric in first if metric != "compression" for part in by_metric[metric]]
+    parts += _size_parts(table)
+    parts += by_metric.get("compression", [])
+    parts += _growth_parts(table)
+    return parts + [p for metric in metrics if metric not in first for p in by_metric[metric]]
+
+
+def _size_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
+    if not sparse_rows(table).empty:
+        yield FigurePart(
+            f"{title(main_metric(table))} by number of features",
+            figure_json(sparse_curve(table)),
+            words.sparse_caption(table),
+            words.sparse_description(table),
+        )
+
+
+def _growth_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
+    if any(True for _ in growth_lines(table)):
+        yield FigurePart(
+            f"{title(main_metric(table))} by number of training rows",
+            figure_json(growth_curve(table)),
+            words.growth_caption(table),
+            words.growth_description(table),
+        )
+
+
+def reliability_part(bins: pd.DataFrame, table: pd.DataFrame) -> FigurePart:
+    """Return the figure of how often each kind of probe is right where it is so sure.
+
+    Of a kind with many sizes it is the best one, as in the layer curves.
+    """
+    bins = bins[~bins["probe"].isin(hidden_kinds(table))]
+    return FigurePart(
+        "Confidence and accuracy",
+        figure_json(reliability_figure(bins)),
+        reliability_caption(bins, table),
+        reliability_description(bins),
+        is_open=False,
+    )
+
+
+def title(metric: str) -> str:
+    """Return a metric as headings name it."""
+    name = metric_name(metric)
+    return name[0].upper() + name[1:]
+
+
+def _metric_parts(table: pd.DataFrame, metric: str, control_by: ControlBy) -> Iterator[FigurePart]:
+    is_open = metric in OPEN_METRICS
+    name = title(metric)
+    curve, position = curve_rows(table), shown_position(table)
+    if metric in measured_metrics(curve):
+        height = facets_height(curve, metric)
+        yield FigurePart(
+            f"{name} by layer{f' · {position}' if position else ''}",
+            figure_json((site_facets if height else layer_curve)(curve, metric)),
+            words.caption(curve, metric, control_by),
+            words.description(curve, metric),
+            is_open,
+            height,
+        )
+    for part, is_shown, rows in head_tables(table):
+        if metric in measured_metrics(rows):
+            heading = f"{name} by layer and head · {part}"
+            figure = head_map(rows, metric)
+            yield _map(heading, rows, metric, figure, is_open and is_shown, control_by)
+    for part, rows in position_tables(table):
+        if metric in measured_metrics(rows):
+            heading = f"{name} by layer and position · {part}"
+            figure = position_map(rows, metric)
+            yield _map(heading, rows, metric, figure, is_open, control_by)
+
+
+def _map(
+    heading: str,
+    rows: pd.DataFrame,
+    metric: str,
+    figure: go.Figure,
+    is_open: bool,
+    control_by: ControlBy,
+) -> FigurePart:
+    caption = words.map_caption(rows, metric, control_by)
+    return map_part(heading, figure, caption, words.map_description(rows, metric), is_open)
+
+
+def map_part(
+    heading: str, figure: go.Figure, caption: str, description: str, is_open: bool = True
+) -> FigurePart:
+    """Return a map as the page embeds it, as high as its rows need."""
+    n_rows = len(figure.data[0].z)
+    height = 7 + 1.75 * max(n_rows, 4)
+    return FigurePart(heading, figure_json(figure), caption, description, is_open, height)
+
+
+def norms_part(norms: list[Norms]) -> FigurePart:
+    """Return the figure of the norm of position 0."""
+    rows = pd.DataFrame([norm.model_dump() for norm in norms])
+    ratios = rows["first_position_norm"] / rows["other_norm"]
+    return FigurePart(
+        "Norm of position 0",
+        figure_json(norm_curve(rows)),
+        "Mean norm of the activations at position 0 and at all others. A model may use its first "
+        "position as a resting place for attention: where its norm stands out, means and scalers "
+        "that include it say little about the rest.",
+        "Norm of position 0 against the others. "
+        + ", ".join(f"{site} {r:.1f} times" for site, r in zip(rows["site"], ratios, strict=True)),
+    )
+
+
+def figure_json(figure: go.Figure) -> dict[str, Any]:
+    """Return the figure as plain JSON values, NaN as null."""
+    plain: dict[str, Any] = json.loads(figure.to_json())
+    return plain

@@ -1,0 +1,131 @@
+"""Texts coloured by what a probe reads of them, as one page that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probekit.probes.saved.facts import ProbeFacts
+from probekit.report.figures.style import format_number
+from probekit.report.pages.template import render
+from probekit.report.texts.glyphs import token_label
+from probekit.report.texts.paint import DENSEST, HIGH, LOW, NUMBER, Paint, Palette
+from probekit.report.texts.texts import Answer, TextReading
+
+
+@dataclass(frozen=True)
+class TokenPart:
+    """A token as the page shows it.
+
+    Attributes:
+        space: the glyphs of the whitespace that it begins with.
+        shown: the rest of it.
+        breaks: whether a new line begins behind it.
+        paint: its colour.
+        answer: what the probe says at it.
+        score: the score with more digits.
+    """
+
+    space: str
+    shown: str
+    breaks: bool
+    paint: Paint
+    answer: Answer
+    score: str
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """A text as the page shows it: what the probe says of it, and its tokens."""
+
+    reading: TextReading
+    paint: Paint | None
+    tokens: tuple[TokenPart, ...]
+
+
+@dataclass(frozen=True)
+class Key:
+    """The legend: named hues, and the scores at the ends of a scale where there is one."""
+
+    names: tuple[tuple[str, str], ...]
+    ends: tuple[str, ...] = ()
+    low: str = NUMBER
+    high: str = NUMBER
+
+
+def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: ProbeFacts) -> str:
+    """Return a page of HTML with every token in the colour of its score; it asks no network."""
+    palette = Palette.of(readings, classes)
+    return render(
+        "texts.html",
+        facts=facts,
+        title=f"What a {facts.kind} probe reads: {_answers(classes)}",
+        position=_position(facts),
+        tested=_tested(facts),
+        key=_key(palette),
+        densest=DENSEST,
+        has_labels=bool(classes),
+        names_labels=len(classes) > 2,
+        texts=[text_part(reading, palette) for reading in readings],
+        read_elsewhere=facts.at != "all",
+    )
+
+
+def text_part(reading: TextReading, palette: Palette) -> TextPart:
+    """Return a text with its tokens in the colours of a palette."""
+    return TextPart(
+        reading,
+        None if reading.answer is None else palette.paint(reading.answer),
+        tuple(
+            _token_part(token, answer, palette)
+            for token, answer in zip(reading.tokens, reading.answers, strict=True)
+        ),
+    )
+
+
+def _token_part(token: str, answer: Answer, palette: Palette) -> TokenPart:
+    rest = token.lstrip()
+    return TokenPart(
+        space=token_label(token[: len(token) - len(rest)]),
+        shown=token_label(rest),
+        breaks="\n" in token,
+        paint=palette.paint(answer),
+        answer=answer,
+        score=format_number(answer.score),
+    )
+
+
+def _key(palette: Palette) -> Key:
+    limit = format_number(palette.high)
+    if len(palette.classes) == 2:
+        low, high = palette.classes
+        return Key(((low, LOW), (high, HIGH)), (f"≤ −{limit}", "0", f"≥ +{limit}"), LOW, HIGH)
+    if palette.classes:
+        return Key(tuple((name, palette.hue(name)) for name in palette.classes))
+    return Key((("value", NUMBER),), (f"≤ {format_number(palette.low)}", f"≥ {limit}"))
+
+
+def _answers(classes: Sequence[str]) -> str:
+    if len(classes) > 3:
+        return f"{len(classes)} classes"
+    return " or ".join(classes) or "a number"
+
+
+def _position(facts: ProbeFacts) -> str:
+    """Return where the probe was trained: `last`, `word:first`, `index:3`."""
+    detail = facts.position.get({"index": "index", "word": "pieces"}.get(facts.at, ""))
+    return facts.at if detail is None else f"{facts.at}:{detail}"
+
+
+def _tested(facts: ProbeFacts) -> str:
+    """Return how well the probe did on held-out rows, in words; empty where nobody measured it."""
+    return "; ".join(
+        f"{name.replace('_', ' ')} {_with_interval(score.value, score.ci_low, score.ci_high)}"
+        f" on {score.n:,} held-out rows"
+        + (f", chance {format_number(score.chance)}" if score.chance is not None else "")
+        for name, score in facts.metrics.items()
+    )
+
+
+def _with_interval(value: float, low: float | None, high: float | None) -> str:
+    return format_number(value) if low is None or high is None else format_number(value, low, high)

@@ -1,0 +1,157 @@
+"""Which differences hold: the chosen probe beside its rivals, on the same test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probekit.amounts import LEVEL
+from probekit.probes.score.permutation import holm
+from probekit.report.figures.levels import BASELINES
+from probekit.report.figures.style import LEVELS, LINES
+from probekit.report.figures.views import hidden_kinds
+from probekit.results.record import reading
+from probekit.results.table import (
+    EMBED_DEPTH,
+    check_columns,
+    chosen_row,
+    n_blocks,
+    only,
+    placed,
+    selection,
+    tick,
+)
+
+TEXT = ("a", "b", "metric")
+NUMBERS = ("value_a", "value_b", "difference", "ci_low", "ci_high", "p", "p_holm")
+
+HOLDS = "holds"
+BY_ITSELF = "holds by itself, not after the adjustment"
+DOES_NOT_HOLD = "does not hold"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The chosen probe less another: what the other is, its score, the difference, and its p.
+
+    `key` is the target of a rival, as "word_identity" or "random_weights", or "embedding"; "" for
+    those that are compared but decide nothing: neighbours and other kinds of probe.
+    """
+
+    key: str
+    name: str
+    other: float
+    difference: float
+    ci_low: float
+    ci_high: float
+    p: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether the chosen probe is ahead, by the paired interval and by the adjusted p."""
+        if self.ci_low <= 0:
+            return DOES_NOT_HOLD
+        return HOLDS if self.p < LEVEL else BY_ITSELF
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """Those named before any test row was seen, adjusted among themselves; and all the others."""
+
+    named: tuple[Comparison, ...] = ()
+    others: tuple[Comparison, ...] = ()
+
+    def find(self, key: str, value: float) -> Comparison | None:
+        """Return the comparison to a rival of this score; a run may hold several of one name."""
+        return next(
+            (one for one in self.named if one.key == key and np.isclose(one.other, value)), None
+        )
+
+
+def load_differences(path: Path) -> pd.DataFrame | None:
+    """Return the checked rows of a differences.csv, None if the run is from before there was one.
+
+    Raises:
+        DataError: A column is missing, or a cell is no number.
+    """
+    if not path.exists():
+        return None
+    with reading(path):
+        table = pd.read_csv(path, keep_default_na=False, na_values=dict.fromkeys(NUMBERS, ""))
+    check_columns(table, (*TEXT, *NUMBERS), path)
+    with reading(path):
+        return table.astype(dict.fromkeys(TEXT, str) | dict.fromkeys(NUMBERS, float))
+
+
+def compare(table: pd.DataFrame, differences: pd.DataFrame | None) -> Comparisons:
+    """Return how far the chosen probe of the table is ahead of what it was compared to."""
+    chosen = chosen_row(table)
+    if differences is None or chosen is None:
+        return Comparisons()
+    of_chosen = only(differences, a=answers_name(chosen)).dropna(subset="difference")
+    rows = {str(row["b"]): row for _, row in of_chosen.iterrows()}
+    named = {name: told for name, told in _named(table, chosen).items() if name in rows}
+    adjusted = holm(np.array([rows[name]["p"] for name in named]))
+    return Comparisons(
+        tuple(
+            _comparison(rows[name], *named[name], float(p))
+            for name, p in zip(named, adjusted, strict=True)
+        ),
+        tuple(
+            _comparison(row, "", name, row["p_holm"])
+            for name, row in rows.items()
+            if name not in named
+        ),
+    )
+
+
+def _comparison(row: Mapping[str, Any] | pd.Series, key: str, name: str, p: float) -> Comparison:
+    return Comparison(
+        key=key,
+        name=name,
+        other=row["value_b"],
+        difference=row["difference"],
+        ci_low=row["ci_low"],
+        ci_high=row["ci_high"],
+        p=p,
+    )
+
+
+def answers_name(row: Mapping[str, Any] | pd.Series[Any], target: str = "task") -> str:
+    """Return site, position, probe and target in one text, as differences.csv names answers."""
+    return f"{selection(row['site'], row['head'])} {row['position']} {row['probe']} {target}"
+
+
+def _named(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str, str]]:
+    """Return key and name, by the name in differences.csv, of what the chosen probe must beat.
+
+    Cross-validation alone decides which they are, so that the test rows had no say in it.
+    """
+    tasks = placed(only(table, target="task", split="validation"))
+    tasks = only(tasks, position=chosen["position"], run=chosen["run"])
+    line = only(tasks, line=chosen["line"], probe=chosen["probe"])
+    at_site = only(tasks, line=chosen["line"], site=chosen["site"])
+    named = {target: (target, LEVELS[target].label) for target in BASELINES}
+    label = f"{LINES['random_weights'].label}, same site"
+    named[answers_name(chosen, "random_weights")] = ("random_weights", label)
+    for _, row in line.iterrows():
+        steps = row["depth"] - chosen["depth"]
+        if row["depth"] == EMBED_DEPTH and steps:
+            named[answers_name(row)] = ("embedding", "the embedding")
+        elif abs(steps) == 1:
+            named[answers_name(row)] = ("", _neighbour(row, table))
+    hidden = hidden_kinds(table)
+    for _, row in at_site.iterrows():
+        if row["probe"] != chosen["probe"] and row["probe"] not in hidden:
+            named[answers_name(row)] = ("", f"{row['probe']}, same site")
+    return named
+
+
+def _neighbour(row: pd.Series, table: pd.DataFrame) -> str:
+    name = tick(row["depth"], n_blocks(placed(table)))
+    return f"neighbour: {'block ' if name.isdigit() else ''}{name}"

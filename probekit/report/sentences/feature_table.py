@@ -1,0 +1,41 @@
+"""The table of the features that k-sparse probes read: the rows of features.csv."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from probekit.results.record import reading
+from probekit.results.table import check_columns
+
+COLUMNS = ("site", "rank", "feature", "k", "share", "label")
+MOST_ROWS = 20  # that stand open
+
+
+@dataclass(frozen=True)
+class FeatureTable:
+    """The features of the best site of the k-sparse probes, the best first, many of them folded."""
+
+    site: str
+    rows: tuple[dict[Hashable, Any], ...]
+    folded: tuple[dict[Hashable, Any], ...]
+
+
+def load_features(run_dir: Path) -> FeatureTable | None:
+    """Return the features that a run's k-sparse probes chose; None where it kept none.
+
+    Raises:
+        DataError: features.csv cannot be read.
+    """
+    path = run_dir / "features.csv"
+    if not path.exists():
+        return None
+    with reading(path):
+        table = pd.read_csv(path, keep_default_na=False, dtype={"label": str})
+    check_columns(table, COLUMNS, path)
+    rows = tuple(table.to_dict("records"))
+    return FeatureTable(str(table["site"].iloc[0]), rows[:MOST_ROWS], rows[MOST_ROWS:])

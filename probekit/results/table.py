@@ -1,0 +1,245 @@
+"""The rows of a run's results.csv: read and checked, and the place of each on the layer axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probekit.errors import DataError
+from probekit.model.config import MAX_LAYERS
+from probekit.model.sites import JOINT
+from probekit.report.figures.style import METRICS, ONLINE, P_VALUES
+from probekit.results.record import reading
+
+TEXT = (
+    "run", "model", "dataset", "site", "component", "position", "probe",
+    "target", "split", "metric", "view",
+)  # fmt: skip
+NUMBERS = (
+    "layer", "head", "value", "ci_low", "ci_high", "chance",
+    "n_train", "n_test", "n_groups", "C", "n_iter", "seed",
+)  # fmt: skip
+
+ALLOWED = {
+    "target": (
+        "task",
+        "control",
+        "random_weights",
+        "majority",
+        "word_identity",
+        "bag_of_words",
+        "length",
+    ),
+    "split": ("test", "validation", "online", "learning"),
+    "metric": (*METRICS, *P_VALUES, *ONLINE),
+    "converged": ("True", "False", ""),
+}
+
+# These sites are points of one tensor that every block adds to, so they form one line.
+# Sites are chosen, and controls subtracted, by the first of these that was measured.
+MAIN_METRICS = ("accuracy", "r2", "uuas", "root_accuracy")
+
+RESIDUAL_STREAM = ("embed", "resid_pre", "resid_post", "ln_final.normalized")
+EMBED_DEPTH = -1
+
+# A neuron stands in the site, as in blocks.5.mlp.hook_post[neuron=3]; a head has its own column.
+SITE = r"^(?:blocks\.(?P<layer>\d+)\.)?(?P<component>[^\[]*)(?:\[neuron=(?P<neuron>\d+)\])?"
+
+# Rows that agree in these columns belong to one line of a figure.
+SERIES = ("run", "model", "dataset", "line", "position", "probe", "seed", "view")
+# Rows that agree in these columns were measured on the same features, whatever the target.
+SAME_FEATURES = ("run", "dataset", "line", "site", "position", "probe", "view")
+
+
+def load_table(path: Path) -> pd.DataFrame:
+    """Return the checked rows of a results.csv: text columns as str, numbers as float.
+
+    An empty cell is "" in a text column, NaN in a number column and NA in `converged`.
+
+    Raises:
+        MissingError: There is no such file.
+        DataError: A column is missing, a cell cannot be read, or there are no rows.
+    """
+    with reading(path):
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    check_columns(table, (*TEXT, *NUMBERS, "converged"), path)
+    if table.empty:
+        raise DataError(f"{path} has its header but no rows, so there is nothing to report.")
+    for column, allowed in ALLOWED.items():
+        wrong = ~table[column].isin(allowed)
+        _refuse(wrong, table[column], path, f"Allowed: {', '.join(filter(None, allowed))}.")
+    for column in NUMBERS:
+        table[column] = _numbers(table[column], path)
+    layers = pd.to_numeric(table["site"].str.extract(SITE)["layer"], errors="coerce")
+    _refuse(layers > MAX_LAYERS, table["site"], path, f"Layers go to {MAX_LAYERS}.")
+    table["converged"] = table["converged"].map({"True": True, "False": False}).astype("boolean")
+    return table
+
+
+def check_columns(table: pd.DataFrame, names: Iterable[str], path: Path) -> None:
+    """Return nothing if a table that was read from `path` has all the named columns.
+
+    Raises:
+        DataError: One is missing.
+    """
+    missing = [name for name in names if name not in table.columns]
+    if missing:
+        raise DataError(
+            f"{path}, line 1: no column {', '.join(map(repr, missing))}. "
+            f"The header has: {', '.join(table.columns)}. Run the experiment again to rewrite it."
+        )
+
+
+def _numbers(cells: pd.Series[str], path: Path) -> pd.Series[float]:
+    numbers = pd.to_numeric(cells, errors="coerce").astype(float)
+    empty = cells.str.lower().isin(["", "nan"])
+    _refuse(numbers.isna() & ~empty, cells, path, "A number or nothing is allowed.")
+    return numbers
+
+
+def _refuse(wrong: pd.Series[bool], cells: pd.Series[str], path: Path, allowed: str) -> None:
+    """Raise a DataError that names the first cell for which `wrong` holds."""
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise DataError(
+            f"{path}, line {row + 2}, column {cells.name!r}: {cells.iloc[row]!r} cannot be read. "
+            f"{allowed}"
+        )
+
+
+def placed(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows at a single site, shallow to deep, with `part`, `line` and `depth` added.
+
+    The depth of block l is l. The residual stream before block l is the one after block l - 1 and
+    stands there; the embedding stands before block 0 and the final norm after the last block.
+    A part of the blocks is a line, but every head and every neuron of it has one of its own.
+    Concatenated sites have no depth: `concatenated` has them.
+
+    >>> rows = pd.DataFrame({
+    ...     "site": ["ln_final.hook_normalized", "blocks.1.hook_resid_pre", "blocks.1.attn.hook_z"],
+    ...     "head": [None, None, 2],
+    ... })
+    >>> placed(rows)[["line", "depth"]].values.tolist()
+    [['residual stream', 0], ['attn.z head 2', 1], ['residual stream', 2]]
+    """
+    sites = table["site"].fillna("")
+    rows = table[(sites != "") & ~_is_concatenated(sites)].copy()
+    names = rows["site"].str.extract(SITE)
+    component = names["component"].str.replace("hook_", "")
+    ends = np.where(component.str.startswith("ln_final"), n_blocks(rows), EMBED_DEPTH)
+    before = component.eq("resid_pre").astype(float)
+    rows["depth"] = names["layer"].astype(float).sub(before).fillna(pd.Series(ends, rows.index))
+    rows["depth"] = rows["depth"].astype(int)
+    rows["part"] = component.mask(component.isin(RESIDUAL_STREAM), "residual stream")
+    rows["line"] = rows["part"]
+    for axis, numbers in {"head": rows["head"], "neuron": names["neuron"]}.items():
+        told = numbers.astype(float).map(f" {axis} {{:.0f}}".format).mask(numbers.isna(), "")
+        rows["line"] += told.astype(str)  # of no rows, pandas would not know
+    return rows.sort_values("depth", kind="stable")
+
+
+def concatenated(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows about several sites side by side, with `part` and `line` added."""
+    rows = table[_is_concatenated(table["site"].fillna(""))]
+    return rows.assign(part="concatenated", line="concatenated")
+
+
+def _is_concatenated(sites: pd.Series[str]) -> pd.Series[bool]:
+    return sites.str.contains(JOINT, regex=False)
+
+
+def n_blocks(rows: pd.DataFrame) -> int:
+    """Return the number of blocks up to the deepest one at whose sites rows stand."""
+    layers = rows["site"].str.extract(SITE)["layer"].dropna()
+    return int(layers.astype(int).max()) + 1 if len(layers) else 0
+
+
+def tick(depth: int, blocks: int) -> str:
+    """Return the label of a depth on the layer axis.
+
+    >>> [tick(depth, blocks=2) for depth in (-1, 0, 1, 2)]
+    ['embed', '0', '1', 'final norm']
+    """
+    return {EMBED_DEPTH: "embed", blocks: "final norm"}.get(depth, str(depth))
+
+
+def ticks(rows: pd.DataFrame) -> dict[int, str]:
+    """Return the label of each depth from the shallowest to the deepest of the placed rows."""
+    blocks = n_blocks(rows)
+    return {
+        depth: tick(depth, blocks)
+        for depth in range(int(rows["depth"].min()), int(rows["depth"].max()) + 1)
+    }
+
+
+def main_metric(table: pd.DataFrame) -> str:
+    """Return the metric by which sites are chosen: the first of the main ones in the table.
+
+    >>> main_metric(pd.DataFrame({"metric": ["spearman", "r2"]}))
+    'r2'
+    """
+    there = set(table["metric"])
+    return next((metric for metric in MAIN_METRICS if metric in there), MAIN_METRICS[0])
+
+
+def ranked_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the placed task rows of the cross-validated score, from the highest to the lowest.
+
+    Test rows are never looked at; among equals the shallowest comes first. Concatenated sites do
+    not compete: what can be read from all of them says nothing of where.
+    """
+    validated = only(table, target="task", split="validation")
+    # Scores of two metrics have no order among each other.
+    rows = placed(only(validated, metric=main_metric(validated)))
+    return rows.sort_values("value", ascending=False, kind="stable")
+
+
+def chosen_row(table: pd.DataFrame) -> pd.Series | None:
+    """Return the first of the ranked rows, None without any."""
+    return next((row for _, row in ranked_rows(table).iterrows()), None)
+
+
+def selection(site: str, head: float | None) -> str:
+    """Return a site with its head as people write it.
+
+    >>> selection("blocks.5.attn.hook_z", 3)
+    'blocks.5.attn.hook_z[head=3]'
+    """
+    return site if head is None or np.isnan(head) else f"{site}[head={head:.0f}]"
+
+
+def measured_metrics(table: pd.DataFrame) -> list[str]:
+    """Return the metrics that the table holds rows of to draw, at a site."""
+    metrics = placed(figure_rows(table))["metric"]
+    return list(metrics[~metrics.isin(P_VALUES)].unique())
+
+
+def figure_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the test rows, and those of the training rows coded online."""
+    return table[table["split"].isin(["test", "online"])]
+
+
+def only(table: pd.DataFrame, **values: str) -> pd.DataFrame:
+    """Return the rows whose columns hold the given values."""
+    keep = np.ones(len(table), dtype=bool)
+    for column, value in values.items():
+        keep &= (table[column] == value).to_numpy()
+    return table[keep]
+
+
+def same_features(rows: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
+    """Return the placed rows that were measured on the same features as `row`."""
+    return only(rows, **{column: row[column] for column in SAME_FEATURES})
+
+
+def differs(column: pd.Series[Any]) -> bool:
+    """Return whether a column holds two different values or more.
+
+    >>> differs(pd.Series(["last", "first"])), differs(pd.Series(["last"])), differs(pd.Series())
+    (True, False, False)
+    """
+    return len(column.unique()) > 1
