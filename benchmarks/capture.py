@@ -79,9 +79,12 @@ class Bench:
         kind = {"device": device, "dtype": getattr(torch, dtype)}
         self.model = GPT2(config, seed=0).to(**kind).requires_grad_(False)
         theirs = TheirConfig(
-            n_layer=config.n_layer, n_head=config.n_head, n_embd=config.n_embd,
-            bos_token_id=0, eos_token_id=0,
-        )  # fmt: skip
+            n_layer=config.n_layer,
+            n_head=config.n_head,
+            n_embd=config.n_embd,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
         self.theirs = GPT2LMHeadModel(theirs).to(**kind).eval().requires_grad_(False)
         self.blocks = [f"blocks.{layer}.hook_resid_post" for layer in range(config.n_layer)]
         self.residual = ["blocks.0.hook_resid_pre", *self.blocks]
@@ -253,9 +256,11 @@ class Peer:
     def __init__(self, *arguments: object) -> None:
         self._process = subprocess.Popen(
             [PEERS / "bin" / "python", "-m", "benchmarks.peers", *map(str, arguments)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Peer:
         while self._answer() != "ready":

@@ -96,9 +96,13 @@ def _transfer_parts() -> Iterator[FigurePart]:
                 writer.writeheader()
                 writer.writerows(row for row in rows if row["attractor"] == kind)
             overrides = (
-                f"data.root={folder}", f"data.file={path.name}", "data.card=null",
-                f"name=attractor_{kind}", 'capture.sites=["blocks.5.hook_resid_post"]', *_QUICK,
-            )  # fmt: skip
+                f"data.root={folder}",
+                f"data.file={path.name}",
+                "data.card=null",
+                f"name=attractor_{kind}",
+                'capture.sites=["blocks.5.hook_resid_post"]',
+                *_QUICK,
+            )
             quickstart = ROOT / "experiments" / "quickstart.yaml"
             experiments.append(load_experiment(quickstart, overrides))
         found = transfer(experiments, out=Path(folder) / "transfer")

@@ -27,9 +27,14 @@ BATCHES = (1, 8)
 def theirs(model: GPT2LMHeadModel, prompts: Tensor, n_new: int) -> Tensor:
     """Return what transformers adds to the prompts, shape [batch new]."""
     out = model.generate(
-        prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=n_new,
-        do_sample=False, use_cache=True, pad_token_id=0, eos_token_id=None,
-    )  # fmt: skip
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        max_new_tokens=n_new,
+        do_sample=False,
+        use_cache=True,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
     return out[:, prompts.shape[1] :]
 
 

@@ -96,8 +96,10 @@ def main() -> None:
             readers = [route] if route == "original" else [route, "transformers"]
             for reader in readers:
                 runs = [in_fresh_process(reader, Path(name)) for _ in range(REPEATS)]
-                peak, held, cpu = (f(run[key] for run in runs) for key, f in
-                                   (("peak", max), ("held", max), ("cpu", min)))  # fmt: skip
+                peak, held, cpu = (
+                    f(run[key] for run in runs)
+                    for key, f in (("peak", max), ("held", max), ("cpu", min))
+                )
                 who = "transformers" if reader == "transformers" else "probekit"
                 print(f"{route:12} {who:12} {peak:11.2f} {held:11.2f} {cpu:6.2f}")
 

@@ -25,10 +25,18 @@ def main(shape: str, device: str, dtype: str, n_sequences: int, n_tokens: int) -
     n_layers, n_heads, d_model = SHAPES[shape]
     torch.manual_seed(0)
     config = HookedTransformerConfig(
-        n_layers=n_layers, n_heads=n_heads, d_model=d_model, d_head=d_model // n_heads,
-        d_mlp=4 * d_model, n_ctx=1024, d_vocab=50257, act_fn="gelu_new", normalization_type="LN",
-        device=device, dtype=getattr(torch, dtype),
-    )  # fmt: skip
+        n_layers=n_layers,
+        n_heads=n_heads,
+        d_model=d_model,
+        d_head=d_model // n_heads,
+        d_mlp=4 * d_model,
+        n_ctx=1024,
+        d_vocab=50257,
+        act_fn="gelu_new",
+        normalization_type="LN",
+        device=device,
+        dtype=getattr(torch, dtype),
+    )
     model = HookedTransformer(config)
     tokens = torch.randint(50257, (n_sequences, n_tokens), device=device)
     print("ready", flush=True)

@@ -31,9 +31,17 @@ from probekit.data.positions import RowPlan
 N_ROWS, WIDTH, SHARD = 8192, 768, 4096
 SITES = [f"blocks.{layer}.hook_resid_pre" for layer in range(12)] + ["blocks.11.hook_resid_post"]
 IDENTITY = Identity(
-    weights="", config={}, tokenizer="", tokens="", rows="", dtype="float32", compute="float32",
-    device="cpu", torch="", code="",
-)  # fmt: skip
+    weights="",
+    config={},
+    tokenizer="",
+    tokens="",
+    rows="",
+    dtype="float32",
+    compute="float32",
+    device="cpu",
+    torch="",
+    code="",
+)
 
 
 def write_store(root: Path, values: np.ndarray) -> ActivationStore:

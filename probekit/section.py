@@ -25,7 +25,7 @@ class Section(BaseModel):
 
 
 @dataclass(frozen=True)
-class Place:
+class KeyLocation:
     """Says where a key was written; it is no part of what is asked, so any two are equal.
 
     Attributes:
@@ -49,21 +49,21 @@ def _put_behind_key(keys: KeyPath, text: str) -> str:
     return text if dotted in text else f"{dotted}: {text}"
 
 
-class File(Section):
+class SettingsFile(Section):
     """Base of what a whole file holds: it knows where each of its keys was written."""
 
-    _place: Place = PrivateAttr(Place(_put_behind_key))
+    _place: KeyLocation = PrivateAttr(KeyLocation(_put_behind_key))
 
     def model_post_init(self, context: Any, /) -> None:
-        """Keep where the keys were written, if the context of the validation is a `Place`."""
-        if isinstance(context, Place):
+        """Keep where the keys were written, if the context of the validation is a `KeyLocation`."""
+        if isinstance(context, KeyLocation):
             self._place = context
 
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
         """Put the place of a key (file and line, or `--set`) before what is raised on its account.
 
-        >>> with File().at("model", "source"):
+        >>> with SettingsFile().at("model", "source"):
         ...     raise ProbekitError("No such model.")
         Traceback (most recent call last):
         probekit.errors.ProbekitError: model.source: No such model.

@@ -155,11 +155,11 @@ def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Resu
 
 def _while_alive(parent: int, job: Callable[[Item], Result], item: Item) -> Result:
     """Do a job in a process that ends with its parent, even if that one is killed."""
-    end_with(parent)
+    exit_with_parent(parent)
     return job(item)
 
 
-def end_with(parent: int) -> None:
+def exit_with_parent(parent: int) -> None:
     """Have this process end with its parent, even if that one is killed."""
     if not any(thread.name == _GUARD for thread in threading.enumerate()):
         threading.Thread(target=_end_with, args=[parent], name=_GUARD, daemon=True).start()

@@ -94,8 +94,11 @@ def test_the_command_line_starts_without_anything_heavy():
 def test_no_machine_path_stands_in_the_repository(repository):
     files = subprocess.run(
         ["git", "ls-files", "*.py", "*.yaml", "*.toml", "*.md", "*.txt", "*.json", "Makefile"],
-        cwd=repository, capture_output=True, text=True, check=False,
-    ).stdout.split()  # fmt: skip
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.split()
     for name in files:
         if "merges" not in name and "vocab" not in name:
             text = (repository / name).read_text(encoding="utf-8")
@@ -104,6 +107,9 @@ def test_no_machine_path_stands_in_the_repository(repository):
 
 def test_figures_are_drawn_without_torch():
     """Importing it takes longer than most figures do."""
-    code = "import sys, probekit.report.figures.layer_curve, probekit.report.maps.maps; print('torch' in sys.modules)"
+    code = (
+        "import sys, probekit.report.figures.layer_curve, probekit.report.maps.maps; "
+        "print('torch' in sys.modules)"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"

@@ -15,8 +15,8 @@ from probekit.data.positions import PositionRule, plan_rows
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split, grouped_split, without_repeated, without_shared_words
 from probekit.errors import DataError
-from probekit.experiment.probe import Probe
-from probekit.experiment.schema import Model
+from probekit.experiment.probe import ProbeSection
+from probekit.experiment.schema import ModelSection
 from probekit.pipeline.experiment.record import best_site
 from probekit.probes.controls.baselines import bag_of_words_guess, length_guess, text_lengths
 from probekit.probes.controls.control_labels import (
@@ -26,11 +26,17 @@ from probekit.probes.controls.control_labels import (
 )
 from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData, ProbeSettings
-from probekit.probes.fitters import Ground, machine_of
+from probekit.probes.fitters import FitContext, make_fitter
 from probekit.probes.folds import group_folds, sample_groups
 from probekit.probes.score.differences import paired_difference, unpaired_difference
 from probekit.probes.score.learning_curve import subsets
-from probekit.probes.score.metrics import METRICS, Answers, Resamples, accuracy, percentile_interval
+from probekit.probes.score.metrics import (
+    METRICS,
+    ClassPredictions,
+    Resamples,
+    accuracy,
+    percentile_interval,
+)
 from probekit.probes.score.permutation import p_values
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.checks import SPECS
@@ -46,7 +52,7 @@ def machine(spec, n_rows, **settings):
     """A machine for rows of chance, with rows in three folds by turns."""
     chosen = ProbeSettings(kinds=(spec,), C=(0.1, 1.0), folds=3, **settings)
     groups = np.arange(n_rows).astype(str)
-    return machine_of(spec, Ground(np.arange(n_rows) % 3, groups, None, chosen))
+    return make_fitter(spec, FitContext(np.arange(n_rows) % 3, groups, None, chosen))
 
 
 def tuned(spec, X, codes, **settings):
@@ -56,7 +62,7 @@ def tuned(spec, X, codes, **settings):
 
 @pytest.mark.parametrize("spec", BY_ROW, ids=ids)
 def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
-    data = planted.direction(120, seed=0)
+    data = planted.planted_direction(120, seed=0)
     codes = (data.data.y == "yes").astype(int)
     X, held_out = data.X, np.arange(120) % 3 == 0
     other = X.copy()
@@ -70,7 +76,7 @@ def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
 
 
 def test_pitfall_17_the_size_of_features_is_no_prior_and_a_fit_that_did_not_converge_is_told():
-    data = planted.direction(300, seed=0)
+    data = planted.planted_direction(300, seed=0)
     codes = (data.data.y == "yes").astype(int)
     logistic = SPECS["logistic"]
     sizes = 10.0 ** np.arange(-6, 6)
@@ -87,7 +93,7 @@ def test_pitfall_17_the_size_of_features_is_no_prior_and_a_fit_that_did_not_conv
 
 @pytest.mark.parametrize("spec", BY_ROW, ids=ids)
 def test_pitfall_18_the_bias_takes_up_the_mean_of_raw_rows(spec):
-    data = planted.direction(300, seed=0)
+    data = planted.planted_direction(300, seed=0)
     codes = (data.data.y == "yes").astype(int)
     here, there = (tuned(spec, data.X + shift, codes).solution for shift in (0, 50))
     np.testing.assert_allclose(here.scores(data.X), there.scores(data.X + 50), rtol=1e-5, atol=1e-5)
@@ -160,7 +166,7 @@ def test_pitfall_22_control_labels_can_be_learnt_by_word_in_every_draw():
 
 
 def test_pitfall_23_test_rows_choose_nothing():
-    data = planted.direction(300, seed=0)
+    data = planted.planted_direction(300, seed=0)
     turned = replace(data.data, y=data.data.y.copy())
     turned.y[turned.test] = np.where(turned.y[turned.test] == "yes", "no", "yes")
     settings = ProbeSettings(C=(1e-3, 1.0), folds=3, control_draws=0, bootstrap=100)
@@ -171,11 +177,23 @@ def test_pitfall_23_test_rows_choose_nothing():
             assert ours == theirs
     # The site is the one of the best held-out score, however it does on the test rows.
     rows = [
-        {"probe": "logistic", "target": "task", "split": split, "metric": "accuracy", "site": site,
-         "head": None, "position": "last", "value": value}
-        for site, split, value in (("blocks.0.x", "validation", 0.9), ("blocks.0.x", "test", 0.1),
-                                   ("blocks.1.x", "validation", 0.8), ("blocks.1.x", "test", 1.0))
-    ]  # fmt: skip
+        {
+            "probe": "logistic",
+            "target": "task",
+            "split": split,
+            "metric": "accuracy",
+            "site": site,
+            "head": None,
+            "position": "last",
+            "value": value,
+        }
+        for site, split, value in (
+            ("blocks.0.x", "validation", 0.9),
+            ("blocks.0.x", "test", 0.1),
+            ("blocks.1.x", "validation", 0.8),
+            ("blocks.1.x", "test", 1.0),
+        )
+    ]
     assert best_site(pd.DataFrame(rows))["site"] == "blocks.0.x"
     # The best of many sites of chance is no finding.
     generator = np.random.default_rng(0)
@@ -187,7 +205,7 @@ def test_pitfall_23_test_rows_choose_nothing():
 def test_pitfall_24_imbalance_does_not_pass_for_knowledge():
     truth = np.repeat([0, 1], [95, 5])
     resamples = Resamples.draw(np.arange(100), 0, 0)
-    constant = Answers(truth, majority_guess(truth, 100), 2, np.zeros((100, 2)))
+    constant = ClassPredictions(truth, majority_guess(truth, 100), 2, np.zeros((100, 2)))
     scores = {name: metric(constant, resamples)[0] for name, metric in METRICS.items()}
     assert scores["accuracy"] == 0.95
     assert scores["balanced_accuracy"] == 0.5
@@ -201,7 +219,7 @@ def test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired():
     right = np.repeat(generator.random(80) < 0.7, 8)
     better = right | np.repeat(generator.random(80) < 0.1, 8)
     truth = np.ones(640, dtype=int)
-    a, b = (Answers(truth, guess.astype(int), 2) for guess in (better, right))
+    a, b = (ClassPredictions(truth, guess.astype(int), 2) for guess in (better, right))
 
     def width(low, high):
         return high - low
@@ -219,7 +237,7 @@ def test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired():
 
 @pytest.mark.parametrize("spec", BY_ROW, ids=ids)
 def test_pitfall_26_fits_of_float32_rows_are_those_of_float64(spec):
-    data = planted.direction(300, seed=0)
+    data = planted.planted_direction(300, seed=0)
     codes = (data.data.y == "yes").astype(int)
     near, wide = (data.X + 300).astype(np.float32), (data.X + 300).astype(np.float32)
     wide = wide.astype(np.float64)
@@ -237,7 +255,7 @@ def test_pitfall_27_nothing_is_the_mean_of_no_rows():
     assert [one.example for one in lost] == [1]
     assert np.diff(plan.offsets).min() > 0
     # A class that does not occur has no recall to be averaged.
-    answers = Answers(np.array([0, 0]), np.array([0, 1]), 3, np.zeros((2, 3)))
+    answers = ClassPredictions(np.array([0, 0]), np.array([0, 1]), 3, np.zeros((2, 3)))
     for name in ("balanced_accuracy", "macro_f1"):
         assert np.isfinite(METRICS[name](answers, Resamples.draw(np.arange(2), 100, 0))).all()
 
@@ -254,18 +272,20 @@ def test_pitfall_28_a_label_that_is_a_length_is_told_by_the_length_alone():
     # As a bag of words knows how many there are, it finds the same: a leak, not a meaning.
     counted = bag_of_words_guess(texts[:300], codes[train], folds, texts[300:], 2)
     assert np.mean(counted.guess == codes[test]) > 0.9
-    examples = tuple(Example(t, "xy"[c], str(n), str(n)) for n, (t, c) in
-                     enumerate(zip(texts, codes, strict=True)))  # fmt: skip
+    examples = tuple(
+        Example(t, "xy"[c], str(n), str(n))
+        for n, (t, c) in enumerate(zip(texts, codes, strict=True))
+    )
     found = {f.code: f.level for f in check_dataset(Dataset("t", examples), Split(train, test))}
     assert found["length"] == "warning"
 
 
 def test_pitfall_30_company_stands_beside_every_site_unless_it_is_sent_away():
-    schema = Probe()
+    schema = ProbeSection()
     assert schema.control_draws > 0
     assert set(schema.baselines) == {"majority", "word_identity", "bag_of_words", "length"}
-    assert Model(source="mini").random_weights
-    data = planted.direction(120, seed=0)
+    assert ModelSection(source="mini").random_weights
+    data = planted.planted_direction(120, seed=0)
     texts = np.array([f"word {n}" for n in range(120)], dtype=object)
     settings = replace(schema.settings(), folds=3, bootstrap=100)
     prober = Prober(replace(data.data, texts=texts), settings)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from probekit.activations.batches import make_batches
 from probekit.activations.derive import derive
-from probekit.activations.files.local import Place
+from probekit.activations.files.local import Location
 from probekit.activations.forward import run_batch
 from probekit.activations.identity import IntArray, batch_tokens
 from probekit.activations.shared.work import Lacking, OnRows, Work, alone, check_storable
@@ -45,7 +45,7 @@ def capture(
     plan: RowPlan,
     sites: Sequence[str],
     *,
-    root: Place,
+    root: Location,
     dtype: str = "float32",
     step: str = "capture",
     watcher: Watcher = SILENT,
@@ -78,7 +78,7 @@ def capture(
 
 def fill(
     work: Work,
-    root: Place,
+    root: Location,
     *,
     engine: Engine = alone,
     step: str = "capture",

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from probekit.activations.files.local import Place
+from probekit.activations.files.local import Location
 from probekit.activations.pooling import ranges, row_means
 from probekit.activations.store.layout import IntArray, Layout
 from probekit.activations.store.store import ActivationStore
@@ -26,7 +26,7 @@ from probekit.model.sites import layer_of
 _PLACES_AT_ONCE = 4096
 
 
-def derive(store: ActivationStore, root: Place, sites: Sequence[str]) -> list[str]:
+def derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> list[str]:
     """Return the sites that lacked rows and were filled from token-level caches beside the store.
 
     Args:
@@ -57,7 +57,7 @@ def _is_for_all(site: str, n_layer: int) -> bool:
     return site.startswith("hook_") if layer is None else layer < n_layer - 1
 
 
-def _alike(store: ActivationStore, root: Place) -> Iterator[ActivationStore]:
+def _alike(store: ActivationStore, root: Location) -> Iterator[ActivationStore]:
     """Yield the other caches that differ in nothing but in which rows they have."""
     for place in caches_in(root):
         try:

@@ -21,7 +21,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchRows:
     """The rows of one batch, which may still be on their way from the device.
 
     Attributes:
@@ -44,7 +44,9 @@ class Part:
 
 
 @torch.inference_mode()
-def run_batch(model: GPT2, batch: Batch, plan: RowPlan, sites: Sequence[str], dtype: str) -> Part:
+def run_batch(
+    model: GPT2, batch: Batch, plan: RowPlan, sites: Sequence[str], dtype: str
+) -> BatchRows:
     """Return the rows of one batch at each site.
 
     On a GPU they are copied while the next batch is computed; nothing waits for them here.
@@ -75,7 +77,7 @@ def run_batch(model: GPT2, batch: Batch, plan: RowPlan, sites: Sequence[str], dt
     with torch.autocast(device.type, enabled=False):
         model(ids, mask, keep, sites, logits=False, at=at)
     arrival = torch.cuda.current_stream(device).record_event() if is_cuda else None
-    return Part(batch.rows, values, dtype, arrival)
+    return BatchRows(batch.rows, values, dtype, arrival)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,6 @@ def row_means(picked: Tensor, row: Tensor, count: Tensor) -> Tensor:
         row: which row each place goes to, shape [place].
         count: how many places each row has, shape [row].
     """
-    sums = torch.zeros(
-        len(count), *picked.shape[1:], dtype=torch.float32, device=picked.device
-    )  # fmt: skip
+    sums = torch.zeros(len(count), *picked.shape[1:], dtype=torch.float32, device=picked.device)
     sums.index_add_(0, row, picked.float())
     return sums / count.view(-1, *[1] * (picked.ndim - 1))

@@ -73,7 +73,7 @@ class Volume:
 
 
 @dataclass(frozen=True)
-class Size:
+class CaptureSize:
     """How large a capture is.
 
     Attributes:
@@ -107,7 +107,7 @@ class Size:
         return 2 * self.shards * len(self.sites) + 3
 
 
-def size_of(config: GPT2Config, volume: Volume, sites: Sequence[str], dtype: str) -> Size:
+def size_of(config: GPT2Config, volume: Volume, sites: Sequence[str], dtype: str) -> CaptureSize:
     """Return how large a capture is.
 
     Args:
@@ -124,7 +124,7 @@ def size_of(config: GPT2Config, volume: Volume, sites: Sequence[str], dtype: str
     ]
     n_shards = sum(volume.shards.values())
     layout = Sizes(volume.rows, volume.positions, n_shards, _DIGEST)
-    return Size(
+    return CaptureSize(
         volume=volume,
         sites=tuple(sites),
         dtype=dtype,

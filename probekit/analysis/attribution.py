@@ -26,9 +26,12 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import check_tokens
 
 _SITES = (
-    "hook_embed", "hook_pos_embed", "blocks.*.attn.hook_z", "blocks.*.hook_mlp_out",
+    "hook_embed",
+    "hook_pos_embed",
+    "blocks.*.attn.hook_z",
+    "blocks.*.hook_mlp_out",
     "ln_final.hook_scale",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, eq=False)

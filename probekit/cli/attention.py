@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from probekit.cli.options import Number, texts_options
+from probekit.cli.options import NumberInRange, texts_options
 
 
 @click.command()
@@ -18,23 +18,36 @@ from probekit.cli.options import Number, texts_options
 @click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
 @click.option(
     "--max-mb",
-    type=Number(0, min_open=True),
+    type=NumberInRange(0, min_open=True),
     default=25,
     show_default=True,
     help="What the page may have.",
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The page to write.")
 def attention(
-    model: str, texts: tuple[str, ...], layer: int | None, head: int | None, bos: bool,
-    device: str, max_mb: float, out: Path,
-) -> None:  # fmt: skip
+    model: str,
+    texts: tuple[str, ...],
+    layer: int | None,
+    head: int | None,
+    bos: bool,
+    device: str,
+    max_mb: float,
+    out: Path,
+) -> None:
     """Write a page to explore the attention of texts: every head, every weight."""
     from probekit.cli.terminal import watching
     from probekit.pipeline.look.attention import write_attention_page
 
     with watching() as watcher:
         page = write_attention_page(
-            model, texts, out, bos=bos, layer=layer, head=head, device=device, most_mb=max_mb,
+            model,
+            texts,
+            out,
+            bos=bos,
+            layer=layer,
+            head=head,
+            device=device,
+            most_mb=max_mb,
             watcher=watcher,
-        )  # fmt: skip
+        )
     click.echo(str(page))

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.amounts import counted
-from probekit.cli.captures import capture
+from probekit.cli.captures import capture_command
 from probekit.cli.options import Days, Decorator, PlaceType, cache_option
 from probekit.cli.plans import plan
 
 if TYPE_CHECKING:
-    from probekit.activations.files.local import Place
+    from probekit.activations.files.local import Location
     from probekit.activations.upkeep.maintenance import Summary
 
 
@@ -39,7 +39,7 @@ def cache() -> None:
     """
 
 
-cache.add_command(capture)
+cache.add_command(capture_command)
 cache.add_command(plan)
 
 
@@ -54,7 +54,7 @@ def _of_caches(n_args: int) -> Decorator:
         @cache_option
         @_json_option
         @wraps(function)
-        def command(names: Any, cache_root: Place | None, **others: Any) -> Any:
+        def command(names: Any, cache_root: Location | None, **others: Any) -> Any:
             from probekit.activations.upkeep.maintenance import caches_in, find_cache
 
             root = _root(cache_root)
@@ -70,7 +70,7 @@ def _of_caches(n_args: int) -> Decorator:
     return decorate
 
 
-def _root(cache_root: Place | None) -> Place:
+def _root(cache_root: Location | None) -> Location:
     from probekit.activations.files.places import default_root
 
     return default_root() if cache_root is None else cache_root
@@ -79,7 +79,7 @@ def _root(cache_root: Place | None) -> Place:
 @cache.command("ls")
 @cache_option
 @_json_option
-def list_caches(cache_root: Place | None, as_json: bool) -> None:
+def list_caches(cache_root: Location | None, as_json: bool) -> None:
     """List all caches: key, size, age, what they hold."""
     from probekit.activations.upkeep.maintenance import caches_in, summarize
 
@@ -97,9 +97,9 @@ def list_caches(cache_root: Place | None, as_json: bool) -> None:
 
 @cache.command()
 @_of_caches(1)
-def show(place: Place, as_json: bool) -> None:
+def show_command(place: Location, as_json: bool) -> None:
     """Say what a cache holds: rows, sites, identity, root digest."""
-    from probekit.activations.files.local import Place as AnyPlace
+    from probekit.activations.files.local import Location as AnyPlace
     from probekit.activations.store.store import ActivationStore
     from probekit.activations.upkeep.maintenance import summarize
 
@@ -124,7 +124,7 @@ def show(place: Place, as_json: bool) -> None:
 
 @cache.command()
 @_of_caches(-1)
-def verify(places: Sequence[Place], as_json: bool) -> None:
+def verify(places: Sequence[Location], as_json: bool) -> None:
     """Digest every byte of caches, or of all, and name the files that are not what was written."""
     from probekit.activations.store.store import ActivationStore
     from probekit.activations.upkeep.maintenance import find_damage
@@ -149,10 +149,10 @@ def verify(places: Sequence[Place], as_json: bool) -> None:
 
 @cache.command()
 @_of_caches(1)
-def repair(place: Place, as_json: bool) -> None:
+def repair_command(place: Location, as_json: bool) -> None:
     """Take away what is damaged, so that the next run makes it again."""
     from probekit.activations.store.store import ActivationStore
-    from probekit.activations.upkeep.maintenance import repair as repair_store
+    from probekit.activations.upkeep.maintenance import repair_cache as repair_store
 
     damages = repair_store(ActivationStore.open(place))
     if as_json:
@@ -168,7 +168,7 @@ def repair(place: Place, as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="CACHE...")
 @cache_option
 @_json_option
-def rm(names: Sequence[str], cache_root: Place | None, as_json: bool) -> None:
+def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None:
     """Remove caches."""
     from probekit.activations.upkeep.maintenance import find_cache, remove_cache
 
@@ -188,11 +188,13 @@ def rm(names: Sequence[str], cache_root: Place | None, as_json: bool) -> None:
 @cache.command()
 @_of_caches(-1)
 @click.option(
-    "--older-than", type=Days(0), metavar="DAYS",
+    "--older-than",
+    type=Days(0),
+    metavar="DAYS",
     help="Also remove caches that were not written for so long.",
-)  # fmt: skip
+)
 @click.option("--dry-run", is_flag=True, help="With --older-than: only say which ones.")
-def gc(places: Sequence[Place], as_json: bool, older_than: float | None, dry_run: bool) -> None:
+def gc(places: Sequence[Location], as_json: bool, older_than: float | None, dry_run: bool) -> None:
     """Remove what killed writers left behind, in caches or in all; committed rows stay."""
     from probekit.activations.upkeep.maintenance import (
         collect_garbage,
@@ -227,10 +229,12 @@ def gc(places: Sequence[Place], as_json: bool, older_than: float | None, dry_run
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Folder that gets the files."
 )
-def export(place: Place, as_json: bool, format_: str, sites: tuple[str, ...], out: Path) -> None:
+def export_command(
+    place: Location, as_json: bool, format_: str, sites: tuple[str, ...], out: Path
+) -> None:
     """Write the rows of sites for others to read, in the order of the data set."""
     from probekit.activations.store.store import ActivationStore
-    from probekit.activations.upkeep.export import export as export_rows
+    from probekit.activations.upkeep.export import export_cache as export_rows
 
     paths = export_rows(ActivationStore.open(place), out, format_, sites or None)
     if as_json:
@@ -245,7 +249,7 @@ def export(place: Place, as_json: bool, format_: str, sites: tuple[str, ...], ou
 @click.option("--root", "pin", metavar="DIGEST", help="The root digest that it must have.")
 @cache_option
 @_json_option
-def pull(url: Place, pin: str | None, cache_root: Place | None, as_json: bool) -> None:
+def pull(url: Location, pin: str | None, cache_root: Location | None, as_json: bool) -> None:
     """Copy the cache at URL (or in a folder) to the caches here, every byte digested."""
     _copy(url, _root(cache_root), pin, as_json)
 
@@ -253,12 +257,12 @@ def pull(url: Place, pin: str | None, cache_root: Place | None, as_json: bool) -
 @cache.command()
 @_of_caches(1)
 @click.argument("url", type=PlaceType())
-def push(place: Place, as_json: bool, url: Place) -> None:
+def push(place: Location, as_json: bool, url: Location) -> None:
     """Copy a cache to URL/KEY (or a folder), every byte digested."""
     _copy(place, url, None, as_json)
 
 
-def _copy(source: Place, root: Place, pin: str | None, as_json: bool) -> None:
+def _copy(source: Location, root: Location, pin: str | None, as_json: bool) -> None:
     from probekit.activations.upkeep.copying import copy_cache
     from probekit.cli.terminal import watching
 

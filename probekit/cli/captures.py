@@ -11,29 +11,38 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.amounts import counted
-from probekit.cli.options import PlaceType, Whole, capture_options
+from probekit.cli.options import PlaceType, WholeNumber, capture_options
 
 if TYPE_CHECKING:
-    from probekit.activations.files.local import Place
+    from probekit.activations.files.local import Location
     from probekit.experiment.schema import Experiment
-    from probekit.pipeline.capture.local_workers import Crew
+    from probekit.pipeline.capture.local_workers import Workers
     from probekit.watcher import Watcher
 
 
 @click.command()
 @capture_options
 @click.option(
-    "--workers", type=Whole(min=0),
+    "--workers",
+    type=WholeNumber(min=0),
     help="Processes that capture side by side, or actors of Ray; 0 only lays the caches out, for "
     "`probekit worker`.",
-)  # fmt: skip
+)
 @click.option("--engine", type=click.Choice(["processes", "ray"]), help="What the workers are.")
 @click.option("--address", help="Of the Ray cluster.  [default: RAY_ADDRESS, or this machine]")
-@click.option("--threads", type=Whole(min=1), help="Of each worker.  [default: its share; Ray: 1]")
-def capture(
-    file: Path, overrides: tuple[str, ...], cache_root: Place | None, device: str,
-    workers: int | None, engine: str | None, address: str | None, threads: int | None,
-) -> None:  # fmt: skip
+@click.option(
+    "--threads", type=WholeNumber(min=1), help="Of each worker.  [default: its share; Ray: 1]"
+)
+def capture_command(
+    file: Path,
+    overrides: tuple[str, ...],
+    cache_root: Location | None,
+    device: str,
+    workers: int | None,
+    engine: str | None,
+    address: str | None,
+    threads: int | None,
+) -> None:
     """Only capture the activations of an experiment."""
     from probekit.cli.terminal import watching
     from probekit.experiment.loader import load_experiment
@@ -50,9 +59,12 @@ def capture(
         return
     with watching() as watcher:
         captured = capture_only(
-            experiment, cache_root=cache_root, device=device, watcher=watcher,
+            experiment,
+            cache_root=cache_root,
+            device=device,
+            watcher=watcher,
             crew=_crew(workers, engine, address, threads, device, watcher),
-        )  # fmt: skip
+        )
     for target, part in captured.items():
         click.echo(
             f"{target}: {counted(part.store.n_rows, 'row')}, "
@@ -62,9 +74,13 @@ def capture(
 
 
 def _crew(
-    workers: int | None, engine: str | None, address: str | None, threads: int | None,
-    device: str, watcher: Watcher,
-) -> Crew | None:  # fmt: skip
+    workers: int | None,
+    engine: str | None,
+    address: str | None,
+    threads: int | None,
+    device: str,
+    watcher: Watcher,
+) -> Workers | None:
     """Return who captures; None for this process alone."""
     shared: dict[str, Any] = {"device": device, "n_threads": threads, "watcher": watcher}
     if engine == "ray":
@@ -80,7 +96,7 @@ def _crew(
     return partial(by_processes, n_workers=workers or os.cpu_count() or 1, **shared)
 
 
-def _lay_out(experiment: Experiment, cache_root: Place | None, device: str) -> None:
+def _lay_out(experiment: Experiment, cache_root: Location | None, device: str) -> None:
     from probekit.pipeline.capture.captures import lay_out
 
     for target, store in lay_out(experiment, cache_root=cache_root, device=device).items():
@@ -94,18 +110,24 @@ def _lay_out(experiment: Experiment, cache_root: Place | None, device: str) -> N
 @click.command()
 @click.argument("place", type=PlaceType(), metavar="CACHE_DIR")
 @click.option("--device", help="Where to compute, e.g. cuda:1.  [default: as the cache says]")
-@click.option("--threads", type=Whole(min=1), help="That compute on a CPU.")
+@click.option("--threads", type=WholeNumber(min=1), help="That compute on a CPU.")
 @click.option(
-    "--seed", type=Whole(min=0),
+    "--seed",
+    type=WholeNumber(min=0),
     help="Of the order in which shards are tried.  [default: another one for each worker]",
-)  # fmt: skip
+)
 @click.option("--job", hidden=True, help="The name of the one job to be done.")
 @click.option("--parent", type=int, hidden=True, help="The process to end with.")
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each shard.")
 def worker(
-    place: Place, device: str | None, threads: int | None, seed: int | None, job: str | None,
-    parent: int | None, as_json: bool,
-) -> None:  # fmt: skip
+    place: Location,
+    device: str | None,
+    threads: int | None,
+    seed: int | None,
+    job: str | None,
+    parent: int | None,
+    as_json: bool,
+) -> None:
     """Help to fill a cache that `probekit cache FILE.yaml --workers 0` has laid out.
 
     CACHE_DIR is one cache, or a folder or URL of several. Any number of workers may be started, at
@@ -114,11 +136,11 @@ def worker(
     from joblib import cpu_count
 
     from probekit.pipeline.capture.jobs import work_at
-    from probekit.workers import end_with
+    from probekit.workers import exit_with_parent
     from probekit.workers import threads as with_threads
 
     if parent is not None:
-        end_with(parent)
+        exit_with_parent(parent)
     chosen = int.from_bytes(os.urandom(4), "little") if seed is None else seed
     n_done = 0
     with with_threads(threads or cpu_count()):
@@ -126,10 +148,11 @@ def worker(
             n_done += 1
             told = {"cache": str(cache), **done._asdict()}
             click.echo(
-                json.dumps(told) if as_json else
-                f"{cache}: shard {done.shard}, {done.rows} rows of {done.sites} sites, "
+                json.dumps(told)
+                if as_json
+                else f"{cache}: shard {done.shard}, {done.rows} rows of {done.sites} sites, "
                 f"{done.seconds:.1f} s"
-            )  # fmt: skip
+            )
     click.echo(f"{counted(n_done, 'shard')} computed; nothing is missing in {place}", err=True)
 
 

@@ -16,14 +16,14 @@ from rich.text import Text
 from probekit.probes.kinds.registry import find_kind
 from probekit.report.figures.style import METRICS, format_number, format_p
 from probekit.report.texts.glyphs import line_label
-from probekit.results.comparison import Comparison, both_places
+from probekit.results.comparison import RunComparison, both_places
 from probekit.results.table import only
 from probekit.results.transfer import Transfer
 
 MOST_SETTINGS = 20  # shown in the terminal
 
 
-def show_comparison(comparison: Comparison) -> None:
+def show_comparison(comparison: RunComparison) -> None:
     """Print what differs between the runs, then a line for each comparison, then the verdict."""
     click.echo(f"a: {line_label(comparison.a)}\nb: {line_label(comparison.b)}")
     for name, values in islice(comparison.settings.items(), MOST_SETTINGS):
@@ -32,13 +32,13 @@ def show_comparison(comparison: Comparison) -> None:
         click.echo(f"  and {len(comparison.settings) - MOST_SETTINGS} more settings")
     if not comparison.settings:
         click.echo("  no setting, digest or version differs")
-    print_table(_table(comparison))
+    print_frame(_table(comparison))
     for note in comparison.notes:
         click.echo(note)
     click.echo(comparison.verdict)
 
 
-def _table(comparison: Comparison) -> Table:
+def _table(comparison: RunComparison) -> Table:
     shown = Table(box=None, pad_edge=False)
     shown.add_column(f"{comparison.metric}, a - b")
     for name in ("a", "b", "difference", "p", "p_holm", "n", ""):
@@ -86,11 +86,11 @@ def show_transfer(found: Transfer) -> None:
     click.echo(line_label(" ".join(found.chosen)))
     main = only(scores, metric=found.metric)
     click.echo(f"{METRICS[found.metric]}, trained on (down) and tested on (across):")
-    print_table(_matrix(found.names, main, ("value", "ci_low", "ci_high")))
+    print_frame(_matrix(found.names, main, ("value", "ci_low", "ci_high")))
     for space, rows in cosines.groupby("space", sort=False):
         click.echo(f"cosine, {space} features, with 95 % of those of permuted labels:")
-        print_table(_matrix(found.names, rows, ("cosine", "null_low", "null_high")))
-    print_table(_by_site(found))
+        print_frame(_matrix(found.names, rows, ("cosine", "null_low", "null_high")))
+    print_frame(_by_site(found))
     for note in found.notes:
         click.echo(f"warning: {note}", err=True)
 
@@ -120,7 +120,7 @@ def _by_site(found: Transfer) -> Table:
     return shown
 
 
-def print_table(table: Table) -> None:
+def print_frame(table: Table) -> None:
     """Print a table as wide as the terminal, and whole where there is none."""
     # A pipe or a file has no width: nothing may be cut there.
     Console(width=None if sys.stdout.isatty() else 400, highlight=False).print(table)

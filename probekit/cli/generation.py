@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 _DECODING = (
     click.option("--max-new-tokens", type=int, required=True, help="How many to add, at most."),
     click.option(
-        "--temperature", type=float, default=0.0, show_default=True,
+        "--temperature",
+        type=float,
+        default=0.0,
+        show_default=True,
         help="0 takes the most probable token; higher draws more evenly.",
     ),
     click.option("--top-k", type=int, help="Draw among the K most probable tokens only."),
@@ -23,7 +26,7 @@ _DECODING = (
     click.option("--num-samples", type=int, default=1, show_default=True, help="For each prompt."),
     click.option("--seed", type=int, default=0, show_default=True, help="Of the draws."),
     click.option("--slide", is_flag=True, help="Beyond the context, let the earliest tokens go."),
-)  # fmt: skip
+)
 
 
 def _decoding_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -31,15 +34,26 @@ def _decoding_options(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def with_decoding(
-        max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None,
-        num_samples: int, seed: int, slide: bool, **others: Any,
-    ) -> None:  # fmt: skip
+        max_new_tokens: int,
+        temperature: float,
+        top_k: int | None,
+        top_p: float | None,
+        num_samples: int,
+        seed: int,
+        slide: bool,
+        **others: Any,
+    ) -> None:
         from probekit.model.generation.decoding import Decoding
 
         how = Decoding(
-            max_new_tokens, temperature, top_k, top_p, num_samples=num_samples, seed=seed,
+            max_new_tokens,
+            temperature,
+            top_k,
+            top_p,
+            num_samples=num_samples,
+            seed=seed,
             slide=slide,
-        )  # fmt: skip
+        )
         if temperature == 0 and (top_k or top_p or num_samples > 1):
             click.echo(
                 "note: temperature 0 always takes the most probable token, so --top-k, --top-p and "
@@ -63,10 +77,15 @@ def _decoding_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--stream", is_flag=True, help="Show the text as it comes; for one sample.")
 @click.option("--bos/--no-bos", default=False, show_default=True, help="Begin with <|endoftext|>.")
 @click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
-def generate(
-    source: str, prompts: tuple[str, ...], how: Decoding, stops: tuple[str, ...], stream: bool,
-    bos: bool, device: str,
-) -> None:  # fmt: skip
+def generate_command(
+    source: str,
+    prompts: tuple[str, ...],
+    how: Decoding,
+    stops: tuple[str, ...],
+    stream: bool,
+    bos: bool,
+    device: str,
+) -> None:
     """Continue texts with a model, greedily or by chance; <|endoftext|> always ends one."""
     from probekit.model.generation.continuation import continue_texts, stream_text
     from probekit.model.gpt2 import GPT2

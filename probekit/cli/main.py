@@ -23,9 +23,9 @@ import click
 from probekit.cli.attention import attention
 from probekit.cli.caches import cache
 from probekit.cli.captures import worker
-from probekit.cli.generation import generate
+from probekit.cli.generation import generate_command
 from probekit.cli.options import (
-    Whole,
+    WholeNumber,
     cache_option,
     capture_options,
     file_options,
@@ -35,12 +35,12 @@ from probekit.cli.options import (
 from probekit.cli.pages import draw_figures, figure_options, report, view
 from probekit.cli.parameters import params
 from probekit.cli.pictures import attribution, heads, lens
-from probekit.cli.pretraining import pretrain
+from probekit.cli.pretraining import pretrain_command
 from probekit.cli.weights import weights
 from probekit.errors import ProbekitError, nearest
 
 if TYPE_CHECKING:
-    from probekit.activations.files.local import Place
+    from probekit.activations.files.local import Location
     from probekit.pipeline.experiment.run import RunResult
 
 
@@ -121,15 +121,18 @@ def cli() -> None:
 
 
 _out_option = click.option(
-    "--out", type=click.Path(path_type=Path), default="runs", show_default=True,
+    "--out",
+    type=click.Path(path_type=Path),
+    default="runs",
+    show_default=True,
     help="Folder that gets NAME/KEY.",
-)  # fmt: skip
+)
 _run_options = together(
     capture_options,
     _out_option,
     click.option(
         "--workers",
-        type=Whole(min=1),
+        type=WholeNumber(min=1),
         help="Sites probed at once, each in a process; one a core if not given.",
     ),
 )
@@ -138,7 +141,7 @@ _run_options = together(
 @cli.command()
 @_run_options
 @figure_options
-def run(formats: tuple[str, ...], columns: int, **given: Any) -> None:
+def run_command(formats: tuple[str, ...], columns: int, **given: Any) -> None:
     """Run an experiment: capture, probe, report."""
     result = _run(**given, page=True)
     draw_figures(result.folder, formats, columns)
@@ -147,7 +150,7 @@ def run(formats: tuple[str, ...], columns: int, **given: Any) -> None:
 
 @cli.command()
 @_run_options
-def probe(**given: Any) -> None:
+def probe_command(**given: Any) -> None:
     """Capture what is missing and probe; write results.csv but no page."""
     click.echo(str(_run(**given, page=False).results))
 
@@ -171,7 +174,7 @@ def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
 @click.argument("run_b", type=click.Path(path_type=Path))
 @click.option("--metric", help="On the test rows.  [default: accuracy, of numbers r2]")
 @click.option("--out", type=click.Path(path_type=Path), help="A .csv or .html to write.")
-def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
+def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
     """Say which differences between two finished runs hold: RUN_A less RUN_B."""
     from probekit.cli.comparisons import show_comparison
     from probekit.pipeline.compare.compare import compare as compare_runs
@@ -193,7 +196,7 @@ def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> N
 @click.option("--kind", "kinds", multiple=True, help="Of probe, for all files; repeatable.")
 @click.option(
     "--null-draws",
-    type=Whole(0, 1000),
+    type=WholeNumber(0, 1000),
     default=10,
     show_default=True,
     help="Permuted labels that judge the cosines.",
@@ -203,10 +206,16 @@ def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> N
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Folder that is written."
 )
-def transfer(
-    files: tuple[Path, ...], overrides: tuple[str, ...], sites: tuple[str, ...],
-    kinds: tuple[str, ...], null_draws: int, cache_root: Place | None, device: str, out: Path,
-) -> None:  # fmt: skip
+def transfer_command(
+    files: tuple[Path, ...],
+    overrides: tuple[str, ...],
+    sites: tuple[str, ...],
+    kinds: tuple[str, ...],
+    null_draws: int,
+    cache_root: Location | None,
+    device: str,
+    out: Path,
+) -> None:
     """Train on the data of one experiment, test on those of the others: all pairs of FILES."""
     from probekit.cli.comparisons import show_transfer, with_choices
     from probekit.cli.terminal import watching
@@ -217,8 +226,12 @@ def transfer(
     with watching() as watcher:
         found = transfer_all(
             [load_experiment(file, chosen) for file in files],
-            out=out, null_draws=null_draws, cache_root=cache_root, device=device, watcher=watcher,
-        )  # fmt: skip
+            out=out,
+            null_draws=null_draws,
+            cache_root=cache_root,
+            device=device,
+            watcher=watcher,
+        )
     show_transfer(found)
     click.echo(str(out / "transfer.html"))
 
@@ -236,14 +249,23 @@ _probe_argument = click.argument("probe", type=click.Path(path_type=Path))
     "--allow-other-model", is_flag=True, help="Go on with a model that is not the probe's."
 )
 @click.option(
-    "--too-long", type=click.Choice(["error", "truncate", "skip"]), default="error",
-    show_default=True, help="For texts that exceed the context.",
-)  # fmt: skip
+    "--too-long",
+    type=click.Choice(["error", "truncate", "skip"]),
+    default="error",
+    show_default=True,
+    help="For texts that exceed the context.",
+)
 @click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
 def apply(
-    probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, model: str | None,
-    allow_other_model: bool, too_long: Any, device: str,
-) -> None:  # fmt: skip
+    probe: Path,
+    texts: tuple[str, ...],
+    per: Any,
+    out: Path | None,
+    model: str | None,
+    allow_other_model: bool,
+    too_long: Any,
+    device: str,
+) -> None:
     """Read new texts with a kept probe: a label and a score per text or per token."""
     from probekit.cli.answers import show_answers
     from probekit.cli.terminal import watching
@@ -257,9 +279,14 @@ def apply(
     per = choose_per(saved, per)
     with watching() as watcher:
         readings = apply_probe(
-            saved, texts, model=model, device=device, allow_other_model=allow_other_model,
-            too_long=too_long, watcher=watcher,
-        )  # fmt: skip
+            saved,
+            texts,
+            model=model,
+            device=device,
+            allow_other_model=allow_other_model,
+            too_long=too_long,
+            watcher=watcher,
+        )
     for sentence in caution(saved, per):
         click.echo(f"note: {sentence}", err=True)
     if out is not None:
@@ -283,7 +310,7 @@ def directions(probe: Path, out: Path, unit: bool) -> None:
 
 @cli.command()
 @file_options
-def validate(file: Path, overrides: tuple[str, ...]) -> None:
+def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
     """Check file and data before any work: counts, duplicates, leaks, sizes, time."""
     from probekit.cli.terminal import show_validation
     from probekit.experiment.loader import load_experiment
@@ -297,7 +324,7 @@ def validate(file: Path, overrides: tuple[str, ...]) -> None:
 
 @cli.command()
 @click.option("--quick", is_flag=True, help="Simulate less; half a minute instead of two.")
-def selftest(quick: bool) -> None:
+def selftest_command(quick: bool) -> None:
     """Ask the engine for answers that are known: planted signals, noise, intervals, metrics."""
     from probekit.cli.terminal import show_verdicts, watching
     from probekit.probes.selftest.selftest import selftest as run_selftest
@@ -327,7 +354,17 @@ def sites(model: str) -> None:
 
 
 for _command in (
-    attention, attribution, cache, generate, heads, lens, params, pretrain, report, view, weights,
+    attention,
+    attribution,
+    cache,
+    generate_command,
+    heads,
+    lens,
+    params,
+    pretrain_command,
+    report,
+    view,
+    weights,
     worker,
-):  # fmt: skip
+):
     cli.add_command(_command)

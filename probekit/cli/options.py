@@ -26,19 +26,19 @@ class _InWords(click.ParamType[Any]):
             self.fail(f"{value!r}. It must be {self.what}{_in_words(self)}.", param, ctx)
 
 
-class Whole(_InWords, click.IntRange):
+class WholeNumber(_InWords, click.IntRange):
     """Whole numbers in a range; what is none is refused in words."""
 
     what = "a whole number"
 
 
-class Number(_InWords, click.FloatRange):
+class NumberInRange(_InWords, click.FloatRange):
     """Numbers in a range; what is none is refused in words."""
 
     what = "a number"
 
 
-class Days(Number):
+class Days(NumberInRange):
     """Numbers of days in a range."""
 
     what = "a number of days, such as 30 or 0.5"
@@ -47,7 +47,7 @@ class Days(Number):
 def _in_words(numbers: Any) -> str:
     """Return the ends of a range as they stand in a sentence.
 
-    >>> _in_words(Whole(1, 9)), _in_words(Number(0, min_open=True))
+    >>> _in_words(WholeNumber(1, 9)), _in_words(NumberInRange(0, min_open=True))
     (', at least 1, at most 9', ', more than 0')
     """
     low = "more than" if numbers.min_open else "at least"
@@ -91,9 +91,12 @@ def _texts_options(*, required: bool) -> Decorator:
         )
         @wraps(function)
         def with_texts(
-            texts: tuple[str, ...], file: Path | None, format: str | None, column: str | None,
+            texts: tuple[str, ...],
+            file: Path | None,
+            format: str | None,
+            column: str | None,
             **others: Any,
-        ) -> Any:  # fmt: skip
+        ) -> Any:
             from probekit.data.texts import read_texts
 
             if file is None and (format or column):

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from probekit.cli.options import Whole, together
+from probekit.cli.options import WholeNumber, together
 
 
 def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -18,10 +18,13 @@ def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @together(
         click.option("--figures", metavar="png,svg,pdf", help="Also write each figure as files."),
         click.option(
-            "--columns", type=Whole(1, 2), default=2, show_default=True,
+            "--columns",
+            type=WholeNumber(1, 2),
+            default=2,
+            show_default=True,
             help="Of a paper, that --figures are wide.",
         ),
-    )  # fmt: skip
+    )
     @wraps(function)
     def with_formats(figures: str | None, **given: Any) -> Any:
         formats: tuple[str, ...] = ()
@@ -86,7 +89,9 @@ def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], co
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default="runs")
-@click.option("--port", type=Whole(0, 65535), default=0, help="Of this machine; 0 for a free one.")
+@click.option(
+    "--port", type=WholeNumber(0, 65535), default=0, help="Of this machine; 0 for a free one."
+)
 def view(folder: Path, port: int) -> None:
     """Show the runs of a FOLDER in the browser, while they go on; to this machine alone."""
     from probekit.cli.view_server import serve

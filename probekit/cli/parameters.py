@@ -23,9 +23,13 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 @click.option("--vocab-size", type=int, help="Another number of tokens.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def params(
-    model: str, untied: bool, no_qkv_bias: bool, n_positions: int | None, vocab_size: int | None,
+    model: str,
+    untied: bool,
+    no_qkv_bias: bool,
+    n_positions: int | None,
+    vocab_size: int | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Count the parameters of MODEL, a component at a time: formula, number, share and size."""
     from probekit.model.weights.sources import find_config
 
@@ -81,11 +85,15 @@ def _show(config: GPT2Config) -> None:
     for counts in (count_components(config), sums):
         for count in counts:
             shown.add_row(
-                count.name, count.formula, f"{count.number:,}", str(count.times),
-                f"{count.in_all:,}", f"{count.in_all / sums[-1].in_all:.2%}",
+                count.name,
+                count.formula,
+                f"{count.number:,}",
+                str(count.times),
+                f"{count.in_all:,}",
+                f"{count.in_all / sums[-1].in_all:.2%}",
                 *(f"{count.megabytes(size):,.2f}" for size in _BYTES.values()),
                 end_section=count is sums[-1],
-            )  # fmt: skip
+            )
         shown.add_row()
     print_table(shown)
     sizes = config.axis_sizes.items()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from probekit.cli.options import Whole, optional_texts_options, texts_options
+from probekit.cli.options import WholeNumber, optional_texts_options, texts_options
 
 _MODEL = click.option("--model", required=True, help="`mini`, a hub name or a folder.")
 _BOS = click.option(
@@ -26,38 +26,47 @@ _POSITION = click.option(
 @texts_options
 @_BOS
 @click.option(
-    "--site", "sites", multiple=True, metavar="SITE",
+    "--site",
+    "sites",
+    multiple=True,
+    metavar="SITE",
     help="Name or glob; repeatable.  [default: the residual stream after each block]",
-)  # fmt: skip
+)
 @click.option("--top-k", type=int, default=5, show_default=True, help="Tokens named in a cell.")
 @_POSITION
 @_DEVICE
 @_OUT
 def lens(
-    model: str, texts: tuple[str, ...], bos: bool, sites: tuple[str, ...],
-    top_k: int, position: int, device: str, out: Path | None,
-) -> None:  # fmt: skip
+    model: str,
+    texts: tuple[str, ...],
+    bos: bool,
+    sites: tuple[str, ...],
+    top_k: int,
+    position: int,
+    device: str,
+    out: Path | None,
+) -> None:
     """Say what each layer would predict if the network ended there: the logit lens.
 
     Prints what is said at one position of each text; --out writes all positions.
     """
     from probekit.analysis.logit_lens import SITES
-    from probekit.cli.picture_tables import facts_of, show_lens
+    from probekit.cli.picture_tables import facts_for_page, show_lens
     from probekit.cli.terminal import watching
     from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
-    from probekit.pipeline.look.lenses import Network, read_lens
+    from probekit.pipeline.look.lenses import ModelAndTokenizer, read_lens
     from probekit.report.pages.lens_page import lens_page
 
     if out is not None:
         check_ending(out, PAGE_OR_ROWS)
-    network = Network.load(model, device)
+    network = ModelAndTokenizer.load(model, device)
     with watching() as watcher:
         rows = read_lens(
             network, texts, bos=bos, sites=sites or SITES, top_k=top_k, watcher=watcher
         )
     show_lens(rows, position)
     if out is not None:
-        facts = facts_of(network, bos)
+        facts = facts_for_page(network, bos)
         write_page_or_rows(out, lambda: lens_page(rows, model=model, facts=facts), rows)
         click.echo(str(out))
 
@@ -75,24 +84,31 @@ def lens(
 @_DEVICE
 @_OUT
 def attribution(
-    model: str, text: str, token: str | None, minus: str | None, minus_mean: bool, position: int,
-    bos: bool, device: str, out: Path | None,
-) -> None:  # fmt: skip
+    model: str,
+    text: str,
+    token: str | None,
+    minus: str | None,
+    minus_mean: bool,
+    position: int,
+    bos: bool,
+    device: str,
+    out: Path | None,
+) -> None:
     """Take a logit, or a difference of two, apart: what each head and MLP adds to it."""
-    from probekit.cli.picture_tables import facts_of, show_attribution
+    from probekit.cli.picture_tables import facts_for_page, show_attribution
     from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
-    from probekit.pipeline.look.lenses import Network, attribute
+    from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute
     from probekit.report.pages.attribution_page import attribution_page
 
     if out is not None:
         check_ending(out, PAGE_OR_ROWS)
-    network = Network.load(model, device)
+    network = ModelAndTokenizer.load(model, device)
     found = attribute(
         network, text, token, bos=bos, minus=minus, minus_mean=minus_mean, position=position
     )
     show_attribution(found)
     if out is not None:
-        facts = facts_of(network, bos)
+        facts = facts_for_page(network, bos)
         write_page_or_rows(
             out, lambda: attribution_page(found, model=model, facts=facts), found.rows
         )
@@ -103,12 +119,14 @@ def attribution(
 @_MODEL
 @optional_texts_options
 @click.option(
-    "--random-repeats", type=Whole(min=1), metavar="N",
+    "--random-repeats",
+    type=WholeNumber(min=1),
+    metavar="N",
     help="Read N sequences of random tokens that come twice.  [default without texts: 10]",
-)  # fmt: skip
+)
 @click.option(
     "--length",
-    type=Whole(min=1),
+    type=WholeNumber(min=1),
     default=50,
     show_default=True,
     help="Of a repeat, in tokens.",
@@ -118,22 +136,28 @@ def attribution(
 @_DEVICE
 @_OUT
 def heads(
-    model: str, texts: tuple[str, ...], random_repeats: int | None, length: int,
-    seed: int, bos: bool, device: str, out: Path | None,
-) -> None:  # fmt: skip
+    model: str,
+    texts: tuple[str, ...],
+    random_repeats: int | None,
+    length: int,
+    seed: int,
+    bos: bool,
+    device: str,
+    out: Path | None,
+) -> None:
     """Score every head: previous token, duplicate token, induction, first token, entropy."""
-    from probekit.cli.picture_tables import facts_of, show_heads
+    from probekit.cli.picture_tables import facts_for_page, show_heads
     from probekit.cli.terminal import watching
     from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
     from probekit.pipeline.look.heads import score_random_repeats, score_texts
-    from probekit.pipeline.look.lenses import Network
+    from probekit.pipeline.look.lenses import ModelAndTokenizer
     from probekit.report.pages.heads_page import heads_page
 
     if out is not None:
         check_ending(out, PAGE_OR_ROWS)
     if texts and random_repeats is not None:
         raise click.UsageError("Give texts or --random-repeats, not both: they are other scores.")
-    network = Network.load(model, device)
+    network = ModelAndTokenizer.load(model, device)
     with watching() as watcher:
         if texts:
             found = score_texts(network, texts, bos=bos, watcher=watcher)
@@ -143,6 +167,6 @@ def heads(
             )
     show_heads(found)
     if out is not None:
-        facts = facts_of(network, bos) | {"read": found.read}
+        facts = facts_for_page(network, bos) | {"read": found.read}
         write_page_or_rows(out, lambda: heads_page(found, model=model, facts=facts), found.rows)
         click.echo(str(out))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.cli.options import Number, Whole
+from probekit.cli.options import NumberInRange, WholeNumber
 
 if TYPE_CHECKING:
     from probekit.pipeline.capture.sizing import CapturePlan, Speed
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("what", metavar="MODEL|FILE.yaml")
 @click.option("--tokens", type=float, help="Of a MODEL: how many there will be, such as 100e6.")
-@click.option("--length", type=Whole(min=1), help="Of a sequence.  [default: the context]")
+@click.option("--length", type=WholeNumber(min=1), help="Of a sequence.  [default: the context]")
 @click.option(
-    "--position", type=click.Choice(["all", "last"]),
+    "--position",
+    type=click.Choice(["all", "last"]),
     help="A row of each token, or of each sequence.  [default: all]",
-)  # fmt: skip
+)
 @click.option(
     "--sites", multiple=True, help="Name or glob; repeatable.  [default: blocks.*.hook_resid_post]"
 )
@@ -33,29 +34,42 @@ if TYPE_CHECKING:
     "--set", "overrides", multiple=True, metavar="a.b=c", help="Of a FILE: overrides a key."
 )
 @click.option("--device", default="cuda", show_default=True, help="Where the workers compute.")
-@click.option("--workers", type=Whole(min=1), default=1, show_default=True)
+@click.option("--workers", type=WholeNumber(min=1), default=1, show_default=True)
 @click.option(
-    "--throughput", type=Number(0, min_open=True), metavar="TOKENS/S",
+    "--throughput",
+    type=NumberInRange(0, min_open=True),
+    metavar="TOKENS/S",
     help="Of one worker, as measured.",
-)  # fmt: skip
+)
 @click.option(
-    "--tflops", type=Number(0, min_open=True),
+    "--tflops",
+    type=NumberInRange(0, min_open=True),
     help="10^12 operations a second that one worker's processor promises.",
-)  # fmt: skip
+)
 @click.option(
-    "--utilisation", type=Number(0, 1, min_open=True),
+    "--utilisation",
+    type=NumberInRange(0, 1, min_open=True),
     help="The share of --tflops that it comes to.  [default: 0.4]",
-)  # fmt: skip
+)
 @click.option(
-    "--bandwidth", type=Number(0, min_open=True), metavar="MB/S",
+    "--bandwidth",
+    type=NumberInRange(0, min_open=True),
+    metavar="MB/S",
     help="That the place of the cache takes from all workers together.",
-)  # fmt: skip
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(
-    what: str, overrides: tuple[str, ...], device: str, workers: int, as_json: bool,
-    throughput: float | None, tflops: float | None, utilisation: float | None,
-    bandwidth: float | None, **of_tokens: Any,
-) -> None:  # fmt: skip
+    what: str,
+    overrides: tuple[str, ...],
+    device: str,
+    workers: int,
+    as_json: bool,
+    throughput: float | None,
+    tflops: float | None,
+    utilisation: float | None,
+    bandwidth: float | None,
+    **of_tokens: Any,
+) -> None:
     """Compute what a capture will cost: bytes, files, hours, network. Nothing is captured.
 
     Of a MODEL for --tokens tokens, or of an experiment FILE.yaml, whose data are read.
@@ -70,7 +84,7 @@ def plan(
     if as_json:
         click.echo(json.dumps(found.numbers, indent=2))
     else:
-        show(found)
+        print_plan(found)
 
 
 def _speed(throughput: float | None, tflops: float | None, utilisation: float | None) -> Speed:
@@ -108,7 +122,7 @@ def _of_model(
     return plan_tokens(what, int(tokens), device=device, **given)
 
 
-def show(found: CapturePlan) -> None:
+def print_plan(found: CapturePlan) -> None:
     """Print a line for each number that is known."""
     for name, value in lines(found.numbers):
         click.echo(f"{name:20} {value}")
@@ -148,6 +162,8 @@ def lines(numbers: dict[str, Any]) -> list[tuple[str, str]]:
         ("hours in all", f"{n['hours']:,.2f}"),
     ]
     rate, of_one = n["megabytes_per_second"], n["megabytes_per_second_of_a_worker"]
-    return told if rate is None else [
-        *told, ("network", f"{rate:,.0f} MB/s, {of_one:,.0f} MB/s from each worker")
-    ]  # fmt: skip
+    return (
+        told
+        if rate is None
+        else [*told, ("network", f"{rate:,.0f} MB/s, {of_one:,.0f} MB/s from each worker")]
+    )

@@ -14,10 +14,13 @@ import click
 )
 @click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), default="runs", show_default=True,
+    "--out",
+    type=click.Path(path_type=Path),
+    default="runs",
+    show_default=True,
     help="Folder that gets NAME.",
-)  # fmt: skip
-def pretrain(file: Path, overrides: tuple[str, ...], device: str, out: Path) -> None:
+)
+def pretrain_command(file: Path, overrides: tuple[str, ...], device: str, out: Path) -> None:
     """Train a small GPT-2 from a recipe; a run that was stopped goes on where it was."""
     from probekit.cli.terminal import watching
     from probekit.experiment.loader import load_recipe

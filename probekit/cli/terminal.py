@@ -29,10 +29,10 @@ from probekit.model.parameters import count_parameters
 from probekit.model.sites import SITES, site_names
 from probekit.model.weights.sources import KNOWN_MODELS, find_config
 from probekit.pipeline.experiment.run import RunResult
-from probekit.pipeline.experiment.validate import Validation
+from probekit.pipeline.experiment.validate import ValidationReport
 from probekit.probes.selftest.checks import Verdict
 from probekit.report.figures.style import format_number, metric_name
-from probekit.report.sentences.differences import compare, load_differences
+from probekit.report.sentences.differences import load_differences, rival_differences
 from probekit.report.sentences.sites_table import SiteRow, filled_columns, site_rows
 from probekit.report.sentences.warnings import warnings
 from probekit.results.record import load_record
@@ -172,12 +172,12 @@ def _by_position(values: dict[str, str]) -> str:
 def show_warnings(result: RunResult) -> None:
     """Print, on stderr, what should be read before the numbers are quoted."""
     table = load_table(result.results)
-    comparisons = compare(table, load_differences(result.folder / "differences.csv"))
+    comparisons = rival_differences(table, load_differences(result.folder / "differences.csv"))
     for sentence in warnings(table, load_record(result.folder / "run.json"), comparisons):
         click.echo(f"warning: {sentence}", err=True)
 
 
-def show_validation(validation: Validation) -> None:
+def show_validation(validation: ValidationReport) -> None:
     """Print the findings, then what a capture will cost."""
     for finding in validation.findings:
         click.echo(f"{_HEADS.get(finding.level, finding.level)}: {finding.message}")

@@ -6,26 +6,34 @@ from pathlib import Path
 
 import click
 
-from probekit.cli.options import Whole
+from probekit.cli.options import WholeNumber
 
 
 @click.command()
 @click.option("--model", required=True, help="`mini`, a hub name, a folder or a file of weights.")
 @click.option("--tensor", help="What is drawn, e.g. wpe.weight.  [default: an overview of all]")
 @click.option(
-    "--column", "columns", type=Whole(0), multiple=True,
+    "--column",
+    "columns",
+    type=WholeNumber(0),
+    multiple=True,
     help="Drawn as a curve; repeatable.  [default, of wpe.weight: 150, 200, 250]",
-)  # fmt: skip
+)
 @click.option(
-    "--corner", type=Whole(1, 2000),
+    "--corner",
+    type=WholeNumber(1, 2000),
     help="Rows and columns drawn of a matrix too large to be drawn in full.  [default: 300]",
-)  # fmt: skip
-@click.option("--n-head", type=Whole(1), help="Where no config.json tells it.")
+)
+@click.option("--n-head", type=WholeNumber(1), help="Where no config.json tells it.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The page to write.")
 def weights(
-    model: str, tensor: str | None, columns: tuple[int, ...], corner: int | None,
-    n_head: int | None, out: Path,
-) -> None:  # fmt: skip
+    model: str,
+    tensor: str | None,
+    columns: tuple[int, ...],
+    corner: int | None,
+    n_head: int | None,
+    out: Path,
+) -> None:
     """Look at weights: all tensors of a model in a table, or one of them drawn."""
     from probekit.pipeline.look.weights import write_weights_page
 

@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, Place
+from probekit.data.examples import Dataset, Example, SourceLine
 from probekit.data.splits import Split
 
-Level = Literal["error", "warning", "info"]
+Severity = Literal["error", "warning", "info"]
 
-_LEVELS: tuple[Level, ...] = ("error", "warning", "info")
+_LEVELS: tuple[Severity, ...] = ("error", "warning", "info")
 
 _SHOWN = 20  # labels that a message spells out
 _FEW_GROUPS = 10  # with fewer in test, an interval over groups says little
@@ -40,7 +40,7 @@ class Finding:
         message: one sentence, with the numbers.
     """
 
-    level: Level
+    level: Severity
     code: str
     message: str
 
@@ -150,7 +150,7 @@ def _rare_labels(sides: _Sides) -> Iterator[Finding]:
 
 def _missing_labels(sides: _Sides) -> Iterator[Finding]:
     labels = {side: {example.label for example in examples} for side, examples in sides.items()}
-    levels: tuple[tuple[Level, str, str], ...] = (
+    levels: tuple[tuple[Severity, str, str], ...] = (
         ("error", "train", "test"),
         ("warning", "test", "train"),
     )
@@ -211,7 +211,7 @@ def _duplicates_across(sides: _Sides) -> Iterator[Finding]:
 
 
 def _contradictions(sides: _Sides) -> Iterator[Finding]:
-    labels: dict[Place, set[str]] = defaultdict(set)
+    labels: dict[SourceLine, set[str]] = defaultdict(set)
     for example in sides.train + sides.test:
         labels[example.place].add(example.label)
     contradicting = [place for place, found in labels.items() if len(found) > 1]

@@ -18,7 +18,7 @@ from probekit.provenance import digest
 StringArray = npt.NDArray[np.object_]
 
 
-Place: TypeAlias = tuple[str, tuple[int, int] | None]
+SourceLine: TypeAlias = tuple[str, tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Example:
             )
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SourceLine:
         """Text and span: what the model reads of the example, whatever it is called."""
         return self.text, self.span
 

@@ -23,8 +23,8 @@ from probekit.data.files import read_text
 from probekit.data.treebank import ConlluColumns, read_treebank
 from probekit.errors import ConfigError, DataError, nearest
 
-Format = Literal["csv", "tsv", "jsonl", "conllu"]
-Row: TypeAlias = tuple[int, Mapping[str, Any]]  # the line it begins on, and its cells by column
+DataFormat = Literal["csv", "tsv", "jsonl", "conllu"]
+DataRow: TypeAlias = tuple[int, Mapping[str, Any]]  # the line it begins on, and its cells by column
 
 # What pandas and others write where a value is missing. A class of that name is refused as well:
 # one cannot be told from the other.
@@ -67,7 +67,7 @@ class TableColumns:
 def read_dataset(
     path: Path,
     *,
-    format: Format,
+    format: DataFormat,
     columns: TableColumns | ConlluColumns | None = None,
     name: str | None = None,
 ) -> Dataset:
@@ -92,8 +92,10 @@ def read_dataset(
     row 1 Yes, please. yes
     row 2 Never. no
     """
-    if format not in get_args(Format):
-        raise ConfigError(f"{path}: unknown format {format!r}. {nearest(format, get_args(Format))}")
+    if format not in get_args(DataFormat):
+        raise ConfigError(
+            f"{path}: unknown format {format!r}. {nearest(format, get_args(DataFormat))}"
+        )
     if columns is None:
         columns = ConlluColumns() if format == "conllu" else TableColumns()
     name = path.stem if name is None else name
@@ -228,7 +230,7 @@ def _span(where: str, start: str, end: str) -> tuple[int, int]:
     return int(start), int(end)
 
 
-def _delimited_rows(path: Path, text: str, *, delimiter: str) -> Iterator[Row]:
+def _delimited_rows(path: Path, text: str, *, delimiter: str) -> Iterator[DataRow]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] = []
     line = 1
@@ -263,7 +265,7 @@ def _by_column(where: str, header: list[str], cells: list[str]) -> Mapping[str, 
     return dict(zip(header, cells, strict=True))
 
 
-def _json_rows(path: Path, text: str) -> Iterator[Row]:
+def _json_rows(path: Path, text: str) -> Iterator[DataRow]:
     # Not splitlines: U+2028 and its like may stand inside a JSON string.
     for line, source in enumerate(text.split("\n"), start=1):
         if not source or source.isspace():
@@ -290,7 +292,7 @@ def _object(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-_ROWS: Mapping[str, Callable[[Path, str], Iterator[Row]]] = {
+_ROWS: Mapping[str, Callable[[Path, str], Iterator[DataRow]]] = {
     "csv": partial(_delimited_rows, delimiter=","),
     "tsv": partial(_delimited_rows, delimiter="\t"),
     "jsonl": _json_rows,

@@ -24,7 +24,7 @@ from ruamel.yaml.events import (
 
 from probekit.errors import ConfigError, MissingError
 from probekit.experiment.messages import example_of, explain, find_faults
-from probekit.section import KeyPath, Place, Section
+from probekit.section import KeyLocation, KeyPath, Section
 
 Settings = TypeVar("Settings", bound=Section)
 
@@ -84,7 +84,7 @@ class Document:
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
         """Put the place of a key before what is raised on its account."""
-        with Place(self.put).before(keys):
+        with KeyLocation(self.put).before(keys):
             yield
 
     def folder_of(self, keys: KeyPath) -> Path:
@@ -131,7 +131,7 @@ def load_settings(
     values = _plain(document.content)
     find_folders(values, document)
     try:
-        return kind.model_validate(values, context=Place(document.put))
+        return kind.model_validate(values, context=KeyLocation(document.put))
     except ValidationError as error:
         faults = find_faults(error)
         lines = [document.put(*explain(fault, kind)) for fault in faults[:MAX_FAULTS]]

@@ -10,19 +10,29 @@ from pydantic import Field, field_validator, model_validator
 from probekit.amounts import LEVEL, counted
 from probekit.probes.data import BASELINES, Baseline, ProbeSettings, ProbeSpec, Reads
 from probekit.probes.kinds.registry import KINDS
-from probekit.probes.kinds.registry import Kind as KindOfProbe
+from probekit.probes.kinds.registry import ProbeKind as KindOfProbe
 from probekit.section import Section, Seed, broken, each_once
 
 Positives = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(strict=False)]
 Count = Annotated[int, Field(ge=1)]
 Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 KindName = Literal[
-    "logistic", "ridge", "lda", "mass_mean", "nearest_mean", "svm", "k_sparse", "mlp",
-    "ridge_regression", "structural_distance", "structural_depth", "attention_pooled",
-]  # fmt: skip
+    "logistic",
+    "ridge",
+    "lda",
+    "mass_mean",
+    "nearest_mean",
+    "svm",
+    "k_sparse",
+    "mlp",
+    "ridge_regression",
+    "structural_distance",
+    "structural_depth",
+    "attention_pooled",
+]
 
 
-class Kind(Section):
+class KindSection(Section):
     """A kind of probe, and what is chosen of it."""
 
     kind: KindName = Field(description="its name")
@@ -72,11 +82,11 @@ def _options(kind: KindOfProbe, name: str) -> str:
     return f"{own}; `{name}` is for {others}"
 
 
-class Probe(Section):
+class ProbeSection(Section):
     """The classifiers and the statistics."""
 
-    kinds: Annotated[tuple[Kind, ...], Field(strict=False)] = Field(
-        (Kind(kind="logistic"),), min_length=1, description="each is fitted at every site"
+    kinds: Annotated[tuple[KindSection, ...], Field(strict=False)] = Field(
+        (KindSection(kind="logistic"),), min_length=1, description="each is fitted at every site"
     )
     C: Positives = Field(
         (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
@@ -130,7 +140,7 @@ class Probe(Section):
 
     @field_validator("kinds")
     @classmethod
-    def _kinds_differ(cls, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
+    def _kinds_differ(cls, kinds: tuple[KindSection, ...]) -> tuple[KindSection, ...]:
         each_once([[spec.text for spec in kind.specs] for kind in kinds])
         return kinds
 
@@ -140,13 +150,13 @@ class Probe(Section):
         return self.kinds[0].specs[0].reads
 
     @model_validator(mode="after")
-    def _a_curve_has_two_points(self) -> Probe:
+    def _a_curve_has_two_points(self) -> ProbeSection:
         if self.learning_steps == 1:
             raise broken("a learning curve has 2 steps or more; 0 is for none", "learning_steps")
         return self
 
     @model_validator(mode="after")
-    def _p_values_can_tell(self) -> Probe:
+    def _p_values_can_tell(self) -> ProbeSection:
         fewest = math.floor(1 / LEVEL)
         if 0 < self.permutations < fewest:
             problem = f"with {counted(self.permutations, 'permutation')} no p is below {LEVEL}"

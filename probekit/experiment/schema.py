@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from probekit.experiment.probe import Probe
-from probekit.experiment.tokens import Position, Tokens
+from probekit.experiment.probe import ProbeSection
+from probekit.experiment.tokens import PositionSection, TokensSection
 from probekit.provenance import write_atomic
-from probekit.section import File, Name, Section, Seed, broken
+from probekit.section import Name, Section, Seed, SettingsFile, broken
 
 
 def _all_or_listed(steps: Any) -> Any:
@@ -45,7 +45,7 @@ def _needs_source_or_path(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"required": ["source"]}, {"required": ["path"]}]
 
 
-class Model(Section):
+class ModelSection(Section):
     """The network whose activations are read."""
 
     # A file may give `path` instead; reading it then fills `source` in.
@@ -81,13 +81,13 @@ class Model(Section):
     random_seed: Seed = Field(0, description="draws the untrained weights")
 
     @model_validator(mode="after")
-    def _checkpoints_have_a_path(self) -> Model:
+    def _checkpoints_have_a_path(self) -> ModelSection:
         if self.checkpoints is not None and self.path is None:
             raise broken("`checkpoints` are those of a pretraining run: give its `path`", "path")
         return self
 
 
-class Columns(Section):
+class ColumnsSection(Section):
     """Which columns of a CSV, TSV or JSONL file hold what."""
 
     text: str = Field("text", description="the text")
@@ -107,14 +107,14 @@ class Columns(Section):
     split: str | None = Field(None, description="column that says `train` or `test`")
 
     @model_validator(mode="after")
-    def _span_is_whole(self) -> Columns:
+    def _span_is_whole(self) -> ColumnsSection:
         if (self.start is None) != (self.end is None):
             key = "end" if self.start is None else "start"
             raise broken("`start` and `end` must be given together, or neither", key)
         return self
 
 
-class Data(Section):
+class DataSection(Section):
     """The labelled examples."""
 
     name: Name = Field(description="what the data set is called in results")
@@ -126,10 +126,10 @@ class Data(Section):
     train: str | None = Field(None, description="file of the training rows, together with `test`")
     test: str | None = Field(None, description="file of the test rows")
     card: str | None = Field(None, description="Markdown file that describes the data")
-    columns: Columns = Columns()
+    columns: ColumnsSection = ColumnsSection()
 
     @model_validator(mode="after")
-    def _treebanks_have_columns_of_their_own(self) -> Data:
+    def _treebanks_have_columns_of_their_own(self) -> DataSection:
         if self.format == "conllu":
             for key, info in type(self.columns).model_fields.items():
                 is_given = getattr(self.columns, key) != info.default
@@ -143,7 +143,7 @@ class Data(Section):
         return self
 
     @model_validator(mode="after")
-    def _one_or_two_files(self) -> Data:
+    def _one_or_two_files(self) -> DataSection:
         two = self.train is not None and self.test is not None
         none_of_two = self.train is None and self.test is None
         if not ((self.file is not None and none_of_two) or (self.file is None and two)):
@@ -157,7 +157,7 @@ class Data(Section):
         return self
 
 
-class Split(Section):
+class SplitSection(Section):
     """How rows are held out; share and seed serve where the data do not say it themselves."""
 
     test: float = Field(0.25, gt=0, lt=1, description="share of the rows")
@@ -178,13 +178,13 @@ class Split(Section):
     )
 
     @model_validator(mode="after")
-    def _nested_folds_stand_alone(self) -> Split:
+    def _nested_folds_stand_alone(self) -> SplitSection:
         if self.folds is not None and (self.drop_repeated or self.word_disjoint):
             raise broken("`folds` holds every row out once, and can leave none out", "folds")
         return self
 
 
-class Capture(Section):
+class CaptureSection(Section):
     """Which activations are kept."""
 
     sites: Strings = Field(
@@ -207,13 +207,13 @@ class Capture(Section):
     dtype: Literal["float32", "float16"] = Field("float32", description="numbers on disk")
 
 
-class Attention(Section):
+class AttentionSection(Section):
     """Texts whose attention patterns the report shows."""
 
     texts: Strings = Field((), description="each drawn as a grid of layers and heads")
 
 
-class Experiment(File):
+class Experiment(SettingsFile):
     """One experiment: a question, a model, labelled data, and what is read where.
 
     >>> from probekit.experiment.loader import load_experiment
@@ -223,15 +223,15 @@ class Experiment(File):
 
     name: Name = Field(description="the folder of its runs is called so")
     question: str | None = Field(None, description="what the curve is to answer")
-    model: Model
-    data: Data
-    tokens: Tokens
-    split: Split = Split()
-    capture: Capture = Capture()
-    probe: Probe = Probe()
-    attention: Attention = Attention()
+    model: ModelSection
+    data: DataSection
+    tokens: TokensSection
+    split: SplitSection = SplitSection()
+    capture: CaptureSection = CaptureSection()
+    probe: ProbeSection = ProbeSection()
+    attention: AttentionSection = AttentionSection()
 
-    def with_position(self, position: Position) -> Experiment:
+    def with_position(self, position: PositionSection) -> Experiment:
         """Return the experiment that probes at one position, such as one of a sweep."""
         tokens = self.tokens.model_copy(update={"position": position, "sweep": ()})
         return self.model_copy(update={"tokens": tokens})
@@ -279,7 +279,7 @@ class Experiment(File):
         return self
 
 
-def json_schema() -> str:
+def experiment_schema() -> str:
     """Return the JSON schema of an experiment file, as committed beside the experiments."""
     schema: dict[str, Any] = Experiment.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -288,4 +288,4 @@ def json_schema() -> str:
 
 
 if __name__ == "__main__":
-    write_atomic(Path(sys.argv[1]), json_schema())
+    write_atomic(Path(sys.argv[1]), experiment_schema())

@@ -20,7 +20,7 @@ _DETAILS = (
 )
 
 
-class Position(Section):
+class PositionSection(Section):
     """Which tokens of an example are read."""
 
     at: Literal["last", "first", "mean", "all", "index", "span", "word"] = Field(
@@ -51,7 +51,7 @@ class Position(Section):
     def text(self) -> str:
         """The position in one word, as in results: `last`, `index:3`, `word:last`, `word:last-1`.
 
-        >>> Position(at="word", offset=-1).text
+        >>> PositionSection(at="word", offset=-1).text
         'word:last-1'
         """
         detail = {"index": self.index, "word": self.pieces}.get(self.at)
@@ -68,7 +68,7 @@ class Position(Section):
         return at
 
     @model_validator(mode="after")
-    def _details_belong_to_at(self) -> Position:
+    def _details_belong_to_at(self) -> PositionSection:
         if (self.at == "index") != (self.index is not None):
             key = "at" if self.index is None else "index"
             raise broken("`index` must be given for `at: index`, and only then", key)
@@ -96,14 +96,14 @@ class Position(Section):
             )
 
 
-class Tokens(Section):
+class TokensSection(Section):
     """How text becomes tokens."""
 
     bos: bool = Field(description="whether <|endoftext|> is put before each text")
     too_long: Literal["error", "truncate", "skip"] = Field(
         "error", description="what to do with texts that exceed the context"
     )
-    position: Position
+    position: PositionSection
     sweep: Offsets = Field(
         (),
         description="offsets, as of `position`, that are probed one after the other, at the same "
@@ -112,10 +112,10 @@ class Tokens(Section):
     )
 
     @property
-    def positions(self) -> tuple[Position, ...]:
+    def positions(self) -> tuple[PositionSection, ...]:
         """The positions that are probed: one for each offset of the sweep, else the one.
 
-        >>> tokens = Tokens(bos=False, position=Position(at="span"), sweep=(-1, 0))
+        >>> tokens = TokensSection(bos=False, position=PositionSection(at="span"), sweep=(-1, 0))
         >>> [position.text for position in tokens.positions]
         ['span-1', 'span']
         """
@@ -123,7 +123,7 @@ class Tokens(Section):
         return tuple(moved) or (self.position,)
 
     @model_validator(mode="after")
-    def _sweep_starts_from_a_span(self) -> Tokens:
+    def _sweep_starts_from_a_span(self) -> TokensSection:
         if not self.sweep:
             return self
         self.position.check_offsets("sweep")

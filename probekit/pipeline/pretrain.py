@@ -24,7 +24,7 @@ from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.training.corpus import Text, corpus_digest, read_corpus
 from probekit.training.keeping import keep_checkpoint
 from probekit.training.kept import checkpoint_folder
-from probekit.training.log import Row, read_log
+from probekit.training.log import LogRow, read_log
 from probekit.training.loop import LOG, STATE, train
 from probekit.training.recipe import Recipe
 from probekit.training.schedule import learning_rate
@@ -54,7 +54,7 @@ class PretrainResult:
 
     folder: Path
     model: Path
-    last: Row
+    last: LogRow
     report: Path
 
 
@@ -208,13 +208,16 @@ def _write_facts(
         "texts": [text.name for text in texts],
         "tokens": {"train": len(tokens.train), "held_out": len(tokens.held_out)},
         "characters": {
-            "train": sum(len(text.train) for text in texts), "held_out": tokens.n_characters,
+            "train": sum(len(text.train) for text in texts),
+            "held_out": tokens.n_characters,
         },
         "vocabulary": tokenizer.n_ids,
         "parameters": count_parameters(recipe.model.config(tokenizer.n_ids)),
         "digests": {
-            "corpus": tokens.corpus, "vocabulary": tokenizer.digest, "tokens": tokens.digest,
+            "corpus": tokens.corpus,
+            "vocabulary": tokenizer.digest,
+            "tokens": tokens.digest,
         },
         "versions": versions(),
-    }  # fmt: skip
+    }
     write_atomic(folder / "run.json", pretty_json(facts))

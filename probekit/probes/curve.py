@@ -14,13 +14,13 @@ import numpy as np
 from probekit.errors import DataError
 from probekit.probes.controls.controls import control_types
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
-from probekit.probes.fitters import Column
-from probekit.probes.kinds.layers import Solution
+from probekit.probes.fitters import LabelColumn
+from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.score.measurement import (
-    Claim,
     Measurement,
+    Predictions,
     Resampler,
-    Said,
+    Score,
     Target,
     joined,
     measure,
@@ -28,7 +28,7 @@ from probekit.probes.score.measurement import (
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.solver import Codes, OnFit
-from probekit.probes.split import Outcome, SplitProber
+from probekit.probes.split import SplitProber, SplitResult
 
 FLOATS = (np.float16, np.float32, np.float64)
 
@@ -47,8 +47,8 @@ class ProbeResult:
 
     spec: ProbeSpec | None
     measurements: tuple[Measurement, ...]
-    said: Said
-    solution: Solution | None = None
+    said: Predictions
+    solution: FittedLayers | None = None
 
 
 class Prober:
@@ -110,7 +110,7 @@ class Prober:
             return self.test_rows
         return np.concatenate([split.wholes.test.first for split in self._splits])
 
-    def truth_of(self, probe: str) -> Column:
+    def truth_of(self, probe: str) -> LabelColumn:
         """Return the label codes, or numbers, of the rows that a kind is scored on."""
         return self._splits[0].task[self.rows_of(probe)]
 
@@ -160,9 +160,9 @@ class Prober:
             for target in of_splits[0]
         }
 
-    def _result(self, spec: ProbeSpec | None, outcomes: Sequence[Outcome]) -> ProbeResult:
+    def _result(self, spec: ProbeSpec | None, outcomes: Sequence[SplitResult]) -> ProbeResult:
         claims = [
-            Claim.of_all(same) for same in zip(*(one.claims for one in outcomes), strict=True)
+            Score.of_all(same) for same in zip(*(one.claims for one in outcomes), strict=True)
         ]
         return ProbeResult(
             spec,

@@ -133,9 +133,14 @@ class ProbeSettings:
     def __post_init__(self) -> None:
         positive_grid(self.C)
         least = {
-            "folds": 2, "control_draws": 0, "bootstrap": LEAST_DRAWS, "max_iter": 1, "seed": 0,
-            "fit_rows": 2, "learning_steps": 0,
-        }  # fmt: skip
+            "folds": 2,
+            "control_draws": 0,
+            "bootstrap": LEAST_DRAWS,
+            "max_iter": 1,
+            "seed": 0,
+            "fit_rows": 2,
+            "learning_steps": 0,
+        }
         for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and value < bound:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from probekit.probes.kinds.layers import Solution
+from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.solve.design import Features, Floats
 
 
-def direction(solution: Solution) -> Floats | None:
+def direction(solution: FittedLayers) -> Floats | None:
     """Return the weights (n_features,) of a linear fit; None for a fit of several layers.
 
     With more than two classes they are the weights of all classes, one after the other
@@ -19,7 +19,7 @@ def direction(solution: Solution) -> Floats | None:
 
     >>> from probekit.probes.kinds.layers import Layer
     >>> layer = Layer(np.array([[3.0], [4.0], [8.0]]), np.zeros(3))
-    >>> direction(Solution(np.arange(3), (layer,))).tolist()
+    >>> direction(FittedLayers(np.arange(3), (layer,))).tolist()
     [-2.0, -1.0, 3.0]
     """
     if len(solution.layers) > 1:

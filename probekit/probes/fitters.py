@@ -16,20 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.data import ProbeSettings, ProbeSpec
-from probekit.probes.kinds.base import LayeredProbe, Training, TunedProbe
-from probekit.probes.kinds.layers import Layer, Solution, apply_layers
+from probekit.probes.kinds.base import LayeredProbe, TrainingRows, TunedProbe
+from probekit.probes.kinds.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.kinds.ridge import ridge_path
-from probekit.probes.solve.descent import Effort
+from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.fits import fit_columns
 from probekit.probes.solve.solver import Codes, Fit, OnFit, Problem, Solver
 
-Column = NDArray[Any]  # label codes, or numbers
+LabelColumn = NDArray[Any]  # label codes, or numbers
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Tuned:
+class TunedProbeFit:
     """One label column after tuning.
 
     Attributes:
@@ -40,9 +40,9 @@ class Tuned:
     """
 
     penalty: float | None
-    solution: Solution
-    held_out: Column
-    search: tuple[Solution, ...]
+    solution: FittedLayers
+    held_out: LabelColumn
+    search: tuple[FittedLayers, ...]
 
     @property
     def solved_at(self) -> float:
@@ -51,20 +51,26 @@ class Tuned:
         return self.penalty
 
 
-class Machine(Protocol):
+class Fitter(Protocol):
     """Fits one kind of probe on rows X (n_samples, n_features)."""
 
-    def tune(self, X: Features, columns: Sequence[Column], on_fit: OnFit) -> list[Tuned]:
+    def tune(
+        self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
+    ) -> list[TunedProbeFit]:
         """Return each label column (n_samples,), tuned; `on_fit(done, total)` hears of fits."""
 
     def refit(
-        self, X: Features, columns: Sequence[Column], tuned: Sequence[Tuned], shares: Sequence[Mask]
-    ) -> list[list[Solution]]:
+        self,
+        X: Features,
+        columns: Sequence[LabelColumn],
+        tuned: Sequence[TunedProbeFit],
+        shares: Sequence[Mask],
+    ) -> list[list[FittedLayers]]:
         """Return for each column its fits on shares (n_samples,) of the rows, at its penalty."""
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
+class FitContext:
     """What all machines of a run stand on: folds, groups and typical rows, each (n_samples,)."""
 
     fold_of_row: Codes
@@ -73,7 +79,7 @@ class Ground:
     settings: ProbeSettings
 
 
-def machine_of(spec: ProbeSpec, ground: Ground) -> Machine:
+def make_fitter(spec: ProbeSpec, ground: FitContext) -> Fitter:
     """Return the machine of a kind that reads rows."""
     if spec.kind == "logistic":
         return _Logistic(ground)
@@ -84,13 +90,15 @@ def machine_of(spec: ProbeSpec, ground: Ground) -> Machine:
 
 @dataclass(frozen=True, eq=False)
 class _Logistic:
-    ground: Ground
+    ground: FitContext
 
     @property
-    def _effort(self) -> Effort:
-        return Effort(max_iter=self.ground.settings.max_iter)
+    def _effort(self) -> StoppingRule:
+        return StoppingRule(max_iter=self.ground.settings.max_iter)
 
-    def tune(self, X: Features, columns: Sequence[Column], on_fit: OnFit) -> list[Tuned]:
+    def tune(
+        self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
+    ) -> list[TunedProbeFit]:
         tuned = fit_columns(
             X,
             columns,
@@ -102,12 +110,17 @@ class _Logistic:
             on_fit=on_fit,
         )
         return [
-            Tuned(c.C, _solution(c.fit), c.held_out, tuple(map(_solution, c.search))) for c in tuned
+            TunedProbeFit(c.C, _solution(c.fit), c.held_out, tuple(map(_solution, c.search)))
+            for c in tuned
         ]
 
     def refit(
-        self, X: Features, columns: Sequence[Column], tuned: Sequence[Tuned], shares: Sequence[Mask]
-    ) -> list[list[Solution]]:
+        self,
+        X: Features,
+        columns: Sequence[LabelColumn],
+        tuned: Sequence[TunedProbeFit],
+        shares: Sequence[Mask],
+    ) -> list[list[FittedLayers]]:
         ground = self.ground
         weights = [share.astype(np.float32) for share in shares]
         solver = Solver(X, weights, typical=ground.typical, device=ground.settings.device)
@@ -120,9 +133,9 @@ class _Logistic:
         return [fits[at : at + len(shares)] for at in range(0, len(fits), len(shares))]
 
 
-def _solution(fit: Fit) -> Solution:
-    layer = Layer(fit.coef, fit.intercept)
-    return Solution(fit.classes, (layer,), fit.n_iter, fit.converged, fit.gradient_norm)
+def _solution(fit: Fit) -> FittedLayers:
+    layer = AffineLayer(fit.coef, fit.intercept)
+    return FittedLayers(fit.classes, (layer,), fit.n_iter, fit.converged, fit.gradient_norm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,9 +143,11 @@ class _ByFit(ABC):
     """The way of the kinds whose fits have nothing to share."""
 
     spec: ProbeSpec
-    ground: Ground
+    ground: FitContext
 
-    def tune(self, X: Features, columns: Sequence[Column], on_fit: OnFit) -> list[Tuned]:
+    def tune(
+        self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
+    ) -> list[TunedProbeFit]:
         folds = range(int(self.ground.fold_of_row.max()) + 1)
         total = len(columns) * (len(folds) + 1)
         tuned = []
@@ -149,12 +164,16 @@ class _ByFit(ABC):
             (last,) = self._path(self._grid[best : best + 1], X, column, everything)
             on_fit(done + len(folds) + 1, total)
             search = tuple(path[best] for path in paths)
-            tuned.append(Tuned(self._grid[best], last, held_out[best], search))
+            tuned.append(TunedProbeFit(self._grid[best], last, held_out[best], search))
         return tuned
 
     def refit(
-        self, X: Features, columns: Sequence[Column], tuned: Sequence[Tuned], shares: Sequence[Mask]
-    ) -> list[list[Solution]]:
+        self,
+        X: Features,
+        columns: Sequence[LabelColumn],
+        tuned: Sequence[TunedProbeFit],
+        shares: Sequence[Mask],
+    ) -> list[list[FittedLayers]]:
         return [
             [self._path([one.penalty], X, column, share)[0] for share in shares]
             for column, one in zip(columns, tuned, strict=True)
@@ -170,23 +189,23 @@ class _ByFit(ABC):
 
     @abstractmethod
     def _path(
-        self, penalties: Sequence[float | None], X: Features, column: Column, inside: Mask
-    ) -> list[Solution]:
+        self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
+    ) -> list[FittedLayers]:
         """Return the fit at each penalty on the rows inside."""
 
     @abstractmethod
-    def _guess(self, solution: Solution, X: Features) -> Column:
+    def _guess(self, solution: FittedLayers, X: Features) -> LabelColumn:
         """Return what a fit says of each row."""
 
     @abstractmethod
-    def _loss(self, column: Column, guess: Column) -> float:
+    def _loss(self, column: LabelColumn, guess: LabelColumn) -> float:
         """Return how much the guesses miss, all in all."""
 
 
 class _Layered(_ByFit):
     def _path(
-        self, penalties: Sequence[float | None], X: Features, column: Column, inside: Mask
-    ) -> list[Solution]:
+        self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
+    ) -> list[FittedLayers]:
         codes = np.asarray(column[inside], dtype=np.int64)
         classes = np.unique(codes)
         if len(classes) == 1:
@@ -194,32 +213,32 @@ class _Layered(_ByFit):
         probe: LayeredProbe = self.spec.build(self.ground.settings)
         own = np.searchsorted(classes, codes)
         typical = _taken(self.ground.typical, inside)
-        data = Training(X[inside], own, self.ground.groups[inside], typical)
+        data = TrainingRows(X[inside], own, self.ground.groups[inside], typical)
         if not isinstance(probe, TunedProbe):
             return [_renamed(probe.solve(data), classes)]
         path = probe.path(np.array(penalties, dtype=np.float64), data)
         return [_renamed(solution, classes) for solution in path]
 
-    def _guess(self, solution: Solution, X: Features) -> Column:
+    def _guess(self, solution: FittedLayers, X: Features) -> LabelColumn:
         return solution.guess(X)
 
-    def _loss(self, column: Column, guess: Column) -> float:
+    def _loss(self, column: LabelColumn, guess: LabelColumn) -> float:
         return float(np.sum(column != guess))
 
 
 class _Numbers(_ByFit):
     def _path(
-        self, penalties: Sequence[float | None], X: Features, column: Column, inside: Mask
-    ) -> list[Solution]:
+        self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
+    ) -> list[FittedLayers]:
         alphas = np.array(penalties, dtype=np.float64)
         y, typical = column[inside, None].astype(np.float64), _taken(self.ground.typical, inside)
         layers = ridge_path(X[inside], y, alphas, typical)
-        return [Solution(np.empty(0, dtype=np.int64), (layer,)) for layer in layers]
+        return [FittedLayers(np.empty(0, dtype=np.int64), (layer,)) for layer in layers]
 
-    def _guess(self, solution: Solution, X: Features) -> Column:
+    def _guess(self, solution: FittedLayers, X: Features) -> LabelColumn:
         return number_guess(solution, X)
 
-    def _loss(self, column: Column, guess: Column) -> float:
+    def _loss(self, column: LabelColumn, guess: LabelColumn) -> float:
         return float(np.sum((column - guess) ** 2))
 
 
@@ -227,16 +246,18 @@ def _taken(typical: Mask | None, inside: Mask) -> Mask | None:
     return None if typical is None else typical[inside]
 
 
-def number_guess(solution: Solution, X: Features) -> Floats:
+def number_guess(solution: FittedLayers, X: Features) -> Floats:
     """Return the number (n_samples,) that a fit on numbers says of each row."""
     return apply_layers(solution.layers, X)[:, 0]
 
 
-def _renamed(solution: Solution, classes: Codes) -> Solution:
+def _renamed(solution: FittedLayers, classes: Codes) -> FittedLayers:
     """Return a solution whose codes count `classes` from 0 with their own codes."""
-    return Solution(classes[solution.classes], solution.layers, solution.n_iter, solution.converged)
+    return FittedLayers(
+        classes[solution.classes], solution.layers, solution.n_iter, solution.converged
+    )
 
 
-def _always(classes: Codes, n_features: int) -> Solution:
+def _always(classes: Codes, n_features: int) -> FittedLayers:
     """Return what can be learnt from rows of one class: to guess it."""
-    return Solution(classes, (Layer(np.zeros((1, n_features)), np.zeros(1)),))
+    return FittedLayers(classes, (AffineLayer(np.zeros((1, n_features)), np.zeros(1)),))

@@ -14,7 +14,7 @@ from probekit.amounts import counted
 from probekit.errors import DataError
 from probekit.probes.controls.control_labels import majority_guess
 from probekit.probes.controls.controls import (
-    Sample,
+    BaselineSample,
     draw_controls,
     label_baselines,
     number_baselines,
@@ -28,31 +28,38 @@ from probekit.probes.data import (
     numbers,
     typical_rows,
 )
-from probekit.probes.fitters import Column, Ground, Machine, Tuned, machine_of, number_guess
+from probekit.probes.fitters import (
+    FitContext,
+    Fitter,
+    LabelColumn,
+    TunedProbeFit,
+    make_fitter,
+    number_guess,
+)
 from probekit.probes.folds import fittable_insides, group_folds, sample_groups
 from probekit.probes.kinds.k_sparse import explained_shares
-from probekit.probes.kinds.layers import Solution
+from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.score.description_length import OnlineCode, blocks, tempered
 from probekit.probes.score.learning_curve import learning_sizes, subsets
-from probekit.probes.score.measurement import Claim, Origin, Reading, Said, Target
-from probekit.probes.score.metrics import Answers
-from probekit.probes.score.regression import NumberAnswers
+from probekit.probes.score.measurement import Estimate, Origin, Predictions, Score, Target
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.solver import Codes, OnFit
 from probekit.probes.text_and_tree import first_rows
-from probekit.probes.text_and_tree_kinds import WholeReader
+from probekit.probes.text_and_tree_kinds import GroupedTokenProber
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class SplitResult:
     """What one kind of probe came to: what may be claimed, what it said of the test rows, the fit.
 
     `solution` is None for kinds that are no stack of layers.
     """
 
-    claims: tuple[Claim, ...]
-    said: Said
-    solution: Solution | None = None
+    claims: tuple[Score, ...]
+    said: Predictions
+    solution: FittedLayers | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +67,11 @@ class _Site:
     """The rows of one site, parted, with the machine of a kind and what it tuned on them."""
 
     spec: ProbeSpec
-    machine: Machine
+    machine: Fitter
     fitted: Features
     tested: Features
-    columns: Sequence[Column]
-    tuned: Sequence[Tuned]
+    columns: Sequence[LabelColumn]
+    tuned: Sequence[TunedProbeFit]
 
 
 class SplitProber:
@@ -87,7 +94,7 @@ class SplitProber:
         self.task = self._column(data.y)
         self.fitted = self._sample_training_rows()
         self.groups = data.groups[self.fitted]
-        self.wholes = WholeReader.of(data, settings, self.fitted)
+        self.wholes = GroupedTokenProber.of(data, settings, self.fitted)
         if settings.reads == "trees":
             self.wholes.check_trees()
         drawn = [] if settings.reads == "trees" else draw_controls(data, settings, self.fitted)
@@ -102,9 +109,9 @@ class SplitProber:
         steps = settings.learning_steps
         self._sizes = learning_sizes(len(self.fitted), steps) if steps else ()
 
-    def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
+    def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> SplitResult:
         """Return what a kind finds in X (n_rows, n_features); of a random model the task alone."""
-        readers: dict[str, Callable[[ProbeSpec, Features, bool, OnFit], Outcome]] = {
+        readers: dict[str, Callable[[ProbeSpec, Features, bool, OnFit], SplitResult]] = {
             "classification": self._by_row,
             "regression": self._by_row,
             "text": self._by_text,
@@ -112,17 +119,17 @@ class SplitProber:
         }
         return readers[spec.task](spec, X, random, on_fit)
 
-    def baselines(self) -> dict[Target, Outcome]:
+    def baselines(self) -> dict[Target, SplitResult]:
         """Return what each guess comes to that is made without activations."""
         settings, found = self.settings, {}
         if settings.reads == "trees":
             return {}
-        sample = Sample.of(self.judged, self.fitted, self._folds, settings.seed)
+        sample = BaselineSample.of(self.judged, self.fitted, self._folds, settings.seed)
         guesses = number_baselines if settings.reads_numbers else label_baselines
         for target, said, n_train in guesses(self.judged, self.task, sample, settings.baselines):
             origin = Origin("none", target, settings.seed, n_train)
-            claim = Claim(origin, "test", (self._reading(self.task, said, self._test_groups),))
-            found[target] = Outcome((claim,), said)
+            claim = Score(origin, "test", (self._reading(self.task, said, self._test_groups),))
+            found[target] = SplitResult((claim,), said)
         return found
 
     def explained(self, X: Features) -> Floats:
@@ -132,7 +139,7 @@ class SplitProber:
         """
         return explained_shares(X[self.fitted], self.task[self.fitted], self._ground.typical)
 
-    def _column(self, labels: NDArray[np.str_]) -> Column:
+    def _column(self, labels: NDArray[np.str_]) -> LabelColumn:
         """Return the labels as codes, or as numbers (n_rows,)."""
         if self.settings.reads_numbers:
             return numbers(replace(self.data, y=labels))
@@ -154,15 +161,15 @@ class SplitProber:
         return kept
 
     @cached_property
-    def _ground(self) -> Ground:
+    def _ground(self) -> FitContext:
         typical = typical_rows(self.data, self.fitted)
-        return Ground(self._folds, self.groups, typical, self.settings)
+        return FitContext(self._folds, self.groups, typical, self.settings)
 
-    def _by_row(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
+    def _by_row(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> SplitResult:
         columns = [self.task, *([] if random else self._controls)]
         own = [column[self.fitted] for column in columns]
         inside, outside = X[self.fitted], X[self.data.test].astype(np.float64)
-        machine = machine_of(spec, self._ground)
+        machine = make_fitter(spec, self._ground)
         site = _Site(spec, machine, inside, outside, own, machine.tune(inside, own, on_fit))
         tests = tuple(
             self._reading(
@@ -175,12 +182,12 @@ class SplitProber:
         if len(columns) > 1:
             claims += self._scores(site, "control", slice(1, None), tests)
             origin = self._origin(spec, "task").of_columns(site.tuned[:1])
-            claims.append(Claim(origin, "test", tests[:1], self.main_metric, against=tests[1:]))
+            claims.append(Score(origin, "test", tests[:1], self.main_metric, against=tests[1:]))
         if self.codes_online:
             claims += self._description(site, target)
         if self.settings.learning_steps and not random:
             claims += self._learning(site)
-        return Outcome(tuple(claims), tests[0].answers, site.tuned[0].solution)
+        return SplitResult(tuple(claims), tests[0].answers, site.tuned[0].solution)
 
     @property
     def codes_online(self) -> bool:
@@ -196,23 +203,27 @@ class SplitProber:
     def _origin(self, spec: ProbeSpec, target: Target) -> Origin:
         return Origin(spec.text, target, self.settings.seed, len(self.fitted))
 
-    def _said(self, spec: ProbeSpec, solution: Solution, X: Features, column: Column) -> Said:
+    def _said(
+        self, spec: ProbeSpec, solution: FittedLayers, X: Features, column: LabelColumn
+    ) -> Predictions:
         """Return what a fit says of the test rows X."""
         truth = column[self.data.test]
         if self.settings.reads_numbers:
-            return NumberAnswers(truth, number_guess(solution, X))
+            return NumberPredictions(truth, number_guess(solution, X))
         n_classes = len(self.data.classes)
         scores = solution.class_scores(X, n_classes)
         if spec.logits:
             scores = log_softmax(scores, axis=1)
-        return Answers(truth, scores.argmax(axis=1), n_classes, scores, spec.logits)
+        return ClassPredictions(truth, scores.argmax(axis=1), n_classes, scores, spec.logits)
 
-    def _reading(self, column: Column, said: Said, groups: NDArray[np.str_]) -> Reading:
-        return Reading(said, uninformed(column[self.judged.train], said), groups)
+    def _reading(
+        self, column: LabelColumn, said: Predictions, groups: NDArray[np.str_]
+    ) -> Estimate:
+        return Estimate(said, uninformed(column[self.judged.train], said), groups)
 
     def _scores(
-        self, site: _Site, target: Target, which: slice, tests: tuple[Reading, ...]
-    ) -> list[Claim]:
+        self, site: _Site, target: Target, which: slice, tests: tuple[Estimate, ...]
+    ) -> list[Score]:
         """Return the claims on test rows and on held-out training rows of some of the columns."""
         origin, tuned = self._origin(site.spec, target).of_columns(site.tuned[which]), site.tuned
         n_searched = len(self._folds) - int(np.bincount(self._folds).max())
@@ -222,23 +233,25 @@ class SplitProber:
         )
         searched = origin.of_search(tuned[which], n_searched)
         return [
-            Claim(origin, "test", tests[which]),
-            Claim(searched, "validation", held_out, self.main_metric),
+            Score(origin, "test", tests[which]),
+            Score(searched, "validation", held_out, self.main_metric),
         ]
 
-    def _held_out(self, truth: Column, tuned: Tuned) -> Reading:
+    def _held_out(self, truth: LabelColumn, tuned: TunedProbeFit) -> Estimate:
         if self.settings.reads_numbers:
             mean = np.full(len(truth), truth.mean())
-            return Reading(
-                NumberAnswers(truth, tuned.held_out), NumberAnswers(truth, mean), self.groups
+            return Estimate(
+                NumberPredictions(truth, tuned.held_out),
+                NumberPredictions(truth, mean),
+                self.groups,
             )
         n_classes = len(self.data.classes)
-        said = Answers(truth, tuned.held_out, n_classes)
-        return Reading(
-            said, Answers(truth, majority_guess(truth, len(truth)), n_classes), self.groups
+        said = ClassPredictions(truth, tuned.held_out, n_classes)
+        return Estimate(
+            said, ClassPredictions(truth, majority_guess(truth, len(truth)), n_classes), self.groups
         )
 
-    def _description(self, site: _Site, target: Target) -> list[Claim]:
+    def _description(self, site: _Site, target: Target) -> list[Score]:
         """Return the lengths of the labels, coded online, and of the control labels."""
         coded = self._blocks
         shares = [np.isin(np.arange(len(site.fitted)), block.fitted) for block in coded[1:]]
@@ -250,10 +263,10 @@ class SplitProber:
                 for block, solution in zip(coded[1:], path, strict=True)
             ]
             code = OnlineCode.of_blocks(coded, tables, column)
-            readings.append(Reading(code, code.uniform, self.groups))
+            readings.append(Estimate(code, code.uniform, self.groups))
         parts: list[tuple[Target, slice]] = [(target, slice(0, 1)), ("control", slice(1, None))]
         return [
-            Claim(
+            Score(
                 self._origin(site.spec, whose)
                 .of_columns(site.tuned[which])
                 .of_fits([fit for path in paths[which] for fit in path]),
@@ -265,7 +278,7 @@ class SplitProber:
         ]
 
     def _foretold(
-        self, site: _Site, column: Column, solution: Solution, fitted: Codes, coded: Codes
+        self, site: _Site, column: LabelColumn, solution: FittedLayers, fitted: Codes, coded: Codes
     ) -> Floats:
         """Return log probabilities (n_coded, n_classes) by a probe fitted on the rows before."""
         n_classes = len(self.data.classes)
@@ -276,7 +289,7 @@ class SplitProber:
         logs: Floats = log_softmax(scores, axis=1)
         return logs
 
-    def _learning(self, site: _Site) -> list[Claim]:
+    def _learning(self, site: _Site) -> list[Score]:
         """Return the test score after training on fewer rows, at the penalty of all."""
         shares = list(subsets(self.groups, self._sizes, self.settings.seed))
         (path,) = site.machine.refit(site.fitted, site.columns[:1], site.tuned[:1], shares)
@@ -286,21 +299,21 @@ class SplitProber:
             origin = replace(origin, C=site.tuned[0].penalty).of_fits([solution])
             said = self._said(site.spec, solution, site.tested, self.task)
             reading = self._reading(self.task, said, self._test_groups)
-            claims.append(Claim(origin, "learning", (reading,), self.main_metric))
+            claims.append(Score(origin, "learning", (reading,), self.main_metric))
         return claims
 
-    def _by_text(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
+    def _by_text(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> SplitResult:
         # A label of chance for each word would give one text several.
         has_control = self.settings.control_by == "group" and not random
         columns = [self.task, *(self._controls if has_control else [])]
         claims, said = self.wholes.texts(spec, X, columns, _target(random))
         on_fit(1, 1)
-        return Outcome(claims, said)
+        return SplitResult(claims, said)
 
-    def _by_tree(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
+    def _by_tree(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> SplitResult:
         claim, said = self.wholes.trees(spec, X, _target(random))
         on_fit(1, 1)
-        return Outcome((claim,), said)
+        return SplitResult((claim,), said)
 
 
 def _target(random: bool) -> Target:

@@ -13,13 +13,13 @@ from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
 from probekit.probes.kinds.structural.probes import DistanceProbe, StructuralProbe
 from probekit.probes.kinds.structural.scores import SentenceScores, score_depths, score_distances
 from probekit.probes.kinds.structural.trees import read_trees
-from probekit.probes.score.metrics import Answers, Resamples
+from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.solver import Codes
 
 
 @dataclass(frozen=True, eq=False)
-class Wholes:
+class GroupedTokens:
     """Rows (n_rows,) that are tokens, and the text or sentence that each belongs to.
 
     `first` (n_wholes,) is the first row of each whole, in the order of their sorted numbers.
@@ -30,10 +30,10 @@ class Wholes:
     first: Codes
 
     @classmethod
-    def of(cls, rows: Codes, examples: NDArray[np.int64] | None) -> Wholes:
+    def of(cls, rows: Codes, examples: NDArray[np.int64] | None) -> GroupedTokens:
         """Return the wholes of some rows; without `examples` each row is its own.
 
-        >>> Wholes.of(np.array([3, 4, 5]), np.array([0, 0, 0, 7, 7, 8])).first.tolist()
+        >>> GroupedTokens.of(np.array([3, 4, 5]), np.array([0, 0, 0, 7, 7, 8])).first.tolist()
         [3, 5]
         """
         own = rows if examples is None else examples[rows]
@@ -43,25 +43,27 @@ class Wholes:
 
 def first_rows(data: ProbeData) -> ProbeData:
     """Return the data with the first row of each text alone in train and test."""
-    train, test = (Wholes.of(np.sort(s), data.examples).first for s in (data.train, data.test))
+    train, test = (
+        GroupedTokens.of(np.sort(s), data.examples).first for s in (data.train, data.test)
+    )
     return replace(data, train=train, test=test)
 
 
 @dataclass(frozen=True, eq=False)
-class TreeAnswers:
+class TreePredictions:
     """What a structural probe found of each sentence; `hit` names what its hits are."""
 
     sentences: SentenceScores
     hit: str
 
 
-def tree_metrics(hit: str) -> dict[str, Callable[[TreeAnswers, Resamples], Floats]]:
+def tree_metrics(hit: str) -> dict[str, Callable[[TreePredictions, Resamples], Floats]]:
     """Return the metrics of trees by name: hits over trials, and Spearman's correlation."""
 
-    def hit_rate(answers: TreeAnswers, resamples: Resamples) -> Floats:
+    def hit_rate(answers: TreePredictions, resamples: Resamples) -> Floats:
         return answers.sentences.hit_rate(_counts(resamples))
 
-    def spearman(answers: TreeAnswers, resamples: Resamples) -> Floats:
+    def spearman(answers: TreePredictions, resamples: Resamples) -> Floats:
         return answers.sentences.spearman(_counts(resamples))
 
     return {hit: hit_rate, "spearman": spearman}
@@ -72,22 +74,24 @@ def _counts(resamples: Resamples) -> NDArray[np.float32]:
 
 
 def tree_answers(
-    probe: StructuralProbe, X: Features, heads: NDArray[np.str_], wholes: Wholes
-) -> TreeAnswers:
+    probe: StructuralProbe, X: Features, heads: NDArray[np.str_], wholes: GroupedTokens
+) -> TreePredictions:
     """Return what a fitted structural probe finds in the rows of some sentences."""
     rows = wholes.rows
     found = probe.score_sentences(X[rows], heads[rows], wholes.whole_of_row)
-    return TreeAnswers(found, _hit(probe))
+    return TreePredictions(found, _hit(probe))
 
 
-def chain_answers(probe: StructuralProbe, heads: NDArray[np.str_], wholes: Wholes) -> TreeAnswers:
+def chain_answers(
+    probe: StructuralProbe, heads: NDArray[np.str_], wholes: GroupedTokens
+) -> TreePredictions:
     """Return what is found by one who takes each word to hang on the one before it."""
     trees = read_trees(heads[wholes.rows], wholes.whole_of_row)
     places = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
     if isinstance(probe, DistanceProbe):
         chains = [np.abs(place[:, None] - place) for place in places]
-        return TreeAnswers(score_distances(trees, chains), _hit(probe))
-    return TreeAnswers(score_depths(trees, places), _hit(probe))
+        return TreePredictions(score_distances(trees, chains), _hit(probe))
+    return TreePredictions(score_depths(trees, places), _hit(probe))
 
 
 def _hit(probe: StructuralProbe) -> str:
@@ -95,8 +99,8 @@ def _hit(probe: StructuralProbe) -> str:
 
 
 def text_answers(
-    probe: AttentionPooledProbe, X: Features, codes: Codes, wholes: Wholes, n_classes: int
-) -> Answers:
+    probe: AttentionPooledProbe, X: Features, codes: Codes, wholes: GroupedTokens, n_classes: int
+) -> ClassPredictions:
     """Return what a fitted attention-pooled probe, whose labels are codes, says of each text."""
     rows = wholes.rows
     scores = probe.decision_function(X[rows], wholes.whole_of_row)
@@ -105,4 +109,4 @@ def text_answers(
     if scores.ndim == 1:
         scores = np.column_stack([np.zeros_like(scores), scores])
     said[:, probe.classes_] = scores[place]
-    return Answers(codes[wholes.first], said.argmax(axis=1), n_classes, said)
+    return ClassPredictions(codes[wholes.first], said.argmax(axis=1), n_classes, said)

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from probekit.probes.controls.controls import uninformed
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, typical_rows
-from probekit.probes.fitters import Column
+from probekit.probes.fitters import LabelColumn
 from probekit.probes.kinds.structural.trees import read_trees
-from probekit.probes.score.measurement import Claim, Origin, Reading, Said, Target
+from probekit.probes.score.measurement import Estimate, Origin, Predictions, Score, Target
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.solver import Codes
-from probekit.probes.text_and_tree import Wholes, chain_answers, text_answers, tree_answers
+from probekit.probes.text_and_tree import GroupedTokens, chain_answers, text_answers, tree_answers
 
 
 @dataclass(frozen=True, eq=False)
-class WholeReader:
+class GroupedTokenProber:
     """Fits and measures kinds that read wholes.
 
     Attributes:
@@ -32,14 +32,16 @@ class WholeReader:
 
     data: ProbeData
     settings: ProbeSettings
-    train: Wholes
-    test: Wholes
+    train: GroupedTokens
+    test: GroupedTokens
 
     @classmethod
-    def of(cls, data: ProbeData, settings: ProbeSettings, fitted: Codes) -> WholeReader:
+    def of(cls, data: ProbeData, settings: ProbeSettings, fitted: Codes) -> GroupedTokenProber:
         """Return the reader of the wholes that the `fitted` rows are of, and of those of test."""
         inside = data.train[np.isin(_own(data)[data.train], _own(data)[fitted])]
-        train, test = (Wholes.of(np.sort(rows), data.examples) for rows in (inside, data.test))
+        train, test = (
+            GroupedTokens.of(np.sort(rows), data.examples) for rows in (inside, data.test)
+        )
         return cls(data, settings, train, test)
 
     def check_trees(self) -> None:
@@ -52,8 +54,8 @@ class WholeReader:
             read_trees(self.data.y[side.rows], side.whole_of_row)
 
     def texts(
-        self, spec: ProbeSpec, X: Features, columns: Sequence[Column], target: Target
-    ) -> tuple[tuple[Claim, ...], Said]:
+        self, spec: ProbeSpec, X: Features, columns: Sequence[LabelColumn], target: Target
+    ) -> tuple[tuple[Score, ...], Predictions]:
         """Return what a kind finds of the first label column, with the rest as its controls."""
         fits, readings = [], []
         for column in columns:
@@ -61,22 +63,22 @@ class WholeReader:
             said = text_answers(probe, X, column, self.test, len(self.data.classes))
             known = uninformed(column[self.train.first], said)
             fits.append(probe)
-            readings.append(Reading(said, known, self._groups))
+            readings.append(Estimate(said, known, self._groups))
         task, controls = tuple(readings[:1]), tuple(readings[1:])
         origin = self._origin(spec, target, fits[:1])
-        claims = [Claim(origin, "test", task)]
+        claims = [Score(origin, "test", task)]
         if controls:
-            claims.append(Claim(self._origin(spec, "control", fits[1:]), "test", controls))
-            claims.append(Claim(origin, "test", task, "accuracy", against=controls))
+            claims.append(Score(self._origin(spec, "control", fits[1:]), "test", controls))
+            claims.append(Score(origin, "test", task, "accuracy", against=controls))
         return tuple(claims), readings[0].answers
 
-    def trees(self, spec: ProbeSpec, X: Features, target: Target) -> tuple[Claim, Said]:
+    def trees(self, spec: ProbeSpec, X: Features, target: Target) -> tuple[Score, Predictions]:
         """Return what a kind finds of the heads; chance is that each word hangs on the last."""
         heads = self.data.y
         probe = self._fitted(spec, X, heads)
         said = tree_answers(probe, X, heads, self.test)
-        reading = Reading(said, chain_answers(probe, heads, self.test), self._groups)
-        return Claim(self._origin(spec, target, [probe]), "test", (reading,)), said
+        reading = Estimate(said, chain_answers(probe, heads, self.test), self._groups)
+        return Score(self._origin(spec, target, [probe]), "test", (reading,)), said
 
     def _fitted(self, spec: ProbeSpec, X: Features, column: NDArray[Any]) -> Any:
         rows, probe = self.train.rows, spec.build(self.settings)

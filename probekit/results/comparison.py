@@ -11,17 +11,41 @@ import pandas as pd
 from probekit.amounts import LEVEL
 
 COLUMNS = (
-    "what", "target", "site_a", "site_b", "position_a", "position_b", "view_a", "view_b",
-    "probe_a", "probe_b", "metric", "value_a", "value_b", "difference", "ci_low", "ci_high", "p",
-    "p_holm", "holds", "pairing", "n_a", "n_b", "n_groups_a", "n_groups_b", "selectivity_a",
-    "selectivity_b", "draws", "seed",
-)  # fmt: skip
+    "what",
+    "target",
+    "site_a",
+    "site_b",
+    "position_a",
+    "position_b",
+    "view_a",
+    "view_b",
+    "probe_a",
+    "probe_b",
+    "metric",
+    "value_a",
+    "value_b",
+    "difference",
+    "ci_low",
+    "ci_high",
+    "p",
+    "p_holm",
+    "holds",
+    "pairing",
+    "n_a",
+    "n_b",
+    "n_groups_a",
+    "n_groups_b",
+    "selectivity_a",
+    "selectivity_b",
+    "draws",
+    "seed",
+)
 
 Pairing = Literal["paired", "unpaired"]
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class RunComparison:
     """The differences of two runs, a less b.
 
     Attributes:

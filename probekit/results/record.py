@@ -14,13 +14,13 @@ from probekit.errors import DataError, MissingError, ProbekitError
 from probekit.provenance import digest
 
 
-class Part(BaseModel):
+class RecordPart(BaseModel):
     """An object of run.json; keys that the report does not show are left alone."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class ModelFacts(Part):
+class ModelFacts(RecordPart):
     """The network whose activations were probed."""
 
     source: str
@@ -32,7 +32,7 @@ class ModelFacts(Part):
     parameters: int
 
 
-class Example(Part):
+class ExampleRecord(RecordPart):
     """One row of the data; `span` holds the character offsets of the probed words."""
 
     text: str
@@ -41,7 +41,7 @@ class Example(Part):
     split: str
 
 
-class Finding(Part):
+class FindingRecord(RecordPart):
     """Something that the checks of the data found."""
 
     level: str
@@ -49,7 +49,7 @@ class Finding(Part):
     message: str
 
 
-class DataFacts(Part):
+class DataFacts(RecordPart):
     """What was probed for: counts, examples, what the checks found, and a card in Markdown."""
 
     name: str
@@ -57,13 +57,13 @@ class DataFacts(Part):
     n_rows: int
     labels: dict[str, dict[str, int]]
     groups: dict[str, int]
-    examples: list[Example] = []
+    examples: list[ExampleRecord] = []
     notes: list[str] = []
-    findings: list[Finding] = []
+    findings: list[FindingRecord] = []
     card: str | None = None
 
 
-class Best(Part):
+class Best(RecordPart):
     """The site that the run chose, or a head of it."""
 
     site: str
@@ -72,14 +72,14 @@ class Best(Part):
     chosen_by: str
 
 
-class AttentionText(Part):
+class AttentionText(RecordPart):
     """A prompt whose attention patterns lie beside run.json."""
 
     text: str
     tokens: list[str]
 
 
-class Norms(Part):
+class Norms(RecordPart):
     """Mean norms of the residual stream at one site."""
 
     site: str
@@ -91,7 +91,7 @@ class Norms(Part):
 ControlBy = Literal["word", "group"]
 
 
-class RunRecord(Part):
+class RunRecord(RecordPart):
     """All that the report takes from run.json."""
 
     run: str
@@ -114,7 +114,7 @@ class RunRecord(Part):
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading_run_file(path: Path) -> Iterator[None]:
     """Say in words which file of a run is not there or cannot be read.
 
     Raises:
@@ -139,7 +139,7 @@ def changed_files(run_dir: Path, record: RunRecord) -> list[str]:
     """Return the names of the files whose contents are not those that the run wrote."""
 
     def contents(path: Path) -> bytes:
-        with reading(path):
+        with reading_run_file(path):
             return path.read_bytes()
 
     return [
@@ -156,7 +156,7 @@ def load_record(path: Path) -> RunRecord:
         MissingError: There is no such file.
         DataError: It is not JSON, or a key is missing or holds another type.
     """
-    with reading(path):
+    with reading_run_file(path):
         content = path.read_bytes()
     try:
         return RunRecord.model_validate_json(content)

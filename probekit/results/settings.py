@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from probekit.errors import DataError
-from probekit.results.record import RunRecord, reading
+from probekit.results.record import RunRecord, reading_run_file
 
 # What a run is called, and where its files lie, changes no number; texts of attention neither.
 _OF_NO_WEIGHT = ("name", "question", "data.root", "data.card", "attention.texts")
@@ -25,7 +25,7 @@ def load_config(path: Path) -> dict[str, Any]:
         MissingError: There is no such file.
         DataError: It cannot be read.
     """
-    with reading(path):
+    with reading_run_file(path):
         text = path.read_text("utf-8")
     try:
         found = YAML(typ="safe").load(text)
@@ -45,7 +45,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in flat(config).items() if name not in _OF_NO_WEIGHT}
 
 
-def facts_of(config: Mapping[str, Any], record: RunRecord) -> dict[str, str]:
+def run_facts(config: Mapping[str, Any], record: RunRecord) -> dict[str, str]:
     """Return the settings, digests and versions of a run by name, as text; its names are left out.
 
     Args:

@@ -13,7 +13,7 @@ from probekit.errors import DataError
 from probekit.model.config import MAX_LAYERS
 from probekit.model.sites import JOINT
 from probekit.report.figures.style import METRICS, ONLINE, P_VALUES
-from probekit.results.record import reading
+from probekit.results.record import reading_run_file
 
 TEXT = (
     "run", "model", "dataset", "site", "component", "position", "probe",
@@ -64,7 +64,7 @@ def load_table(path: Path) -> pd.DataFrame:
         MissingError: There is no such file.
         DataError: A column is missing, a cell cannot be read, or there are no rows.
     """
-    with reading(path):
+    with reading_run_file(path):
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
     check_columns(table, (*TEXT, *NUMBERS, "converged"), path)
     if table.empty:

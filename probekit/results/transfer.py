@@ -10,10 +10,24 @@ from probekit.results.table import only
 
 _PLACE = ("model", "site", "position", "view", "probe", "train", "test")
 SCORES = (
-    *_PLACE, "metric", "value", "ci_low", "ci_high", "chance", "difference", "difference_low",
-    "difference_high", "n_train", "n_test", "n_groups", "C", "converged", "known_texts",
-    "known_groups", "seed",
-)  # fmt: skip
+    *_PLACE,
+    "metric",
+    "value",
+    "ci_low",
+    "ci_high",
+    "chance",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "n_train",
+    "n_test",
+    "n_groups",
+    "C",
+    "converged",
+    "known_texts",
+    "known_groups",
+    "seed",
+)
 COSINES = (*_PLACE, "space", "cosine", "null_low", "null_high", "p", "n_null")
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from probekit.errors import DataError
 from probekit.model.inputs import NOT_COUNTED
-from probekit.training.recipe import Repeats
+from probekit.training.recipe import RepeatsSection
 from probekit.training.token_file import TokenArray
 
 IntArray = npt.NDArray[np.int64]
@@ -43,7 +43,7 @@ class Batches:
     n_rows: int
     n_ctx: int
     d_vocab: int
-    repeats: Repeats
+    repeats: RepeatsSection
     seed: int
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from probekit.provenance import write_atomic
 
 
 @dataclass(frozen=True)
-class Row:
+class LogRow:
     """One step; what was not measured after it is NaN.
 
     Attributes:
@@ -43,14 +43,14 @@ class Row:
     repeated_second: float = math.nan
 
 
-def write_log(path: Path, rows: Iterable[Row]) -> None:
+def write_log(path: Path, rows: Iterable[LogRow]) -> None:
     """Write the rows as CSV, whole or not at all; NaN is an empty cell.
 
     Raises:
         StoreError: the file cannot be written.
     """
     out = StringIO()
-    names = [field.name for field in fields(Row)]
+    names = [field.name for field in fields(LogRow)]
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
     for row in rows:
@@ -59,12 +59,12 @@ def write_log(path: Path, rows: Iterable[Row]) -> None:
     write_atomic(path, out.getvalue())
 
 
-def read_log(path: Path) -> Sequence[Row]:
+def read_log(path: Path) -> Sequence[LogRow]:
     """Return the rows of a log.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "log.csv"
-    >>> write_log(path, [Row(1, 4096, 0.003, 9.01, 0.5, 1000.0)])
+    >>> write_log(path, [LogRow(1, 4096, 0.003, 9.01, 0.5, 1000.0)])
     >>> read_log(path)[0].loss
     9.01
 
@@ -81,7 +81,7 @@ def read_log(path: Path) -> Sequence[Row]:
         raise DataError(f"{path} is not the log of a pretraining run: {error!r}.") from error
 
 
-def _row(entries: dict[str, str]) -> Row:
-    measured = [field.name for field in fields(Row) if field.name not in ("step", "tokens")]
+def _row(entries: dict[str, str]) -> LogRow:
+    measured = [field.name for field in fields(LogRow) if field.name not in ("step", "tokens")]
     numbers: Any = {name: float(entries[name] or math.nan) for name in measured}
-    return Row(step=int(entries["step"]), tokens=int(entries["tokens"]), **numbers)
+    return LogRow(step=int(entries["step"]), tokens=int(entries["tokens"]), **numbers)

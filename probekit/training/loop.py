@@ -17,10 +17,10 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import NOT_COUNTED
 from probekit.training.batches import Batches
 from probekit.training.first_weights import first_model
-from probekit.training.log import Row, read_log, write_log
+from probekit.training.log import LogRow, read_log, write_log
 from probekit.training.measurement import held_out_loss, held_out_windows, repeat_losses
 from probekit.training.optimizers import make_optimizers
-from probekit.training.recipe import Recipe, Training
+from probekit.training.recipe import Recipe, TrainingSection
 from probekit.training.schedule import checkpoint_steps, learning_rate
 from probekit.training.state import Learner, read_state, write_state
 from probekit.training.token_file import TokenFile
@@ -96,7 +96,7 @@ def train(
     return model.eval()
 
 
-def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> Row:
+def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> LogRow:
     """Do one step and return what is to be told of it."""
     begun, training = time.perf_counter(), recipe.training
     rate = learning_rate(step, training)
@@ -115,10 +115,12 @@ def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> Ro
     learner.model.zero_grad()
     read = training.batch * recipe.model.n_positions
     speed = read / (time.perf_counter() - begun)
-    return Row(step + 1, (step + 1) * read, rate, loss, norm, speed)
+    return LogRow(step + 1, (step + 1) * read, rate, loss, norm, speed)
 
 
-def _gradients(model: GPT2, ids: torch.Tensor, targets: torch.Tensor, training: Training) -> float:
+def _gradients(
+    model: GPT2, ids: torch.Tensor, targets: torch.Tensor, training: TrainingSection
+) -> float:
     """Add up the gradients of the parts of a batch; return the loss of the whole."""
     device = model.wte.weight.device
     n_counted = (targets != NOT_COUNTED).sum()
@@ -134,7 +136,7 @@ def _gradients(model: GPT2, ids: torch.Tensor, targets: torch.Tensor, training: 
     return total
 
 
-def _narrow(training: Training, device: torch.device) -> bool:
+def _narrow(training: TrainingSection, device: torch.device) -> bool:
     """Return whether matrix products are in bfloat16."""
     if training.dtype != "auto":
         return training.dtype == "bfloat16"
@@ -156,7 +158,7 @@ def _dropout(model: GPT2, seed: int, step: int) -> Iterator[None]:
         model.eval()
 
 
-def _measured(row: Row, model: GPT2, tokens: TokenFile, rows: int | None) -> Row:
+def _measured(row: LogRow, model: GPT2, tokens: TokenFile, rows: int | None) -> LogRow:
     loss = held_out_loss(model, tokens.held_out, rows)
     first, second = repeat_losses(model)
     return replace(
@@ -168,7 +170,7 @@ def _measured(row: Row, model: GPT2, tokens: TokenFile, rows: int | None) -> Row
     )
 
 
-def _told(rows: Sequence[Row]) -> str:
+def _told(rows: Sequence[LogRow]) -> str:
     """Return a line about the last rows."""
     last, n = rows[-1], len(rows)
     loss = sum(row.loss for row in rows) / n

@@ -6,12 +6,12 @@ from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from probekit.model.gpt2 import GPT2
-from probekit.training.recipe import Training
+from probekit.training.recipe import TrainingSection
 
 Parameters = list[nn.Parameter]
 
 
-def make_optimizers(model: GPT2, training: Training) -> tuple[Optimizer, ...]:
+def make_optimizers(model: GPT2, training: TrainingSection) -> tuple[Optimizer, ...]:
     """Return what updates the weights, each parameter in exactly one; their rates are set later.
 
     Weight decay acts on matrices, embeddings among them, and not on biases and layer norms.
@@ -22,7 +22,7 @@ def make_optimizers(model: GPT2, training: Training) -> tuple[Optimizer, ...]:
 
     >>> from probekit.model.config import GPT2Config
     >>> model = GPT2(GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=97, n_positions=16))
-    >>> [type(o).__name__ for o in make_optimizers(model, Training(steps=1, batch=1))]
+    >>> [type(o).__name__ for o in make_optimizers(model, TrainingSection(steps=1, batch=1))]
     ['AdamW']
     """
     named = list(model.named_parameters())
@@ -34,7 +34,7 @@ def make_optimizers(model: GPT2, training: Training) -> tuple[Optimizer, ...]:
     return _muon(in_blocks, training), _adamw(others, vectors, training)
 
 
-def _adamw(matrices: Parameters, vectors: Parameters, training: Training) -> AdamW:
+def _adamw(matrices: Parameters, vectors: Parameters, training: TrainingSection) -> AdamW:
     groups = [
         {"params": matrices, "weight_decay": training.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
@@ -42,7 +42,7 @@ def _adamw(matrices: Parameters, vectors: Parameters, training: Training) -> Ada
     return AdamW(groups, lr=training.learning_rate, betas=training.betas, fused=True)
 
 
-def _muon(matrices: dict[str, nn.Parameter], training: Training) -> Muon:
+def _muon(matrices: dict[str, nn.Parameter], training: TrainingSection) -> Muon:
     """Return Muon over the matrices, in which queries, keys and values stand alone.
 
     c_attn stacks the three. Made orthogonal together, what moves the values most would leave little

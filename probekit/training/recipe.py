@@ -15,15 +15,15 @@ from pydantic import Field, model_validator
 from probekit.errors import ConfigError
 from probekit.model.config import GPT2Config
 from probekit.provenance import write_atomic
-from probekit.section import File, Name, Section, Seed, broken
+from probekit.section import Name, Section, Seed, SettingsFile, broken
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
 Steps = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
-Size = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Corpus(Section):
+class CorpusSection(Section):
     """The texts that are learnt."""
 
     source: str = Field(
@@ -46,7 +46,7 @@ class Corpus(Section):
     )
 
 
-class VocabularyChoice(Section):
+class VocabularySection(Section):
     """The byte-level BPE: trained on the texts, or that of another model."""
 
     size: int = Field(
@@ -60,14 +60,14 @@ class VocabularyChoice(Section):
     )
 
 
-class Shape(Section):
+class ShapeSection(Section):
     """The network; its vocabulary is that of the tokens."""
 
-    n_layer: Size = Field(description="blocks")
-    n_head: Size = Field(description="heads of a block; divides n_embd")
-    n_embd: Size = Field(description="width of the residual stream")
+    n_layer: PositiveInt = Field(description="blocks")
+    n_head: PositiveInt = Field(description="heads of a block; divides n_embd")
+    n_embd: PositiveInt = Field(description="width of the residual stream")
     n_positions: int = Field(ge=8, description="tokens of context, and of each row of a batch")
-    n_inner: Size | None = Field(None, description="neurons of an MLP; null means 4 n_embd")
+    n_inner: PositiveInt | None = Field(None, description="neurons of an MLP; null means 4 n_embd")
     embd_pdrop: Share = Field(0.1, description="dropout on the embeddings")
     attn_pdrop: Share = Field(0.1, description="dropout on the attention patterns")
     resid_pdrop: Share = Field(0.1, description="dropout on what sublayers add")
@@ -84,7 +84,7 @@ class Shape(Section):
     )
 
     @model_validator(mode="after")
-    def _is_a_network(self) -> Shape:
+    def _is_a_network(self) -> ShapeSection:
         try:
             self.config(vocab_size=258)
         except ConfigError as error:
@@ -97,12 +97,14 @@ class Shape(Section):
         return GPT2Config(vocab_size=vocab_size, **sizes)
 
 
-class Training(Section):
+class TrainingSection(Section):
     """How the weights are learnt."""
 
-    steps: Size = Field(description="updates of the weights")
-    batch: Size = Field(description="rows of n_positions tokens in an update")
-    accumulate: Size = Field(1, description="parts that a batch is computed in, to need less room")
+    steps: PositiveInt = Field(description="updates of the weights")
+    batch: PositiveInt = Field(description="rows of n_positions tokens in an update")
+    accumulate: PositiveInt = Field(
+        1, description="parts that a batch is computed in, to need less room"
+    )
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw",
         description="AdamW for all, or Muon for the matrices of the blocks (updates orthogonal, "
@@ -129,7 +131,7 @@ class Training(Section):
     )
 
     @model_validator(mode="after")
-    def _parts_are_whole(self) -> Training:
+    def _parts_are_whole(self) -> TrainingSection:
         if self.batch % self.accumulate:
             raise broken(
                 f"accumulate is {self.accumulate}, which does not divide batch, {self.batch}",
@@ -138,13 +140,13 @@ class Training(Section):
         return self
 
     @model_validator(mode="after")
-    def _schedule_fits(self) -> Training:
+    def _schedule_fits(self) -> TrainingSection:
         if self.warm_up + (self.decay_steps or 0) > self.steps:
             raise broken("warm_up and decay_steps are more than all steps", "warm_up")
         return self
 
 
-class Repeats(Section):
+class RepeatsSection(Section):
     """Rows of a short piece repeated over and over, which teach a network to look back."""
 
     share: Annotated[tuple[Share, Share], Field(strict=False)] = Field(
@@ -168,39 +170,42 @@ class Repeats(Section):
     )
 
     @model_validator(mode="after")
-    def _period_is_a_range(self) -> Repeats:
+    def _period_is_a_range(self) -> RepeatsSection:
         if not 1 <= self.period[0] <= self.period[1]:
             raise broken("period is [shortest, longest], both at least 1", "period")
         return self
 
 
-class Validation(Section):
+class ValidationSection(Section):
     """When the loss on what is held out is measured."""
 
-    every: Size = Field(250, description="steps between two measurements; there is one at the end")
-    rows: Size | None = Field(
-        None, description="held-out rows that are read then, evenly spread; null means all, as at "
+    every: PositiveInt = Field(
+        250, description="steps between two measurements; there is one at the end"
+    )
+    rows: PositiveInt | None = Field(
+        None,
+        description="held-out rows that are read then, evenly spread; null means all, as at "
         "the end",
-    )  # fmt: skip
+    )
 
 
-class Checkpoints(Section):
+class CheckpointsSection(Section):
     """Which steps are kept, each as a model of its own."""
 
     at: Steps = Field((), description="these steps; 0 is the network before any training")
-    every: Size | None = Field(None, description="and each so many steps")
+    every: PositiveInt | None = Field(None, description="and each so many steps")
     log_spaced: int = Field(
         0, ge=0, le=1000, description="and so many between 1 and the last, evenly on a log scale"
     )
     dtype: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="numbers in which they are kept"
     )
-    resume_every: Size = Field(
+    resume_every: PositiveInt = Field(
         100, description="steps between two states that a killed run goes on from; one is kept"
     )
 
 
-class Recipe(File):
+class Recipe(SettingsFile):
     """One pretraining run: texts, vocabulary, network, and how it learns.
 
     >>> Recipe.model_validate({
@@ -213,13 +218,13 @@ class Recipe(File):
 
     name: Name = Field(description="the folder of the run is called so")
     seed: Seed = Field(0, description="draws the first weights, the order of the text, dropout")
-    corpus: Corpus
-    vocabulary: VocabularyChoice = VocabularyChoice()
-    model: Shape
-    training: Training
-    repeats: Repeats = Repeats()
-    validation: Validation = Validation()
-    checkpoints: Checkpoints = Checkpoints()
+    corpus: CorpusSection
+    vocabulary: VocabularySection = VocabularySection()
+    model: ShapeSection
+    training: TrainingSection
+    repeats: RepeatsSection = RepeatsSection()
+    validation: ValidationSection = ValidationSection()
+    checkpoints: CheckpointsSection = CheckpointsSection()
 
     @model_validator(mode="after")
     def _pieces_fit_into_a_row(self) -> Recipe:
@@ -241,7 +246,7 @@ class Recipe(File):
         return self
 
 
-def json_schema() -> str:
+def recipe_schema() -> str:
     """Return the JSON schema of a recipe, as committed beside the experiments."""
     schema: dict[str, Any] = Recipe.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -250,4 +255,4 @@ def json_schema() -> str:
 
 
 if __name__ == "__main__":
-    write_atomic(Path(sys.argv[1]), json_schema())
+    write_atomic(Path(sys.argv[1]), recipe_schema())

@@ -180,10 +180,11 @@ class ForgetfulDisk(WatchedDisk):
         names = dict(self.lasting[folder])
         _apply(names, changes[folder])
         return {
-            name: self._image(what, changes, content) if isinstance(what, Path) else
-            content(*self.data[what])
+            name: self._image(what, changes, content)
+            if isinstance(what, Path)
+            else content(*self.data[what])
             for name, what in names.items()
-        }  # fmt: skip
+        }
 
 
 def _apply(names, changes):

@@ -49,9 +49,11 @@ def main(folder: Path) -> None:
     server.start()
     host, port = server.get_host_and_port()
     os.environ |= {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
-    }  # fmt: skip
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
     boto3.client("s3").create_bucket(Bucket="bucket")
     here = CONTENT.write(LocalFiles(folder / IDENTITY.key))
     root = here.manifest().root

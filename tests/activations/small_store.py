@@ -15,9 +15,17 @@ from tests.activations.captures import files as bytes_of
 
 SITES = ("blocks.0.hook_resid_pre", "hook_embed")
 IDENTITY = Identity(
-    weights="w", config={"n_layer": 1}, tokenizer="t", tokens="s", rows="r", dtype="float32",
-    compute="float32", device="cpu", torch="2", code="c",
-)  # fmt: skip
+    weights="w",
+    config={"n_layer": 1},
+    tokenizer="t",
+    tokens="s",
+    rows="r",
+    dtype="float32",
+    compute="float32",
+    device="cpu",
+    torch="2",
+    code="c",
+)
 CREATED, SEALED = "created", "sealed"
 
 

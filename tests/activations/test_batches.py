@@ -140,18 +140,22 @@ def test_an_example_without_tokens_is_never_run(model, monkeypatch):
     assert len(rows_of(model, tokens, plan)[SITES[0]]) == 1
 
 
-@pytest.mark.parametrize(("example", "positions", "offsets"), [
-    ([0, 1], [5, 5], [0, 1, 2]),  # the padding of example 0
-    ([1, 0], [5, 6], [0, 1, 2]),  # the first token of the next one
-    ([0, 1], [-1, 5], [0, 1, 2]),
-    ([0, 1], [1, 3], [0, 0, 2]),  # a row of nothing, and one of two tokens
-    ([0, 2], [1, 1], [0, 1, 2]),
-    ([-1, 1], [1, 1], [0, 1, 2]),
-    ([0, 1], [1, 3], [0, 1]),
-    ([0, 1], [1, 3, 2], [0, 1, 2]),
-    ([0, 1], [1, 3, 2], [1, 2, 3]),
-    ([], [], [0]),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("example", "positions", "offsets"),
+    [
+        ([0, 1], [5, 5], [0, 1, 2]),  # the padding of example 0
+        ([1, 0], [5, 6], [0, 1, 2]),  # the first token of the next one
+        ([0, 1], [-1, 5], [0, 1, 2]),
+        ([0, 1], [1, 3], [0, 0, 2]),  # a row of nothing, and one of two tokens
+        ([0, 2], [1, 1], [0, 1, 2]),
+        ([-1, 1], [1, 1], [0, 1, 2]),
+        ([0, 1], [1, 3], [0, 1]),
+        ([0, 1], [1, 3, 2], [0, 1, 2]),
+        ([0, 1], [1, 3, 2], [1, 2, 3]),
+        ([], [], [0]),
+    ],
+    ids=str,
+)
 def test_a_row_that_is_not_there_is_no_row_of_something_else(model, example, positions, offsets):
     tokens = [np.arange(1, 5), np.arange(3, 9)]
     plan = RowPlan(*(np.array(array, dtype=np.int64) for array in (example, positions, offsets)))

@@ -42,8 +42,9 @@ def test_streamed_rows_are_those_that_a_store_holds(tmp_path, model, dtype):
     store = run(tmp_path, model, tokens, dtype=dtype).store
     found = {site: np.full_like(store.read(site), np.nan) for site in SITES}
     heard = []
-    parts = list(stream_rows(model, tokens, last_and_mean(tokens), SITES, dtype=dtype,
-                             on_batch=heard.append))  # fmt: skip
+    parts = list(
+        stream_rows(model, tokens, last_and_mean(tokens), SITES, dtype=dtype, on_batch=heard.append)
+    )
     for rows, values in parts:
         for site in SITES:
             found[site][rows] = values[site]
@@ -70,8 +71,11 @@ def test_rows_of_one_example_may_stand_apart(model):
 
 def test_a_site_without_positions_is_not_streamed(model):
     with pytest.raises(ConfigError, match="pairs of positions"):
-        next(stream_rows(model, make_tokens(), last_and_mean(make_tokens()),
-                         ["blocks.0.attn.hook_pattern"]))  # fmt: skip
+        next(
+            stream_rows(
+                model, make_tokens(), last_and_mean(make_tokens()), ["blocks.0.attn.hook_pattern"]
+            )
+        )
 
 
 def test_the_estimate_grows_with_the_tokens_that_will_be_run(model, monkeypatch):

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from probekit.activations.files.local import LocalFiles, checked
-from probekit.activations.store.layout import Kind, header
+from probekit.activations.store.layout import ArrayHeader, header
 from probekit.activations.store.records import ShardRecord
 from probekit.activations.store.sealed_json import FORMAT, seal
 from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.maintenance import find_damage, repair, summarize
+from probekit.activations.upkeep.maintenance import find_damage, repair_cache, summarize
 from probekit.errors import (
     ConfigError,
     DamagedError,
@@ -83,7 +83,7 @@ def test_every_truncation_is_found_and_mended(folder, which):
     if which == "spec":
         path.write_bytes(whole)
         return
-    repair(ActivationStore.open(folder))
+    repair_cache(ActivationStore.open(folder))
     CONTENT.write(LocalFiles(folder))
     assert bytes_of(folder) == expected
 
@@ -101,8 +101,8 @@ HEADERS = {
     "length of the whole": (152).to_bytes(8, "little"),
     "duplicate keys": b'{"rows":{"dtype":"F32"},"rows":{"dtype":"F16"}}',
     "overlap": b'{"rows":{"dtype":"F32","shape":[3,2],"data_offsets":[0,24]},"x":[0,24]}',
-    "other shape": header({"rows": Kind("F32", (2, 3))})[8:],
-    "other type": header({"rows": Kind("I64", (3, 1))})[8:],
+    "other shape": header({"rows": ArrayHeader("F32", (2, 3))})[8:],
+    "other type": header({"rows": ArrayHeader("I64", (3, 1))})[8:],
 }
 
 
@@ -120,11 +120,15 @@ def test_a_header_that_is_not_ours_is_never_followed(folder, damage):
     assert str(path.relative_to(folder)) in complaints(folder)
 
 
-@pytest.mark.parametrize("make", [
-    lambda path, aside: path.symlink_to(aside),
-    lambda path, aside: os.mkfifo(path),
-    lambda path, aside: path.mkdir(),
-], ids=["link", "fifo", "folder"])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path, aside: path.symlink_to(aside),
+        lambda path, aside: os.mkfifo(path),
+        lambda path, aside: path.mkdir(),
+    ],
+    ids=["link", "fifo", "folder"],
+)
 @pytest.mark.parametrize("which", FILES)
 def test_what_is_no_file_is_refused_at_once(folder, which, make):
     path = FILES[which](folder)
@@ -143,21 +147,25 @@ def reseal(path, **changes):
     path.write_bytes(seal(content | changes))
 
 
-@pytest.mark.parametrize("changes", [
-    {"site": "../../elsewhere"},
-    {"digest": "../../../elsewhere"},
-    {"shape": [3, -2]},
-    {"shape": [3, 2**62]},
-    {"shape": []},
-    {"shape": [3, "2"]},
-    {"dtype": "I64"},
-    {"dtype": "../F32"},
-    {"dtype": "F16"},
-    {"digest": int("1" * 64)},
-    {"shard": 0},
-    {"store": "another"},
-    {"more": 1},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"site": "../../elsewhere"},
+        {"digest": "../../../elsewhere"},
+        {"shape": [3, -2]},
+        {"shape": [3, 2**62]},
+        {"shape": []},
+        {"shape": [3, "2"]},
+        {"dtype": "I64"},
+        {"dtype": "../F32"},
+        {"dtype": "F16"},
+        {"digest": int("1" * 64)},
+        {"shard": 0},
+        {"store": "another"},
+        {"more": 1},
+    ],
+    ids=str,
+)
 def test_a_record_that_leads_astray_commits_nothing(folder, changes):
     path = FILES["record"](folder)
     reseal(path, **changes)
@@ -172,11 +180,21 @@ def test_a_record_that_leads_astray_commits_nothing(folder, changes):
     assert bytes_of(folder) != expected
 
 
-@pytest.mark.parametrize(("part", "changes"), [
-    ("rows", {"rows": "6"}), ("rows", {"rows": -6}), ("rows", {"rows": 10**30}),
-    ("rows", {"shards": 2.0}), ("rows", {"shards": 10**12}), ("rows", {"positions": None}),
-    ("rows", {"digest": None}), ("identity", {"dtype": "int8"}), ("identity", {"config": []}),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("rows", {"rows": "6"}),
+        ("rows", {"rows": -6}),
+        ("rows", {"rows": 10**30}),
+        ("rows", {"shards": 2.0}),
+        ("rows", {"shards": 10**12}),
+        ("rows", {"positions": None}),
+        ("rows", {"digest": None}),
+        ("identity", {"dtype": "int8"}),
+        ("identity", {"config": []}),
+    ],
+    ids=str,
+)
 def test_a_spec_that_leads_astray_is_damaged(folder, part, changes):
     path = FILES["spec"](folder)
     reseal(path, **{part: json.loads(path.read_text())[part] | changes})
@@ -391,4 +409,4 @@ def test_a_shard_takes_its_rows_and_no_others(tmp_path):
 
 def test_a_record_says_all_that_its_file_is():
     record = ShardRecord("k", "hook_embed", 0, "F16", (4, 3), "0" * 64)
-    assert record.size == len(header({"rows": Kind("F16", (4, 3))})) + 24
+    assert record.size == len(header({"rows": ArrayHeader("F16", (4, 3))})) + 24

@@ -67,9 +67,14 @@ def test_the_code_is_part_of_the_identity(tmp_path, model, monkeypatch):
 
 
 # They say which sites there are and which tokens are none, keep caches apart, and make no number.
-NO_NUMBERS = {"probekit.model.sites", "probekit.model.inputs", "probekit.activations.identity",
-              "probekit.activations.capture", "probekit.activations.shared.work",
-              "probekit.errors"}  # fmt: skip
+NO_NUMBERS = {
+    "probekit.model.sites",
+    "probekit.model.inputs",
+    "probekit.activations.identity",
+    "probekit.activations.capture",
+    "probekit.activations.shared.work",
+    "probekit.errors",
+}
 
 
 def test_all_code_that_a_row_goes_through_is_part_of_the_identity(model, monkeypatch):

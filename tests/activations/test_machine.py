@@ -18,7 +18,7 @@ from probekit.activations.upkeep.maintenance import (
     find_damage,
     is_cache,
     remove_cache,
-    repair,
+    repair_cache,
 )
 from probekit.errors import ProbekitError, StoreError
 from tests.activations.disks import WatchedDisk
@@ -115,9 +115,9 @@ class Store(RuleBasedStateMachine):
             remove_cache(self.folder)
             self.kept = set()
             return
-        if [damage.file for damage in repair(store)] == ["rows.safetensors"]:
+        if [damage.file for damage in repair_cache(store)] == ["rows.safetensors"]:
             # The rest is seen only with the layout, which is made by the next run.
-            repair(self.content.create(LocalFiles(self.folder)))
+            repair_cache(self.content.create(LocalFiles(self.folder)))
         store = ActivationStore.open(self.folder)
         assert find_damage(store) == []
         records = {(site, shard) for site in SITES for shard in store.records(site)}
@@ -155,7 +155,10 @@ class Store(RuleBasedStateMachine):
 
 
 Store.TestCase.settings = settings(
-    max_examples=30, stateful_step_count=20, deadline=None, derandomize=True,
+    max_examples=30,
+    stateful_step_count=20,
+    deadline=None,
+    derandomize=True,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 TestStore = Store.TestCase

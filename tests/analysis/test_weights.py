@@ -39,8 +39,13 @@ def test_rows_hold_what_torch_says():
     assert row["shape"] == (5, 7)
     assert row["dtype"] == "float32"
     wide = tensor.double()
-    expected = {"mean": wide.mean(), "std": wide.std(correction=0), "norm": wide.norm(),
-                "least": wide.min(), "most": wide.max()}  # fmt: skip
+    expected = {
+        "mean": wide.mean(),
+        "std": wide.std(correction=0),
+        "norm": wide.norm(),
+        "least": wide.min(),
+        "most": wide.max(),
+    }
     for name, value in expected.items():
         assert row[name] == pytest.approx(value.item(), rel=1e-9), name
 

@@ -27,10 +27,19 @@ def keep(tmp_path, mini_digests):
         n_scores = len(classes) if len(classes) > 2 else 1
         layer = np.random.default_rng(1).normal(size=(n_scores, 256)) / 10, np.zeros(n_scores)
         given = {
-            "kind": "logistic", "scores_are_logits": True, "sites": ("blocks.1.hook_resid_post",),
-            "position": {"at": "last"}, "bos": False, "model": "mini", "compute": "float32",
-            "dtype": "float32", "cache": "", "seed": 0, "created": "", "versions": {},
-        }  # fmt: skip
+            "kind": "logistic",
+            "scores_are_logits": True,
+            "sites": ("blocks.1.hook_resid_post",),
+            "position": {"at": "last"},
+            "bos": False,
+            "model": "mini",
+            "compute": "float32",
+            "dtype": "float32",
+            "cache": "",
+            "seed": 0,
+            "created": "",
+            "versions": {},
+        }
         probe = SavedProbe((layer,), classes, ProbeFacts(**(given | mini_digests | facts)))
         return probe.save(tmp_path / name)
 

@@ -116,8 +116,12 @@ def test_a_terminal_with_colours_shows_the_tokens_themselves(keep, tmp_path, cla
     environment.pop("NO_COLOR", None)
     done = subprocess.run(
         [PROBEKIT, "apply", "probe", "--text", "The keys to\nit \x1b[2J", "--per", per],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
     assert "\x1b" not in plain
     assert "<U+001B>" in plain
@@ -134,8 +138,12 @@ def test_a_terminal_of_few_colours_shows_columns(keep, tmp_path):
     environment.pop("NO_COLOR", None)
     done = subprocess.run(
         [PROBEKIT, "apply", "probe", "--text", "The keys"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "\x1b" not in done.stdout
     assert done.stdout.startswith("number\t")
 

@@ -25,8 +25,11 @@ def root(tmp_path):
 def probekit(*arguments, root, code=0):
     done = subprocess.run(
         [sys.executable, "-m", "probekit", "cache", *map(str, arguments)],
-        env=os.environ | {"PROBEKIT_CACHE": str(root)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=os.environ | {"PROBEKIT_CACHE": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done

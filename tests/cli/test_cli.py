@@ -41,8 +41,13 @@ def probekit(folder, environment):
     def call(*arguments):
         return subprocess.run(
             [PROBEKIT, *arguments],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
 
     return call
 
@@ -90,8 +95,19 @@ def test_validate_finds_a_class_that_training_lacks(probekit, folder):
 
 
 def test_attention_writes_one_page(probekit, folder):
-    done = probekit("attention", "--model", "mini", "--text", "The keys", "--layer", "2",
-                    "--head", "3", "--out", "page.html")  # fmt: skip
+    done = probekit(
+        "attention",
+        "--model",
+        "mini",
+        "--text",
+        "The keys",
+        "--layer",
+        "2",
+        "--head",
+        "3",
+        "--out",
+        "page.html",
+    )
     assert done.returncode == 0, done.stderr
     assert "keys" in (folder / "page.html").read_text()
     assert done.stderr == "About 0.1 MB: 1 head of 2 tokens.\n"
@@ -175,8 +191,12 @@ def test_who_interrupts_keeps_what_is_done_and_reads_how_to_go_on(
     code, errors = interrupt(
         [PROBEKIT, "run", "planted.yaml", "--set", "probe.bootstrap=100000"],
         lambda: list(folder.glob("cache/*/manifest.json")),
-        by, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        by,
+        cwd=folder,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert code == expected, errors
     assert "probekit run planted.yaml --set probe.bootstrap=100000" in errors
     assert "Traceback" not in errors
@@ -187,8 +207,12 @@ def test_a_closed_pipe_is_no_error(folder, environment):
     command = f"{PROBEKIT} sites gpt2 | head -n 1"
     done = subprocess.run(
         ["bash", "-c", command],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout.startswith("site")
     assert not done.stderr
 
@@ -199,8 +223,12 @@ def test_a_full_disk_behind_stdout_is_told(folder, environment, arguments):
         pytest.skip("there is no /dev/full here")
     done = subprocess.run(
         ["bash", "-c", f"{PROBEKIT} {arguments} > /dev/full"],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert done.stderr == "Error: [Errno 28] No space left on device.\n"
 
@@ -209,8 +237,12 @@ def test_a_full_disk_behind_stdout_is_told(folder, environment, arguments):
 def test_a_closed_stream_is_silent(folder, environment, closed):
     done = subprocess.run(
         ["bash", "-c", f"{PROBEKIT} models {closed}"],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0
     assert not done.stderr
     assert ("mini" in done.stdout) == (closed == "2>&-")

@@ -85,8 +85,18 @@ def test_transfer_prints_the_matrix_and_last_the_page(call, tmp_path):
             f"split: {{seed: {seed}}}\n"
         )
     files = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
-    options = ("--site", "blocks.1.hook_resid_post", "--kind", "mass_mean", "--null-draws", "2",
-               "--cache", tmp_path / "cache", "--out", tmp_path / "out")  # fmt: skip
+    options = (
+        "--site",
+        "blocks.1.hook_resid_post",
+        "--kind",
+        "mass_mean",
+        "--null-draws",
+        "2",
+        "--cache",
+        tmp_path / "cache",
+        "--out",
+        tmp_path / "out",
+    )
     code, out, err = call("transfer", *files, *options)
     assert code == 0, err
     lines = out.splitlines()

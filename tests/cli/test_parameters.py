@@ -18,8 +18,14 @@ def run(*arguments):
 def test_the_table_has_a_line_for_each_component_and_sum():
     lines = {line[:20].strip(): line.split() for line in run("gpt2").splitlines()}
     assert lines["attn.c_attn"][-7:] == [
-        "1,771,776", "12", "21,261,312", "17.09%", "81.11", "40.55", "40.55",
-    ]  # fmt: skip
+        "1,771,776",
+        "12",
+        "21,261,312",
+        "17.09%",
+        "81.11",
+        "40.55",
+        "40.55",
+    ]
     assert lines["unembedding"][1] == "tied:"
     assert lines["total"][-6:] == ["1", "124,439,808", "100.00%", "474.70", "237.35", "237.35"]
 

@@ -28,9 +28,20 @@ def call(monkeypatch, capsys, tmp_path):
 def test_lens_prints_every_layer_and_writes_the_rows(call, tmp_path):
     (tmp_path / "more.txt").write_text("A door\n")
     code, out, err = call(
-        "lens", "--model", "mini", "--text", TEXT, "--file", "more.txt", "--top-k", 2,
-        "--position", 1, "--out", "lens.csv",
-    )  # fmt: skip
+        "lens",
+        "--model",
+        "mini",
+        "--text",
+        TEXT,
+        "--file",
+        "more.txt",
+        "--top-k",
+        2,
+        "--position",
+        1,
+        "--out",
+        "lens.csv",
+    )
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0] == "1 at [1] ␣keys: The keys"
@@ -45,9 +56,18 @@ def test_lens_prints_every_layer_and_writes_the_rows(call, tmp_path):
 
 def test_attribution_prints_parts_that_sum(call):
     code, out, err = call(
-        "attribution", "--model", "mini", "--text", TEXT, "--token", " the", "--minus", " his",
-        "--out", "parts.csv",
-    )  # fmt: skip
+        "attribution",
+        "--model",
+        "mini",
+        "--text",
+        TEXT,
+        "--token",
+        " the",
+        "--minus",
+        " his",
+        "--out",
+        "parts.csv",
+    )
     assert code == 0, err
     *table, answer, path = out.splitlines()
     assert path == "parts.csv"

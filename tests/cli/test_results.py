@@ -13,12 +13,31 @@ SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 
 def row(site, target, value, **others):
     common = {
-        "run": "r", "model": "m", "dataset": "d", "site": site, "layer": None, "component": "",
-        "head": None, "position": "last", "probe": "logistic", "target": target, "split": "test",
-        "metric": "accuracy", "value": value, "ci_low": value - 0.1, "ci_high": value + 0.1,
-        "chance": 0.5, "n_train": 30, "n_test": 10, "n_groups": 5, "C": 1, "n_iter": 3,
-        "converged": True, "seed": 0, "view": "raw",
-    }  # fmt: skip
+        "run": "r",
+        "model": "m",
+        "dataset": "d",
+        "site": site,
+        "layer": None,
+        "component": "",
+        "head": None,
+        "position": "last",
+        "probe": "logistic",
+        "target": target,
+        "split": "test",
+        "metric": "accuracy",
+        "value": value,
+        "ci_low": value - 0.1,
+        "ci_high": value + 0.1,
+        "chance": 0.5,
+        "n_train": 30,
+        "n_test": 10,
+        "n_groups": 5,
+        "C": 1,
+        "n_iter": 3,
+        "converged": True,
+        "seed": 0,
+        "view": "raw",
+    }
     return common | others
 
 
@@ -61,8 +80,9 @@ def test_one_kind_is_one_block_without_a_heading(show):
 def test_several_kinds_are_blocks_and_one_site_is_marked(show):
     lines = show([*make_rows("logistic"), *make_rows("mass_mean")])
     assert [line for line in lines if line in ("logistic", "mass_mean")] == [
-        "logistic", "mass_mean",
-    ]  # fmt: skip
+        "logistic",
+        "mass_mean",
+    ]
     assert sum("*" in line and "blocks" in line for line in lines) == 1
 
 

@@ -170,8 +170,12 @@ def test_no_word_is_left_on_both_sides_and_none_of_one_side_is_lost(seed, test, 
     generator = np.random.default_rng(seed)
     numbers = generator.integers(n_words, size=300)
     spellings = np.array([str.upper, str.lower, " {}".format])
-    words = np.array([spell(f"word{n}") for spell, n in
-                      zip(generator.choice(spellings, 300), numbers, strict=True)])  # fmt: skip
+    words = np.array(
+        [
+            spell(f"word{n}")
+            for spell, n in zip(generator.choice(spellings, 300), numbers, strict=True)
+        ]
+    )
     labels = np.array(["a", "b"], dtype=object)[numbers % 2]
     split = Split(np.arange(200), np.arange(200, 300))
     new = without_shared_words(split, labels, words, test=test, seed=seed)

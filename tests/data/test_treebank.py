@@ -71,7 +71,7 @@ def test_each_word_has_its_place_in_the_text(read):
         ("DEPREL", ["dep"] * 9),
         ("FEATS:VerbForm", ["Fin", "Inf"]),
     ],
-)  # fmt: skip
+)
 def test_words_without_the_label_are_left_out_and_counted(read, label, labels):
     dataset = read(*SENTENCE, label=label)
     assert list(dataset.labels) == labels
@@ -83,10 +83,14 @@ def test_words_without_the_label_are_left_out_and_counted(read, label, labels):
 def test_parts_that_do_not_spell_their_token_share_its_span(read):
     dataset = read(
         "# text = Vámonos al mar",
-        word("1-2", "Vámonos"), word(1, "Vamos"), word(2, "nos"),
-        word("3-4", "al"), word(3, "a"), word(4, "el"),
+        word("1-2", "Vámonos"),
+        word(1, "Vamos"),
+        word(2, "nos"),
+        word("3-4", "al"),
+        word(3, "a"),
+        word(4, "el"),
         word(5, "mar"),
-    )  # fmt: skip
+    )
     assert forms(dataset) == ["Vámonos", "Vámonos", "al", "al", "mar"]
     assert [note.rpartition(": ")[2] for note in dataset.notes] == ["4"]
 
@@ -94,9 +98,7 @@ def test_parts_that_do_not_spell_their_token_share_its_span(read):
 def test_words_that_the_text_has_elsewhere_are_left_out_never_guessed(read):
     dataset = read("# text = a b a c", word(1, "a"), word(2, "a"), word(3, "c"))
     assert [example.span for example in dataset.examples] == [(0, 1)]
-    assert dataset.notes == (
-        "words left out, as the text has something else in their place: 2",
-    )  # fmt: skip
+    assert dataset.notes == ("words left out, as the text has something else in their place: 2",)
 
 
 def test_a_space_that_the_words_deny_is_no_match(read):
@@ -117,9 +119,15 @@ def test_a_missing_text_is_put_together_from_the_words(read):
 
 def test_documents_group_their_sentences(read):
     dataset = read(
-        "# newdoc id = d1", word(1, "a"), "", word(1, "b"), "", "# newdoc", word(1, "c"),
+        "# newdoc id = d1",
+        word(1, "a"),
+        "",
+        word(1, "b"),
+        "",
+        "# newdoc",
+        word(1, "c"),
         group="document",
-    )  # fmt: skip
+    )
     assert list(dataset.groups) == ["d1", "d1", "tiny.conllu, document from sentence 3"]
     with pytest.raises(DataError, match=r"conllu:1: no `# newdoc` stands before"):
         read(word(1, "a"), "", "# newdoc", word(1, "b"), group="document")

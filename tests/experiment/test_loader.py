@@ -79,15 +79,18 @@ def refusal(path, overrides=()):
         ("name: small", "name: [a]", r"line 1: name is \['a'\]"),
         ("name: small", "name: small\nname: again", r"line 2: the key 'name' stands there twice"),
         (
-            "source: mini", "source: mini\nprobe:\n  kinds: [{k: [3]}]",
+            "source: mini",
+            "source: mini\nprobe:\n  kinds: [{k: [3]}]",
             r"line 5: the key 'probe\.kinds\.0\.kind' is missing; .*\. Allowed: .*, lda, logistic",
         ),
         (
-            "source: mini", "source: mini\nprobe:\n  kinds: [{kind: mass_mean, k: 3}]",
+            "source: mini",
+            "source: mini\nprobe:\n  kinds: [{kind: mass_mean, k: 3}]",
             r"line 5: `k` is no option of `kind: mass_mean`\. It takes `covariance`; `k` is for k",
         ),
         (
-            "source: mini", "source: mini\nprobe:\n  folds: 3\n  C: [1, 1]",
+            "source: mini",
+            "source: mini\nprobe:\n  folds: 3\n  C: [1, 1]",
             r"line 6: probe\.C\.1 is 1, which stands in the list already\. Give each once\.",
         ),
         (
@@ -109,12 +112,13 @@ def refusal(path, overrides=()):
         ("source: mini", "source: mini\nsplit: {test: 1.0}", r"line 4: split\.test is 1\.0"),
         ("source: mini", "source: mini\nprobe: {folds: 1}", r"line 4: probe\.folds is 1"),
         (
-            "source: mini", "source: mini\nprobe: {permutations: 19}",
+            "source: mini",
+            "source: mini\nprobe: {permutations: 19}",
             r"line 4: .*with 19 permutations no p is below 0\.05; give 20 or more",
         ),
         ("source: mini", "source: mini\nprobe:\n  bootstrap: 10", r"line 5: probe\.bootstrap"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_answered_with_its_line(write, old, new, message):
     text = GOOD.replace(old, new)
     assert text != GOOD

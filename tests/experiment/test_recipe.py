@@ -9,7 +9,7 @@ from probekit.errors import ConfigError, MissingError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
 from probekit.model.config import GPT2Config
-from probekit.training.recipe import Shape
+from probekit.training.recipe import ShapeSection
 
 TEXT = """\
 name: tiny
@@ -57,7 +57,7 @@ def test_what_is_written_back_reads_as_the_same(write, tmp_path):
 
 def test_the_network_has_the_keys_and_defaults_of_the_config():
     own = {field.name: field.default for field in dataclasses.fields(GPT2Config)}
-    keys = {k: f for k, f in Shape.model_fields.items() if k != "position_waves"}
+    keys = {k: f for k, f in ShapeSection.model_fields.items() if k != "position_waves"}
     for key, field in keys.items():
         assert field.is_required() or field.default == own[key], key
     of_the_vocabulary = {"vocab_size", "bos_token_id", "eos_token_id"}

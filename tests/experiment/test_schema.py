@@ -6,11 +6,11 @@ import json
 import pytest
 
 from probekit.data.positions import PositionRule
-from probekit.experiment.schema import Position, Probe, json_schema
+from probekit.experiment.schema import Position, Probe, experiment_schema
 from probekit.probes.curve import ProbeSettings
-from probekit.training.recipe import json_schema as recipe_schema
+from probekit.training.recipe import recipe_schema as recipe_schema
 
-SCHEMAS = {"experiment": json_schema, "recipe": recipe_schema}
+SCHEMAS = {"experiment": experiment_schema, "recipe": recipe_schema}
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

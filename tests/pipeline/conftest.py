@@ -47,9 +47,14 @@ class Kept:
         layers = ((probe.coef_, probe.intercept_),)
         fitted = FittedProbe("logistic", layers, tuple(probe.classes_), True, {"C": probe.C_})
         path = save_probe(
-            self.folder / f"{'+'.join(sites)}.{view}", fitted, self.experiment,
-            self.store.identity, sites=sites, measured=[], view=view,
-        )  # fmt: skip
+            self.folder / f"{'+'.join(sites)}.{view}",
+            fitted,
+            self.experiment,
+            self.store.identity,
+            sites=sites,
+            measured=[],
+            view=view,
+        )
         return SavedProbe.load(path), probe, X
 
 
@@ -69,9 +74,13 @@ def make_kept(tmp_path_factory, repository):
         prepared = prepare(experiment)
         captured = capture(
             GPT2.from_pretrained("mini", getattr(torch, experiment.model.dtype)),
-            prepared.tokenizer.digest, prepared.ids, prepared.plan,
-            prepared.sites, root=folder / "cache", dtype=experiment.capture.dtype,
-        )  # fmt: skip
+            prepared.tokenizer.digest,
+            prepared.ids,
+            prepared.plan,
+            prepared.sites,
+            root=folder / "cache",
+            dtype=experiment.capture.dtype,
+        )
         return Kept(folder, experiment, prepared, captured.store)
 
     return make

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from probekit.experiment.loader import dump_experiment, load_experiment
-from probekit.pipeline.measure.predictions import Speaker
+from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.probing import COLUMNS
-from probekit.pipeline.measure.site_results import KeptSites, Site, file_name
+from probekit.pipeline.measure.site_results import SavedSiteResults, SiteResult, file_name
 from probekit.probes.score.measurement import Measurement
-from probekit.probes.score.metrics import Answers
+from probekit.probes.score.metrics import ClassPredictions
 from probekit.provenance import digest
 
 YAML = """\
@@ -61,17 +61,29 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
     table = []
     for site, guess in (majority | guess_of_site).items():
         is_site = site != "baselines"
-        who = Speaker(probe, "task") if is_site else Speaker("none", "majority")
+        who = Predictor(probe, "task") if is_site else Predictor("none", "majority")
         score = float((guess == truth).mean())
         n = {"n_train": 10, "n_test": len(rows), "n_groups": rows["group"].nunique()}
         measured = [
             Measurement(
-                who.probe, who.target, split, "accuracy", score, score, score, 0.5, **n,
-                C=None, n_iter=None, converged=None, gradient_norm=None, seed=0,
+                who.probe,
+                who.target,
+                split,
+                "accuracy",
+                score,
+                score,
+                score,
+                0.5,
+                **n,
+                C=None,
+                n_iter=None,
+                converged=None,
+                gradient_norm=None,
+                seed=0,
             )
             for split in (("test", "validation") if is_site else ("test",))
-        ]  # fmt: skip
-        _keep(folder, site, position, measured, {who: Answers(truth, guess, len(labels))})
+        ]
+        _keep(folder, site, position, measured, {who: ClassPredictions(truth, guess, len(labels))})
         names = {"run": "made", "model": "mini", "dataset": "made", "position": position}
         if is_site:
             names |= {"site": site, "view": "raw", "component": "resid_post"}
@@ -85,25 +97,41 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
 
 def _keep(folder, site, position, measured, said):
     origin = {"run": folder.name, "position": position, "site": site}
-    kept = KeptSites(folder, prober=None)  # which is asked for when sites are read, not written
-    kept.write(Path("sites") / file_name(site), origin, Site(measured, said))
+    kept = SavedSiteResults(
+        folder, prober=None
+    )  # which is asked for when sites are read, not written
+    kept.write(Path("sites") / file_name(site), origin, SiteResult(measured, said))
 
 
 def write_record(folder, labels=LABELS, dataset="same"):
     """Write run.json with the digests of the files as they are now."""
     names = ("config.yaml", "results.csv", "test_rows.csv")
     model = {
-        "source": "mini", "n_layers": 2, "n_heads": 1, "d_model": 4, "d_vocab": 9, "n_ctx": 8,
+        "source": "mini",
+        "n_layers": 2,
+        "n_heads": 1,
+        "d_model": 4,
+        "d_vocab": 9,
+        "n_ctx": 8,
         "parameters": 1,
-    }  # fmt: skip
+    }
     counts = dict.fromkeys(labels, 5)
     data = {
-        "name": "made", "n_examples": 9, "n_rows": 9, "labels": {"train": counts, "test": counts},
+        "name": "made",
+        "n_examples": 9,
+        "n_rows": 9,
+        "labels": {"train": counts, "test": counts},
         "groups": {"train": 3, "test": 3},
-    }  # fmt: skip
+    }
     record = {
-        "run": "made", "key": folder.name, "question": None, "created": "now", "model": model,
-        "data": data, "digests": {"dataset": dataset}, "versions": {"numpy": "2"},
+        "run": "made",
+        "key": folder.name,
+        "question": None,
+        "created": "now",
+        "model": model,
+        "data": data,
+        "digests": {"dataset": dataset},
+        "versions": {"numpy": "2"},
         "files": {name: digest([(folder / name).read_bytes()]) for name in names},
-    }  # fmt: skip
+    }
     (folder / "run.json").write_text(json.dumps(record))

@@ -105,15 +105,21 @@ def test_a_number_is_read_with_its_own_metrics(load, go):
     table = result.table
     task = table[(table["target"] == "task") & (table["split"] == "test")]
     assert set(task["metric"]) == {
-        "r2", "spearman", "selectivity", "p_value", "p_holm", "p_best",
-    }  # fmt: skip
+        "r2",
+        "spearman",
+        "selectivity",
+        "p_value",
+        "p_holm",
+        "p_best",
+    }
     assert task.loc[task["metric"] == "r2", "value"].max() > 0.5
     codes = {finding["code"] for finding in result.record["data"]["findings"]}
     assert not codes & {"rare-labels", "missing-from-train", "imbalance", "train-counts"}
     ranges = result.record["data"]["labels"]
     assert {side: sum(counts.values()) for side, counts in ranges.items()} == {
-        "train": 72, "test": 24,
-    }  # fmt: skip
+        "train": 72,
+        "test": 24,
+    }
     assert result.record["best"]["site"]
     assert result.report.is_file()
     assert go(experiment).results.read_bytes() == result.results.read_bytes()
@@ -146,8 +152,10 @@ SENTENCE = """\
 def trees(tmp_path):
     sentences = [SENTENCE.format(n=n, noun=NOUNS[n % 10]) for n in range(20)]
     (tmp_path / "trees.conllu").write_text("\n".join(sentences) + "\n")
-    text = YAML.replace("format: csv, file: rows.csv, columns: {group: group}",
-                        "format: conllu, file: trees.conllu, columns: {label: HEAD}")  # fmt: skip
+    text = YAML.replace(
+        "format: csv, file: rows.csv, columns: {group: group}",
+        "format: conllu, file: trees.conllu, columns: {label: HEAD}",
+    )
     text = text.replace("at: last", "at: word").replace("name: kinds", "name: trees")
     text = text.replace(
         "[{kind: logistic}]",
@@ -172,10 +180,12 @@ def test_trees_of_a_treebank_are_found_and_kept(trees, go, monkeypatch):
 
 def test_a_tree_that_lost_a_word_is_refused_before_the_capture(trees, tmp_path, go):
     cut = trees.model_copy(
-        update={"tokens": trees.tokens.model_copy(
-            update={"position": trees.tokens.position.model_copy(update={"offset": 1})}
-        )}
-    )  # fmt: skip
+        update={
+            "tokens": trees.tokens.model_copy(
+                update={"position": trees.tokens.position.model_copy(update={"offset": 1})}
+            )
+        }
+    )
     with pytest.raises(DataError, match="are no tree"):
         go(cut)
     assert not list(tmp_path.rglob("*.safetensors"))

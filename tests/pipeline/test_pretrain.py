@@ -77,9 +77,7 @@ def _with(make_recipe, steps):
         ({"corpus__held_out": 0.2}, "corpus.held_out was 0.1, is 0.2"),
     ],
 )
-def test_another_recipe_does_not_go_on_in_the_same_folder(
-    go, make_recipe, changes, told
-):  # fmt: skip
+def test_another_recipe_does_not_go_on_in_the_same_folder(go, make_recipe, changes, told):
     go(make_recipe())
     with pytest.raises(ConfigError, match=told):
         go(make_recipe(**changes))

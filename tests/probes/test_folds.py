@@ -55,8 +55,9 @@ def test_a_fold_without_two_labels_inside_is_left_out_unless_all_are():
     labels, folds = np.array([0, 0, 0, 1, 1]), np.array([0, 1, 2, 2, 2])
     insides = fittable_insides(labels, folds)
     assert [inside.tolist() for inside in insides] == [
-        [False, True, True, True, True], [True, False, True, True, True],
-    ]  # fmt: skip
+        [False, True, True, True, True],
+        [True, False, True, True, True],
+    ]
     with pytest.raises(DataError, match="no fold has two classes to fit on"):
         fittable_insides(labels, labels)
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 
-from probekit.results.comparison import COLUMNS, Comparison
+from probekit.results.comparison import COLUMNS, RunComparison
 from probekit.results.transfer import COSINES, SCORES, Transfer
 from tests.report.conftest import HOSTILE, row
 
@@ -105,7 +105,7 @@ def make_comparison(hostile):
     )
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     settings = {"data.name": (hostile, "b")}
-    return Comparison(hostile, "b", "accuracy", "paired", table, settings, (hostile,))
+    return RunComparison(hostile, "b", "accuracy", "paired", table, settings, (hostile,))
 
 
 def make_transfer(hostile):

@@ -15,9 +15,15 @@ KNOWN = {"previous_token": [(1, 2)], "duplicate_token": [(0, 1)]}
 
 def attributed(**changes):
     given = {
-        "tokens": TOKENS, "position": 4, "token": " a", "minus": "", "logit": 8.0,
-        "probability": 0.25, "rank": 1234, "rows": attribution_rows(),
-    }  # fmt: skip
+        "tokens": TOKENS,
+        "position": 4,
+        "token": " a",
+        "minus": "",
+        "logit": 8.0,
+        "probability": 0.25,
+        "rank": 1234,
+        "rows": attribution_rows(),
+    }
     return AttributedLogit(**(given | changes))
 
 

@@ -33,20 +33,31 @@ def scatter():
     points = np.random.default_rng(0).normal(size=(2, 40, 2))
     return pd.concat(
         pd.DataFrame(
-            {"method": method, "x": plane[:, 0], "y": plane[:, 1], "axis_x": "one",
-             "axis_y": "two", "label": ["a", HOSTILE] * 20}
+            {
+                "method": method,
+                "x": plane[:, 0],
+                "y": plane[:, 1],
+                "axis_x": "one",
+                "axis_y": "two",
+                "label": ["a", HOSTILE] * 20,
+            }
         )
         for method, plane in zip(("PCA", "LDA"), points, strict=True)
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
 def wrong():
     token = {"token": HOSTILE, "label": "Sing", "score": 2.0}
     example = {
-        "text": HOSTILE, "span": None, "group": "g", "label": "Plur", "guess": "Sing",
-        "ahead": 3.0, "tokens": [token, {**token, "token": " x", "score": -1.0}],
-    }  # fmt: skip
+        "text": HOSTILE,
+        "span": None,
+        "group": "g",
+        "label": "Plur",
+        "guess": "Sing",
+        "ahead": 3.0,
+        "tokens": [token, {**token, "token": " x", "score": -1.0}],
+    }
     return {"classes": ["Plur", "Sing"], "examples": [example]}
 
 
@@ -117,8 +128,10 @@ def test_the_page_shows_them_where_the_run_has_them(browser, make_run, confusion
     write_chosen(run, confusion, scatter, wrong)
     more = [part.title for part in run_figures(run)]
     assert [t for t in more if t not in titles] == [
-        "What is taken for what", f"{SITES[4 - 1]} by PCA", f"{SITES[4 - 1]} by LDA",
-    ]  # fmt: skip
+        "What is taken for what",
+        f"{SITES[4 - 1]} by PCA",
+        f"{SITES[4 - 1]} by LDA",
+    ]
     browser.open(write_report(run), width=360)
     assert browser.evaluate("document.documentElement.scrollWidth") <= 360
     tokens = "[...document.querySelectorAll('.text .token')].map(token => token.textContent)"

@@ -44,10 +44,24 @@ from tests.report.test_analysis_pages import FACTS, KNOWN, attributed
 
 AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
 KINDS = (
-    "report", "report of facets", "report of heads", "report of a sweep", "report over training",
-    "runs", "index", "attention", "lens", "attribution", "heads", "weights", "weight",
-    "pretraining", "comparison", "transfer", "texts",
-)  # fmt: skip
+    "report",
+    "report of facets",
+    "report of heads",
+    "report of a sweep",
+    "report over training",
+    "runs",
+    "index",
+    "attention",
+    "lens",
+    "attribution",
+    "heads",
+    "weights",
+    "weight",
+    "pretraining",
+    "comparison",
+    "transfer",
+    "texts",
+)
 
 
 @pytest.fixture(scope="module")

@@ -43,8 +43,15 @@ def test_hostile_tokens_are_text_wherever_they_are_shown(browser, tmp_path, host
     browser.open(explorer.save(tmp_path / "hostile.html"))
     shown = hostile.replace("\u202e", "<U+202E>")
     assert texts(browser, ".view:not([hidden]) .token") == [
-        shown, "<b>", "%{x}", f"␣{RTL[1:]}", f"␣{EMOJI[1:]}", BYTES, "␍", "⇥",
-    ]  # fmt: skip
+        shown,
+        "<b>",
+        "%{x}",
+        f"␣{RTL[1:]}",
+        f"␣{EMOJI[1:]}",
+        BYTES,
+        "␍",
+        "⇥",
+    ]
     browser.hover(*browser.middle("document.querySelector('.token')"))
     assert texts(browser, ".readout")[0] == f"dest[0] {shown} → src[0] {shown} 1.0000"
     assert browser.evaluate("document.querySelectorAll('b b, .tokens b, .readout b').length") == 0

@@ -53,8 +53,12 @@ def test_every_kind_has_its_task_and_only_the_chosen_one_its_company(kinds):
     drawn = [trace.name for trace in figure.data if trace.mode == "lines+markers"]
     assert drawn.count(LINES["control"].label) == drawn.count(LINES["random_weights"].label) == 1
     assert [name for name in drawn if name.startswith("task")] == [
-        "task · logistic", "task · mass_mean", "task · lda", "task · svm", "task · mlp:64",
-    ]  # fmt: skip
+        "task · logistic",
+        "task · mass_mean",
+        "task · lda",
+        "task · svm",
+        "task · mlp:64",
+    ]
     said = caption(curve_rows(kinds))
     assert (
         "Control task and random weights are those of the chosen kind of probe, logistic." in said
@@ -118,8 +122,13 @@ def learning(table):
 def test_learning_curves_are_of_the_chosen_site_its_kinds_and_the_embedding(kinds):
     figure = growth_curve(learning(kinds))
     assert names(figure) == [
-        "logistic", "mass_mean", "lda", "svm", "mlp:64", "logistic at the embedding",
-    ]  # fmt: skip
+        "logistic",
+        "mass_mean",
+        "lda",
+        "svm",
+        "mlp:64",
+        "logistic at the embedding",
+    ]
     own = next(trace for trace in figure.data if trace.name == "logistic")
     assert list(own.x) == [30, 300, 3000]
     assert list(own.y) == pytest.approx([0.741, 0.841, 0.941])
@@ -220,8 +229,10 @@ def numbers(table):
 
 def test_a_run_on_numbers_shows_its_main_metric_first(numbers):
     assert [part.title for part in result_parts(numbers)] == [
-        "R² by layer", "Spearman's ρ by layer", "Selectivity by layer",
-    ]  # fmt: skip
+        "R² by layer",
+        "Spearman's ρ by layer",
+        "Selectivity by layer",
+    ]
     said = answer(numbers)
     assert "by cross-validated R² on training rows 0.931" in said
     assert "the mean label 0.500" in said
@@ -246,8 +257,9 @@ def test_a_run_on_trees_is_told_without_a_choice(trees):
     )
     assert "linear chain 0.400" in said
     assert [part.title for part in result_parts(trees)] == [
-        "UUAS by layer", "Root accuracy by layer",
-    ]  # fmt: skip
+        "UUAS by layer",
+        "Root accuracy by layer",
+    ]
     notes = [note.text for note in layer_curve(trees, "uuas").layout.annotations]
     assert "linear chain<br>0.40" in notes
     assert site_table(trees).columns[:2] == ("UUAS", "root accuracy")

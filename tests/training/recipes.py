@@ -5,9 +5,23 @@ import random
 from probekit.training.recipe import Recipe
 
 WORDS = (
-    "the", "key", "to", "old", "cabinets", "was", "lost", "near", "a", "dark", "river", "and",
-    "nobody", "found", "it", "again",
-)  # fmt: skip
+    "the",
+    "key",
+    "to",
+    "old",
+    "cabinets",
+    "was",
+    "lost",
+    "near",
+    "a",
+    "dark",
+    "river",
+    "and",
+    "nobody",
+    "found",
+    "it",
+    "again",
+)
 
 
 def sentences(seed, count):

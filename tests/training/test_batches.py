@@ -6,13 +6,13 @@ import pytest
 from probekit.errors import DataError
 from probekit.model.inputs import NOT_COUNTED
 from probekit.training.batches import Batches
-from probekit.training.recipe import Repeats
+from probekit.training.recipe import RepeatsSection
 
 N_CTX = 8
 
 
 def batches(n_tokens=200, n_rows=4, share=(0.0, 0.0), seed=3, **repeats):
-    repeats = Repeats(share=share, period=(2, 4), **repeats)
+    repeats = RepeatsSection(share=share, period=(2, 4), **repeats)
     return Batches(np.arange(n_tokens, dtype=np.uint16), n_rows, N_CTX, 500, repeats, seed)
 
 

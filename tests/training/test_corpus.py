@@ -52,8 +52,9 @@ def test_all_texts_are_read_by_name(source):
 
 def test_named_files_are_read_in_the_order_named(source):
     assert [text.name for text in read_corpus(source, ["c.md", "b.txt"], held_out=0.4)] == [
-        "c.md", "b.txt",
-    ]  # fmt: skip
+        "c.md",
+        "b.txt",
+    ]
 
 
 def test_a_name_that_is_not_there_gets_the_nearest(source):

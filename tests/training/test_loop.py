@@ -115,9 +115,13 @@ def test_parts_of_a_batch_add_up_to_the_whole(go, make_recipe):
 @pytest.mark.parametrize(("optimizer", "dtype"), [("adamw", "float32"), ("muon", "bfloat16")])
 def test_it_learns(go, make_recipe, optimizer, dtype):
     recipe = make_recipe(
-        training__optimizer=optimizer, training__dtype=dtype, training__steps=150,
-        training__learning_rate=1e-2, repeats__share=(0.0, 0.0), validation__every=150,
-    )  # fmt: skip
+        training__optimizer=optimizer,
+        training__dtype=dtype,
+        training__steps=150,
+        training__learning_rate=1e-2,
+        repeats__share=(0.0, 0.0),
+        validation__every=150,
+    )
     _, log, _ = go(recipe)
     assert log[0].loss > 5.5
     # The words are drawn evenly: 15 of them, and where a sentence ends.

@@ -14,11 +14,11 @@ from typing import Protocol
 
 import numpy as np
 
-from probekit.activations.store.layout import DTYPES, FloatArray, Kind
+from probekit.activations.store.layout import DTYPES, ArrayHeader, FloatArray
 from probekit.disk import Disk, Draft, told
 from probekit.errors import DamagedError, MissingError, StoreError
 
-Place = Path | str  # a folder, or the URL of an object store
+Location = Path | str  # a folder, or the URL of an object store
 
 LOCK = ".lock"
 CHUNK = 1 << 22
@@ -30,7 +30,7 @@ class Files(Protocol):
     """What a store needs of the place where it lies; names have `/` between folder and file."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Location:
         """The folder or URL."""
 
     @property
@@ -62,7 +62,7 @@ class Files(Protocol):
     def chunks(self, name: str) -> Iterator[bytes]:
         """Yield the bytes of a file, some megabytes at a time."""
 
-    def array(self, name: str, header: bytes, kind: Kind) -> FloatArray:
+    def array(self, name: str, header: bytes, kind: ArrayHeader) -> FloatArray:
         """Return the numbers of a file that begins with `header` and has one array after it."""
 
     def sizes(self, folder: str = "") -> dict[str, int]:
@@ -182,7 +182,7 @@ class LocalFiles:
                 yield chunk
                 start += len(chunk)
 
-    def array(self, name: str, header: bytes, kind: Kind) -> FloatArray:
+    def array(self, name: str, header: bytes, kind: ArrayHeader) -> FloatArray:
         """Return the numbers of a file that begins with `header` and has one array after it.
 
         Raises:
@@ -363,7 +363,9 @@ def checked(name: str) -> PurePosixPath:
     return path
 
 
-def parse_array(content: bytes | mmap.mmap, header: bytes, kind: Kind, path: Place) -> FloatArray:
+def parse_array(
+    content: bytes | mmap.mmap, header: bytes, kind: ArrayHeader, path: Location
+) -> FloatArray:
     """Return the numbers of the bytes of a file, not copied; `path` is what a message calls it.
 
     Raises:
@@ -375,7 +377,7 @@ def parse_array(content: bytes | mmap.mmap, header: bytes, kind: Kind, path: Pla
     return values.reshape(kind.shape)
 
 
-def damaged(path: Place, why: str) -> DamagedError:
+def damaged(path: Location, why: str) -> DamagedError:
     """Return the error that says which file is not what was written."""
     return DamagedError(
         f"{path} is damaged: {why}. `probekit cache repair` takes it out, and the next run makes "

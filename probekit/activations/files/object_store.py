@@ -16,7 +16,7 @@ import fsspec
 from fsspec.spec import AbstractFileSystem
 
 from probekit.activations.files.local import CHUNK, LOCK, checked, parse_array
-from probekit.activations.store.layout import FloatArray, Kind
+from probekit.activations.store.layout import ArrayHeader, FloatArray
 from probekit.disk import Disk, Draft, told
 from probekit.errors import MissingError, StoreError
 
@@ -141,7 +141,7 @@ class ObjectFiles:
             except FileNotFoundError as error:
                 raise MissingError(f"There is no {self.place}/{name}.") from error
 
-    def array(self, name: str, header: bytes, kind: Kind) -> FloatArray:
+    def array(self, name: str, header: bytes, kind: ArrayHeader) -> FloatArray:
         """Return the numbers of an object that begins with `header` and has one array after it.
 
         Raises:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from probekit.activations.files.local import Files, LocalFiles, Place
+from probekit.activations.files.local import Files, LocalFiles, Location
 from probekit.errors import StoreError
 
 
-def is_url(place: Place) -> bool:
+def is_url(place: Location) -> bool:
     """Return whether a place is the URL of an object store.
 
     >>> is_url("s3://bucket/caches"), is_url("caches")
@@ -21,7 +21,7 @@ def is_url(place: Place) -> bool:
     return isinstance(place, str) and "://" in place
 
 
-def as_place(text: str) -> Place:
+def as_place(text: str) -> Location:
     """Return what a user wrote as a folder or a URL.
 
     >>> as_place("memory://caches/")
@@ -34,7 +34,7 @@ def as_place(text: str) -> Place:
     return Path(text)
 
 
-def join(root: Place, name: str) -> Place:
+def join(root: Location, name: str) -> Location:
     """Return the place of a cache among others.
 
     >>> join("s3://bucket/caches", "ab12")
@@ -43,13 +43,13 @@ def join(root: Place, name: str) -> Place:
     return f"{root}/{name}" if is_url(root) else Path(root) / name
 
 
-def files_at(place: Place | Files, *, mapped: bool | None = None) -> Files:
+def files_at(place: Location | Files, *, mapped: bool | None = None) -> Files:
     """Return the files of the cache at a place; `mapped` as for `LocalFiles`.
 
     Raises:
         StoreError: what reaches such a URL is not installed.
     """
-    if not isinstance(place, Place):
+    if not isinstance(place, Location):
         return place
     if is_url(place):
         from probekit.activations.files.object_store import (
@@ -60,7 +60,7 @@ def files_at(place: Place | Files, *, mapped: bool | None = None) -> Files:
     return LocalFiles(Path(place), mapped=mapped)
 
 
-def default_root() -> Place:
+def default_root() -> Location:
     """Return where caches lie unless told otherwise: PROBEKIT_CACHE, or the user's cache folder."""
     chosen = os.environ.get("PROBEKIT_CACHE")
     if chosen:

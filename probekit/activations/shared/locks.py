@@ -24,7 +24,7 @@ _PAUSE = 0.25  # seconds between two looks at shards that others have claimed
 PATIENCE = 60.0  # seconds at the least until the holder of a claim is taken for dead
 
 
-class Done(NamedTuple):
+class ShardDone(NamedTuple):
     """A shard that was computed: its number, at how many sites, its rows, and the seconds."""
 
     shard: int
@@ -33,7 +33,7 @@ class Done(NamedTuple):
     seconds: float
 
 
-def share(work: Work, seed: int) -> Iterator[Done]:
+def share(work: Work, seed: int) -> Iterator[ShardDone]:
     """Yield each shard that this worker has computed, until none is missing whoever computed it.
 
     Args:
@@ -60,7 +60,7 @@ def share(work: Work, seed: int) -> Iterator[Done]:
                     work.compute(shard, sites)
                     seconds = time.monotonic() - start
                     slowest = max(slowest, seconds)
-                    yield Done(shard, len(sites), work.n_rows_of(shard), seconds)
+                    yield ShardDone(shard, len(sites), work.n_rows_of(shard), seconds)
         todo = {shard: sites for shard, sites in todo.items() if store.lacking(sites, shard)}
         if todo:
             time.sleep(_PAUSE)

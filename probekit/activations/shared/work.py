@@ -9,8 +9,8 @@ import numpy as np
 
 from probekit.activations.background import beside
 from probekit.activations.batches import Batch, make_batches, make_shards
-from probekit.activations.files.local import Files, Place
-from probekit.activations.forward import DTYPES, Part, run_batch
+from probekit.activations.files.local import Files, Location
+from probekit.activations.forward import DTYPES, BatchRows, run_batch
 from probekit.activations.identity import BATCH_TOKENS, IntArray, identify
 from probekit.activations.store.store import ActivationStore
 from probekit.activations.store.writer import ShardWriter
@@ -50,7 +50,7 @@ class Work:
         plan: RowPlan,
         sites: Sequence[str],
         *,
-        root: Place | Files,
+        root: Location | Files,
         dtype: str,
         device: str | None = None,
     ) -> Work:
@@ -136,7 +136,7 @@ def check_storable(sites: Iterable[str]) -> None:
             )
 
 
-def _append(writers: Mapping[str, ShardWriter], part: Part) -> None:
+def _append(writers: Mapping[str, ShardWriter], part: BatchRows) -> None:
     arrays = part.arrays()
     for site, writer in writers.items():
         writer.append(arrays[site])

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.files.local import Files, Place, damaged
+from probekit.activations.files.local import Files, Location, damaged
 from probekit.activations.identity import Identity, Spec
-from probekit.activations.store.layout import IntArray, Kind, Layout, header
+from probekit.activations.store.layout import ArrayHeader, IntArray, Layout, header
 from probekit.activations.store.manifest import Manifest
 from probekit.activations.store.reader import is_whole
 from probekit.activations.store.records import ShardRecord, record_name
@@ -34,7 +34,7 @@ class Committed:
         self.spec = spec
 
     @property
-    def folder(self) -> Place:
+    def folder(self) -> Location:
         """Where it lies."""
         return self.files.place
 
@@ -56,7 +56,7 @@ class Committed:
             raise damaged(f"{self.folder}/{ROWS}", "it is lost, or not the layout of these rows")
         kinds = self.spec.sizes.kinds
         ends = np.cumsum([kind.shape[0] for kind in kinds.values()])
-        numbers = self.files.array(ROWS, header(kinds), Kind("I64", (int(ends[-1]),)))
+        numbers = self.files.array(ROWS, header(kinds), ArrayHeader("I64", (int(ends[-1]),)))
         arrays: Any = np.split(np.asarray(numbers), ends[:-1])
         return Layout(dict(zip(kinds, arrays, strict=True)))
 

@@ -25,7 +25,7 @@ DTYPES: dict[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16, "I6
 CODES = {np.dtype(dtype): code for code, dtype in DTYPES.items()}
 
 
-class Kind(NamedTuple):
+class ArrayHeader(NamedTuple):
     """What an array is: its code of the safetensors layout, and its shape."""
 
     dtype: str
@@ -37,10 +37,10 @@ class Kind(NamedTuple):
         return math.prod(self.shape) * np.dtype(DTYPES[self.dtype]).itemsize
 
 
-def header(arrays: Mapping[str, Kind]) -> bytes:
+def header(arrays: Mapping[str, ArrayHeader]) -> bytes:
     """Return what stands before the numbers of the arrays, which follow one after the other.
 
-    >>> header({"rows": Kind("F32", (2, 3))})[8:]
+    >>> header({"rows": ArrayHeader("F32", (2, 3))})[8:]
     b'{"rows":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}    '
     """
     told, start = {}, 0
@@ -67,7 +67,7 @@ class Sizes:
     digest: str
 
     @property
-    def kinds(self) -> dict[str, Kind]:
+    def kinds(self) -> dict[str, ArrayHeader]:
         """The arrays of the file, in their order."""
         lengths = {
             "example": self.rows,
@@ -76,7 +76,7 @@ class Sizes:
             "order": self.rows,
             "shard_sizes": self.shards,
         }
-        return {name: Kind("I64", (length,)) for name, length in lengths.items()}
+        return {name: ArrayHeader("I64", (length,)) for name, length in lengths.items()}
 
     @property
     def size(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 
-from probekit.activations.store.layout import Kind, header
+from probekit.activations.store.layout import ArrayHeader, header
 from probekit.activations.store.sealed_json import seal, unseal
 from probekit.errors import DamagedError
 
@@ -51,9 +51,9 @@ class ShardRecord:
         return f"{stem(self.site, self.shard)}.{self.digest[:16]}.safetensors"
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ArrayHeader:
         """Dtype and shape."""
-        return Kind(self.dtype, self.shape)
+        return ArrayHeader(self.dtype, self.shape)
 
     @property
     def header(self) -> bytes:

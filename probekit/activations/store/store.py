@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.activations.files.local import LOCK, Files, Place, damaged
+from probekit.activations.files.local import LOCK, Files, Location, damaged
 from probekit.activations.files.places import files_at, join
 from probekit.activations.identity import Identity, Spec
 from probekit.activations.store.committed import MANIFEST, ROWS, SPEC, Committed
@@ -61,7 +61,7 @@ class ActivationStore(Committed):
 
     @classmethod
     def create(
-        cls, root: Place | Files, identity: Identity, plan: RowPlan, shards: Sequence[IntArray]
+        cls, root: Location | Files, identity: Identity, plan: RowPlan, shards: Sequence[IntArray]
     ) -> ActivationStore:
         """Return the store with this identity under `root`, new or as far as it has come.
 
@@ -75,7 +75,7 @@ class ActivationStore(Committed):
             StoreMismatchError: what lies in its folder has another identity.
             StoreError: the folder cannot be written.
         """
-        files = files_at(join(root, identity.key) if isinstance(root, Place) else root)
+        files = files_at(join(root, identity.key) if isinstance(root, Location) else root)
         sizes, pieces = pack_layout(plan, shards)
         return cls.begin(files, Spec(identity, sizes), pieces)
 
@@ -109,7 +109,7 @@ class ActivationStore(Committed):
     @classmethod
     def open(
         cls,
-        place: Place | Files,
+        place: Location | Files,
         expect: Spec | Identity | None = None,
         *,
         root: str | None = None,
@@ -167,10 +167,14 @@ class ActivationStore(Committed):
                 self.files.begin(site)
                 draft = stack.enter_context(self.files.draft(draft_name(site, shard)))
                 writers[site] = ShardWriter(
-                    self.files, draft,
-                    key=self.identity.key, site=site, shard=shard, rows=self.shards[shard],
+                    self.files,
+                    draft,
+                    key=self.identity.key,
+                    site=site,
+                    shard=shard,
+                    rows=self.shards[shard],
                     dtype=self.identity.dtype,
-                )  # fmt: skip
+                )
             yield writers
             # A disk that is waited for at many files at once is waited for hardly longer.
             with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
@@ -258,9 +262,10 @@ class ActivationStore(Committed):
             start = f"The store {self.folder} does not hold all of {site}"
             raise UnknownNameError(
                 f"{start}: {reader.extent}. Run the capture to its end, or read those of "
-                "rows_at(site) with partial=True." if len(there) else
-                f"{start}. {nearest(site, self.sites)}"
-            )  # fmt: skip
+                "rows_at(site) with partial=True."
+                if len(there)
+                else f"{start}. {nearest(site, self.sites)}"
+            )
         return reader.read(wanted)
 
     def rows_at(self, site: str) -> IntArray:

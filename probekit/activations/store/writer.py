@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from probekit.activations.files.local import Files
-from probekit.activations.store.layout import CODES, FloatArray, IntArray, Kind
+from probekit.activations.store.layout import CODES, ArrayHeader, FloatArray, IntArray
 from probekit.activations.store.records import ShardRecord, stem
 from probekit.disk import Draft
 from probekit.errors import ConfigError, StoreError
@@ -25,9 +25,16 @@ class ShardWriter:
     """
 
     def __init__(
-        self, files: Files, draft: Draft, *,
-        key: str, site: str, shard: int, rows: IntArray, dtype: str,
-    ) -> None:  # fmt: skip
+        self,
+        files: Files,
+        draft: Draft,
+        *,
+        key: str,
+        site: str,
+        shard: int,
+        rows: IntArray,
+        dtype: str,
+    ) -> None:
         self._files = files
         self._draft = draft
         self._key = key
@@ -35,7 +42,7 @@ class ShardWriter:
         self._shard = shard
         self._rows = rows
         self._dtype = dtype
-        self._kind: Kind | None = None
+        self._kind: ArrayHeader | None = None
         self._done = 0
 
     def append(self, values: FloatArray) -> None:
@@ -49,7 +56,7 @@ class ShardWriter:
             return
         if values.dtype != np.dtype(self._dtype):
             raise ConfigError(f"The rows of this store are {self._dtype}, not {values.dtype}.")
-        kind = Kind(CODES[values.dtype], (len(self._rows), *values.shape[1:]))
+        kind = ArrayHeader(CODES[values.dtype], (len(self._rows), *values.shape[1:]))
         if self._kind not in (None, kind) or self._done + len(values) > len(self._rows):
             raise ConfigError(
                 f"Shard {self._shard} of {self._site} takes {len(self._rows)} rows of one kind; "
@@ -69,9 +76,10 @@ class ShardWriter:
         if finite.all():
             return
         advice = (
-            "float16 ends at 65,504: store float32" if values.dtype == np.float16 else
-            "look at the weights, or compute in float32"
-        )  # fmt: skip
+            "float16 ends at 65,504: store float32"
+            if values.dtype == np.float16
+            else "look at the weights, or compute in float32"
+        )
         row = int(self._rows[self._done + int(np.argmin(finite))])
         raise StoreError(
             f"{int((~finite).sum())} rows of {self._site} are not finite, first row {row}; nothing "
@@ -97,9 +105,13 @@ class ShardWriter:
     def _record(self) -> ShardRecord:
         assert self._kind is not None
         return ShardRecord(
-            self._key, self._site, self._shard, self._kind.dtype, self._kind.shape,
+            self._key,
+            self._site,
+            self._shard,
+            self._kind.dtype,
+            self._kind.shape,
             self._draft.digest,
-        )  # fmt: skip
+        )
 
 
 def draft_name(site: str, shard: int) -> str:

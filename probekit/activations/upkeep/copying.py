@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probekit.activations.files.local import Place
+from probekit.activations.files.local import Location
 from probekit.activations.files.places import files_at, join
 from probekit.activations.store.committed import ROWS
 from probekit.activations.store.records import ShardRecord
@@ -14,7 +14,7 @@ from probekit.watcher import SILENT, Watcher
 
 
 def copy_cache(
-    source: Place, root: Place, *, pin: str | None = None, watcher: Watcher = SILENT
+    source: Location, root: Location, *, pin: str | None = None, watcher: Watcher = SILENT
 ) -> tuple[ActivationStore, int]:
     """Return the copy of a cache under another root, and how many shards had to be copied.
 

@@ -21,7 +21,7 @@ _ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
-class Format:
+class ExportFormat:
     """A format of files: what writes one, what it is called, and what it needs installed."""
 
     write: Callable[[Path, ActivationStore, str], None]
@@ -29,7 +29,7 @@ class Format:
     package: str | None = None
 
 
-def export(
+def export_cache(
     store: ActivationStore, folder: Path, format: str, sites: Sequence[str] | None = None
 ) -> list[Path]:
     """Return the files that were written: one for each site, rows.csv and export.json.
@@ -134,9 +134,12 @@ def _write_zarr(path: Path, store: ActivationStore, site: str) -> None:
     for number, values in enumerate(_parts(store, site)):
         if array is None:
             array = zarr.create_array(
-                str(draft), shape=(store.n_rows, *values.shape[1:]), dtype=values.dtype,
-                chunks=values.shape, attributes={"site": site},
-            )  # fmt: skip
+                str(draft),
+                shape=(store.n_rows, *values.shape[1:]),
+                dtype=values.dtype,
+                chunks=values.shape,
+                attributes={"site": site},
+            )
         start = number * _ROWS_AT_ONCE
         array[start : start + len(values)] = values
     draft.rename(path)  # half of it would read as a whole one with zeros
@@ -153,7 +156,7 @@ def _rows_csv(store: ActivationStore) -> str:
 
 
 FORMATS = {
-    "npy": Format(_write_npy, "npy"),
-    "parquet": Format(_write_parquet, "parquet", "pyarrow"),
-    "zarr": Format(_write_zarr, "zarr", "zarr"),
+    "npy": ExportFormat(_write_npy, "npy"),
+    "parquet": ExportFormat(_write_parquet, "parquet", "pyarrow"),
+    "zarr": ExportFormat(_write_zarr, "zarr", "zarr"),
 }

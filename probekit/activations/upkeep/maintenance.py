@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from probekit.activations.files.local import LOCK, Files, Place
+from probekit.activations.files.local import LOCK, Files, Location
 from probekit.activations.files.places import as_place, files_at, join
 from probekit.activations.store.committed import MANIFEST, ROWS, SPEC
 from probekit.activations.store.reader import is_whole
@@ -58,7 +58,7 @@ class Summary:
     problem: str | None = None
 
 
-def caches_in(root: Place) -> list[Place]:
+def caches_in(root: Location) -> list[Location]:
     """Return the caches in a folder or below a URL, by name."""
     places = [join(root, name) for name in files_at(root).folders()]
     return [place for place in places if is_cache(files_at(place))]
@@ -81,7 +81,7 @@ def _opens(files: Files) -> bool:
     return True
 
 
-def find_cache(name: str, root: Place) -> Place:
+def find_cache(name: str, root: Location) -> Location:
     """Return the cache that a user means by a folder, a URL, or the beginning of a key.
 
     Raises:
@@ -101,7 +101,7 @@ def find_cache(name: str, root: Place) -> Place:
     return join(root, found[0])
 
 
-def summarize(place: Place) -> Summary:
+def summarize(place: Location) -> Summary:
     """Return what a cache is and how much of it is there; shards are not digested."""
     files = files_at(place)
     sizes = _all_sizes(files)
@@ -115,20 +115,22 @@ def summarize(place: Place) -> Summary:
         held = {s: sum(r.shape[0] for r in found.values()) for s, found in there.items() if found}
         manifest = store.manifest()
         root = None if manifest is None else manifest.root
-        what = describe(store, held)
+        what = describe_cache(store, held)
         return Summary(key, str(place), what, store.n_rows, held, sum(sizes.values()), age, root)
     except StoreError as error:
         told = str(error)
         return Summary(key, str(place), "damaged", 0, {}, sum(sizes.values()), age, None, told)
 
 
-def describe(store: ActivationStore, held: dict[str, int]) -> str:
+def describe_cache(store: ActivationStore, held: dict[str, int]) -> str:
     """Return in words what a store holds, of whose sites so many rows are there."""
     config, plan = store.identity.config, store.layout.plan
     n_positions = store.spec.sizes.positions
-    of_each = "one token each" if n_positions == store.n_rows else (
-        f"means of {n_positions / store.n_rows:.1f} tokens"
-    )  # fmt: skip
+    of_each = (
+        "one token each"
+        if n_positions == store.n_rows
+        else (f"means of {n_positions / store.n_rows:.1f} tokens")
+    )
     n_examples = len(set(plan.example.tolist()))
     finished = sum(n == store.n_rows for n in held.values())
     partly = "" if finished == len(held) else f", {len(held) - finished} more in part"
@@ -183,7 +185,7 @@ def _damage_of(store: ActivationStore, site: str) -> Iterator[Damage]:
             yield Damage(record.file, "its digest is another")
 
 
-def repair(store: ActivationStore) -> list[Damage]:
+def repair_cache(store: ActivationStore) -> list[Damage]:
     """Return what was damaged and is now taken away, so that the next run makes it again.
 
     Raises:
@@ -202,7 +204,7 @@ def repair(store: ActivationStore) -> list[Damage]:
     return damages
 
 
-def collect_garbage(place: Place) -> dict[str, int]:
+def collect_garbage(place: Location) -> dict[str, int]:
     """Return the sizes of the files that are gone now: of killed writers, and of lost races.
 
     Raises:
@@ -231,7 +233,7 @@ def is_older(summary: Summary, days: float) -> bool:
     return summary.age is not None and summary.age > days * _DAY
 
 
-def remove_cache(place: Place) -> list[str]:
+def remove_cache(place: Location) -> list[str]:
     """Return what was left of a cache that is removed, because no cache has such files.
 
     Raises:

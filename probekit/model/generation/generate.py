@@ -68,9 +68,15 @@ def generate(
             with the continuation; the logits are not finite; or a Recording shall slide.
     """
     how = Decoding(
-        max_new_tokens, temperature, top_k, top_p, num_samples=num_samples, seed=seed, stop=stop,
+        max_new_tokens,
+        temperature,
+        top_k,
+        top_p,
+        num_samples=num_samples,
+        seed=seed,
+        stop=stop,
         slide=slide,
-    )  # fmt: skip
+    )
     return torch.stack(list(new_tokens(model, tokens, how, mask=mask, tap=tap, sites=sites)), dim=1)
 
 
@@ -139,9 +145,13 @@ class _Steps:
     """A text that grows: the logits of what comes next, each token read once while it fits."""
 
     def __init__(
-        self, model: GPT2, tokens: Tensor, mask: Tensor, tap: Tap | None,
+        self,
+        model: GPT2,
+        tokens: Tensor,
+        mask: Tensor,
+        tap: Tap | None,
         sites: SitePattern | Iterable[SitePattern] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._model = model
         # Every step reads them anew, and an iterator can be read but once.
         self._tap, self._sites = tap, list(sites) if isinstance(sites, Iterator) else sites
@@ -158,9 +168,13 @@ class _Steps:
         # Of a prompt only the last position is asked for, unless somebody looks on.
         is_asked_in_part = new.shape[1] > 1 and self._tap is None
         logits: Tensor = self._model(
-            new, None if bool(mask.all()) else mask, self._tap, self._sites, past=self._past,
+            new,
+            None if bool(mask.all()) else mask,
+            self._tap,
+            self._sites,
+            past=self._past,
             at=torch.full_like(new[:, :1], new.shape[1] - 1) if is_asked_in_part else None,
-        )  # fmt: skip
+        )
         return logits[:, -1]
 
     def append(self, chosen: Tensor) -> None:

@@ -26,11 +26,11 @@ PaddingSide = Literal["left", "right"]
 END_OF_TEXT = "<|endoftext|>"
 
 # How GPT-2 cuts a text before merging. Source: encoder.py, published with GPT-2.
-_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # fmt: skip
+_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenizedText:
     """The tokens of one text.
 
     Attributes:
@@ -111,7 +111,7 @@ class Tokenizer:
             raise ConfigError(f"This vocabulary has no {END_OF_TEXT}: bos must be false.")
         return self.vocabulary.special[END_OF_TEXT]
 
-    def encode(self, text: str, *, bos: bool) -> Tokens:
+    def encode(self, text: str, *, bos: bool) -> TokenizedText:
         """Return the tokens of a text; special tokens written in it are ordinary text.
 
         Args:
@@ -140,8 +140,8 @@ class Tokenizer:
         offsets = np.stack([starts, character[ends - 1] + 1], axis=1)
         ids = self._ids[ranks]
         if not bos:
-            return Tokens(ids, offsets)
-        return Tokens(np.insert(ids, 0, self.bos_id), np.insert(offsets, 0, 0, axis=0))
+            return TokenizedText(ids, offsets)
+        return TokenizedText(np.insert(ids, 0, self.bos_id), np.insert(offsets, 0, 0, axis=0))
 
     def batch(self, texts: Sequence[str], *, bos: bool, side: PaddingSide) -> TokenBatch:
         """Return the tokens of several texts, padded to the longest on the given side.

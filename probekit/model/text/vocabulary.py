@@ -61,8 +61,12 @@ _SPECIAL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 
 # Settings of a BPE under which the same vocabulary cuts a text otherwise.
 _OTHER_SETTINGS = (
-    "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges", "dropout",
-)  # fmt: skip
+    "byte_fallback",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "ignore_merges",
+    "dropout",
+)
 
 
 def _read_pair(vocabulary: Path, merges: Path) -> tuple[dict[str, int], list[Merge], set[str]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from probekit.errors import CheckpointError, MissingError
 from probekit.model.weights.json_files import read_json
-from probekit.model.weights.stored import StoredTensor, reading
+from probekit.model.weights.stored import StoredTensor, reading_tensor
 from probekit.provenance import digest
 
 CHUNK = 1 << 22  # bytes hashed at a time
@@ -36,7 +36,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     Raises:
         CheckpointError: the file is damaged.
     """
-    with reading(path):
+    with reading_tensor(path):
         with safe_open(path, "pt") as file:
             names, metadata = file.keys(), file.metadata() or {}
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
@@ -48,7 +48,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def _read_safetensors(path: Path, name: str) -> Tensor:
-    with reading(path), safe_open(path, "pt") as file:
+    with reading_tensor(path), safe_open(path, "pt") as file:
         tensor: Tensor = file.get_tensor(name)
         return tensor
 
@@ -90,7 +90,7 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
     """
     is_mapped = zipfile.is_zipfile(path)
     if is_mapped:
-        with reading(path), zipfile.ZipFile(path) as archive:
+        with reading_tensor(path), zipfile.ZipFile(path) as archive:
             # torch.load itself does not look at the checksums.
             if (damaged := archive.testzip()) is not None:
                 raise CheckpointError(f"{path} is damaged: {damaged} in it has a wrong checksum.")
@@ -109,7 +109,7 @@ def _read_pytorch(path: Path, name: str) -> Tensor:
 
 
 def _load_pytorch(path: Path, *, mmap: bool) -> dict[str, Tensor]:
-    with reading(path):
+    with reading_tensor(path):
         # weights_only refuses every pickle that would run code.
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     if not isinstance(tensors, Mapping) or not all(

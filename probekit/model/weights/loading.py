@@ -33,7 +33,7 @@ _SWITCHES = (
     (".bias", '"bias": true'),
 )
 
-Shape = tuple[int, ...]
+TensorShape = tuple[int, ...]
 
 
 def read_checkpoint(
@@ -115,7 +115,9 @@ def _drop_idle(tensors: dict[str, StoredTensor], like: Mapping[str, Tensor]) -> 
         del tensors["lm_head.weight"]
 
 
-def _check(path: Path, shapes: Mapping[str, Shape], wanted: Mapping[str, Shape]) -> None:
+def _check(
+    path: Path, shapes: Mapping[str, TensorShape], wanted: Mapping[str, TensorShape]
+) -> None:
     faults = [f"missing: {name} {wanted[name]}" for name in wanted.keys() - shapes.keys()]
     extra = shapes.keys() - wanted.keys()
     faults += [f"extra: {name} {shapes[name]}" for name in extra]
@@ -151,7 +153,7 @@ def _is_bias(name: str, wanted: Collection[str]) -> bool:
     return name.endswith(".bias") and name.removesuffix("bias") + "weight" in wanted
 
 
-def _described(shapes: Mapping[str, Shape]) -> str:
+def _described(shapes: Mapping[str, TensorShape]) -> str:
     """Return the sizes that the tensors speak of.
 
     >>> _described({"wte.weight": (97, 21), "wpe.weight": (16, 21), "h.0.ln_1.bias": (21,)})

@@ -22,15 +22,18 @@ from torch import Tensor
 from probekit.errors import CheckpointError, ConfigError, MissingError
 from probekit.model.config import GPT2Config
 from probekit.model.weights.json_files import read_json
-from probekit.model.weights.stored import StoredTensor, reading
+from probekit.model.weights.stored import StoredTensor, reading_tensor
 
 HPARAMS = "hparams.json"
 
 # Their names of sizes, and ours.
 _SIZES = {
-    "n_vocab": "vocab_size", "n_ctx": "n_positions", "n_embd": "n_embd", "n_head": "n_head",
+    "n_vocab": "vocab_size",
+    "n_ctx": "n_positions",
+    "n_embd": "n_embd",
+    "n_head": "n_head",
     "n_layer": "n_layer",
-}  # fmt: skip
+}
 # Their last part of a variable's name: weight, gain and bias; the embeddings have none.
 _ENDINGS = {"w": "weight", "g": "weight", "b": "bias"}
 
@@ -75,12 +78,12 @@ def open_openai(hparams: Path) -> dict[str, StoredTensor]:
     """
     path, tensorflow = _newest(hparams.parent), _tensorflow()
     failure = tensorflow.errors.OpError
-    with reading(path, failure):
+    with reading_tensor(path, failure):
         reader = tensorflow.train.load_checkpoint(str(path))
         shapes = reader.get_variable_to_shape_map()
 
     def read(variable: str) -> Tensor:
-        with reading(path, failure):
+        with reading_tensor(path, failure):
             array = reader.get_tensor(variable)
         return torch.from_numpy(array).view(_without_first(shapes[variable]))
 
@@ -99,7 +102,7 @@ def _newest(folder: Path) -> Path:
     """Return the checkpoint that the file `checkpoint` names, model.ckpt without that file."""
     name, state = "model.ckpt", folder / "checkpoint"
     if state.is_file():
-        with reading(state):
+        with reading_tensor(state):
             named = re.search(r'^model_checkpoint_path: "(.+)"', state.read_text("utf-8"), re.M)
         # The folder may have been moved since: only the last part of a path counts.
         name = Path(named[1]).name if named else name

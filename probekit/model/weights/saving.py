@@ -18,8 +18,11 @@ from probekit.model.weights.loading import turned
 from probekit.provenance import digest, pretty_json, write_atomic
 
 _DTYPES = {
-    torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64",
-}  # fmt: skip
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float64: "F64",
+}
 
 
 def write_checkpoint(folder: Path, config: GPT2Config, tensors: Mapping[str, Tensor]) -> None:

@@ -18,9 +18,11 @@ MINI = Path(__file__).parents[1] / "mini"
 KNOWN_MODELS = ("mini", *PUBLISHED)
 
 WEIGHT_FILES = (
-    "model.safetensors", "model.safetensors.index.json",
-    "pytorch_model.bin", "pytorch_model.bin.index.json",
-)  # fmt: skip
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 VOCABULARY_FILES = (
     ("vocab.json", "merges.txt"),
     ("encoder.json", "vocab.bpe"),

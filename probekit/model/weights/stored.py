@@ -16,9 +16,14 @@ from probekit.errors import CheckpointError
 
 # What the readers raise for a file that is cut or changed.
 _DAMAGED: tuple[type[Exception], ...] = (
-    SafetensorError, zipfile.BadZipFile, RuntimeError, EOFError, ValueError, LookupError,
+    SafetensorError,
+    zipfile.BadZipFile,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
     AttributeError,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class StoredTensor:
 
 
 @contextmanager
-def reading(path: Path, *others: type[Exception]) -> Iterator[None]:
+def reading_tensor(path: Path, *others: type[Exception]) -> Iterator[None]:
     """Turn whatever a damaged file raises into a CheckpointError that names it.
 
     `others` are the errors of the library that reads it.

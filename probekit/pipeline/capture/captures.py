@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from probekit.activations.capture import Captured, Engine, fill
-from probekit.activations.files.local import Place
+from probekit.activations.files.local import Location
 from probekit.activations.files.places import default_root
 from probekit.activations.shared.work import alone
 from probekit.activations.store.store import ActivationStore
@@ -14,7 +14,7 @@ from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.capture.devices import check_device, check_device_name
 from probekit.pipeline.capture.jobs import TASK, Job, begin_work, load_model, targets
-from probekit.pipeline.capture.local_workers import Crew, put_job
+from probekit.pipeline.capture.local_workers import Workers, put_job
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.watcher import SILENT, Watcher
 
@@ -35,10 +35,10 @@ def load_models(experiment: Experiment, device: str) -> Models:
 def capture_only(
     experiment: Experiment,
     *,
-    cache_root: Place | None = None,
+    cache_root: Location | None = None,
     device: str = "cpu",
     watcher: Watcher = SILENT,
-    crew: Crew | None = None,
+    crew: Workers | None = None,
 ) -> dict[str, Captured]:
     """Return the captured activations of an experiment: `task` and, if wanted, `random_weights`.
 
@@ -57,9 +57,14 @@ def capture_only(
     # For a crew they are only digested here, where there may be no GPU.
     models = load_models(experiment, device if crew is None else "cpu")
     return capture_models(
-        experiment, prepared, models,
-        cache_root=cache_root, watcher=watcher, crew=crew, device=device,
-    )  # fmt: skip
+        experiment,
+        prepared,
+        models,
+        cache_root=cache_root,
+        watcher=watcher,
+        crew=crew,
+        device=device,
+    )
 
 
 def capture_models(
@@ -67,9 +72,9 @@ def capture_models(
     prepared: Prepared,
     models: Models,
     *,
-    cache_root: Place | None,
+    cache_root: Location | None,
     watcher: Watcher,
-    crew: Crew | None = None,
+    crew: Workers | None = None,
     device: str = "cpu",
 ) -> dict[str, Captured]:
     """Return the captured rows of all sites that an experiment probes, of each of its models.
@@ -104,7 +109,7 @@ def capture_rows(
     prepared: Prepared,
     model: GPT2,
     *,
-    cache_root: Place | None,
+    cache_root: Location | None,
     step: str,
     watcher: Watcher,
     engine: Engine = alone,
@@ -128,7 +133,7 @@ def capture_rows(
 
 
 def lay_out(
-    experiment: Experiment, *, cache_root: Place | None = None, device: str = "cpu"
+    experiment: Experiment, *, cache_root: Location | None = None, device: str = "cpu"
 ) -> Mapping[str, ActivationStore]:
     """Return the caches that workers are to fill, each with its job beside it; nothing is computed.
 

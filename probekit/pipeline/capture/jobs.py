@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from probekit.activations.files.local import Files, Place
+from probekit.activations.files.local import Files, Location
 from probekit.activations.files.places import files_at
 from probekit.activations.identity import Spec
-from probekit.activations.shared.locks import Done, claims_in, share
+from probekit.activations.shared.locks import ShardDone, claims_in, share
 from probekit.activations.shared.work import Work
 from probekit.activations.store.committed import SPEC
 from probekit.activations.store.sealed_json import seal, unseal
@@ -75,7 +75,7 @@ class Job:
         except (KeyError, TypeError, ValidationError) as error:
             raise DamagedError(f"{path} is not the job of a capture: {error}.") from error
 
-    def open(self, place: Place, device: str | None = None) -> Work:
+    def open(self, place: Location, device: str | None = None) -> Work:
         """Return the work that the job means, with the model on a device.
 
         Args:
@@ -98,7 +98,7 @@ def begin_work(
     experiment: Experiment,
     prepared: Prepared,
     model: GPT2,
-    root: Place | Files,
+    root: Location | Files,
     device: str | None = None,
 ) -> Work:
     """Return what has to be done to capture the rows of an experiment from one of its models.
@@ -159,8 +159,8 @@ def jobs_in(files: Files) -> dict[str, Job]:
 
 
 def work_at(
-    place: Place, *, only: str | None = None, device: str | None = None, seed: int = 0
-) -> Iterator[tuple[Place, Done]]:
+    place: Location, *, only: str | None = None, device: str | None = None, seed: int = 0
+) -> Iterator[tuple[Location, ShardDone]]:
     """Yield each shard that this worker computes, and of which cache, until nothing is missing.
 
     Args:
@@ -188,7 +188,7 @@ def work_at(
             finish(work.store, job)
 
 
-def _require_finished(place: Place, caches: list[Place]) -> None:
+def _require_finished(place: Location, caches: list[Location]) -> None:
     """Refuse to find nothing to do where something is missing."""
     stores = [ActivationStore.open(cache) for cache in caches]
     if not stores or any(set(store.files.folders()) != set(store.sites) for store in stores):

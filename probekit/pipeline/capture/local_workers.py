@@ -22,7 +22,7 @@ from probekit.errors import StoreError
 from probekit.pipeline.capture.jobs import Job, finish
 from probekit.watcher import Watcher
 
-Crew = Callable[[Job, Work, Lacking, OnRows], None]
+Workers = Callable[[Job, Work, Lacking, OnRows], None]
 _SECONDS_TO_LEAVE = 20
 _CODE = str(Path(__file__).resolve().parents[3])  # that the workers run, too
 
@@ -64,7 +64,7 @@ def by_processes(
             ends = [worker.end() for worker in workers]
     finally:  # a signal may end a worker before it lets its claim go
         free_claims(work.store.files)
-    end_with(job, work, [end for end in ends if end], at_once, watcher)
+    close_job(job, work, [end for end in ends if end], at_once, watcher)
 
 
 def put_job(job: Job, work: Work) -> None:
@@ -78,7 +78,7 @@ def put_job(job: Job, work: Work) -> None:
     job.put(files)
 
 
-def end_with(job: Job, work: Work, ends: list[str], n_workers: int, watcher: Watcher) -> None:
+def close_job(job: Job, work: Work, ends: list[str], n_workers: int, watcher: Watcher) -> None:
     """Close a job whose workers have left.
 
     Args:
@@ -93,8 +93,9 @@ def end_with(job: Job, work: Work, ends: list[str], n_workers: int, watcher: Wat
     """
     why = (
         f"{len(ends)} of {n_workers} workers ended before their time, the last one: {ends[-1]}"
-        if ends else ""
-    )  # fmt: skip
+        if ends
+        else ""
+    )
     missing = len(work.lacking())
     if missing:
         raise StoreError(
@@ -128,10 +129,22 @@ def _several(
 ) -> Iterator[tuple[list[_Worker], Iterator[str]]]:
     """Give some workers and the lines that they write, which end when the last of them does."""
     command = [
-        sys.executable, "-P", "-m", "probekit", "worker", str(work.store.folder), "--json",
-        "--job", job.name, "--device", device,
-        "--threads", str(threads), "--parent", str(os.getpid()),
-    ]  # fmt: skip
+        sys.executable,
+        "-P",
+        "-m",
+        "probekit",
+        "worker",
+        str(work.store.folder),
+        "--json",
+        "--job",
+        job.name,
+        "--device",
+        device,
+        "--threads",
+        str(threads),
+        "--parent",
+        str(os.getpid()),
+    ]
     paths = os.pathsep.join([_CODE, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": paths}
     with ExitStack() as stack:
@@ -142,9 +155,13 @@ def _several(
         for seed in range(number):
             errors = stack.enter_context(tempfile.TemporaryFile())
             process = subprocess.Popen(
-                [*command, "--seed", str(seed)], env=environment, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=writing, stderr=errors,
-            )  # fmt: skip
+                [*command, "--seed", str(seed)],
+                env=environment,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=errors,
+            )
             workers.append(_Worker(process, errors))
         os.close(writing)
         yield workers, lines

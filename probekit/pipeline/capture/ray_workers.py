@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from probekit.activations.files.local import Place
+from probekit.activations.files.local import Location
 from probekit.activations.shared.work import Lacking, OnRows, Work
 from probekit.amounts import counted
 from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.pipeline.capture.jobs import Job
-from probekit.pipeline.capture.local_workers import end_with, put_job
+from probekit.pipeline.capture.local_workers import close_job, put_job
 from probekit.watcher import Watcher
 from probekit.workers import threads
 
@@ -34,7 +34,7 @@ class ShardActor:
         n_threads: how many threads compute.
     """
 
-    def __init__(self, place: Place, job: Job, device: str, n_threads: int) -> None:
+    def __init__(self, place: Location, job: Job, device: str, n_threads: int) -> None:
         self._open = partial(job.open, place, device)
         self._work: Work | None = None
         self._n_threads = n_threads
@@ -97,7 +97,7 @@ def by_ray(
             crew.run(lacking, number, on_rows)
         finally:
             crew.dismiss()
-    end_with(job, work, crew.deaths, number, watcher)
+    close_job(job, work, crew.deaths, number, watcher)
 
 
 class _Crew:

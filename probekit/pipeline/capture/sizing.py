@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probekit.activations.shared.work import check_storable
-from probekit.activations.sizing import Size, Volume, size_of
+from probekit.activations.sizing import CaptureSize, Volume, size_of
 from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
 from probekit.model.sites import expand
@@ -58,7 +58,7 @@ class CapturePlan:
             together; None if that is not known.
     """
 
-    size: Size
+    size: CaptureSize
     caches: int
     workers: int = 1
     speed: Speed = Speed()

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probekit.experiment.schema import Data
+from probekit.experiment.schema import DataSection
 from probekit.pipeline.compare.finished import FinishedRun
 
 _ROW = ["example", "group", "label"]
@@ -44,7 +44,7 @@ def names_rows_alike(a: FinishedRun, b: FinishedRun) -> bool:
     return same_data or all(_has_names(run.experiment.data) for run in (a, b))
 
 
-def _has_names(data: Data) -> bool:
+def _has_names(data: DataSection) -> bool:
     return data.format == "conllu" or data.columns.id is not None
 
 

@@ -17,7 +17,7 @@ from probekit.amounts import LEVEL
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.pipeline.compare.alignment import align, n_shared, names_rows_alike
 from probekit.pipeline.compare.finished import FinishedRun
-from probekit.pipeline.compare.matching import Pair, match, settings_that_differ
+from probekit.pipeline.compare.matching import PairedPredictions, match, settings_that_differ
 from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.probes.score.differences import (
     DRAWS_A_COMPARISON,
@@ -27,11 +27,11 @@ from probekit.probes.score.differences import (
     paired_difference,
     unpaired_difference,
 )
-from probekit.probes.score.measurement import Said, metrics_of
-from probekit.probes.score.metrics import Answers, Resamples
-from probekit.probes.score.regression import NumberAnswers
+from probekit.probes.score.measurement import Predictions, metrics_of
+from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.score.regression import NumberPredictions
 from probekit.report.pages.compare_page import comparison_page
-from probekit.results.comparison import COLUMNS, Comparison
+from probekit.results.comparison import COLUMNS, RunComparison
 
 Key = TypeVar("Key")
 FEW_GROUPS = 20  # below which a percentile bootstrap is too narrow
@@ -64,7 +64,7 @@ class RowsOfBoth:
         return cls(groups[0], groups[1], places)
 
 
-def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) -> Comparison:
+def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) -> RunComparison:
     """Return the differences of two runs: chosen probes, baselines, and site by site.
 
     On the same test rows the bootstrap is paired, else the rows are resampled apart. Seed and draws
@@ -94,7 +94,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     found = differences(said, rows, metric, draws=draws, seed=settings.seed)
     common = {"metric": metric, "pairing": _pairing(rows), "draws": draws, "seed": settings.seed}
     table = [_table_row(pair, found[number], rows) | common for number, pair in enumerate(usable)]
-    return Comparison(
+    return RunComparison(
         a=a.name,
         b=b.name,
         metric=metric,
@@ -112,14 +112,19 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
 
 
 def differences(
-    said: Mapping[Key, tuple[Said, Said]], rows: RowsOfBoth, metric: str, *, draws: int, seed: int
+    said: Mapping[Key, tuple[Predictions, Predictions]],
+    rows: RowsOfBoth,
+    metric: str,
+    *,
+    draws: int,
+    seed: int,
 ) -> dict[Key, Difference]:
     """Return for each pair of answers a less b, with p-values adjusted for all pairs.
 
     Answers of b stand in the order of b's own rows.
 
     >>> truth, groups = np.tile([0, 1], 50), np.arange(100).astype(str)
-    >>> good, bad = Answers(truth, truth, 2), Answers(truth, 0 * truth, 2)
+    >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
     >>> rows = RowsOfBoth(groups, groups, np.arange(100))
     >>> pairs = {"x": (good, bad), "y": (bad, bad)}
     >>> found = differences(pairs, rows, "accuracy", draws=999, seed=0)
@@ -143,20 +148,21 @@ def differences(
     return {names[name]: one for name, one in told.items()}
 
 
-def reordered(said: Said, places: NDArray[np.int64]) -> Said:
+def reordered(said: Predictions, places: NDArray[np.int64]) -> Predictions:
     """Return answers with row `places[n]` as row n.
 
-    >>> reordered(NumberAnswers(np.array([1.0, 2.0]), np.array([3.0, 4.0])), np.array([1, 0])).guess
+    >>> predictions = NumberPredictions(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    >>> reordered(predictions, np.array([1, 0])).guess
     array([4., 3.])
     """
-    assert isinstance(said, Answers | NumberAnswers)
-    if isinstance(said, NumberAnswers):
-        return NumberAnswers(said.truth[places], said.guess[places])
+    assert isinstance(said, ClassPredictions | NumberPredictions)
+    if isinstance(said, NumberPredictions):
+        return NumberPredictions(said.truth[places], said.guess[places])
     scores = None if said.scores is None else said.scores[places]
     return replace(said, truth=said.truth[places], guess=said.guess[places], scores=scores)
 
 
-def write_comparison(path: Path, comparison: Comparison) -> Path:
+def write_comparison(path: Path, comparison: RunComparison) -> Path:
     """Write the rows or the page of a comparison, and return the path.
 
     Raises:
@@ -186,7 +192,7 @@ def _check_labels(a: FinishedRun, b: FinishedRun) -> None:
         )
 
 
-def _with_metric(pairs: Sequence[Pair], metric: str) -> list[Pair]:
+def _with_metric(pairs: Sequence[PairedPredictions], metric: str) -> list[PairedPredictions]:
     """Return the pairs whose answers both have the metric."""
     if not pairs:
         raise DataError(
@@ -207,7 +213,7 @@ def _pairing(rows: RowsOfBoth) -> Any:
     return "unpaired" if rows.places is None else "paired"
 
 
-def _table_row(pair: Pair, found: Difference, rows: RowsOfBoth) -> dict[str, Any]:
+def _table_row(pair: PairedPredictions, found: Difference, rows: RowsOfBoth) -> dict[str, Any]:
     return {
         **pair.columns,
         "value_a": found.a,
@@ -263,7 +269,9 @@ def _say_draws(n_comparisons: int, draws: int, asked: int) -> list[str]:
     return []
 
 
-def _say_left_out(pairs: Sequence[Pair], usable: Sequence[Pair], metric: str) -> list[str]:
+def _say_left_out(
+    pairs: Sequence[PairedPredictions], usable: Sequence[PairedPredictions], metric: str
+) -> list[str]:
     n_lost = len(pairs) - len(usable)
     return [f"{n_lost} comparisons are left out: no scores for {metric}."] if n_lost else []
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
-from probekit.pipeline.measure.predictions import Speaker, read_test_rows
+from probekit.pipeline.measure.predictions import Predictor, read_test_rows
 from probekit.pipeline.measure.site_results import file_name, read_site
-from probekit.probes.score.measurement import Said
-from probekit.probes.score.metrics import Answers
-from probekit.results.record import RunRecord, changed_files, load_record, reading
+from probekit.probes.score.measurement import Predictions
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.results.record import RunRecord, changed_files, load_record, reading_run_file
 from probekit.results.table import load_table
 
 MOST_NAMED = 10  # runs of a folder that is not one
@@ -54,7 +54,7 @@ class FinishedRun:
         _check_folder(folder)
         record = load_record(folder / "run.json")
         _check_unchanged(folder, record)
-        with reading(folder / "test_rows.csv"):
+        with reading_run_file(folder / "test_rows.csv"):
             test_rows = read_test_rows(folder / "test_rows.csv")
         return cls(
             folder=folder,
@@ -97,7 +97,7 @@ class FinishedRun:
             )
         return np.searchsorted(np.array(self.classes), labels)
 
-    def said(self, site: str, position: str) -> Mapping[Speaker, Said]:
+    def said(self, site: str, position: str) -> Mapping[Predictor, Predictions]:
         """Return what was said of the test rows at a site and position, a row an answer.
 
         Answers on whole texts or trees are not among them.
@@ -122,8 +122,8 @@ class FinishedRun:
         return {who: said for who, said in found.said.items() if _is_by_row(said)}
 
 
-def _is_by_row(said: Said) -> bool:
-    return not isinstance(said, Answers) or len(said.guess) == len(said.truth)
+def _is_by_row(said: Predictions) -> bool:
+    return not isinstance(said, ClassPredictions) or len(said.guess) == len(said.truth)
 
 
 def _check_folder(folder: Path) -> None:

@@ -10,9 +10,9 @@ import pandas as pd
 
 from probekit.errors import ConfigError, nearest
 from probekit.pipeline.compare.finished import FinishedRun
-from probekit.pipeline.measure.predictions import Speaker
-from probekit.probes.score.measurement import Said
-from probekit.results.settings import differing, facts_of
+from probekit.pipeline.measure.predictions import Predictor
+from probekit.probes.score.measurement import Predictions
+from probekit.results.settings import differing, run_facts
 from probekit.results.table import chosen_row, concatenated, only, placed, selection
 
 # Where a run has one value of these, it is matched to the one of the other run, though it differ:
@@ -20,7 +20,7 @@ from probekit.results.table import chosen_row, concatenated, only, placed, selec
 _MAY_DIFFER = ("position", "view", "probe")
 
 
-class Place(NamedTuple):
+class ProbeAddress(NamedTuple):
     """Where a probe read, and of which kind it is; as results.csv names them."""
 
     site: str
@@ -30,12 +30,12 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class PairedPredictions:
     """Answers of two runs that are compared, and the columns that name them."""
 
     columns: Mapping[str, Any]
-    said_a: Said
-    said_b: Said
+    said_a: Predictions
+    said_b: Predictions
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +43,9 @@ class _Side:
     """One of the two runs: where it probed the task, and where it chose to."""
 
     run: FinishedRun
-    places: tuple[Place, ...]
-    chosen: Place | None
-    selectivity: Mapping[Place, float]
+    places: tuple[ProbeAddress, ...]
+    chosen: ProbeAddress | None
+    selectivity: Mapping[ProbeAddress, float]
 
     @classmethod
     def of(cls, run: FinishedRun) -> _Side:
@@ -66,12 +66,12 @@ class _Side:
     def positions(self) -> list[str]:
         return [at.text for at in self.run.experiment.tokens.positions]
 
-    def said(self, place: Place) -> Said | None:
+    def said(self, place: ProbeAddress) -> Predictions | None:
         answers = self.run.said(place.site, place.position)
-        return answers.get(Speaker(place.probe, "task"))
+        return answers.get(Predictor(place.probe, "task"))
 
 
-def match(run_a: FinishedRun, run_b: FinishedRun) -> list[Pair]:
+def match(run_a: FinishedRun, run_b: FinishedRun) -> list[PairedPredictions]:
     """Return the chosen probes if they differ in place, then baselines, then the sites of both.
 
     Pairs without answers row by row are not among them.
@@ -91,7 +91,7 @@ def match(run_a: FinishedRun, run_b: FinishedRun) -> list[Pair]:
     return [*chosen, *_baselines(a, b), *sites]
 
 
-def _common(a: _Side, b: _Side) -> list[tuple[Place, Place]]:
+def _common(a: _Side, b: _Side) -> list[tuple[ProbeAddress, ProbeAddress]]:
     """Return the places of a, each with that of b which it is compared to."""
     fixed = [
         name
@@ -99,16 +99,16 @@ def _common(a: _Side, b: _Side) -> list[tuple[Place, Place]]:
         if any(len({getattr(place, name) for place in side.places}) > 1 for side in (a, b))
     ]
 
-    def key(place: Place) -> tuple[str, ...]:
+    def key(place: ProbeAddress) -> tuple[str, ...]:
         return (place.site, *(getattr(place, name) for name in fixed))
 
     others = {key(place): place for place in b.places}
     return [(place, others[key(place)]) for place in a.places if key(place) in others]
 
 
-def _place(row: pd.Series) -> Place:
+def _place(row: pd.Series) -> ProbeAddress:
     site = selection(row["site"], row["head"])
-    return Place(site, row["position"], row["view"], row["probe"])
+    return ProbeAddress(site, row["position"], row["view"], row["probe"])
 
 
 def _refuse(a: _Side, b: _Side) -> None:
@@ -130,7 +130,9 @@ def _refuse(a: _Side, b: _Side) -> None:
     )
 
 
-def _pair(a: _Side, b: _Side, place_a: Place, place_b: Place) -> list[Pair]:
+def _pair(
+    a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress
+) -> list[PairedPredictions]:
     """Return the pair of two places; none if either kept no answers row by row."""
     said_a, said_b = a.said(place_a), b.said(place_b)
     if said_a is None or said_b is None:
@@ -144,10 +146,10 @@ def _pair(a: _Side, b: _Side, place_a: Place, place_b: Place) -> list[Pair]:
         "selectivity_a": a.selectivity.get(place_a),
         "selectivity_b": b.selectivity.get(place_b),
     }
-    return [Pair(columns, said_a, said_b)]
+    return [PairedPredictions(columns, said_a, said_b)]
 
 
-def _baselines(a: _Side, b: _Side) -> Iterator[Pair]:
+def _baselines(a: _Side, b: _Side) -> Iterator[PairedPredictions]:
     """Yield the baselines of both, at the positions of both."""
     if not (a.run.experiment.probe.baselines and b.run.experiment.probe.baselines):
         return
@@ -159,11 +161,11 @@ def _baselines(a: _Side, b: _Side) -> Iterator[Pair]:
         for who in said_a:
             if who in said_b:
                 columns = {"position_a": own, "position_b": other, "target": who.target}
-                yield Pair({"what": "baseline", **columns}, said_a[who], said_b[who])
+                yield PairedPredictions({"what": "baseline", **columns}, said_a[who], said_b[who])
 
 
 def settings_that_differ(a: FinishedRun, b: FinishedRun) -> dict[str, tuple[str, ...]]:
     """Return settings, digests and versions in which two runs differ; names do not count."""
     return differing(
-        [facts_of(run.experiment.model_dump(mode="json"), run.record) for run in (a, b)]
+        [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in (a, b)]
     )

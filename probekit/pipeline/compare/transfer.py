@@ -13,22 +13,22 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from probekit.activations.files.local import Place
+from probekit.activations.files.local import Location
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
-from probekit.pipeline.compare.transfer_sets import Leak, TransferSet, find_leak, make_sets
+from probekit.pipeline.compare.transfer_sets import SharedRows, TransferSet, find_leak, make_sets
 from probekit.pipeline.experiment.features import Probed
 from probekit.probes.controls.control_labels import majority_guess
 from probekit.probes.curve import Prober, ProbeResult
 from probekit.probes.data import LEAST_DRAWS, ProbeData, ProbeSpec
 from probekit.probes.directions import cosine, direction, pooled_spread
 from probekit.probes.fitters import number_guess
-from probekit.probes.kinds.layers import Solution
+from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.score.differences import paired_difference
-from probekit.probes.score.measurement import Said, metrics_of
-from probekit.probes.score.metrics import Answers, percentile_interval
+from probekit.probes.score.measurement import Predictions, metrics_of
+from probekit.probes.score.metrics import ClassPredictions, percentile_interval
 from probekit.probes.score.permutation import permuted_labels
-from probekit.probes.score.regression import NumberAnswers
+from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Features, Floats
 from probekit.provenance import pretty_json, versions, write_atomic
 from probekit.report.pages.transfer_page import transfer_page
@@ -45,7 +45,7 @@ class _Fitted:
     data: TransferSet
     spec: ProbeSpec
     result: ProbeResult
-    solution: Solution
+    solution: FittedLayers
     direction: Floats | None
     null: tuple[Floats, ...]
 
@@ -55,7 +55,7 @@ def transfer(
     *,
     out: Path | str,
     null_draws: int = NULL_DRAWS,
-    cache_root: Place | None = None,
+    cache_root: Location | None = None,
     device: str = "cpu",
     watcher: Watcher = SILENT,
 ) -> Transfer:
@@ -189,7 +189,7 @@ def _permuted(data: ProbeData, draws: int, seed: int) -> Iterator[NDArray[np.str
 
 
 def _scores(
-    fits: Sequence[_Fitted], X: Sequence[Features], leaks: dict[tuple[str, str], Leak]
+    fits: Sequence[_Fitted], X: Sequence[Features], leaks: dict[tuple[str, str], SharedRows]
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each pair of sets and metric."""
     for column, test in enumerate(fits):
@@ -206,7 +206,9 @@ def _scores(
                 yield row | shared
 
 
-def _cells(train: _Fitted, test: _Fitted, said: Said, at_home: Said) -> Iterator[dict[str, Any]]:
+def _cells(
+    train: _Fitted, test: _Fitted, said: Predictions, at_home: Predictions
+) -> Iterator[dict[str, Any]]:
     """Yield the metrics of one pair, each with how far it is from the score of the set's own."""
     resamples, first = test.data.prober.resamples_of(test.spec.text), train.result.measurements[0]
     uninformed = _uninformed(train.data.prober, said)
@@ -217,43 +219,52 @@ def _cells(train: _Fitted, test: _Fitted, said: Said, at_home: Said) -> Iterator
         chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
         if not np.isnan(interval.value):
             yield {
-                "train": train.data.name, "test": test.data.name, "metric": metric,
-                "value": interval.value, "ci_low": interval.low, "ci_high": interval.high,
-                "chance": float(chance), "difference": ahead.value,
-                "difference_low": ahead.ci_low, "difference_high": ahead.ci_high,
-                "n_train": first.n_train, "n_test": len(resamples.group_of_row),
-                "n_groups": resamples.n_groups, "C": first.C, "converged": first.converged,
+                "train": train.data.name,
+                "test": test.data.name,
+                "metric": metric,
+                "value": interval.value,
+                "ci_low": interval.low,
+                "ci_high": interval.high,
+                "chance": float(chance),
+                "difference": ahead.value,
+                "difference_low": ahead.ci_low,
+                "difference_high": ahead.ci_high,
+                "n_train": first.n_train,
+                "n_test": len(resamples.group_of_row),
+                "n_groups": resamples.n_groups,
+                "C": first.C,
+                "converged": first.converged,
                 "seed": first.seed,
-            }  # fmt: skip
+            }
 
 
-def _said(spec: ProbeSpec, solution: Solution, X: Floats, prober: Prober) -> Said:
+def _said(spec: ProbeSpec, solution: FittedLayers, X: Floats, prober: Prober) -> Predictions:
     """Return what a fit says of the test rows X (n_test, n_features) of a prober."""
     if prober.settings.reads_numbers:
-        return NumberAnswers(prober.truth_of(spec.text), number_guess(solution, X))
+        return NumberPredictions(prober.truth_of(spec.text), number_guess(solution, X))
     n_classes = len(prober.data.classes)
     scores = solution.class_scores(X, n_classes)
     if spec.logits:
         scores = log_softmax(scores, axis=1)
-    return Answers(
+    return ClassPredictions(
         prober.truth_of(spec.text), scores.argmax(axis=1), n_classes, scores, spec.logits
     )
 
 
-def _uninformed(prober: Prober, said: Said) -> Said:
+def _uninformed(prober: Prober, said: Predictions) -> Predictions:
     """Return the answers of one who knows the training labels of a prober, and no row.
 
     Their scores rank nothing, and are no probabilities: calibration is not transferred.
     """
     known = prober.data.y[prober.data.train]
-    if isinstance(said, NumberAnswers):
+    if isinstance(said, NumberPredictions):
         mean = known.astype(np.float64).mean()
-        return NumberAnswers(said.truth, np.full(len(said.truth), mean))
-    assert isinstance(said, Answers)
+        return NumberPredictions(said.truth, np.full(len(said.truth), mean))
+    assert isinstance(said, ClassPredictions)
     codes = np.searchsorted(prober.data.classes, known)
     guess = majority_guess(codes, len(said.truth))
     scores = np.zeros((len(guess), said.n_classes))
-    return Answers(said.truth, guess, said.n_classes, scores)
+    return ClassPredictions(said.truth, guess, said.n_classes, scores)
 
 
 def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]]:
@@ -279,12 +290,14 @@ def _judged(value: float, null: Floats) -> dict[str, Any]:
     low, high = np.nanquantile(null, [0.025, 0.975])
     as_far = int((np.abs(null) >= abs(value)).sum())
     return {
-        "null_low": low, "null_high": high, "p": (1 + as_far) / (1 + len(null)),
+        "null_low": low,
+        "null_high": high,
+        "p": (1 + as_far) / (1 + len(null)),
         "n_null": len(null),
-    }  # fmt: skip
+    }
 
 
-def _notes(sets: Sequence[TransferSet], leaks: dict[tuple[str, str], Leak]) -> Iterator[str]:
+def _notes(sets: Sequence[TransferSet], leaks: dict[tuple[str, str], SharedRows]) -> Iterator[str]:
     n_test = {one.name: len(one.prober.test_rows) for one in sets}
     for (train, test), leak in leaks.items():
         yield from leak.told(train, test, n_test[test])

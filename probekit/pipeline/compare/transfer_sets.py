@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from probekit.activations.files.local import Place
+from probekit.activations.files.local import Location
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.schema import Data, Experiment
+from probekit.experiment.schema import DataSection, Experiment
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.capture.captures import capture_rows
 from probekit.pipeline.capture.devices import check_device
@@ -24,9 +24,15 @@ from probekit.watcher import Watcher
 
 # These change nothing of what is transferred, or are compared as what they mean.
 _MAY_DIFFER = (
-    "model.random_weights", "model.random_seed", "capture.sites", "capture.concatenate",
-    "probe.baselines", "probe.description", "probe.learning_steps", "probe.permutations",
-)  # fmt: skip
+    "model.random_weights",
+    "model.random_seed",
+    "capture.sites",
+    "capture.concatenate",
+    "probe.baselines",
+    "probe.description",
+    "probe.learning_steps",
+    "probe.permutations",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +67,7 @@ class TransferSet:
 def make_sets(
     experiments: Sequence[Experiment],
     *,
-    cache_root: Place | None,
+    cache_root: Location | None,
     device: str,
     watcher: Watcher,
 ) -> list[TransferSet]:
@@ -101,13 +107,17 @@ def _reader(
     experiment: Experiment,
     prepared: Prepared,
     model: GPT2,
-    cache_root: Place | None,
+    cache_root: Location | None,
     watcher: Watcher,
 ) -> FeatureReader:
     captured = capture_rows(
-        experiment, prepared, model,
-        cache_root=cache_root, step=f"capture {experiment.name}", watcher=watcher,
-    )  # fmt: skip
+        experiment,
+        prepared,
+        model,
+        cache_root=cache_root,
+        step=f"capture {experiment.name}",
+        watcher=watcher,
+    )
     rows = prepared.positions[0].rows
     return FeatureReader.of(captured.store, rows, experiment, prepared.config)
 
@@ -201,7 +211,7 @@ def _check_labels(experiments: Sequence[Experiment], probers: Sequence[Prober]) 
 
 
 @dataclass(frozen=True)
-class Leak:
+class SharedRows:
     """How many test rows of one set are known from the training rows of another.
 
     Attributes:
@@ -223,18 +233,18 @@ class Leak:
         ]
 
 
-def find_leak(train: TransferSet, test: TransferSet) -> Leak:
+def find_leak(train: TransferSet, test: TransferSet) -> SharedRows:
     """Return how many test rows of one set are known from the training rows of another."""
     known_texts = set(train.train_texts)
     texts = sum(text in known_texts for text in test.test_texts)
     if not _name_groups_alike(train.experiment.data, test.experiment.data):
-        return Leak(texts, None)
+        return SharedRows(texts, None)
     own, known = (test.prober.data, train.prober.data)
     groups = np.isin(own.groups[test.prober.test_rows], known.groups[known.train])
-    return Leak(texts, int(groups.sum()))
+    return SharedRows(texts, int(groups.sum()))
 
 
-def _name_groups_alike(a: Data, b: Data) -> bool:
+def _name_groups_alike(a: DataSection, b: DataSection) -> bool:
     """Return whether a group of one name is meant to be the same in both.
 
     Where no column names the groups they are numbers of rows, which are alike in one file alone.

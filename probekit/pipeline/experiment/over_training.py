@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from probekit.experiment.schema import Attention, Experiment
+from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.results.table import only
 from probekit.training.kept import find_checkpoints
 
@@ -27,9 +27,12 @@ class RunOne(Protocol):
 
 # The map shows scores alone: what stands beside them is measured at the last checkpoint.
 _LEFT_OUT: Mapping[str, Any] = {
-    "control_draws": 0, "baselines": (), "description": False, "learning_steps": 0,
+    "control_draws": 0,
+    "baselines": (),
+    "description": False,
+    "learning_steps": 0,
     "permutations": 0,
-}  # fmt: skip
+}
 
 
 def over_training(
@@ -67,6 +70,6 @@ def _at(experiment: Experiment, step: int, folder: Path) -> Experiment:
             "name": f"step-{step}",
             "model": experiment.model.model_copy(update=alone),
             "probe": experiment.probe.model_copy(update=_LEFT_OUT),
-            "attention": Attention(),
+            "attention": AttentionSection(),
         }
     )

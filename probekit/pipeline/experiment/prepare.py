@@ -17,9 +17,9 @@ from probekit.data.readers import TableColumns, read_dataset
 from probekit.data.splits import Split
 from probekit.data.treebank import ConlluColumns
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
-from probekit.experiment.schema import Columns, Data, Experiment
+from probekit.experiment.schema import ColumnsSection, DataSection, Experiment
 from probekit.model.config import GPT2Config
-from probekit.model.text.tokenizer import Tokenizer, Tokens
+from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.model.weights.sources import find_config
 from probekit.pipeline.experiment.features import Probed, find_features
 from probekit.pipeline.experiment.holdout import hold_out
@@ -58,7 +58,7 @@ class Prepared:
     n_read: int
     split: Split
     tokenizer: Tokenizer
-    tokens: tuple[Tokens, ...]
+    tokens: tuple[TokenizedText, ...]
     plan: RowPlan
     config: GPT2Config
     selections: tuple[Probed, ...]
@@ -169,7 +169,7 @@ def _read(experiment: Experiment) -> Dataset:
             raise
 
 
-def read_examples(data: Data) -> Dataset:
+def read_examples(data: DataSection) -> Dataset:
     """Return the examples of an experiment's file, or of its training and test file together."""
     columns = _columns(data.format, data.columns)
 
@@ -213,7 +213,7 @@ def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context
                 )
 
 
-def read_card(data: Data) -> str | None:
+def read_card(data: DataSection) -> str | None:
     """Return the text that describes the data, None where no file is named.
 
     Raises:
@@ -230,7 +230,7 @@ def read_card(data: Data) -> str | None:
         raise ConfigError(f"data.card: {path} cannot be read as text: {error}.") from error
 
 
-def _columns(format: str, columns: Columns) -> TableColumns | ConlluColumns:
+def _columns(format: str, columns: ColumnsSection) -> TableColumns | ConlluColumns:
     if format == "conllu":
         return ConlluColumns(columns.label, cast(Any, columns.group or "sentence"))
     span = None if columns.start is None or columns.end is None else (columns.start, columns.end)
@@ -239,7 +239,7 @@ def _columns(format: str, columns: Columns) -> TableColumns | ConlluColumns:
 
 def _tokenize(
     dataset: Dataset, tokenizer: Tokenizer, experiment: Experiment, context: int
-) -> tuple[Dataset, tuple[Tokens, ...]]:
+) -> tuple[Dataset, tuple[TokenizedText, ...]]:
     """Return the examples that fit the context, and their tokens; each text is encoded once."""
     bos = experiment.tokens.bos
     encoded = {
@@ -249,12 +249,16 @@ def _tokenize(
     long = {text for text, tokens in encoded.items() if len(tokens.ids) > context}
     if long:
         dataset = _apply_policy(dataset, encoded, long, experiment.tokens.too_long, context)
-    cut = {text: Tokens(t.ids[:context], t.offsets[:context]) for text, t in encoded.items()}
+    cut = {text: TokenizedText(t.ids[:context], t.offsets[:context]) for text, t in encoded.items()}
     return dataset, tuple(cut[example.text] for example in dataset.examples)
 
 
 def _apply_policy(
-    dataset: Dataset, encoded: Mapping[str, Tokens], long: Set[str], policy: str, context: int
+    dataset: Dataset,
+    encoded: Mapping[str, TokenizedText],
+    long: Set[str],
+    policy: str,
+    context: int,
 ) -> Dataset:
     """Return the examples to go on with, and a note on those whose text is too long."""
     too_long = [example for example in dataset.examples if example.text in long]

@@ -15,8 +15,8 @@ from probekit.data.examples import Dataset
 from probekit.data.positions import IntArray, PositionRule, RowPlan, Unaligned, plan_rows
 from probekit.errors import DataError
 from probekit.experiment.schema import Experiment
-from probekit.experiment.tokens import Position
-from probekit.model.text.tokenizer import Tokenizer, Tokens
+from probekit.experiment.tokens import PositionSection
+from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 
 BoolArray = npt.NDArray[np.bool_]
 StringArray = npt.NDArray[np.str_]
@@ -34,15 +34,15 @@ class PositionRows:
         typical: whether a row leaves position 0 out, shape (n_rows,); None: it counts like others.
     """
 
-    position: Position
+    position: PositionSection
     rows: IntArray
     types: StringArray
     typical: BoolArray | None
 
 
 def plan_positions(
-    dataset: Dataset, tokens: tuple[Tokens, ...], experiment: Experiment
-) -> tuple[Dataset, tuple[Tokens, ...], tuple[RowPlan, ...]]:
+    dataset: Dataset, tokens: tuple[TokenizedText, ...], experiment: Experiment
+) -> tuple[Dataset, tuple[TokenizedText, ...], tuple[RowPlan, ...]]:
     """Return the examples that have every probed position, their tokens, and a plan for each.
 
     The offsets of a sweep have the same examples, so that their numbers can be compared.
@@ -69,7 +69,7 @@ def plan_positions(
 
 
 def _plan(
-    dataset: Dataset, tokens: tuple[Tokens, ...], experiment: Experiment
+    dataset: Dataset, tokens: tuple[TokenizedText, ...], experiment: Experiment
 ) -> tuple[RowPlan, tuple[Unaligned, ...]]:
     return plan_rows(
         [part.offsets for part in tokens],
@@ -129,7 +129,7 @@ def position_rows(
     experiment: Experiment,
     dataset: Dataset,
     tokenizer: Tokenizer,
-    tokens: tuple[Tokens, ...],
+    tokens: tuple[TokenizedText, ...],
     plans: Sequence[RowPlan],
 ) -> tuple[PositionRows, ...]:
     """Return what is known of the rows of each plan, numbered as `interleave` puts them."""
@@ -150,9 +150,9 @@ def position_rows(
 def _types(
     dataset: Dataset,
     tokenizer: Tokenizer,
-    tokens: tuple[Tokens, ...],
+    tokens: tuple[TokenizedText, ...],
     plan: RowPlan,
-    position: Position,
+    position: PositionSection,
 ) -> StringArray:
     """Return what a lookup table could know of each row: its word, else the last word read."""
     if position.at in ("span", "word") and not position.offset:

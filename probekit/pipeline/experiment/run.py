@@ -16,7 +16,7 @@ import pandas as pd
 import safetensors.numpy
 
 from probekit.activations.capture import Captured
-from probekit.activations.files.local import Place
+from probekit.activations.files.local import Location
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.capture.captures import Models, capture_models, load_models
@@ -46,9 +46,16 @@ from probekit.results.table import chosen_row
 from probekit.watcher import SILENT, Watcher
 
 _FILES = (
-    "config.yaml", "results.csv", "differences.csv", "reliability.csv", "test_rows.csv",
-    "training.csv", "features.csv", "attention.safetensors", *CHOSEN_FILES,
-)  # fmt: skip
+    "config.yaml",
+    "results.csv",
+    "differences.csv",
+    "reliability.csv",
+    "test_rows.csv",
+    "training.csv",
+    "features.csv",
+    "attention.safetensors",
+    *CHOSEN_FILES,
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ def run(
     experiment: Experiment | str | Path,
     *,
     out: Path | str = "runs",
-    cache_root: Place | None = None,
+    cache_root: Location | None = None,
     device: str = "cpu",
     workers: int | None = None,
     watcher: Watcher = SILENT,
@@ -127,7 +134,7 @@ def run(
     with clock.step("capture"):
         captured = capture_models(
             experiment, prepared, models, cache_root=cache_root, watcher=watcher
-        )  # fmt: skip
+        )
     with clock.step("probe"):
         at_once = workers if device == "cpu" else 1  # one accelerator is not shared
         found = _probe(experiment, prepared, probers, captured, folder, watcher, at_once)

@@ -21,7 +21,7 @@ _BYTES = {"float32": 4, "float16": 2}
 
 
 @dataclass(frozen=True)
-class Validation:
+class ValidationReport:
     """What `probekit validate` shows.
 
     Attributes:
@@ -46,7 +46,7 @@ class Validation:
         return all(finding.level != "error" for finding in self.findings)
 
 
-def validate(experiment: Experiment) -> Validation:
+def validate(experiment: Experiment) -> ValidationReport:
     """Return the findings on an experiment's data, and what its capture will cost.
 
     Raises:
@@ -58,9 +58,9 @@ def validate(experiment: Experiment) -> Validation:
         prepared = prepare(experiment)
         probers = make_probers(experiment, prepared)
     except DataError as error:
-        return Validation((Finding("error", "data", str(error)),))
+        return ValidationReport((Finding("error", "data", str(error)),))
     n_models = 1 + experiment.model.random_weights
-    return Validation(
+    return ValidationReport(
         findings=findings(prepared, probers),
         n_examples=len(prepared.dataset),
         n_rows=len(prepared.plan.example),

@@ -16,12 +16,12 @@ from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.model.gpt2 import GPT2
 from probekit.model.sites import SiteSelection, select
-from probekit.model.text.tokenizer import Tokenizer, Tokens
+from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.model.weights.sources import find_config
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.features import normalized, part_of, part_width
 from probekit.probes.saved.saved_probe import SavedProbe
-from probekit.report.texts.texts import Answer, Per, TextReading
+from probekit.report.texts.texts import Per, RowPrediction, TextReading
 from probekit.watcher import SILENT, Watcher
 
 TooLong = Literal["error", "truncate", "skip"]
@@ -59,7 +59,7 @@ def caution(probe: SavedProbe, per: Per) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Network:
+class ProbedModel:
     """The model that a probe reads, and where it reads it."""
 
     model: GPT2
@@ -100,12 +100,12 @@ def apply_probe(
         raise DataError("There is no text to apply the probe to. Give one or more.")
     check_device(device)
     network = load_network(probe, model or probe.facts.model, device, allow_other_model, watcher)
-    return read_texts(probe, network, texts, too_long=too_long, watcher=watcher)
+    return score_texts(probe, network, texts, too_long=too_long, watcher=watcher)
 
 
-def read_texts(
+def score_texts(
     probe: SavedProbe,
-    network: Network,
+    network: ProbedModel,
     texts: Sequence[str],
     *,
     too_long: TooLong = "error",
@@ -119,7 +119,7 @@ def read_texts(
     context = network.model.config.n_positions
     encoded = _encode(network.tokenizer, texts, bos=probe.facts.bos)
     kept = _within(encoded, context, too_long, watcher)
-    tokens = [Tokens(encoded[n].ids[:context], encoded[n].offsets[:context]) for n in kept]
+    tokens = [TokenizedText(encoded[n].ids[:context], encoded[n].offsets[:context]) for n in kept]
     plan, n_token_rows = _plan(probe, tokens, [texts[n] for n in kept])
     scores = _scores(probe, network, tokens, plan, watcher)
     answers = _answers(probe, scores)
@@ -140,7 +140,7 @@ def read_texts(
 
 def load_network(
     probe: SavedProbe, source: str, device: str, allow_other: bool, watcher: Watcher
-) -> Network:
+) -> ProbedModel:
     """Return the model of a probe, from `source`.
 
     Raises:
@@ -170,10 +170,10 @@ def load_network(
                 f"{error} To see what it says of another model nevertheless: --allow-other-model."
             ) from error
         watcher.tell(f"warning: {source} is not the model that the probe was fitted on: {error}")
-    return Network(model, tokenizer, selections)
+    return ProbedModel(model, tokenizer, selections)
 
 
-def _encode(tokenizer: Tokenizer, texts: Sequence[str], *, bos: bool) -> list[Tokens]:
+def _encode(tokenizer: Tokenizer, texts: Sequence[str], *, bos: bool) -> list[TokenizedText]:
     encoded = [tokenizer.encode(text, bos=bos) for text in texts]
     empty = [n for n, tokens in enumerate(encoded, start=1) if len(tokens.ids) == int(bos)]
     if empty:
@@ -185,7 +185,7 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str], *, bos: bool) -> list[To
 
 
 def _within(
-    encoded: Sequence[Tokens], context: int, too_long: TooLong, watcher: Watcher
+    encoded: Sequence[TokenizedText], context: int, too_long: TooLong, watcher: Watcher
 ) -> list[int]:
     """Return the numbers of the texts that are read; what the context cannot hold is told."""
     long = [n for n, tokens in enumerate(encoded) if len(tokens.ids) > context]
@@ -205,7 +205,9 @@ def _within(
     return kept
 
 
-def _plan(probe: SavedProbe, tokens: Sequence[Tokens], texts: Sequence[str]) -> tuple[RowPlan, int]:
+def _plan(
+    probe: SavedProbe, tokens: Sequence[TokenizedText], texts: Sequence[str]
+) -> tuple[RowPlan, int]:
     """Return a row for every token, then one for each text where the probe has an answer for it.
 
     The number beside is how many rows are of tokens. Both are rows of one plan, so that the model
@@ -235,8 +237,8 @@ def _plan(probe: SavedProbe, tokens: Sequence[Tokens], texts: Sequence[str]) -> 
 
 def _scores(
     probe: SavedProbe,
-    network: Network,
-    tokens: Sequence[Tokens],
+    network: ProbedModel,
+    tokens: Sequence[TokenizedText],
     plan: RowPlan,
     watcher: Watcher,
 ) -> Floats:
@@ -252,9 +254,13 @@ def _scores(
     n_classes = len(probe.classes)
     scores = np.empty((n_rows, n_classes) if n_classes > 2 else n_rows)
     for rows, values in stream_rows(
-        network.model, [part.ids for part in tokens], plan, sites,
-        dtype=probe.facts.dtype, on_batch=count,
-    ):  # fmt: skip
+        network.model,
+        [part.ids for part in tokens],
+        plan,
+        sites,
+        dtype=probe.facts.dtype,
+        on_batch=count,
+    ):
         parts = [part_of(values[chosen.site], chosen) for chosen in network.selections]
         if probe.facts.view == "normalized":
             eps = network.model.config.layer_norm_epsilon
@@ -263,14 +269,14 @@ def _scores(
     return scores
 
 
-def _answers(probe: SavedProbe, scores: Floats) -> list[Answer]:
+def _answers(probe: SavedProbe, scores: Floats) -> list[RowPrediction]:
     if not probe.classes:
-        return [Answer(None, score) for score in scores.tolist()]
+        return [RowPrediction(None, score) for score in scores.tolist()]
     labels = probe.decide(scores).tolist()
     if scores.ndim == 1:
-        return [Answer(*pair) for pair in zip(labels, scores.tolist(), strict=True)]
+        return [RowPrediction(*pair) for pair in zip(labels, scores.tolist(), strict=True)]
     return [
-        Answer(label, max(row), tuple(row))
+        RowPrediction(label, max(row), tuple(row))
         for label, row in zip(labels, scores.tolist(), strict=True)
     ]
 
@@ -278,9 +284,9 @@ def _answers(probe: SavedProbe, scores: Floats) -> list[Answer]:
 def _reading(
     tokenizer: Tokenizer,
     text: str,
-    tokens: Tokens,
-    answers: tuple[Answer, ...],
-    answer: Answer | None,
+    tokens: TokenizedText,
+    answers: tuple[RowPrediction, ...],
+    answer: RowPrediction | None,
     n_bos: int,
 ) -> TextReading:
     end = n_bos + len(answers)

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from probekit.analysis.heads import known_heads, random_repeats, score_heads
 from probekit.errors import ConfigError
-from probekit.pipeline.look.lenses import Network
+from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.report.pages.heads_page import ScoredHeads
 from probekit.watcher import SILENT, Watcher
 
 
 def score_texts(
-    network: Network, texts: Sequence[str], *, bos: bool, watcher: Watcher = SILENT
+    network: ModelAndTokenizer, texts: Sequence[str], *, bos: bool, watcher: Watcher = SILENT
 ) -> ScoredHeads:
     """Return the scores of every head on texts.
 
-    >>> score_texts(Network.load("mini"), ["The key and the key"], bos=False).read
+    >>> score_texts(ModelAndTokenizer.load("mini"), ["The key and the key"], bos=False).read
     '1 text of 5 tokens'
 
     Raises:
@@ -30,12 +30,17 @@ def score_texts(
 
 
 def score_random_repeats(
-    network: Network, n: int, *, length: int = 50, seed: int = 0, bos: bool,
+    network: ModelAndTokenizer,
+    n: int,
+    *,
+    length: int = 50,
+    seed: int = 0,
+    bos: bool,
     watcher: Watcher = SILENT,
-) -> ScoredHeads:  # fmt: skip
+) -> ScoredHeads:
     """Return the scores of every head on n sequences of random tokens that come twice.
 
-    >>> found = score_random_repeats(Network.load("mini"), 2, length=10, bos=False)
+    >>> found = score_random_repeats(ModelAndTokenizer.load("mini"), 2, length=10, bos=False)
     >>> found.read
     '2 sequences of 10 random tokens that come twice, seed 0'
 

@@ -22,7 +22,7 @@ from probekit.watcher import SILENT, Watcher
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class ModelAndTokenizer:
     """A model with the tokenizer that belongs to it."""
 
     source: str
@@ -30,7 +30,7 @@ class Network:
     tokenizer: Tokenizer
 
     @classmethod
-    def load(cls, source: str, device: str = "cpu") -> Network:
+    def load(cls, source: str, device: str = "cpu") -> ModelAndTokenizer:
         """Return a model by name or folder.
 
         Raises:
@@ -57,7 +57,7 @@ class Network:
 
 
 def read_lens(
-    network: Network,
+    network: ModelAndTokenizer,
     texts: Sequence[str],
     *,
     bos: bool,
@@ -67,7 +67,8 @@ def read_lens(
 ) -> pd.DataFrame:
     """Return the rows of `lens_rows` for each text, with its number, from 1, as `prompt`.
 
-    >>> read_lens(Network.load("mini"), ["The keys", "A door"], bos=False)["prompt"].nunique()
+    >>> mini = ModelAndTokenizer.load("mini")
+    >>> read_lens(mini, ["The keys", "A door"], bos=False)["prompt"].nunique()
     2
 
     Raises:
@@ -88,7 +89,7 @@ def read_lens(
 
 
 def attribute(
-    network: Network,
+    network: ModelAndTokenizer,
     text: str,
     token: str | None = None,
     *,
@@ -108,7 +109,8 @@ def attribute(
         minus_mean: whether the mean logit of all tokens is taken off.
         position: where the logit stands; negative numbers count from the end.
 
-    >>> found = attribute(Network.load("mini"), "The keys to the", " old", bos=False, minus=" new")
+    >>> mini = ModelAndTokenizer.load("mini")
+    >>> found = attribute(mini, "The keys to the", " old", bos=False, minus=" new")
     >>> len(found.rows), found.position
     (39, 3)
 

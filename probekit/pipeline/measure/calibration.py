@@ -7,12 +7,12 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from probekit.pipeline.measure.predictions import Speaker
+from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.probing import SiteRows
 from probekit.probes.curve import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
-from probekit.probes.score.measurement import Said
-from probekit.probes.score.metrics import Answers
+from probekit.probes.score.measurement import Predictions
+from probekit.probes.score.metrics import ClassPredictions
 from probekit.results.table import ranked_rows
 
 PLACE = ("site", "head", "position")
@@ -36,14 +36,18 @@ def reliability_rows(
     return pd.DataFrame(bins, columns=list(COLUMNS))
 
 
-def _said(found: Sequence[SiteRows], row: pd.Series) -> list[Answers]:
+def _said(found: Sequence[SiteRows], row: pd.Series) -> list[ClassPredictions]:
     """Return the answers of the probe that a row is about, if they are probabilities of rows."""
-    said: list[Said] = [
+    said: list[Predictions] = [
         site.said[speaker]
         for site in found
-        if (speaker := Speaker(row["probe"], "task")) in site.said and _is_at(site, row)
+        if (speaker := Predictor(row["probe"], "task")) in site.said and _is_at(site, row)
     ]
-    return [one for one in said if isinstance(one, Answers) and one.scores_are_log_probabilities]
+    return [
+        one
+        for one in said
+        if isinstance(one, ClassPredictions) and one.scores_are_log_probabilities
+    ]
 
 
 def _is_at(site: SiteRows, row: pd.Series) -> bool:

@@ -25,13 +25,13 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.sites import SiteSelection, describe
 from probekit.pipeline.experiment.features import FeatureReader, Probed
 from probekit.pipeline.experiment.prepare import Prepared
-from probekit.pipeline.look.apply import Network, read_texts
-from probekit.pipeline.measure.predictions import Speaker
+from probekit.pipeline.look.apply import ProbedModel, score_texts
+from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.probing import SiteRows
 from probekit.pipeline.measure.site_results import file_name
 from probekit.probes.curve import Prober
 from probekit.probes.saved.saved_probe import SavedProbe
-from probekit.probes.score.metrics import Answers
+from probekit.probes.score.metrics import ClassPredictions
 from probekit.provenance import pretty_json, write_atomic
 from probekit.report.texts.texts import TextReading
 from probekit.results.table import chosen_row, only, placed, selection
@@ -59,7 +59,7 @@ class Chosen:
     """
 
     row: pd.Series
-    said: Answers
+    said: ClassPredictions
     prober: Prober
     site: Probed
     X: NDArray[np.float32]
@@ -90,7 +90,7 @@ def find_chosen(
         return None
     number, site = find_site(prepared, row)
     prober, position = probers[number], prepared.positions[number].position
-    said = _said(found, site.text, position.text, Speaker(str(row["probe"]), "task"))
+    said = _said(found, site.text, position.text, Predictor(str(row["probe"]), "task"))
     if said is None or len(said.guess) != len(prober.test_rows):
         return None
     if not 2 <= len(prober.data.classes) <= MOST_CLASSES:
@@ -106,13 +106,15 @@ def find_site(prepared: Prepared, row: pd.Series) -> tuple[int, Probed]:
     return texts.index(row["position"]), next(s for s in prepared.selections if s.text == name)
 
 
-def _said(found: Sequence[SiteRows], site: str, position: str, who: Speaker) -> Answers | None:
+def _said(
+    found: Sequence[SiteRows], site: str, position: str, who: Predictor
+) -> ClassPredictions | None:
     for one in (site for site in found if site.rows):
         here = one.rows[0]
         is_here = here["position"] == position and here["site"] is not None
         if is_here and selection(here["site"], here["head"]) == site and who in one.said:
             said = one.said[who]
-            return said if isinstance(said, Answers) else None
+            return said if isinstance(said, ClassPredictions) else None
     return None
 
 
@@ -174,12 +176,16 @@ def scatter_rows(chosen: Chosen) -> pd.DataFrame:
     return pd.concat(
         pd.DataFrame(
             {
-                "method": method, "x": plane[:, 0].round(4), "y": plane[:, 1].round(4),
-                "axis_x": axes[0], "axis_y": axes[1], "label": data.y[shown],
+                "method": method,
+                "x": plane[:, 0].round(4),
+                "y": plane[:, 1].round(4),
+                "axis_x": axes[0],
+                "axis_y": axes[1],
+                "label": data.y[shown],
             }
         )
         for method, (plane, axes) in planes.items()
-    )  # fmt: skip
+    )
 
 
 def _discriminants(
@@ -222,11 +228,16 @@ def cosine_rows(chosen: Chosen, selections: Sequence[Probed]) -> pd.DataFrame:
         return pd.DataFrame()
     return pd.DataFrame(
         [
-            {"site_a": a, "site_b": b, "cosine": round(float((u * v).sum(axis=1).mean()), 6),
-             "n_directions": len(u), "n_features": u.shape[1]}
+            {
+                "site_a": a,
+                "site_b": b,
+                "cosine": round(float((u * v).sum(axis=1).mean()), 6),
+                "n_directions": len(u),
+                "n_features": u.shape[1],
+            }
             for (a, u), (b, v) in product(unit.items(), repeat=2)
         ]
-    )  # fmt: skip
+    )
 
 
 def _is_whole_stream(site: SiteSelection) -> bool:
@@ -284,5 +295,5 @@ def _readings(
     probe = chosen.saved(chosen.site.text)
     if probe is None or not texts or not all(texts):
         return [None] * len(texts)
-    network = Network(model, prepared.tokenizer, tuple(chosen.site.parts))
-    return read_texts(probe, network, texts, too_long="truncate")
+    network = ProbedModel(model, prepared.tokenizer, tuple(chosen.site.parts))
+    return score_texts(probe, network, texts, too_long="truncate")

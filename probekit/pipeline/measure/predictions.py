@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.probes.curve import Prober
-from probekit.probes.score.measurement import Said
-from probekit.probes.score.metrics import Answers
-from probekit.probes.score.regression import NumberAnswers
+from probekit.probes.score.measurement import Predictions
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.regression import NumberPredictions
 from probekit.provenance import write_atomic
 
 SEPARATOR = "|"
 
 
-class Speaker(NamedTuple):
+class Predictor(NamedTuple):
     """Whose answers they are: the kind of probe, "none" for a baseline, and the target."""
 
     probe: str
@@ -55,14 +55,14 @@ def read_test_rows(path: Path) -> pd.DataFrame:
     return pd.read_csv(path, dtype=str, keep_default_na=False)
 
 
-def pack(said: Mapping[Speaker, Said]) -> bytes:
+def pack(said: Mapping[Predictor, Predictions]) -> bytes:
     """Return the answers as the bytes of a safetensors file; those on wholes are left out."""
     arrays: dict[str, NDArray[np.generic]] = {}
     for speaker, answers in said.items():
         name = SEPARATOR.join(speaker)
-        if isinstance(answers, NumberAnswers):
+        if isinstance(answers, NumberPredictions):
             arrays[f"{name}{SEPARATOR}guess"] = np.ascontiguousarray(answers.guess)
-        elif isinstance(answers, Answers):
+        elif isinstance(answers, ClassPredictions):
             arrays[f"{name}{SEPARATOR}guess"] = answers.guess.astype(np.int32)
             if answers.scores is not None:
                 kind = "logs" if answers.scores_are_log_probabilities else "scores"
@@ -74,19 +74,19 @@ def pack(said: Mapping[Speaker, Said]) -> bytes:
 
 def unpack(
     content: bytes, truth_of: Callable[[str], NDArray[np.generic]], n_classes: int
-) -> dict[Speaker, Said]:
+) -> dict[Predictor, Predictions]:
     """Return the answers that `pack` made bytes of; `truth_of` a probe's name is (n_test,).
 
-    >>> answers = Answers(np.array([0, 1]), np.array([0, 0]), n_classes=2)
-    >>> said = {Speaker("logistic", "task"): answers}
+    >>> answers = ClassPredictions(np.array([0, 1]), np.array([0, 0]), n_classes=2)
+    >>> said = {Predictor("logistic", "task"): answers}
     >>> ((_, again),) = unpack(pack(said), lambda probe: answers.truth, 2).items()
     >>> again.guess.tolist()
     [0, 0]
     """
-    parts: dict[Speaker, dict[str, NDArray[np.generic]]] = {}
+    parts: dict[Predictor, dict[str, NDArray[np.generic]]] = {}
     for name, array in safetensors.numpy.load(content).items():
         probe, target, kind = name.split(SEPARATOR)
-        parts.setdefault(Speaker(probe, target), {})[kind] = array
+        parts.setdefault(Predictor(probe, target), {})[kind] = array
     return {
         speaker: _answers(arrays, truth_of(speaker.probe), n_classes)
         for speaker, arrays in parts.items()
@@ -95,11 +95,11 @@ def unpack(
 
 def _answers(
     arrays: Mapping[str, NDArray[np.generic]], truth: NDArray[np.generic], n_classes: int
-) -> Said:
+) -> Predictions:
     guess = arrays["guess"]
     if guess.dtype.kind == "f":
-        return NumberAnswers(truth.astype(np.float64), guess.astype(np.float64))
+        return NumberPredictions(truth.astype(np.float64), guess.astype(np.float64))
     scores = arrays.get("logs", arrays.get("scores"))
     wide = None if scores is None else scores.astype(np.float64)
     codes = guess.astype(np.int64), truth.astype(np.int64)
-    return Answers(codes[1], codes[0], n_classes, wide, "logs" in arrays)
+    return ClassPredictions(codes[1], codes[0], n_classes, wide, "logs" in arrays)

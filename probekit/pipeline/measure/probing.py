@@ -15,20 +15,41 @@ from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
 from probekit.pipeline.experiment.features import FeatureReader, Probed
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.experiment.rows import PositionRows
-from probekit.pipeline.measure.predictions import Speaker
+from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
-from probekit.pipeline.measure.site_results import KeptSites, Site, file_name
+from probekit.pipeline.measure.site_results import SavedSiteResults, SiteResult, file_name
 from probekit.probes.curve import Prober, ProbeResult
 from probekit.probes.data import ProbeData
-from probekit.probes.score.measurement import Measurement, Said
+from probekit.probes.score.measurement import Measurement, Predictions
 from probekit.watcher import Here, Watcher
 from probekit.workers import side_by_side
 
 COLUMNS = (
-    "run", "model", "dataset", "site", "layer", "component", "head", "position", "probe",
-    "target", "split", "metric", "value", "ci_low", "ci_high", "chance", "n_train", "n_test",
-    "n_groups", "C", "n_iter", "converged", "seed", "view",
-)  # fmt: skip
+    "run",
+    "model",
+    "dataset",
+    "site",
+    "layer",
+    "component",
+    "head",
+    "position",
+    "probe",
+    "target",
+    "split",
+    "metric",
+    "value",
+    "ci_low",
+    "ci_high",
+    "chance",
+    "n_train",
+    "n_test",
+    "n_groups",
+    "C",
+    "n_iter",
+    "converged",
+    "seed",
+    "view",
+)
 
 
 def make_probers(
@@ -85,7 +106,7 @@ class SiteRows:
     """The rows of results.csv of one site, or of the baselines, and what was said there."""
 
     rows: list[dict[str, Any]]
-    said: dict[Speaker, Said]
+    said: dict[Predictor, Predictions]
 
 
 def probe_sites(
@@ -109,7 +130,7 @@ def probe_sites(
         watcher: hears of each finished site.
         workers: how many sites are probed at once, each in a process; None for one a core.
     """
-    kept = KeptSites(run_dir, prober)
+    kept = SavedSiteResults(run_dir, prober)
     spots = [_Spot.of(selection, experiment, run_dir) for selection in (None, *selections)]
     sites = [kept.read(spot.stem, spot.origin) for spot in spots]
     n_kept = sum(site is not None for site in sites[1:])
@@ -157,11 +178,11 @@ class _Job:
     experiment: Experiment
     prober: Prober
     stores: Mapping[str, FeatureReader]
-    kept: KeptSites
+    kept: SavedSiteResults
     probes: Path
     progress: _Progress
 
-    def __call__(self, spot: _Spot) -> Site:
+    def __call__(self, spot: _Spot) -> SiteResult:
         """Return what is found at a site, as a later run sees it."""
         if spot.selection is None:
             site = _baselines(self.prober)
@@ -201,11 +222,11 @@ class _Progress:
         return on_fit
 
 
-def _baselines(prober: Prober) -> Site:
+def _baselines(prober: Prober) -> SiteResult:
     found = prober.baselines()
-    return Site(
+    return SiteResult(
         [measurement for result in found.values() for measurement in result.measurements],
-        {Speaker("none", target): result.said for target, result in found.items()},
+        {Predictor("none", target): result.said for target, result in found.items()},
     )
 
 
@@ -216,9 +237,9 @@ def _measure(
     selection: Probed,
     progress: _Progress,
     folder: Path,
-) -> Site:
+) -> SiteResult:
     """Return what is found at a site; fitted probes of the trained model are saved in `folder`."""
-    site = Site([], {})
+    site = SiteResult([], {})
     for number, (target, store) in enumerate(stores.items()):
         is_random = target == "random_weights"
         results = prober.site(
@@ -227,7 +248,7 @@ def _measure(
         for result in results:
             site.measurements.extend(result.measurements)
             assert result.spec is not None
-            site.said[Speaker(result.spec.text, target)] = result.said
+            site.said[Predictor(result.spec.text, target)] = result.said
             if not is_random and result.solution is not None:
                 path = folder / result.spec.text.replace(":", "-")
                 _save(path, result, experiment, prober, store, selection)
@@ -257,11 +278,14 @@ def _save(
         hyperparameters={**dict(spec.options), **penalty},
     )
     save_probe(
-        path, fitted, experiment, store.identity,
+        path,
+        fitted,
+        experiment,
+        store.identity,
         sites=[part.text for part in selection.parts],
         measured=result.measurements,
         view=experiment.capture.view,
-    )  # fmt: skip
+    )
 
 
 def _table_rows(

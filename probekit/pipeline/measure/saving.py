@@ -11,8 +11,8 @@ from typing import Literal
 
 from probekit.activations.identity import Identity
 from probekit.experiment.schema import Experiment
-from probekit.probes.saved.facts import ProbeFacts, Scalar, Score
-from probekit.probes.saved.files import Layer
+from probekit.probes.saved.facts import HeldOutScore, ProbeFacts, Scalar
+from probekit.probes.saved.files import LayerArrays
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.measurement import Measurement
 from probekit.provenance import versions
@@ -31,7 +31,7 @@ class FittedProbe:
     """
 
     kind: str
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerArrays, ...]
     classes: tuple[str, ...]
     scores_are_logits: bool
     hyperparameters: Mapping[str, Scalar]
@@ -88,8 +88,8 @@ def save_probe(
     return SavedProbe(fitted.layers, fitted.classes, facts).save(path)
 
 
-def _score(measurement: Measurement) -> Score:
-    return Score(
+def _score(measurement: Measurement) -> HeldOutScore:
+    return HeldOutScore(
         value=measurement.value,
         ci_low=_known(measurement.ci_low),
         ci_high=_known(measurement.ci_high),

@@ -10,40 +10,50 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probekit.pipeline.measure.predictions import Speaker
+from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.probing import SiteRows
 from probekit.probes.curve import Prober
 from probekit.probes.score.differences import all_differences, enough_draws
-from probekit.probes.score.measurement import Said, metrics_of
-from probekit.probes.score.metrics import Answers, Resamples
+from probekit.probes.score.measurement import Predictions, metrics_of
+from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.permutation import exchanged_leads, group_leads, holm, p_values
-from probekit.probes.score.regression import NumberAnswers
+from probekit.probes.score.regression import NumberPredictions
 from probekit.report.sentences.differences import answers_name
 
 P_METRICS = ("p_value", "p_holm", "p_best")
 DIFFERENCES = (
-    "a", "b", "metric", "value_a", "value_b", "difference", "ci_low", "ci_high", "p", "p_holm",
-    "n_test", "n_groups",
-)  # fmt: skip
+    "a",
+    "b",
+    "metric",
+    "value_a",
+    "value_b",
+    "difference",
+    "ci_low",
+    "ci_high",
+    "p",
+    "p_holm",
+    "n_test",
+    "n_groups",
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class ScoredPredictions:
     """The answers of one probe at one site with the row of results.csv that tells their score."""
 
     name: str
     row: Mapping[str, Any]
-    said: Said
+    said: Predictions
 
 
-def scored(found: Sequence[SiteRows], metric: str) -> list[Scored]:
+def scored(found: Sequence[SiteRows], metric: str) -> list[ScoredPredictions]:
     """Return every probe's answers on the test rows that are scored by the metric."""
     return [
-        Scored(_name(row), row, site.said[Speaker(row["probe"], row["target"])])
+        ScoredPredictions(_name(row), row, site.said[Predictor(row["probe"], row["target"])])
         for site in found
         for row in site.rows
         if row["split"] == "test" and row["metric"] == metric
-        if Speaker(row["probe"], row["target"]) in site.said
+        if Predictor(row["probe"], row["target"]) in site.said
     ]
 
 
@@ -52,7 +62,9 @@ def _name(row: Mapping[str, Any] | pd.Series[Any]) -> str:
     return str(row["target"]) if pd.isna(row["site"]) else answers_name(row, row["target"])
 
 
-def p_value_rows(all_scored: Sequence[Scored], prober: Prober, draws: int) -> list[dict[str, Any]]:
+def p_value_rows(
+    all_scored: Sequence[ScoredPredictions], prober: Prober, draws: int
+) -> list[dict[str, Any]]:
     """Return rows of results.csv with the p-values of the task at each site.
 
     A probe is judged by its lead over the best constant guess, with which it swaps answers group by
@@ -76,11 +88,11 @@ def p_value_rows(all_scored: Sequence[Scored], prober: Prober, draws: int) -> li
 _NO_INTERVAL = {"ci_low": None, "ci_high": None, "chance": None}
 
 
-def _is_by_row(said: Said) -> bool:
-    return isinstance(said, Answers | NumberAnswers)
+def _is_by_row(said: Predictions) -> bool:
+    return isinstance(said, ClassPredictions | NumberPredictions)
 
 
-def _leads(one: Scored, prober: Prober) -> NDArray[np.float64]:
+def _leads(one: ScoredPredictions, prober: Prober) -> NDArray[np.float64]:
     """Return how far each group puts a probe ahead of the best constant guess of its test rows.
 
     That of the training rows would not do: where the shares of labels differ in the test rows, even
@@ -89,7 +101,7 @@ def _leads(one: Scored, prober: Prober) -> NDArray[np.float64]:
     probe = one.row["probe"]
     truth = prober.truth_of(probe)
     best = truth.mean() if prober.settings.reads_numbers else np.bincount(truth).argmax()
-    assert isinstance(one.said, Answers | NumberAnswers)
+    assert isinstance(one.said, ClassPredictions | NumberPredictions)
     scores, plain = (
         _row_scores(guess, truth) for guess in (one.said.guess, np.full(len(truth), best))
     )
@@ -106,7 +118,7 @@ def _row_scores(guess: NDArray[Any], truth: NDArray[Any]) -> NDArray[np.float64]
 
 
 def difference_rows(
-    all_scored: Sequence[Scored], chosen: pd.Series[Any], prober: Prober
+    all_scored: Sequence[ScoredPredictions], chosen: pd.Series[Any], prober: Prober
 ) -> list[dict[str, Any]]:
     """Return how far the chosen probe is ahead of every other one and of all its company.
 
@@ -137,10 +149,18 @@ def difference_rows(
     found = all_differences(metrics_of(said[name])[metric], said, name, resamples)
     return [
         {
-            "a": name, "b": other, "metric": metric,
-            "value_a": one.b, "value_b": one.a, "difference": -one.value,
-            "ci_low": -one.ci_high, "ci_high": -one.ci_low, "p": one.p, "p_holm": one.holm_p,
-            "n_test": len(resamples.group_of_row), "n_groups": resamples.n_groups,
+            "a": name,
+            "b": other,
+            "metric": metric,
+            "value_a": one.b,
+            "value_b": one.a,
+            "difference": -one.value,
+            "ci_low": -one.ci_high,
+            "ci_high": -one.ci_low,
+            "p": one.p,
+            "p_holm": one.holm_p,
+            "n_test": len(resamples.group_of_row),
+            "n_groups": resamples.n_groups,
         }
         for other, one in found.items()
-    ]  # fmt: skip
+    ]

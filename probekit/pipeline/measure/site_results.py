@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from probekit.errors import StoreError
-from probekit.pipeline.measure.predictions import Speaker, pack, unpack
+from probekit.pipeline.measure.predictions import Predictor, pack, unpack
 from probekit.probes.curve import Prober
-from probekit.probes.score.measurement import Measurement, Said
+from probekit.probes.score.measurement import Measurement, Predictions
 from probekit.provenance import digest, digest_json, pretty_json, write_atomic
 
 # What a file that was cut or changed may raise when it is read.
@@ -28,11 +28,11 @@ LONGEST_NAME = 100  # characters of a file's name; file systems end at 255 bytes
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class SiteResult:
     """The measurements of one site, or of the baselines, and what was said of the test rows."""
 
     measurements: list[Measurement]
-    said: dict[Speaker, Said]
+    said: dict[Predictor, Predictions]
 
 
 def file_name(text: str) -> str:
@@ -49,7 +49,7 @@ def read_site(
     origin: Mapping[str, str],
     truth_of: Callable[[str], NDArray[np.generic]],
     n_classes: int,
-) -> Site | None:
+) -> SiteResult | None:
     """Return the site kept under the stem `path`; None if it is not whole, or of another origin.
 
     Args:
@@ -67,14 +67,14 @@ def read_site(
         if content["digest"] != _digest(origin, content["measurements"], answers):
             return None
         measurements = [Measurement(**entry) for entry in content["measurements"]]
-        return Site(measurements, unpack(answers, truth_of, n_classes))
+        return SiteResult(measurements, unpack(answers, truth_of, n_classes))
     except (FileNotFoundError, *_NOT_WHOLE):
         return None
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-class KeptSites:
+class SavedSiteResults:
     """The sites of a run that are on disk.
 
     Args:
@@ -86,7 +86,7 @@ class KeptSites:
         self._run_dir = run_dir
         self._prober = prober
 
-    def read(self, stem: Path, origin: Mapping[str, str]) -> Site | None:
+    def read(self, stem: Path, origin: Mapping[str, str]) -> SiteResult | None:
         """Return a kept site; None, so that it is made anew, if it is not whole or of another run.
 
         Raises:
@@ -95,7 +95,7 @@ class KeptSites:
         n_classes = len(self._prober.data.classes)
         return read_site(self._run_dir / stem, origin, self._prober.truth_of, n_classes)
 
-    def write(self, stem: Path, origin: Mapping[str, str], site: Site) -> None:
+    def write(self, stem: Path, origin: Mapping[str, str], site: SiteResult) -> None:
         """Write a site, unless just this is there already."""
         path = self._run_dir / stem
         answers = pack(site.said)

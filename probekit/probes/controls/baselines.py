@@ -30,7 +30,7 @@ from probekit.probes.solve.solver import Codes
 
 Texts = Sequence[str] | NDArray[np.str_] | NDArray[np.object_]
 # Fitted on training inputs, it turns any inputs into a feature matrix, sparse or dense.
-Reader = Callable[[NDArray[Any]], Any]
+FeatureExtractor = Callable[[NDArray[Any]], Any]
 
 C_GRID = (0.01, 0.1, 1.0)
 PENALTIES = (1000.0, 100.0, 10.0, 1.0, 0.1)
@@ -41,7 +41,7 @@ LENGTH_BINS = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Guesses:
+class BaselinePredictions:
     """Label codes (n_samples,) and log probabilities (n_samples, n_classes) of a baseline.
 
     A class that no training row has is -inf. `C` is the strength that was chosen; `converged` is
@@ -56,7 +56,7 @@ class Guesses:
 
 def bag_of_words_guess(
     train_texts: Texts, train_codes: Codes, fold_of_row: Codes, texts: Texts, n_classes: int
-) -> Guesses:
+) -> BaselinePredictions:
     """Return what a logistic regression on counts of words says of `texts` (n_samples,).
 
     `fold_of_row` (n_train,) numbers the folds of the training rows that choose C.
@@ -76,7 +76,7 @@ def bag_of_words_guess(
 
 def length_guess(
     train_lengths: Floats, train_codes: Codes, fold_of_row: Codes, lengths: Floats, n_classes: int
-) -> Guesses:
+) -> BaselinePredictions:
     """Return what a logistic regression on `lengths` (n_samples, n_lengths) says.
 
     A length is read as a number and as the tenth of the training rows that it falls in: so labels
@@ -93,7 +93,7 @@ def length_guess(
     read = _tenths(train_lengths)
     (column,) = fit_columns(read(train_lengths), [train_codes], fold_of_row, C_GRID)
     logs = column.fit.log_probabilities(read(lengths), n_classes)
-    return Guesses(logs.argmax(axis=1), logs, column.C, column.fit.converged)
+    return BaselinePredictions(logs.argmax(axis=1), logs, column.C, column.fit.converged)
 
 
 def text_lengths(texts: Texts, n_tokens: NDArray[np.integer] | None = None) -> Floats:
@@ -163,13 +163,15 @@ def _array(texts: Texts) -> NDArray[np.object_]:
     return np.array(list(texts), dtype=object)
 
 
-def _word_counts(train: NDArray[Any]) -> Reader:
+def _word_counts(train: NDArray[Any]) -> FeatureExtractor:
     """Return what counts the words of the training texts in others."""
-    reader: Reader = CountVectorizer(token_pattern=WORD, dtype=np.float64).fit(train).transform
+    reader: FeatureExtractor = (
+        CountVectorizer(token_pattern=WORD, dtype=np.float64).fit(train).transform
+    )
     return reader
 
 
-def _tenths(train: NDArray[Any]) -> Reader:
+def _tenths(train: NDArray[Any]) -> FeatureExtractor:
     """Return what standardises lengths by the training rows, and says which tenth they fall in."""
     mean, spread = train.mean(axis=0), train.std(axis=0)
     scale = np.where(spread > 0, spread, 1.0)
@@ -192,7 +194,7 @@ def _classify(
     codes: Codes,
     fold_of_row: Codes,
     n_classes: int,
-) -> Guesses:
+) -> BaselinePredictions:
     """Return the guesses for the second of the texts, learnt from the words of the first."""
     _check_several(codes)
 
@@ -203,7 +205,7 @@ def _classify(
     model, X = _best(_word_counts, models, inputs, codes, fold_of_row, n_right)
     log_probabilities = np.full((len(inputs[1]), n_classes), -np.inf)
     log_probabilities[:, model.classes_] = model.predict_log_proba(X)
-    return Guesses(
+    return BaselinePredictions(
         guess=model.predict(X),
         log_probabilities=log_probabilities,
         C=float(model.C),
@@ -212,7 +214,7 @@ def _classify(
 
 
 def _regress(
-    learn: Callable[[NDArray[Any]], Reader],
+    learn: Callable[[NDArray[Any]], FeatureExtractor],
     inputs: tuple[NDArray[Any], NDArray[Any]],
     y: Floats,
     fold_of_row: Codes,
@@ -229,7 +231,7 @@ def _regress(
 
 
 def _best(
-    learn: Callable[[NDArray[Any]], Reader],
+    learn: Callable[[NDArray[Any]], FeatureExtractor],
     models: Sequence[Any],
     inputs: tuple[NDArray[Any], NDArray[Any]],
     y: NDArray[Any],

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import ConfigError
 from probekit.probes.controls.baselines import (
-    Guesses,
+    BaselinePredictions,
     bag_of_words_guess,
     bag_of_words_numbers,
     length_guess,
@@ -26,11 +26,11 @@ from probekit.probes.controls.control_labels import (
     word_identity_guess,
 )
 from probekit.probes.data import Baseline, ProbeData, ProbeSettings
-from probekit.probes.fitters import Column
+from probekit.probes.fitters import LabelColumn
 from probekit.probes.folds import sample_groups
-from probekit.probes.score.measurement import Said, Target
-from probekit.probes.score.metrics import Answers
-from probekit.probes.score.regression import NumberAnswers
+from probekit.probes.score.measurement import Predictions, Target
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
@@ -85,35 +85,37 @@ def draw_controls(
     return controls
 
 
-def uninformed(known: Column, said: Said) -> Said:
+def uninformed(known: LabelColumn, said: Predictions) -> Predictions:
     """Return the answers of one who knows the training labels (n_known,), and nothing of the rows.
 
-    >>> said = Answers(np.array([0, 1]), np.array([0, 1]), n_classes=2)
+    >>> said = ClassPredictions(np.array([0, 1]), np.array([0, 1]), n_classes=2)
     >>> answers = uninformed(np.array([1, 1, 0]), said)
     >>> answers.guess.tolist()
     [1, 1]
     """
-    if isinstance(said, NumberAnswers):
-        return NumberAnswers(said.truth, np.full(len(said.truth), known.mean()))
-    assert isinstance(said, Answers)
+    if isinstance(said, NumberPredictions):
+        return NumberPredictions(said.truth, np.full(len(said.truth), known.mean()))
+    assert isinstance(said, ClassPredictions)
     guess = majority_guess(known, len(said.truth))
     if said.scores is None:
-        return Answers(said.truth, guess, said.n_classes)
+        return ClassPredictions(said.truth, guess, said.n_classes)
     with np.errstate(divide="ignore"):
         shares = np.log(np.bincount(known, minlength=said.n_classes) / len(known))
     scores = np.tile(shares, (len(said.truth), 1))
-    return Answers(said.truth, guess, said.n_classes, scores, said.scores_are_log_probabilities)
+    return ClassPredictions(
+        said.truth, guess, said.n_classes, scores, said.scores_are_log_probabilities
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class BaselineSample:
     """The training rows that baselines of texts are fitted on, and their folds."""
 
     rows: Codes
     fold_of_row: Codes
 
     @classmethod
-    def of(cls, data: ProbeData, rows: Codes, fold_of_row: Codes, seed: int) -> Sample:
+    def of(cls, data: ProbeData, rows: Codes, fold_of_row: Codes, seed: int) -> BaselineSample:
         """Return all fitted rows, or whole groups of them as far as they are not too many."""
         if len(rows) <= MOST_TEXTS:
             return cls(rows, fold_of_row)
@@ -122,8 +124,8 @@ class Sample:
 
 
 def label_baselines(
-    data: ProbeData, codes: Codes, sample: Sample, names: tuple[Baseline, ...]
-) -> Iterator[tuple[Target, Answers, int]]:
+    data: ProbeData, codes: Codes, sample: BaselineSample, names: tuple[Baseline, ...]
+) -> Iterator[tuple[Target, ClassPredictions, int]]:
     """Yield each baseline's target, its answers on the test rows, and how many rows it knew.
 
     Those of words and lengths need texts; without texts they are left out.
@@ -133,12 +135,12 @@ def label_baselines(
     if "majority" in names:
         yield (
             "majority",
-            Answers(truth, majority_guess(codes[train], len(test)), n_classes),
+            ClassPredictions(truth, majority_guess(codes[train], len(test)), n_classes),
             len(train),
         )
     if "word_identity" in names:
         guess = word_identity_guess(data.types[train], codes[train], data.types[test])
-        yield "word_identity", Answers(truth, guess, n_classes), len(train)
+        yield "word_identity", ClassPredictions(truth, guess, n_classes), len(train)
     if data.texts is None:
         return
     known, folds = codes[sample.rows], sample.fold_of_row
@@ -151,27 +153,27 @@ def label_baselines(
         yield "length", _answers(truth, told, n_classes), len(sample.rows)
 
 
-def _answers(truth: Codes, told: Guesses, n_classes: int) -> Answers:
-    return Answers(truth, told.guess, n_classes, told.log_probabilities, True)
+def _answers(truth: Codes, told: BaselinePredictions, n_classes: int) -> ClassPredictions:
+    return ClassPredictions(truth, told.guess, n_classes, told.log_probabilities, True)
 
 
 def number_baselines(
-    data: ProbeData, y: Floats, sample: Sample, names: tuple[Baseline, ...]
-) -> Iterator[tuple[Target, NumberAnswers, int]]:
+    data: ProbeData, y: Floats, sample: BaselineSample, names: tuple[Baseline, ...]
+) -> Iterator[tuple[Target, NumberPredictions, int]]:
     """Yield as `label_baselines`, for labels that are numbers (n_rows,); majority is the mean."""
     train, test = data.train, data.test
     if "majority" in names:
-        yield "majority", NumberAnswers(y[test], mean_numbers(y[train], len(test))), len(train)
+        yield "majority", NumberPredictions(y[test], mean_numbers(y[train], len(test))), len(train)
     if "word_identity" in names:
         guess = word_mean_numbers(data.types[train], y[train], data.types[test])
-        yield "word_identity", NumberAnswers(y[test], guess), len(train)
+        yield "word_identity", NumberPredictions(y[test], guess), len(train)
     if data.texts is None:
         return
     known, folds = y[sample.rows], sample.fold_of_row
     texts, asked = data.texts[sample.rows], data.texts[test]
     if "bag_of_words" in names:
         guess = bag_of_words_numbers(texts, known, folds, asked)
-        yield "bag_of_words", NumberAnswers(y[test], guess), len(sample.rows)
+        yield "bag_of_words", NumberPredictions(y[test], guess), len(sample.rows)
     if "length" in names:
         guess = length_numbers(text_lengths(texts), known, folds, text_lengths(asked))
-        yield "length", NumberAnswers(y[test], guess), len(sample.rows)
+        yield "length", NumberPredictions(y[test], guess), len(sample.rows)

@@ -21,12 +21,12 @@ FIRST_QUERY = 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Texts:
+class TokensOfTexts:
     """Tokens (n_tokens, n_features), those of one text together; `text` (n_tokens,) counts texts.
 
     `typical` (n_tokens,) says which tokens features are scaled by; None means all.
 
-    >>> Texts(np.zeros((3, 1)), np.array([0, 0, 1])).starts.tolist()
+    >>> TokensOfTexts(np.zeros((3, 1)), np.array([0, 0, 1])).starts.tolist()
     [0, 2]
     """
 
@@ -39,16 +39,17 @@ class Texts:
         """The first token (n_texts,) of each text."""
         return np.flatnonzero(np.diff(self.text, prepend=-1))
 
-    def take(self, texts: NDArray[np.bool_]) -> Texts:
+    def take(self, texts: NDArray[np.bool_]) -> TokensOfTexts:
         """Return these of the texts (n_texts,), counted anew."""
         kept = texts[self.text]
         typical = None if self.typical is None else self.typical[kept]
-        return Texts(self.tokens[kept], (np.cumsum(texts) - 1)[self.text[kept]], typical)
+        return TokensOfTexts(self.tokens[kept], (np.cumsum(texts) - 1)[self.text[kept]], typical)
 
     def pool(self, scores: Floats) -> Floats:
         """Return weights (n_tokens,) from scores (n_tokens,): a softmax within each text.
 
-        >>> Texts(np.zeros((3, 1)), np.array([0, 0, 1])).pool(np.array([2.0, 2.0, 9.0])).tolist()
+        >>> texts = TokensOfTexts(np.zeros((3, 1)), np.array([0, 0, 1]))
+        >>> texts.pool(np.array([2.0, 2.0, 9.0])).tolist()
         [0.5, 0.5, 1.0]
         """
         odds = np.exp(scores - np.maximum.reduceat(scores, self.starts)[self.text])
@@ -57,7 +58,7 @@ class Texts:
 
 
 @dataclass(frozen=True, eq=False)
-class Reader:
+class AttentionReader:
     """A query (n_features,), and the classifier of the tokens' mean weighted by it; for raw rows.
 
     `coef` (n_out, n_features) and `intercept` (n_out,) are as in `Solution`.
@@ -70,17 +71,17 @@ class Reader:
     n_iter: int
     converged: bool
 
-    def guess(self, texts: Texts) -> Codes:
+    def guess(self, texts: TokensOfTexts) -> Codes:
         """Return the code with the highest score (n_texts,) of each text."""
         scores = text_scores(texts, self.query, self.coef, self.intercept)
         codes: Codes = self.classes[with_reference(scores.T, len(self.classes)).argmax(axis=0)]
         return codes
 
 
-def text_scores(texts: Texts, query: Floats, coef: Floats, intercept: Floats) -> Floats:
+def text_scores(texts: TokensOfTexts, query: Floats, coef: Floats, intercept: Floats) -> Floats:
     """Return the scores (n_texts, n_out) of the tokens' mean, weighted by their match to the query.
 
-    >>> texts = Texts(np.array([[0.0], [800.0]]), np.array([0, 0]))
+    >>> texts = TokensOfTexts(np.array([[0.0], [800.0]]), np.array([0, 0]))
     >>> text_scores(texts, np.array([1.0]), np.array([[2.0]]), np.array([0.5])).tolist()
     [[1600.5]]
     """
@@ -91,19 +92,21 @@ def text_scores(texts: Texts, query: Floats, coef: Floats, intercept: Floats) ->
     return scores + intercept
 
 
-def learn(texts: Texts, codes: Codes, C: float, max_iter: int, seed: int) -> Reader:
+def learn(
+    texts: TokensOfTexts, codes: Codes, C: float, max_iter: int, seed: int
+) -> AttentionReader:
     """Return the reader with the least sum(cross-entropy) + (|coef|^2 + |query|^2) / (2 C).
 
     Penalties are on standardised tokens; `codes` (n_texts,) are the labels. The objective has
     several minima, and the seed decides in which of them the descent from a small query ends.
 
-    >>> texts = Texts(np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.arange(4))
+    >>> texts = TokensOfTexts(np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.arange(4))
     >>> reader = learn(texts, np.array([0, 0, 1, 1]), C=1.0, max_iter=100, seed=0)
     >>> reader.guess(texts).tolist(), reader.converged
     ([0, 0, 1, 1], True)
     """
     scaling = Scaling.standard(measured(texts.tokens, texts.typical))
-    objective = _Objective(Texts(scaling.apply(texts.tokens), texts.text), codes, C)
+    objective = _Objective(TokensOfTexts(scaling.apply(texts.tokens), texts.text), codes, C)
     result = minimize(
         objective,
         objective.start(np.random.default_rng(seed)),
@@ -118,7 +121,7 @@ def learn(texts: Texts, codes: Codes, C: float, max_iter: int, seed: int) -> Rea
     )
     query, coef, intercept = objective.parts(result.x)
     layer = scaling.fold(coef, intercept)
-    return Reader(
+    return AttentionReader(
         classes=objective.classes,
         # The scaler's mean adds one number to all scores of a text, which the softmax ignores.
         query=query / scaling.scale,
@@ -132,7 +135,7 @@ def learn(texts: Texts, codes: Codes, C: float, max_iter: int, seed: int) -> Rea
 class _Objective:
     """The mean cross-entropy and penalty, with its gradient, over query, coef and intercept."""
 
-    def __init__(self, texts: Texts, codes: Codes, C: float) -> None:
+    def __init__(self, texts: TokensOfTexts, codes: Codes, C: float) -> None:
         self.texts = texts
         self.classes, own = np.unique(codes, return_inverse=True)
         indicator = np.arange(len(self.classes))[:, None] == own

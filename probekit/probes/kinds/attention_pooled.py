@@ -12,7 +12,12 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError
-from probekit.probes.kinds.attention_objective import Reader, Texts, learn, text_scores
+from probekit.probes.kinds.attention_objective import (
+    AttentionReader,
+    TokensOfTexts,
+    learn,
+    text_scores,
+)
 from probekit.probes.kinds.choice import choose, inner_folds
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes, with_reference
@@ -94,7 +99,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def _choose(
-        self, grid: Floats, texts: Texts, codes: Codes, units: NDArray[np.generic]
+        self, grid: Floats, texts: TokensOfTexts, codes: Codes, units: NDArray[np.generic]
     ) -> float:
         if len(grid) == 1:
             return float(grid[0])
@@ -107,7 +112,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         folds = inner_folds(codes, units, self.folds, self.random_state)
         return choose(grid, folds, wrong)
 
-    def _learn(self, C: float, texts: Texts, codes: Codes) -> Reader:
+    def _learn(self, C: float, texts: TokensOfTexts, codes: Codes) -> AttentionReader:
         return learn(texts, codes, C, self.max_iter, self.random_state)
 
     def decision_function(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
@@ -137,20 +142,20 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         scores[order] = text_scores(texts, self.query_, self.coef_, self.intercept_)[texts.text]
         return scores
 
-    def _validated(self, X: ArrayLike, groups: ArrayLike | None) -> tuple[Texts, Codes]:
+    def _validated(self, X: ArrayLike, groups: ArrayLike | None) -> tuple[TokensOfTexts, Codes]:
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return _texts(rows, units_of(rows, groups))
 
 
-def _texts(X: NDArray[np.floating], groups: NDArray[np.generic]) -> tuple[Texts, Codes]:
+def _texts(X: NDArray[np.floating], groups: NDArray[np.generic]) -> tuple[TokensOfTexts, Codes]:
     """Return the texts, and the row (n_tokens,) that each of their tokens comes from."""
     _, text_of_row = np.unique(groups, return_inverse=True)
     order = np.argsort(text_of_row, kind="stable")
-    return Texts(X[order], text_of_row[order]), order
+    return TokensOfTexts(X[order], text_of_row[order]), order
 
 
-def _codes_of_texts(texts: Texts, codes: Codes, classes: NDArray[Any]) -> Codes:
+def _codes_of_texts(texts: TokensOfTexts, codes: Codes, classes: NDArray[Any]) -> Codes:
     """Return the label code (n_texts,) that all tokens of each text share."""
     first = codes[texts.starts]
     differs = np.flatnonzero(codes != first[texts.text])

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.probes.kinds.choice import choose, inner_folds
-from probekit.probes.kinds.layers import Layer, Solution, apply_layers
+from probekit.probes.kinds.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.kinds.scaling import measured
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes, with_reference
@@ -20,7 +20,7 @@ from probekit.probes.validation import at_least, labelled_rows, positive, units_
 
 
 @dataclass(frozen=True, eq=False)
-class Training:
+class TrainingRows:
     """What a fit is made of: rows X (n_samples, n_features), label codes and groups (n_samples,).
 
     The codes are 0, 1, 2, ... in the order of `classes_`; inside a fold one may be missing.
@@ -37,18 +37,18 @@ class Training:
         """The rows (n_typical, n_features) that features are scaled by."""
         return measured(self.X, self.typical)
 
-    def take(self, rows: NDArray[np.bool_]) -> Training:
+    def take(self, rows: NDArray[np.bool_]) -> TrainingRows:
         """Return the part of these rows."""
         typical = None if self.typical is None else self.typical[rows]
-        return Training(self.X[rows], self.codes[rows], self.groups[rows], typical)
+        return TrainingRows(self.X[rows], self.codes[rows], self.groups[rows], typical)
 
 
 class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
-    """A classifier whose fit is a `Solution`; a kind says how it comes by one.
+    """A classifier whose fit is a `FittedLayers`; a kind says how it comes by one.
 
     Attributes:
         classes_: The labels, sorted.
-        layers_: For raw, unscaled rows; see `Solution`.
+        layers_: For raw, unscaled rows; see `FittedLayers`.
         coef_: The weight of a single layer, shape (1, n_features) for two classes, else
             (n_classes, n_features).
         intercept_: Its bias, shape (1,) or (n_classes,).
@@ -66,8 +66,8 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
             DataError: There is one class only, or the labels mix types.
         """
         rows, self.classes_, codes = labelled_rows(self, X, y)
-        solution = self.solve(Training(rows, codes, units_of(rows, groups)))
-        self.layers_: tuple[Layer, ...] = solution.layers
+        solution = self.solve(TrainingRows(rows, codes, units_of(rows, groups)))
+        self.layers_: tuple[AffineLayer, ...] = solution.layers
         if len(solution.layers) == 1:
             self.coef_, self.intercept_ = solution.layers[0]
         self.n_iter_ = solution.n_iter
@@ -76,7 +76,7 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
         return self
 
     @abstractmethod
-    def solve(self, data: Training) -> Solution:
+    def solve(self, data: TrainingRows) -> FittedLayers:
         """Return what is learned from the training rows."""
 
     def decision_function(self, X: ArrayLike) -> Floats:
@@ -106,8 +106,8 @@ class TunedProbe(LayeredProbe):
     random_state: int
 
     def _solve_tuned(
-        self, name: str, data: Training, *, rising_shrinks: bool = False
-    ) -> tuple[float, Solution]:
+        self, name: str, data: TrainingRows, *, rising_shrinks: bool = False
+    ) -> tuple[float, FittedLayers]:
         """Return the value chosen for the named penalty, and the solution at it on all rows."""
         at_least(self, folds=2, random_state=0)
         grid = positive(name, getattr(self, name))[:: -1 if rising_shrinks else 1]
@@ -125,5 +125,5 @@ class TunedProbe(LayeredProbe):
         return value, solution
 
     @abstractmethod
-    def path(self, values: Floats, data: Training) -> list[Solution]:
+    def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the solution at each of the values."""

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import ConfigError
-from probekit.probes.kinds.base import Training, TunedProbe
-from probekit.probes.kinds.layers import Layer, Solution
+from probekit.probes.kinds.base import TrainingRows, TunedProbe
+from probekit.probes.kinds.layers import AffineLayer, FittedLayers
 from probekit.probes.kinds.logistic import TOLERANCES
 from probekit.probes.kinds.scaling import Scaling
-from probekit.probes.solve.descent import Effort
+from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
 from probekit.probes.validation import at_least
@@ -59,14 +59,14 @@ class KSparseProbe(TunedProbe):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def solve(self, data: Training) -> Solution:
+    def solve(self, data: TrainingRows) -> FittedLayers:
         """Return what is learned from the training rows."""
         at_least(self, k=1, max_iter=1)
         self.C_, solution = self._solve_tuned("C", data)
         self.features_ = best_features(data.X, data.codes, self.k, data.typical)
         return solution
 
-    def path(self, values: Floats, data: Training) -> list[Solution]:
+    def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the solution at each of the values.
 
         Raises:
@@ -81,15 +81,15 @@ class KSparseProbe(TunedProbe):
         X = np.ascontiguousarray(data.X[:, features])
         solver = Solver(X, [np.ones(len(X), dtype=np.float32)], typical=data.typical)
         problems = [Problem(data.codes, float(C)) for C in values]
-        fits = solver.solve(problems, Effort(TOLERANCES[X.dtype.name], self.max_iter))
+        fits = solver.solve(problems, StoppingRule(TOLERANCES[X.dtype.name], self.max_iter))
         return [self._wide(fit, features, width) for fit in fits]
 
-    def _wide(self, fit: Fit, features: Codes, width: int) -> Solution:
+    def _wide(self, fit: Fit, features: Codes, width: int) -> FittedLayers:
         weight = np.zeros((len(fit.coef), width))
         weight[:, features] = fit.coef
-        layer = Layer(weight, fit.intercept)
+        layer = AffineLayer(weight, fit.intercept)
         # The solver may be done before its first step, on features that say nothing.
-        return Solution(fit.classes, (layer,), max(fit.n_iter, 1), fit.converged)
+        return FittedLayers(fit.classes, (layer,), max(fit.n_iter, 1), fit.converged)
 
 
 def best_features(

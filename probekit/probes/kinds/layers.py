@@ -12,7 +12,7 @@ from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes, with_reference
 
 
-class Layer(NamedTuple):
+class AffineLayer(NamedTuple):
     """An affine map: `weight` (n_out, n_in) and `bias` (n_out,)."""
 
     weight: Floats
@@ -20,7 +20,7 @@ class Layer(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
+class FittedLayers:
     """What one fit learned, for raw rows, and how its solver came to it.
 
     `classes` are the label codes that occurred; for two of them the last layer has one row, the
@@ -29,7 +29,7 @@ class Solution:
     """
 
     classes: Codes
-    layers: tuple[Layer, ...]
+    layers: tuple[AffineLayer, ...]
     n_iter: int = 1
     converged: bool = True
     gradient_norm: float | None = None
@@ -51,10 +51,10 @@ class Solution:
         return codes
 
 
-def apply_layers(layers: tuple[Layer, ...], X: NDArray[np.floating]) -> Floats:
+def apply_layers(layers: tuple[AffineLayer, ...], X: NDArray[np.floating]) -> Floats:
     """Return the last layer's values (n_samples, n_out), with a ReLU after each one before it.
 
-    >>> twice = Layer(np.array([[2.0]]), np.array([0.0]))
+    >>> twice = AffineLayer(np.array([[2.0]]), np.array([0.0]))
     >>> apply_layers((twice, twice), np.array([[-1.0], [1.0]])).tolist()
     [[0.0], [4.0]]
     """

@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 
 from probekit.errors import ConfigError
-from probekit.probes.kinds.base import LayeredProbe, Training
+from probekit.probes.kinds.base import LayeredProbe, TrainingRows
 from probekit.probes.kinds.class_means import class_means, nearest_rule, tilted, within_covariance
-from probekit.probes.kinds.layers import Solution
+from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.kinds.scaling import Scaling
 
 
@@ -35,7 +35,7 @@ class LdaProbe(LayeredProbe):
     def __init__(self, shrinkage: float | Literal["auto"] = "auto") -> None:
         self.shrinkage = shrinkage
 
-    def solve(self, data: Training) -> Solution:
+    def solve(self, data: TrainingRows) -> FittedLayers:
         """Return what is learned from the training rows."""
         shrinkage = _shrinkage(self.shrinkage)
         scaling = Scaling.standard(data.measured)
@@ -44,7 +44,7 @@ class LdaProbe(LayeredProbe):
         covariance = within_covariance(rows, means, data.codes, shrinkage)
         log_priors = np.log(np.bincount(data.codes) / len(rows))
         layer = scaling.fold(*nearest_rule(means, tilted(means, covariance), log_priors))
-        return Solution(np.unique(data.codes), (layer,))
+        return FittedLayers(np.unique(data.codes), (layer,))
 
 
 def _shrinkage(shrinkage: float | str) -> float | None:

@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from probekit.errors import DataError
 from probekit.probes.folds import fittable_insides, group_folds
-from probekit.probes.solve.descent import Effort
+from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import fit_columns
 from probekit.probes.solve.solver import Codes, Fit, Problem, Solver, with_reference
 from probekit.probes.validation import (
@@ -167,7 +167,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         weights: NDArray[np.floating],
         grid: tuple[float, ...],
     ) -> list[Fit]:
-        effort = Effort(TOLERANCES[X.dtype.name], self.max_iter)
+        effort = StoppingRule(TOLERANCES[X.dtype.name], self.max_iter)
         if len(grid) == 1:
             problems = [Problem(codes, grid[0]) for codes in columns]
             return Solver(X, [weights]).solve(problems, effort)

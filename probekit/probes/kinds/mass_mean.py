@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from probekit.probes.kinds.base import LayeredProbe, Training
+from probekit.probes.kinds.base import LayeredProbe, TrainingRows
 from probekit.probes.kinds.class_means import class_means, nearest_rule, tilted, within_covariance
-from probekit.probes.kinds.layers import Solution
+from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.kinds.scaling import Scaling
 
 
@@ -32,7 +32,7 @@ class MassMeanProbe(LayeredProbe):
     def __init__(self, covariance: bool = False) -> None:
         self.covariance = covariance
 
-    def solve(self, data: Training) -> Solution:
+    def solve(self, data: TrainingRows) -> FittedLayers:
         """Return what is learned from the training rows."""
         scaling = Scaling.standard(data.measured) if self.covariance else Scaling.centred(data.X)
         rows = scaling.apply(data.X)
@@ -41,4 +41,4 @@ class MassMeanProbe(LayeredProbe):
         if self.covariance:
             directions = tilted(means, within_covariance(rows, means, data.codes))
         layer = scaling.fold(*nearest_rule(means, directions))
-        return Solution(np.unique(data.codes), (layer,))
+        return FittedLayers(np.unique(data.codes), (layer,))

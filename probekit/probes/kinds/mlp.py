@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
-from probekit.probes.kinds.base import Training, TunedProbe
-from probekit.probes.kinds.layers import Layer, Solution
+from probekit.probes.kinds.base import TrainingRows, TunedProbe
+from probekit.probes.kinds.layers import AffineLayer, FittedLayers
 from probekit.probes.kinds.scaling import Scaling
 from probekit.probes.solve.design import Floats
 from probekit.probes.validation import at_least
@@ -54,32 +54,35 @@ class MlpProbe(TunedProbe):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def solve(self, data: Training) -> Solution:
+    def solve(self, data: TrainingRows) -> FittedLayers:
         """Return what is learned from the training rows."""
         at_least(self, hidden=1, max_iter=1)
         self.alpha_, solution = self._solve_tuned("alpha", data, rising_shrinks=True)
         return solution
 
-    def path(self, values: Floats, data: Training) -> list[Solution]:
+    def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the solution at each of the values."""
         scaling = Scaling.standard(data.measured)
         rows = scaling.apply(data.X).astype(np.float32)  # half the time of float64
         return [self._at(alpha, rows, data, scaling) for alpha in values]
 
     def _at(
-        self, alpha: float, rows: NDArray[np.float32], data: Training, scaling: Scaling
-    ) -> Solution:
+        self, alpha: float, rows: NDArray[np.float32], data: TrainingRows, scaling: Scaling
+    ) -> FittedLayers:
         network = MLPClassifier(
-            (self.hidden,), alpha=alpha, max_iter=self.max_iter, random_state=self.random_state,
+            (self.hidden,),
+            alpha=alpha,
+            max_iter=self.max_iter,
+            random_state=self.random_state,
             learning_rate_init=LEARNING_RATE,
-        )  # fmt: skip
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # told by `converged_`
             network.fit(rows, data.codes)
         (first, last), (first_bias, last_bias) = network.coefs_, network.intercepts_
         layers = (
             scaling.fold(first.T, first_bias),
-            Layer(last.T.astype(np.float64), last_bias.astype(np.float64)),
+            AffineLayer(last.T.astype(np.float64), last_bias.astype(np.float64)),
         )
         classes = np.asarray(network.classes_)
-        return Solution(classes, layers, network.n_iter_, network.n_iter_ < self.max_iter)
+        return FittedLayers(classes, layers, network.n_iter_, network.n_iter_ < self.max_iter)

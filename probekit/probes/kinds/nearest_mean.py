@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from probekit.probes.kinds.base import LayeredProbe, Training
+from probekit.probes.kinds.base import LayeredProbe, TrainingRows
 from probekit.probes.kinds.class_means import class_means, nearest_rule
-from probekit.probes.kinds.layers import Solution
+from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.kinds.scaling import Scaling
 
 
@@ -22,8 +22,8 @@ class NearestMeanProbe(LayeredProbe):
     ['present']
     """
 
-    def solve(self, data: Training) -> Solution:
+    def solve(self, data: TrainingRows) -> FittedLayers:
         """Return what is learned from the training rows."""
         scaling = Scaling.standard(data.measured)
         means = class_means(scaling.apply(data.X), data.codes)
-        return Solution(np.unique(data.codes), (scaling.fold(*nearest_rule(means, means)),))
+        return FittedLayers(np.unique(data.codes), (scaling.fold(*nearest_rule(means, means)),))

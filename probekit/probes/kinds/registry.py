@@ -14,7 +14,7 @@ from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
 from probekit.probes.kinds.base import LayeredProbe
 from probekit.probes.kinds.k_sparse import KSparseProbe
-from probekit.probes.kinds.layers import Layer
+from probekit.probes.kinds.layers import AffineLayer
 from probekit.probes.kinds.lda import LdaProbe
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.kinds.mass_mean import MassMeanProbe
@@ -30,7 +30,7 @@ Task = Literal["classification", "regression", "tree", "text"]
 
 
 @dataclass(frozen=True)
-class Kind:
+class ProbeKind:
     """One kind of probe.
 
     Attributes:
@@ -134,11 +134,11 @@ class Kind:
 _C = ("C", (1e-4, 1e-3, 1e-2, 1e-1, 1.0))
 _ALPHA = ("alpha", (1.0, 10.0, 100.0, 1e3, 1e4))
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
+KINDS: Mapping[str, ProbeKind] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            Kind(
+            ProbeKind(
                 "logistic",
                 "Logistic regression, multinomial for more than two classes.",
                 "classification",
@@ -146,20 +146,20 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 grid=_C,
                 logits=True,
             ),
-            Kind(
+            ProbeKind(
                 "ridge",
                 "Ridge regression on +1 for a class and -1 for the rest.",
                 "classification",
                 RidgeProbe,
                 grid=_ALPHA,
             ),
-            Kind(
+            ProbeKind(
                 "lda",
                 "Linear discriminant analysis with a Ledoit-Wolf covariance.",
                 "classification",
                 LdaProbe,
             ),
-            Kind(
+            ProbeKind(
                 "mass_mean",
                 "The difference of the class means in raw space, tilted by the inverse covariance "
                 "if asked.",
@@ -167,20 +167,20 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 MassMeanProbe,
                 options={"covariance": False},
             ),
-            Kind(
+            ProbeKind(
                 "nearest_mean",
                 "The class with the nearest mean, with features on one scale.",
                 "classification",
                 NearestMeanProbe,
             ),
-            Kind(
+            ProbeKind(
                 "svm",
                 "Linear support vector machine, one class against the rest.",
                 "classification",
                 SvmProbe,
                 grid=_C,
             ),
-            Kind(
+            ProbeKind(
                 "k_sparse",
                 "Logistic regression on the k features that tell the classes apart best.",
                 "classification",
@@ -189,7 +189,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 grid=_C,
                 logits=True,
             ),
-            Kind(
+            ProbeKind(
                 "mlp",
                 "Perceptron with one hidden layer: what is there, but not linearly.",
                 "classification",
@@ -198,28 +198,28 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 grid=("alpha", (0.1, 1.0, 10.0)),
                 logits=True,
             ),
-            Kind(
+            ProbeKind(
                 "ridge_regression",
                 "Ridge regression on a number.",
                 "regression",
                 RidgeRegressionProbe,
                 grid=_ALPHA,
             ),
-            Kind(
+            ProbeKind(
                 "structural_distance",
                 "Squared distances between tokens as distances in the dependency tree.",
                 "tree",
                 DistanceProbe,
                 options={"rank": 64},
             ),
-            Kind(
+            ProbeKind(
                 "structural_depth",
                 "Squared norms of tokens as depths in the dependency tree.",
                 "tree",
                 DepthProbe,
                 options={"rank": 64},
             ),
-            Kind(
+            ProbeKind(
                 "attention_pooled",
                 "Logistic regression on a text's tokens, weighted by a query that is learned.",
                 "text",
@@ -232,7 +232,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 
 
-def find_kind(name: str) -> Kind:
+def find_kind(name: str) -> ProbeKind:
     """Return the kind of that name.
 
     Raises:
@@ -247,7 +247,7 @@ def find_kind(name: str) -> Kind:
     return KINDS[name]
 
 
-def raw_layers(estimator: BaseEstimator) -> tuple[Layer, ...]:
+def raw_layers(estimator: BaseEstimator) -> tuple[AffineLayer, ...]:
     """Return a fitted probe as layers over raw rows, with a ReLU between two.
 
     One layer, (n_out, n_features), for linear kinds; two for the MLP. Two classes have one output,
@@ -264,7 +264,7 @@ def raw_layers(estimator: BaseEstimator) -> tuple[Layer, ...]:
     if isinstance(estimator, LayeredProbe | RidgeRegressionProbe):
         return estimator.layers_
     if isinstance(estimator, LinearProbe):
-        return (Layer(estimator.coef_, estimator.intercept_),)
+        return (AffineLayer(estimator.coef_, estimator.intercept_),)
     raise ConfigError(
         f"{type(estimator).__name__} is no stack of layers over single rows. Allowed are the kinds "
         "for classification and regression."

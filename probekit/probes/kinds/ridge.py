@@ -11,9 +11,9 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.probes.folds import group_folds
-from probekit.probes.kinds.base import Training, TunedProbe
+from probekit.probes.kinds.base import TrainingRows, TunedProbe
 from probekit.probes.kinds.choice import choose
-from probekit.probes.kinds.layers import Layer, Solution, apply_layers
+from probekit.probes.kinds.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.kinds.scaling import Scaling, measured
 from probekit.probes.solve.design import Floats
 from probekit.probes.validation import (
@@ -49,18 +49,18 @@ class RidgeProbe(TunedProbe):
         self.folds = folds
         self.random_state = random_state
 
-    def solve(self, data: Training) -> Solution:
+    def solve(self, data: TrainingRows) -> FittedLayers:
         """Return what is learned from the training rows."""
         self.alpha_, solution = self._solve_tuned("alpha", data, rising_shrinks=True)
         return solution
 
-    def path(self, values: Floats, data: Training) -> list[Solution]:
+    def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the solution at each of the values."""
         classes = np.unique(data.codes)
         positives = classes[1:] if len(classes) == 2 else classes
         targets = np.where(data.codes[:, None] == positives, 1.0, -1.0)
         layers = ridge_path(data.X, targets, values, data.typical)
-        return [Solution(classes, (layer,)) for layer in layers]
+        return [FittedLayers(classes, (layer,)) for layer in layers]
 
 
 class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types
@@ -146,7 +146,7 @@ def ridge_path(
     targets: Floats,
     alphas: Floats,
     typical: NDArray[np.bool_] | None = None,
-) -> tuple[Layer, ...]:
+) -> tuple[AffineLayer, ...]:
     """Return for each alpha the layer that minimises squared error + alpha |weight|^2.
 
     Rows X (n_samples, n_features) are standardised for it, by the typical ones (n_samples,) if it

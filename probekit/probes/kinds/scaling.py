@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.kinds.layers import Layer
+from probekit.probes.kinds.layers import AffineLayer
 from probekit.probes.solve.design import Floats, moments
 
 
@@ -48,7 +48,7 @@ class Scaling:
         scaled /= self.scale
         return scaled
 
-    def fold(self, weight: Floats, bias: Floats) -> Layer:
+    def fold(self, weight: Floats, bias: Floats) -> AffineLayer:
         """Return the layer on raw rows that equals this one, (n_out, n_features), on scaled rows.
 
         >>> layer = Scaling(np.array([1.0]), np.array([2.0])).fold(np.array([[4.0]]), np.zeros(1))
@@ -56,7 +56,7 @@ class Scaling:
         ([[2.0]], [-2.0])
         """
         raw = weight / self.scale
-        return Layer(raw, bias - raw @ self.mean)
+        return AffineLayer(raw, bias - raw @ self.mean)
 
 
 def measured(X: NDArray[np.floating], typical: NDArray[np.bool_] | None) -> NDArray[np.floating]:

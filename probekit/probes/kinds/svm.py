@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import minimize
 
-from probekit.probes.kinds.base import Training, TunedProbe
-from probekit.probes.kinds.layers import Layer, Solution
+from probekit.probes.kinds.base import TrainingRows, TunedProbe
+from probekit.probes.kinds.layers import AffineLayer, FittedLayers
 from probekit.probes.kinds.scaling import Scaling
 from probekit.probes.solve.design import Floats
 from probekit.probes.validation import at_least
@@ -49,13 +49,13 @@ class SvmProbe(TunedProbe):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def solve(self, data: Training) -> Solution:
+    def solve(self, data: TrainingRows) -> FittedLayers:
         """Return what is learned from the training rows."""
         at_least(self, max_iter=1)
         self.C_, solution = self._solve_tuned("C", data)
         return solution
 
-    def path(self, values: Floats, data: Training) -> list[Solution]:
+    def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the solution at each of the values."""
         scaling, classes = Scaling.standard(data.measured), np.unique(data.codes)
         rows = scaling.apply(data.X)
@@ -66,8 +66,8 @@ class SvmProbe(TunedProbe):
         solutions, start = [], np.zeros((len(positives), rows.shape[1] + 1))
         for C in values:
             start, n_iter, converged = solve_hinge(rows, truth, float(C), self.max_iter, start)
-            layer: Layer = scaling.fold(start[:, :-1] @ axes.T, start[:, -1])
-            solutions.append(Solution(classes, (layer,), n_iter, converged))
+            layer: AffineLayer = scaling.fold(start[:, :-1] @ axes.T, start[:, -1])
+            solutions.append(FittedLayers(classes, (layer,), n_iter, converged))
         return solutions
 
 

@@ -18,7 +18,7 @@ class Facts(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Score(Facts):
+class HeldOutScore(Facts):
     """One metric on held-out rows, with its 95 % interval."""
 
     value: float
@@ -65,7 +65,7 @@ class ProbeFacts(Facts):
     tokenizer: str
     cache: str
     hyperparameters: dict[str, Scalar] = {}
-    metrics: dict[str, Score] = {}
+    metrics: dict[str, HeldOutScore] = {}
     seed: int
     created: str
     versions: dict[str, str]

@@ -22,7 +22,7 @@ from probekit.probes.saved.facts import Facts, ProbeFacts
 from probekit.provenance import digest, digest_json, pretty_json, write_atomic
 
 Floats = NDArray[np.float64]
-Layer = tuple[Floats, Floats]
+LayerArrays = tuple[Floats, Floats]
 
 FORMAT = 1
 _SUFFIXES = (".json", ".safetensors")
@@ -39,7 +39,7 @@ class _Record(Facts):
 
 
 def write_probe(
-    path: Path, layers: tuple[Layer, ...], classes: tuple[str, ...], facts: ProbeFacts
+    path: Path, layers: tuple[LayerArrays, ...], classes: tuple[str, ...], facts: ProbeFacts
 ) -> Path:
     """Write the two files of a stem, or of one of their paths, and return the path of the JSON.
 
@@ -61,7 +61,7 @@ def write_probe(
     return _beside(path, ".json")
 
 
-def read_probe(path: Path) -> tuple[tuple[Layer, ...], tuple[str, ...], ProbeFacts]:
+def read_probe(path: Path) -> tuple[tuple[LayerArrays, ...], tuple[str, ...], ProbeFacts]:
     """Return layers, classes and facts from the two files of a stem, or of one of their paths.
 
     Raises:
@@ -74,15 +74,17 @@ def read_probe(path: Path) -> tuple[tuple[Layer, ...], tuple[str, ...], ProbeFac
     record = _read_record(json_path)
     content = _read_bytes(tensor_path)
     if digest([content]) != record.tensors:
-        raise damaged(tensor_path, f"it is not the file that {json_path.name} was written with")
+        raise damaged_probe(
+            tensor_path, f"it is not the file that {json_path.name} was written with"
+        )
     try:
         layers = _layers(safetensors.numpy.load(content))
     except (DataError, SafetensorError) as error:
-        raise damaged(tensor_path, str(error)) from error
+        raise damaged_probe(tensor_path, str(error)) from error
     return layers, record.classes, record.facts
 
 
-def damaged(path: Path, why: str) -> DataError:
+def damaged_probe(path: Path, why: str) -> DataError:
     """Return the error of a probe file that cannot be used."""
     return DataError(
         f"{path} cannot be used: {why.rstrip('.')}. Copy the probe's two files again from where "
@@ -103,7 +105,7 @@ def _offer(folder: Path) -> str:
     return f"Give one of its probes: {', '.join(names)}." if names else "It holds no probe."
 
 
-def _layers(tensors: Mapping[str, NDArray[Any]]) -> tuple[Layer, ...]:
+def _layers(tensors: Mapping[str, NDArray[Any]]) -> tuple[LayerArrays, ...]:
     numbers = range(len(tensors) // 2)
     wanted = {f"layers.{number}.{part}" for number in numbers for part in _PARTS}
     if tensors.keys() != wanted or any(t.dtype != np.float64 for t in tensors.values()):
@@ -121,14 +123,14 @@ def _read_record(path: Path) -> _Record:
         own, version = record.pop("digest"), record["format"]
         found = digest_json(record)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise damaged(path, f"it is not the record of a probe ({error})") from error
+        raise damaged_probe(path, f"it is not the record of a probe ({error})") from error
     if version != FORMAT:
         raise DataError(
             f"{path} has format {version!r}; this version reads {FORMAT}. Use the version of "
             "probekit that wrote it, or fit the probe again."
         )
     if own != found:
-        raise damaged(path, "its contents are not those that were written")
+        raise damaged_probe(path, "its contents are not those that were written")
     try:
         return _Record.model_validate(record)
     except ValidationError as error:
@@ -136,7 +138,7 @@ def _read_record(path: Path) -> _Record:
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
             for fault in error.errors(include_url=False)
         ]
-        raise damaged(path, "; ".join(problems)) from error
+        raise damaged_probe(path, "; ".join(problems)) from error
 
 
 def _refuse_constant(name: str) -> float:

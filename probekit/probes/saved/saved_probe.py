@@ -17,7 +17,7 @@ from scipy.special import log_softmax
 
 from probekit.errors import ConfigError, DataError
 from probekit.probes.saved.facts import ProbeFacts
-from probekit.probes.saved.files import Floats, Layer, damaged, read_probe, write_probe
+from probekit.probes.saved.files import Floats, LayerArrays, damaged_probe, read_probe, write_probe
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class SavedProbe:
     (('yes',), [[0.6, 0.8]])
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerArrays, ...]
     classes: tuple[str, ...]
     facts: ProbeFacts
 
@@ -201,7 +201,7 @@ class SavedProbe:
         try:
             return cls(layers, classes, facts)
         except DataError as error:
-            raise damaged(path, str(error)) from error
+            raise damaged_probe(path, str(error)) from error
 
     def _check(self, rows: Floats) -> Floats:
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
@@ -230,7 +230,7 @@ def _frozen(array: ArrayLike) -> Floats:
     return copy
 
 
-def _check_layers(layers: tuple[Layer, ...]) -> None:
+def _check_layers(layers: tuple[LayerArrays, ...]) -> None:
     shapes = [(weight.shape, bias.shape) for weight, bias in layers]
     fits = all(len(w) == 2 and 0 not in w and b == w[:1] for w, b in shapes)
     if not layers or not fits or any(low[0][0] != up[0][1] for low, up in pairwise(shapes)):

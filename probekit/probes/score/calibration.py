@@ -14,7 +14,7 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.probes.score.metrics import (
-    Answers,
+    ClassPredictions,
     Resamples,
     mean_of_rows,
     percentile_interval,
@@ -26,7 +26,7 @@ from probekit.probes.solve.solver import Codes
 BINS = 15
 
 
-def brier(answers: Answers, resamples: Resamples) -> Floats:
+def brier(answers: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the Brier score (1 + n_draws,): 0 at best, 2 at worst.
 
     It is the mean over rows of the sum over classes of (p - [class is true])^2; for two classes
@@ -36,7 +36,7 @@ def brier(answers: Answers, resamples: Resamples) -> Floats:
         DataError: The answers have no log probabilities.
 
     >>> scores = np.log([[0.75, 0.25], [0.5, 0.5]])
-    >>> answers = Answers(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
+    >>> answers = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
     >>> brier(answers, Resamples.draw(np.arange(2), draws=0, seed=0)).round(4).tolist()
     [0.3125]
 
@@ -47,7 +47,7 @@ def brier(answers: Answers, resamples: Resamples) -> Floats:
     return mean_of_rows(np.einsum("ij,ij->i", misses, misses), resamples)
 
 
-def ece(answers: Answers, resamples: Resamples) -> Floats:
+def ece(answers: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the expected calibration error (1 + n_draws,): 0 at best, 1 at worst.
 
     It is the mean over rows of |accuracy - mean confidence| of the row's bin. The confidence is the
@@ -58,7 +58,7 @@ def ece(answers: Answers, resamples: Resamples) -> Floats:
         DataError: The answers have no log probabilities.
 
     >>> scores = np.log([[0.75, 0.25], [0.75, 0.25]])
-    >>> answers = Answers(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
+    >>> answers = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
     >>> ece(answers, Resamples.draw(np.arange(2), draws=0, seed=0)).round(4).tolist()
     [0.25]
 
@@ -74,8 +74,8 @@ def ece(answers: Answers, resamples: Resamples) -> Floats:
     return error
 
 
-CALIBRATION_METRICS: Mapping[str, Callable[[Answers, Resamples], Floats]] = MappingProxyType(
-    {"brier": brier, "ece": ece}
+CALIBRATION_METRICS: Mapping[str, Callable[[ClassPredictions, Resamples], Floats]] = (
+    MappingProxyType({"brier": brier, "ece": ece})
 )
 
 
@@ -96,7 +96,7 @@ class ReliabilityBin:
 
 
 def reliability_bins(
-    answers: Answers, resamples: Resamples, bins: int = BINS
+    answers: ClassPredictions, resamples: Resamples, bins: int = BINS
 ) -> list[ReliabilityBin]:
     """Return the bins of equal width that hold rows, by rising confidence.
 
@@ -104,7 +104,7 @@ def reliability_bins(
         DataError: The answers have no log probabilities.
 
     >>> scores = np.log([[0.75, 0.25], [0.75, 0.25]])
-    >>> answers = Answers(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
+    >>> answers = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
     >>> (found,) = reliability_bins(answers, Resamples.draw(np.arange(2), 10, 0), bins=4)
     >>> found.low, found.high, found.n_rows, round(found.confidence, 6), found.accuracy
     (0.5, 0.75, 2, 0.75, 0.5)
@@ -145,7 +145,7 @@ def _reliability_bin(
     )
 
 
-def _probabilities(answers: Answers, metric: str) -> Floats:
+def _probabilities(answers: ClassPredictions, metric: str) -> Floats:
     if answers.scores is None or not answers.scores_are_log_probabilities:
         raise DataError(
             f"{metric} needs log probabilities, and these answers have "
@@ -156,7 +156,7 @@ def _probabilities(answers: Answers, metric: str) -> Floats:
     return probabilities
 
 
-def _confidence(answers: Answers, metric: str) -> Floats:
+def _confidence(answers: ClassPredictions, metric: str) -> Floats:
     """Return the probability (n_samples,) of each guess."""
     probabilities = _probabilities(answers, metric)
     return probabilities[np.arange(len(probabilities)), answers.guess]

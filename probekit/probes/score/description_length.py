@@ -37,7 +37,7 @@ LEAST_ROWS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class CodedBlock:
     """Rows `coded` (n_coded,) by a probe that was fitted on the rows `fitted` (n_fitted,).
 
     The first block has nothing to be fitted on, and is coded uniformly.
@@ -49,7 +49,7 @@ class Block:
 
 def blocks(
     groups: NDArray[np.generic], n_classes: int, seed: int, shares: Sequence[float] = PREFIXES
-) -> list[Block]:
+) -> list[CodedBlock]:
     """Return the blocks of rows in the order they are sent: whole groups, in random order.
 
     Each ends with the first group that reaches its share of the rows, the first not before 2 rows a
@@ -69,10 +69,10 @@ def blocks(
     least = min(LEAST_ROWS * n_classes, n_rows)
     sizes = [max(least, int(np.ceil(share * n_rows))) for share in shares]
     known = np.zeros(n_rows, dtype=bool)
-    found: list[Block] = []
+    found: list[CodedBlock] = []
     for sent in subsets(groups, sizes, seed):
         if (sent & ~known).any():
-            found.append(Block(np.flatnonzero(known), np.flatnonzero(sent & ~known)))
+            found.append(CodedBlock(np.flatnonzero(known), np.flatnonzero(sent & ~known)))
         known = sent
     return found
 
@@ -124,7 +124,7 @@ class OnlineCode:
 
     @classmethod
     def of_blocks(
-        cls, coded: Sequence[Block], log_probabilities: Sequence[Floats], truth: Codes
+        cls, coded: Sequence[CodedBlock], log_probabilities: Sequence[Floats], truth: Codes
     ) -> OnlineCode:
         """Return the code of the labels (n_samples,) by what was foretold of each block.
 

@@ -9,23 +9,23 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.fitters import Tuned
-from probekit.probes.kinds.layers import Solution
+from probekit.probes.fitters import TunedProbeFit
+from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.kinds.structural.scores import SentenceScores
 from probekit.probes.score.calibration import CALIBRATION_METRICS
 from probekit.probes.score.description_length import DESCRIPTION_METRICS, OnlineCode
-from probekit.probes.score.metrics import METRICS, Answers, Resamples, percentile_interval
-from probekit.probes.score.regression import REGRESSION_METRICS, NumberAnswers
+from probekit.probes.score.metrics import METRICS, ClassPredictions, Resamples, percentile_interval
+from probekit.probes.score.regression import REGRESSION_METRICS, NumberPredictions
 from probekit.probes.solve.design import Floats
-from probekit.probes.text_and_tree import TreeAnswers, tree_metrics
+from probekit.probes.text_and_tree import TreePredictions, tree_metrics
 from probekit.provenance import digest
 
 Target = Literal[
     "task", "control", "random_weights", "majority", "word_identity", "bag_of_words", "length"
 ]
-Split = Literal["test", "validation", "online", "learning"]
-Said = Answers | NumberAnswers | OnlineCode | TreeAnswers
-Metric = Callable[[Any, Resamples], Floats]
+RowsScored = Literal["test", "validation", "online", "learning"]
+Predictions = ClassPredictions | NumberPredictions | OnlineCode | TreePredictions
+MetricFunction = Callable[[Any, Resamples], Floats]
 N = TypeVar("N", int, float)
 
 
@@ -47,7 +47,7 @@ class Measurement:
 
     probe: str
     target: Target
-    split: Split
+    split: RowsScored
     metric: str
     value: float
     ci_low: float
@@ -76,7 +76,7 @@ class Origin:
     converged: bool | None = None
     gradient_norm: float | None = None
 
-    def of_fits(self, solutions: Sequence[Solution]) -> Origin:
+    def of_fits(self, solutions: Sequence[FittedLayers]) -> Origin:
         """Return the origin told by the worst of some fits."""
         return replace(
             self,
@@ -85,12 +85,12 @@ class Origin:
             gradient_norm=_largest([solution.gradient_norm for solution in solutions]),
         )
 
-    def of_columns(self, columns: Sequence[Tuned]) -> Origin:
+    def of_columns(self, columns: Sequence[TunedProbeFit]) -> Origin:
         """Return the origin of the fits on all rows."""
         C = _common([column.penalty for column in columns])
         return replace(self, C=C).of_fits([column.solution for column in columns])
 
-    def of_search(self, columns: Sequence[Tuned], n_train: int) -> Origin:
+    def of_search(self, columns: Sequence[TunedProbeFit], n_train: int) -> Origin:
         """Return the origin of the held-out guesses."""
         fits = [fit for column in columns for fit in column.search]
         return replace(self, n_train=n_train).of_fits(fits)
@@ -120,15 +120,15 @@ def _largest(values: Sequence[N | None]) -> N | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class Estimate:
     """Answers on some rows, those of one who knows the training labels alone, and the groups."""
 
-    answers: Said
-    uninformed: Said
+    answers: Predictions
+    uninformed: Predictions
     groups: NDArray[np.str_]
 
     @classmethod
-    def of_all(cls, readings: Sequence[Reading]) -> Reading:
+    def of_all(cls, readings: Sequence[Estimate]) -> Estimate:
         """Return one reading of rows that were answered on several splits."""
         if len(readings) == 1:
             return readings[0]
@@ -139,16 +139,16 @@ class Reading:
         )
 
 
-def joined(parts: Sequence[Said]) -> Said:
+def joined(parts: Sequence[Predictions]) -> Predictions:
     """Return answers on several parts of the rows as one, part after part.
 
-    >>> both = joined([NumberAnswers(np.array([1.0]), np.array([2.0]))] * 2)
+    >>> both = joined([NumberPredictions(np.array([1.0]), np.array([2.0]))] * 2)
     >>> both.guess.tolist()
     [2.0, 2.0]
     """
     first = parts[0]
-    if isinstance(first, TreeAnswers):
-        sentences = [part.sentences for part in parts if isinstance(part, TreeAnswers)]
+    if isinstance(first, TreePredictions):
+        sentences = [part.sentences for part in parts if isinstance(part, TreePredictions)]
         return replace(first, sentences=SentenceScores.joined(sentences))
     n_codes = {"n_codes": len(parts)} if isinstance(first, OnlineCode) else {}
     arrays: dict[str, Any] = n_codes | {
@@ -160,20 +160,20 @@ def joined(parts: Sequence[Said]) -> Said:
 
 
 @dataclass(frozen=True, eq=False)
-class Claim:
+class Score:
     """What is to be measured: the mean over the readings of a metric, or of all that are defined.
 
     With `against` it is how far the mean is ahead of the mean over those.
     """
 
     origin: Origin
-    split: Split
-    readings: tuple[Reading, ...]
+    split: RowsScored
+    readings: tuple[Estimate, ...]
     metric: str | None = None
-    against: tuple[Reading, ...] = ()
+    against: tuple[Estimate, ...] = ()
 
     @classmethod
-    def of_all(cls, claims: Sequence[Claim]) -> Claim:
+    def of_all(cls, claims: Sequence[Score]) -> Score:
         """Return one claim of the same probe on several splits."""
         return replace(
             claims[0],
@@ -183,23 +183,23 @@ class Claim:
         )
 
 
-def _merged(of_splits: Sequence[tuple[Reading, ...]]) -> tuple[Reading, ...]:
-    return tuple(Reading.of_all(same) for same in zip(*of_splits, strict=True))
+def _merged(of_splits: Sequence[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
+    return tuple(Estimate.of_all(same) for same in zip(*of_splits, strict=True))
 
 
-def metrics_of(answers: Said) -> Mapping[str, Metric]:
+def metrics_of(answers: Predictions) -> Mapping[str, MetricFunction]:
     """Return the metrics that are defined for some answers, by name.
 
     AUROC needs scores, calibration probabilities.
 
-    >>> list(metrics_of(NumberAnswers(np.zeros(2), np.zeros(2))))
+    >>> list(metrics_of(NumberPredictions(np.zeros(2), np.zeros(2))))
     ['r2', 'spearman']
     """
-    if isinstance(answers, NumberAnswers):
+    if isinstance(answers, NumberPredictions):
         return REGRESSION_METRICS
     if isinstance(answers, OnlineCode):
         return DESCRIPTION_METRICS
-    if isinstance(answers, TreeAnswers):
+    if isinstance(answers, TreePredictions):
         return tree_metrics(answers.hit)
     if answers.scores is None:
         return {name: metric for name, metric in METRICS.items() if name != "auroc"}
@@ -222,7 +222,7 @@ class Resampler:
         return self._known[key]
 
 
-def measure(claim: Claim, resampler: Resampler) -> list[Measurement]:
+def measure(claim: Score, resampler: Resampler) -> list[Measurement]:
     """Return the numbers of a claim.
 
     AUROC is left out where the rows have one label only.
@@ -241,13 +241,13 @@ def measure(claim: Claim, resampler: Resampler) -> list[Measurement]:
     return found
 
 
-def _mean_score(metric: str, readings: Sequence[Reading], resamples: Resamples) -> Floats:
+def _mean_score(metric: str, readings: Sequence[Estimate], resamples: Resamples) -> Floats:
     scores = [metrics_of(one.answers)[metric](one.answers, resamples) for one in readings]
     mean: Floats = np.mean(scores, axis=0)
     return mean
 
 
-def _chance(metric: str, reading: Reading, resamples: Resamples) -> float:
+def _chance(metric: str, reading: Estimate, resamples: Resamples) -> float:
     """Return what the uninformed answers score; 0 where a constant has no score."""
     score = metrics_of(reading.uninformed)[metric]
     chance = float(score(reading.uninformed, resamples.undrawn)[0])
@@ -255,7 +255,7 @@ def _chance(metric: str, reading: Reading, resamples: Resamples) -> float:
 
 
 def _measurement(
-    claim: Claim, metric: str, draws: Floats, chance: float, resamples: Resamples
+    claim: Score, metric: str, draws: Floats, chance: float, resamples: Resamples
 ) -> Measurement:
     interval = percentile_interval(draws)
     return Measurement(

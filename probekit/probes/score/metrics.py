@@ -26,7 +26,7 @@ BLOCK = 128
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class ClassPredictions:
     """What a probe said on some rows: `truth` and `guess` (n_samples,) are label codes.
 
     `scores` (n_samples, n_classes) rank the rows for each class; a guess without scores has None.
@@ -78,20 +78,20 @@ class Resamples:
         return len(self.counts)
 
 
-def accuracy(answers: Answers, resamples: Resamples) -> Floats:
+def accuracy(answers: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the share of rows guessed right.
 
-    >>> answers = Answers(truth=np.array([0, 1]), guess=np.array([0, 0]), n_classes=2)
+    >>> answers = ClassPredictions(truth=np.array([0, 1]), guess=np.array([0, 0]), n_classes=2)
     >>> accuracy(answers, Resamples.draw(np.array([0, 1]), draws=0, seed=0)).tolist()
     [0.5]
     """
     return mean_of_rows(answers.truth == answers.guess, resamples)
 
 
-def balanced_accuracy(answers: Answers, resamples: Resamples) -> Floats:
+def balanced_accuracy(answers: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the mean recall over the classes that occur in the rows counted.
 
-    >>> answers = Answers(np.array([0, 0, 0, 1]), np.array([0, 0, 0, 0]), n_classes=2)
+    >>> answers = ClassPredictions(np.array([0, 0, 0, 1]), np.array([0, 0, 0, 0]), n_classes=2)
     >>> balanced_accuracy(answers, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist()
     [0.5]
     """
@@ -99,10 +99,10 @@ def balanced_accuracy(answers: Answers, resamples: Resamples) -> Floats:
     return _mean_of_defined(hits, truths)
 
 
-def macro_f1(answers: Answers, resamples: Resamples) -> Floats:
+def macro_f1(answers: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the mean F1 over the classes that occur, as truth or as guess, in the rows counted.
 
-    >>> answers = Answers(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), n_classes=3)
+    >>> answers = ClassPredictions(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), n_classes=3)
     >>> macro_f1(answers, Resamples.draw(np.arange(4), draws=0, seed=0)).round(3).tolist()
     [0.733]
     """
@@ -110,7 +110,7 @@ def macro_f1(answers: Answers, resamples: Resamples) -> Floats:
     return _mean_of_defined(2 * hits, truths + guesses)
 
 
-def auroc(answers: Answers, resamples: Resamples) -> Floats:
+def auroc(answers: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the area under the ROC curve; for more than two classes the mean of one against rest.
 
     Ties count one half. Classes that occur in none or in all of the rows counted are left out; NaN
@@ -120,7 +120,7 @@ def auroc(answers: Answers, resamples: Resamples) -> Floats:
         DataError: The answers have no scores.
 
     >>> scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]])
-    >>> answers = Answers(np.array([0, 0, 1, 1]), scores.argmax(axis=1), 2, scores)
+    >>> answers = ClassPredictions(np.array([0, 0, 1, 1]), scores.argmax(axis=1), 2, scores)
     >>> auroc(answers, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist()
     [0.75]
 
@@ -140,7 +140,7 @@ def auroc(answers: Answers, resamples: Resamples) -> Floats:
 
 
 # These need no probabilities; those that do are the CALIBRATION_METRICS.
-METRICS: Mapping[str, Callable[[Answers, Resamples], Floats]] = MappingProxyType(
+METRICS: Mapping[str, Callable[[ClassPredictions, Resamples], Floats]] = MappingProxyType(
     {
         "accuracy": accuracy,
         "balanced_accuracy": balanced_accuracy,
@@ -199,7 +199,7 @@ def tally(
     return csr_array((np.broadcast_to(weight, len(rows)), (rows, columns)), shape=shape)
 
 
-def _by_class(answers: Answers, resamples: Resamples) -> tuple[Floats, Floats, Floats]:
+def _by_class(answers: ClassPredictions, resamples: Resamples) -> tuple[Floats, Floats, Floats]:
     """Return how often each class is guessed right, is true and is guessed.
 
     Each has shape (n_classes, 1 + n_draws).

@@ -24,7 +24,7 @@ SMALLEST_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class NumberAnswers:
+class NumberPredictions:
     """What a probe of numbers said on some rows: `truth` and `guess` (n_samples,).
 
     Raises:
@@ -48,13 +48,13 @@ class NumberAnswers:
                 )
 
 
-def r2(answers: NumberAnswers, resamples: Resamples) -> Floats:
+def r2(answers: NumberPredictions, resamples: Resamples) -> Floats:
     """Return the coefficient of determination, against the mean of the rows counted.
 
     1 at best; 0 is what the mean of these very rows scores, worse guesses fall below it. NaN where
     all rows counted have one number.
 
-    >>> answers = NumberAnswers(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0]))
+    >>> answers = NumberPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0]))
     >>> r2(answers, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
     [0.5]
     """
@@ -69,13 +69,13 @@ def r2(answers: NumberAnswers, resamples: Resamples) -> Floats:
     return value
 
 
-def spearman(answers: NumberAnswers, resamples: Resamples) -> Floats:
+def spearman(answers: NumberPredictions, resamples: Resamples) -> Floats:
     """Return the rank correlation; rows that tie share the mean of their ranks.
 
     Ranks are those among the rows counted, each row as often as it counts. NaN where all rows
     counted have one truth, or one guess.
 
-    >>> answers = NumberAnswers(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0]))
+    >>> answers = NumberPredictions(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0]))
     >>> spearman(answers, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
     [0.5]
     """
@@ -86,8 +86,8 @@ def spearman(answers: NumberAnswers, resamples: Resamples) -> Floats:
     )
 
 
-REGRESSION_METRICS: Mapping[str, Callable[[NumberAnswers, Resamples], Floats]] = MappingProxyType(
-    {"r2": r2, "spearman": spearman}
+REGRESSION_METRICS: Mapping[str, Callable[[NumberPredictions, Resamples], Floats]] = (
+    MappingProxyType({"r2": r2, "spearman": spearman})
 )
 
 

@@ -14,9 +14,9 @@ from probekit.probes.curve import Prober, ProbeResult
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
 from probekit.probes.folds import group_folds
 from probekit.probes.score.measurement import Measurement
-from probekit.probes.score.metrics import METRICS, Answers, Resamples
+from probekit.probes.score.metrics import METRICS, ClassPredictions, Resamples
 from probekit.probes.score.permutation import exchanged_leads, group_leads
-from probekit.probes.score.regression import REGRESSION_METRICS, NumberAnswers
+from probekit.probes.score.regression import REGRESSION_METRICS, NumberPredictions
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.planted import Planted
 from probekit.probes.solve.design import Floats
@@ -55,15 +55,17 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Size:
+class SimulationSize:
     """How much is simulated: `draws` of whatever is repeated, `fits` where each draw is a fit."""
 
     draws: int
     fits: int
 
 
-Probe = Callable[[ProbeData, ProbeSettings, Sequence[Floats]], list[tuple[ProbeResult, ...]]]
-QUICK, FULL = Size(draws=100, fits=4), Size(draws=500, fits=20)
+ProbeFunction = Callable[
+    [ProbeData, ProbeSettings, Sequence[Floats]], list[tuple[ProbeResult, ...]]
+]
+QUICK, FULL = SimulationSize(draws=100, fits=4), SimulationSize(draws=500, fits=20)
 
 
 def probe(
@@ -78,30 +80,33 @@ def probe(
 class Tools:
     """What is put to the test; each may be replaced by one that is known to be broken."""
 
-    probe: Probe = probe
+    probe: ProbeFunction = probe
     folds: Callable[[NDArray[Any], NDArray[Any], int, int], NDArray[np.int64]] = group_folds
     resample: Callable[[NDArray[Any], int, int], Resamples] = Resamples.draw
     leads: Callable[[Floats, Floats, NDArray[Any]], Floats] = group_leads
     exchange: Callable[[Floats, int, int], Floats] = exchanged_leads
-    metrics: Mapping[str, Callable[[Answers, Resamples], Floats]] = field(
+    metrics: Mapping[str, Callable[[ClassPredictions, Resamples], Floats]] = field(
         default_factory=lambda: METRICS
     )
-    number_metrics: Mapping[str, Callable[[NumberAnswers, Resamples], Floats]] = field(
+    number_metrics: Mapping[str, Callable[[NumberPredictions, Resamples], Floats]] = field(
         default_factory=lambda: REGRESSION_METRICS
     )
 
     def one(self, spec: ProbeSpec, data: Planted, **settings: Any) -> ProbeResult:
         """Return what one kind finds in planted data."""
         plain: dict[str, Any] = {
-            "C": (1e-2, 1.0), "folds": 3, "control_draws": 0, "bootstrap": 200,
+            "C": (1e-2, 1.0),
+            "folds": 3,
+            "control_draws": 0,
+            "bootstrap": 200,
             "description": False,
-        }  # fmt: skip
+        }
         chosen = ProbeSettings(kinds=(spec,), **(plain | settings))
         ((result,),) = self.probe(data.data, chosen, [data.X])
         return result
 
 
-Check = Callable[[Tools, Size], Iterator[Verdict]]
+Check = Callable[[Tools, SimulationSize], Iterator[Verdict]]
 
 
 def pick(

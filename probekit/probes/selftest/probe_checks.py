@@ -9,14 +9,14 @@ from scipy.stats import binom, norm
 
 from probekit.errors import DataError
 from probekit.probes.data import ProbeSpec
-from probekit.probes.kinds.layers import Solution
+from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.score.measurement import Measurement
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.checks import (
     ALARM,
     NOMINAL,
     SPECS,
-    Size,
+    SimulationSize,
     Tools,
     Verdict,
     covers,
@@ -28,9 +28,9 @@ from probekit.probes.selftest.planted import Planted
 FOUR_ERRORS = 0.045  # standard errors of an accuracy near 0.85 on a thousand rows
 
 
-def planted_direction(tools: Tools, _: Size) -> Iterator[Verdict]:
+def planted_direction(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether each kind finds the direction, and is right as often as can be."""
-    data = planted.direction(3000, seed=0)
+    data = planted.planted_direction(3000, seed=0)
     for kind, spec in SPECS.items():
         result = tools.one(spec, data)
         if spec.kind != "mlp":  # its direction is another for each row
@@ -44,7 +44,7 @@ def planted_direction(tools: Tools, _: Size) -> Iterator[Verdict]:
     yield _along("planted number", "ridge_regression", result.solution, numbers)
 
 
-def _along(check: str, kind: str, solution: Solution | None, data: Planted) -> Verdict:
+def _along(check: str, kind: str, solution: FittedLayers | None, data: Planted) -> Verdict:
     assert solution is not None
     assert data.direction is not None
     weight = solution.layers[0].weight[0]
@@ -52,7 +52,7 @@ def _along(check: str, kind: str, solution: Solution | None, data: Planted) -> V
     return Verdict(check, kind, "cosine over 0.99", f"{cosine:.4f}", cosine > 0.99)
 
 
-def planted_exclusive_or(tools: Tools, _: Size) -> Iterator[Verdict]:
+def planted_exclusive_or(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether linear kinds find nothing, and the MLP all."""
     data = planted.exclusive_or(900, seed=0)
     for kind, spec in SPECS.items():
@@ -70,7 +70,7 @@ def _nothing(check: str, kind: str, found: Measurement, chance: float) -> Verdic
     return Verdict(check, kind, f"{chance:.3g} in interval", interval_text(found), ok)
 
 
-def pure_noise(tools: Tools, size: Size) -> Iterator[Verdict]:
+def pure_noise(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
     """Yield whether the intervals of each kind hold chance, in most of several drawings."""
     for kind, spec in SPECS.items():
         found = [
@@ -79,12 +79,15 @@ def pure_noise(tools: Tools, size: Size) -> Iterator[Verdict]:
         n_covered = sum(covers(one, 0.5) for one in found)
         least = int(binom.ppf(ALARM, size.fits, NOMINAL[0]))
         yield Verdict(
-            "pure noise", kind, f"{least} or more of {size.fits} intervals hold 0.5",
-            f"{n_covered}, mean {np.mean([one.value for one in found]):.3f}", n_covered >= least,
-        )  # fmt: skip
+            "pure noise",
+            kind,
+            f"{least} or more of {size.fits} intervals hold 0.5",
+            f"{n_covered}, mean {np.mean([one.value for one in found]):.3f}",
+            n_covered >= least,
+        )
 
 
-def labels_looked_up(tools: Tools, _: Size) -> Iterator[Verdict]:
+def labels_looked_up(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether labels that belong to words are found, and found not to be selective."""
     data = planted.looked_up(900, seed=0)
     for kind in ("logistic", "ridge", "lda", "nearest_mean", "svm"):
@@ -95,33 +98,38 @@ def labels_looked_up(tools: Tools, _: Size) -> Iterator[Verdict]:
         yield Verdict("looked up", kind, expected, f"{task.value:.3f}, {lead.value:+.3f}", ok)
 
 
-def signal_is_selective(tools: Tools, _: Size) -> Iterator[Verdict]:
+def signal_is_selective(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether a direction that no word tells is found to be selective."""
     found = pick(tools.one(SPECS["logistic"], _repeated_words(), control_draws=2), "selectivity")
     yield Verdict("selective", "logistic", "over 0.2", interval_text(found), found.ci_low > 0.2)
 
 
 def _repeated_words() -> Planted:
-    data = planted.direction(900, seed=0)
+    data = planted.planted_direction(900, seed=0)
     words = np.random.default_rng(1).integers(40, size=900).astype(str)
     return Planted(data.X, planted.rows_apart(data.data.y, types=words), data.direction)
 
 
-def imbalanced_labels(tools: Tools, _: Size) -> Iterator[Verdict]:
+def imbalanced_labels(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether a rare class is not taken for found, and is found if it is there."""
     rare = 0.08
     for kind in ("logistic", "ridge", "lda", "svm"):
         nothing = tools.one(SPECS[kind], planted.noise(900, seed=0, share=rare))
         yield _nothing("imbalanced noise", kind, pick(nothing, "balanced_accuracy"), 0.5)
-        there = pick(tools.one(SPECS[kind], planted.direction(3000, 0, share=rare)), "auroc")
+        there = pick(
+            tools.one(SPECS[kind], planted.planted_direction(3000, 0, share=rare)), "auroc"
+        )
         best = float(norm.cdf(np.sqrt(2)))
         yield Verdict(
-            "imbalanced direction", kind, f"auroc {best:.3f} in interval", interval_text(there),
+            "imbalanced direction",
+            kind,
+            f"auroc {best:.3f} in interval",
+            interval_text(there),
             covers(there, best),
-        )  # fmt: skip
+        )
 
 
-def copied_groups(tools: Tools, _: Size) -> Iterator[Verdict]:
+def copied_groups_checks(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether rows that repeat within groups are learnt by heart nowhere."""
     data = planted.copied_groups(90, copies=6, seed=0)
     for kind in ("logistic", "ridge", "nearest_mean", "svm"):
@@ -130,29 +138,35 @@ def copied_groups(tools: Tools, _: Size) -> Iterator[Verdict]:
             yield _nothing(f"copied groups, {split}", kind, pick(result, "accuracy", split), 0.5)
     folds = tools.folds(data.data.y, data.data.groups, 5, 0)
     pairs = set(zip(folds.tolist(), data.data.groups.tolist(), strict=True))
-    yield Verdict("copied groups", "folds", "90 groups in one fold each", f"{len(pairs)} places",
-                  len(pairs) == 90)  # fmt: skip
+    yield Verdict(
+        "copied groups",
+        "folds",
+        "90 groups in one fold each",
+        f"{len(pairs)} places",
+        len(pairs) == 90,
+    )
 
 
-def description_length(tools: Tools, _: Size) -> Iterator[Verdict]:
+def description_length(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether labels of chance cannot be compressed, and told ones can."""
     for kind, spec in SPECS.items():
         if spec.kind == "mlp":
             continue
         nothing, there = (
             pick(tools.one(spec, data, description=True), "compression", "online").value
-            for data in (planted.noise(450, 0), planted.direction(3000, 0))
+            for data in (planted.noise(450, 0), planted.planted_direction(3000, 0))
         )
         ok = nothing < 1.02 and there > 1.3
         found = f"{nothing:.3f}, {there:.3f}"
         yield Verdict("description length", kind, "noise below 1.02, told above 1.3", found, ok)
 
 
-def wholes(tools: Tools, _: Size) -> Iterator[Verdict]:
+def wholes(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether kinds that read texts and trees find planted ones."""
     told = pick(tools.one(ProbeSpec("attention_pooled"), planted.texts(300, 0)), "accuracy")
-    yield Verdict("planted texts", "attention_pooled", "over 0.95", interval_text(told),
-                  told.value > 0.95)  # fmt: skip
+    yield Verdict(
+        "planted texts", "attention_pooled", "over 0.95", interval_text(told), told.value > 0.95
+    )
     rank = (("rank", planted.WIDTH),)
     for kind, metric in (("structural_distance", "uuas"), ("structural_depth", "spearman")):
         found = pick(tools.one(ProbeSpec(kind, rank), planted.trees(150, 0)), metric)
@@ -160,9 +174,9 @@ def wholes(tools: Tools, _: Size) -> Iterator[Verdict]:
         yield Verdict("planted trees", kind, expected, interval_text(found), found.value > 0.9)
 
 
-def bad_rows(tools: Tools, _: Size) -> Iterator[Verdict]:
+def bad_rows(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether rows that are not finite are refused, and constant columns survived."""
-    data = planted.direction(300, seed=0)
+    data = planted.planted_direction(300, seed=0)
     constant = np.column_stack([data.X, np.full(300, 1e6), np.zeros(300)])
     for kind, spec in SPECS.items():
         found = pick(tools.one(spec, Planted(constant, data.data)), "accuracy")

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from probekit.probes.selftest.checks import FULL, QUICK, Check, Tools, Verdict
 from probekit.probes.selftest.probe_checks import (
     bad_rows,
-    copied_groups,
+    copied_groups_checks,
     description_length,
     imbalanced_labels,
     labels_looked_up,
@@ -66,7 +66,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
             labels_looked_up,
             signal_is_selective,
             imbalanced_labels,
-            copied_groups,
+            copied_groups_checks,
             description_length,
             wholes,
             uniform_p_values,

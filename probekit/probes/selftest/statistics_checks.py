@@ -17,15 +17,23 @@ from sklearn.metrics import (
 
 from probekit.probes.curve import ProbeResult
 from probekit.probes.data import ProbeSettings
-from probekit.probes.score.metrics import Answers, percentile_interval
+from probekit.probes.score.metrics import ClassPredictions, percentile_interval
 from probekit.probes.score.permutation import p_values
-from probekit.probes.score.regression import NumberAnswers
+from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.selftest import planted
-from probekit.probes.selftest.checks import ALARM, NOMINAL, ROUNDING, SPECS, Size, Tools, Verdict
+from probekit.probes.selftest.checks import (
+    ALARM,
+    NOMINAL,
+    ROUNDING,
+    SPECS,
+    SimulationSize,
+    Tools,
+    Verdict,
+)
 from probekit.probes.solve.design import Floats
 
 
-def uniform_p_values(tools: Tools, size: Size) -> Iterator[Verdict]:
+def uniform_p_values(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
     """Yield whether p-values of chance are uniform, for one site and for the best of five."""
     cases = {"rows alike in a group": True, "rows by themselves": False}
     for name, by_group in cases.items():
@@ -34,9 +42,12 @@ def uniform_p_values(tools: Tools, size: Size) -> Iterator[Verdict]:
             gap = _gap([pair[place] for pair in drawn])
             bound = float(kstwo.ppf(1 - ALARM, size.draws))
             yield Verdict(
-                "p-values uniform", f"{name}, {told}", f"distance below {bound:.3f}",
-                f"{gap:.3f}", gap < bound,
-            )  # fmt: skip
+                "p-values uniform",
+                f"{name}, {told}",
+                f"distance below {bound:.3f}",
+                f"{gap:.3f}",
+                gap < bound,
+            )
 
 
 def _p_of_chance(tools: Tools, seed: int, by_group: bool) -> tuple[float, float]:
@@ -61,7 +72,7 @@ def _gap(p: Sequence[float]) -> float:
     return float(max(np.abs(ranked - (np.arange(n) + k) / n).max() for k in (0, 1)))
 
 
-def interval_coverage(tools: Tools, size: Size) -> Iterator[Verdict]:
+def interval_coverage(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
     """Yield whether intervals hold the true value as often as they say, though rows are alike."""
     hits = np.array([_covered(tools, seed) for seed in range(size.draws)])
     low, high = (
@@ -70,9 +81,12 @@ def interval_coverage(tools: Tools, size: Size) -> Iterator[Verdict]:
     )
     for name, rate in zip(("accuracy", "difference"), hits.mean(axis=0), strict=True):
         yield Verdict(
-            "interval coverage", name, f"{low:.3f} to {high:.3f} of {size.draws}", f"{rate:.3f}",
+            "interval coverage",
+            name,
+            f"{low:.3f} to {high:.3f} of {size.draws}",
+            f"{rate:.3f}",
             bool(low <= rate <= high),
-        )  # fmt: skip
+        )
 
 
 def _covered(tools: Tools, seed: int) -> tuple[bool, bool]:
@@ -90,7 +104,9 @@ def _covered(tools: Tools, seed: int) -> tuple[bool, bool]:
         own = generator.random(len(group)) < rate
         shared = (generator.random(150) < rate)[group]
         right = np.where(generator.random(len(group)) < 0.8, shared, own)
-        return tools.metrics["accuracy"](Answers(truth, right.astype(np.int64), 2), resamples)
+        return tools.metrics["accuracy"](
+            ClassPredictions(truth, right.astype(np.int64), 2), resamples
+        )
 
     first, second = score(0.8), score(0.7)
     found = percentile_interval(first), percentile_interval(first - second)
@@ -98,7 +114,7 @@ def _covered(tools: Tools, seed: int) -> tuple[bool, bool]:
     return within[0], within[1]
 
 
-def metrics_agree(tools: Tools, size: Size) -> Iterator[Verdict]:
+def metrics_agree(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
     """Yield whether metrics are those of scikit-learn and scipy, on scores with many ties."""
     worst = dict.fromkeys([*tools.metrics, *tools.number_metrics], 0.0)
     for seed in range(size.fits):
@@ -120,7 +136,7 @@ def _both(tools: Tools, seed: int) -> Iterator[tuple[str, float, float]]:
     shares[:, -1] = 1 - shares[:, :-1].sum(axis=1)
     guess = shares.argmax(axis=1)
     resamples = tools.resample(np.arange(len(truth)), 0, seed)
-    answers = Answers(truth, guess, n_classes, shares)
+    answers = ClassPredictions(truth, guess, n_classes, shares)
     area = (
         roc_auc_score(truth, shares[:, 1] - shares[:, 0])
         if n_classes == 2
@@ -137,13 +153,13 @@ def _both(tools: Tools, seed: int) -> Iterator[tuple[str, float, float]]:
     y, told = generator.integers(6, size=(2, len(truth))).astype(np.float64)
     numbers = {"r2": r2_score(y, told), "spearman": spearmanr(y, told).statistic}
     for name, number_metric in tools.number_metrics.items():
-        ours = number_metric(NumberAnswers(y, told), resamples)
+        ours = number_metric(NumberPredictions(y, told), resamples)
         yield name, float(ours[0]), float(numbers[name])
 
 
-def same_for_all(tools: Tools, _: Size) -> Iterator[Verdict]:
+def same_for_all(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether a site's numbers hang neither on the sites before it nor on the moment."""
-    first, second = planted.direction(300, seed=0), planted.noise(300, seed=1)
+    first, second = planted.planted_direction(300, seed=0), planted.noise(300, seed=1)
     settings = ProbeSettings(
         kinds=tuple(SPECS.values()),
         C=(1e-2, 1.0),
@@ -163,6 +179,6 @@ def same_for_all(tools: Tools, _: Size) -> Iterator[Verdict]:
 
 def _bytes(result: ProbeResult) -> tuple[str, bytes]:
     """Return numbers, to the last bit, and answers of a result."""
-    assert isinstance(result.said, Answers)
+    assert isinstance(result.said, ClassPredictions)
     scores = b"" if result.said.scores is None else result.said.scores.tobytes()
     return repr([asdict(m) for m in result.measurements]), result.said.guess.tobytes() + scores

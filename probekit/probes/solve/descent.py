@@ -46,12 +46,17 @@ class _State:
     def keep(self, fits: Tensor) -> _State:
         """Return the state of some of the fits."""
         return _State(
-            self.number[fits], self.beyond[fits], self.idle[fits],
+            self.number[fits],
+            self.beyond[fits],
+            self.idle[fits],
             (self.least[0][fits], self.least[1][fits]),
-            self.point[fits], self.scores[fits], self.value[fits],
-            self.raw[fits], self.gradient[fits],
+            self.point[fits],
+            self.scores[fits],
+            self.value[fits],
+            self.raw[fits],
+            self.gradient[fits],
             [(step[fits], change[fits], inverse[fits]) for step, change, inverse in self.pairs],
-        )  # fmt: skip
+        )
 
     @cached_property
     def direction(self) -> Tensor:
@@ -81,7 +86,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class Effort:
+class StoppingRule:
     """When a fit ends, by how far its objective is above the minimum, as a share of its value.
 
     Attributes:
@@ -97,7 +102,7 @@ class Effort:
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
+class Minimum:
     """Where one fit ended, `point` (c, q + 1), and how it came there."""
 
     point: Tensor
@@ -108,8 +113,8 @@ class Solution:
 
 
 def descend(
-    objectives: Objectives, start: Tensor, effort: Effort
-) -> Iterator[tuple[int, Solution]]:
+    objectives: Objectives, start: Tensor, effort: StoppingRule
+) -> Iterator[tuple[int, Minimum]]:
     """Yield the number of each fit that ends, and where, setting out from `start` (F, c, q + 1).
 
     A fit ends where it aims at, where rounding lets it go no lower, or after the most steps.
@@ -121,9 +126,16 @@ def descend(
     value, raw = _evaluated(objectives, start, objectives.losses(scores))
     worst, none = torch.full_like(value, torch.inf), torch.zeros_like(numbers)
     state = _State(
-        numbers, none, none.clone(), (worst, worst), start, scores, value, raw,
+        numbers,
+        none,
+        none.clone(),
+        (worst, worst),
+        start,
+        scores,
+        value,
+        raw,
         coordinates.of_gradient(raw),
-    )  # fmt: skip
+    )
     for n_iter in range(max_iter + 1):
         excess, norms = state.excess, state.gradient.flatten(1).norm(dim=1)
         stopped = (state.idle == PATIENCE) | (state.beyond == BEYOND) | (n_iter == max_iter)
@@ -146,10 +158,12 @@ def descend(
             del coordinates  # their memory is needed for the new ones
             coordinates = Coordinates.at(objectives, state.scores, n_iter)
             state = replace(
-                state, gradient=coordinates.of_gradient(state.raw), pairs=[],
+                state,
+                gradient=coordinates.of_gradient(state.raw),
+                pairs=[],
                 idle=torch.zeros_like(state.idle),
                 least=(state.least[0], torch.full_like(state.value, torch.inf)),
-            )  # fmt: skip
+            )
         state = _step(objectives, coordinates, state, recompute=n_iter % RECOMPUTE == 0)
 
 
@@ -164,8 +178,8 @@ def _evaluated(
 
 def _solution(
     state: _State, fit: int, gradient_norm: float, n_iter: int, converged: bool
-) -> Solution:
-    return Solution(
+) -> Minimum:
+    return Minimum(
         point=state.point[fit].clone(),
         value=float(state.value[fit]),
         gradient_norm=gradient_norm,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.solve.descent import Effort
+from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import BLOCK_ROWS, Features
 from probekit.probes.solve.solver import FULL_EFFORT, Codes, Fit, OnFit, Problem, Solver
 
@@ -21,7 +21,7 @@ SEARCH_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Column:
+class TunedColumn:
     """One label column after tuning: the C chosen, the fit on all rows, and the held-out guesses.
 
     `held_out` (n_samples,) has for each row the code guessed by the fit that left out its fold;
@@ -49,12 +49,12 @@ def fit_columns(
     fold_of_row: NDArray[np.int64],
     grid: Sequence[float],
     *,
-    effort: Effort = FULL_EFFORT,
+    effort: StoppingRule = FULL_EFFORT,
     weights: Features | None = None,
     typical: NDArray[np.bool_] | None = None,
     device: str = "cpu",
     on_fit: OnFit | None = None,
-) -> list[Column]:
+) -> list[TunedColumn]:
     """Return each label column (n_samples,), tuned and fitted on X (n_samples, n_features).
 
     `weights` (n_samples,) says what each row counts in every fit, `typical` (n_samples,) which
@@ -95,7 +95,7 @@ def fit_columns(
     ]
     fits = solver.solve(finals, effort, on_fit=lambda done, _: tell(len(problems) + done))
     return [
-        Column(grid[place], fit, held_out[column, place], search)
+        TunedColumn(grid[place], fit, held_out[column, place], search)
         for column, (place, fit, search) in enumerate(zip(best, fits, chosen, strict=True))
     ]
 

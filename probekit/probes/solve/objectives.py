@@ -36,10 +36,15 @@ class Objectives:
     def keep(self, fits: Tensor | slice) -> Objectives:
         """Return the objectives of some of the fits."""
         return Objectives(
-            self.rows, self.axes, self.variances,
-            self.codes[fits], self.weights[fits], self.units[fits], self.penalty[fits],
+            self.rows,
+            self.axes,
+            self.variances,
+            self.codes[fits],
+            self.weights[fits],
+            self.units[fits],
+            self.penalty[fits],
             self.group[fits],
-        )  # fmt: skip
+        )
 
     def scores(self, point: Tensor) -> Tensor:
         """Return the scores (F, c, n) at coefficients and intercepts (F, c, q + 1)."""

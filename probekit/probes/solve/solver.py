@@ -23,7 +23,7 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from probekit.probes.solve.coordinates import hessian_size
-from probekit.probes.solve.descent import MEMORY, Effort, Solution, descend
+from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
 from probekit.probes.solve.design import Design, Features, Floats, dual, shared
 from probekit.probes.solve.objectives import Objectives
 
@@ -89,7 +89,7 @@ class Fit:
         return codes
 
 
-FULL_EFFORT = Effort()
+FULL_EFFORT = StoppingRule()
 
 
 class Solver:
@@ -130,7 +130,7 @@ class Solver:
     def solve(
         self,
         problems: Sequence[Problem],
-        effort: Effort = FULL_EFFORT,
+        effort: StoppingRule = FULL_EFFORT,
         on_fit: OnFit | None = None,
     ) -> list[Fit]:
         """Return the fit of each problem; `on_fit` hears `(done, total)` after each."""
@@ -210,7 +210,9 @@ def _tasks(
         yield _Task(number, group, problem.C, share, classes, own, problem.start)
 
 
-def _solved(design: Design, tasks: Sequence[_Task], effort: Effort) -> Iterator[tuple[int, Fit]]:
+def _solved(
+    design: Design, tasks: Sequence[_Task], effort: StoppingRule
+) -> Iterator[tuple[int, Fit]]:
     """Yield the number of each problem and its fit, as they end."""
     for task in tasks:
         if len(task.classes) == 1:
@@ -291,7 +293,7 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
     )
 
 
-def _fit(design: Design, task: _Task, solution: Solution) -> Fit:
+def _fit(design: Design, task: _Task, solution: Minimum) -> Fit:
     point = solution.point.cpu().double().numpy()
     coef, intercept = design.fold(task.share, point[:, :-1], point[:, -1])
     return Fit(

@@ -12,9 +12,16 @@ _WEIGHTS = plotly.colors.sequential.tempo
 _DIFFERENCES = plotly.colors.diverging.RdBu_r
 # As light at both ends, dark in the middle.
 _DIFFERENCES_IN_THE_DARK = (
-    "#b9dcff", "#6aa5dc", "#34689c", "#1f3750", "#20262e", "#55301f", "#96562f", "#d98d56",
+    "#b9dcff",
+    "#6aa5dc",
+    "#34689c",
+    "#1f3750",
+    "#20262e",
+    "#55301f",
+    "#96562f",
+    "#d98d56",
     "#ffd2b0",
-)  # fmt: skip
+)
 
 
 def attention_colours() -> dict[str, dict[str, list[list[int]]]]:

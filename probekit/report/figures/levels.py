@@ -26,10 +26,10 @@ LINE_HEIGHT = 15
 
 BASELINES = ("majority", "word_identity", "bag_of_words", "length")
 
-Level = tuple[str, pd.Series]
+LevelLine = tuple[str, pd.Series]
 
 
-def levels(measured: pd.DataFrame) -> list[Level]:
+def levels(measured: pd.DataFrame) -> list[LevelLine]:
     """Return name and row of each distinct horizontal line; chance where majority has no row.
 
     Concatenated sites have no depth, so that they are lines of this kind too.
@@ -46,7 +46,7 @@ def levels(measured: pd.DataFrame) -> list[Level]:
     return rows + [("concatenated", row) for _, row in joined.iterrows()]
 
 
-def _chance(measured: pd.DataFrame) -> list[Level]:
+def _chance(measured: pd.DataFrame) -> list[LevelLine]:
     # A probe that learns any labels as well as the true ones has no selectivity.
     chance = measured["chance"].mask(measured["metric"] == "selectivity", 0.0)
     bare = measured.assign(value=chance, ci_low=math.nan, ci_high=math.nan)
@@ -75,7 +75,7 @@ def value_range(figure: go.Figure) -> list[float]:
     return [low - 0.06 * room, high + 0.16 * room]
 
 
-def draw_levels(figure: go.Figure, levels: Sequence[Level], ends: Sequence[float]) -> None:
+def draw_levels(figure: go.Figure, levels: Sequence[LevelLine], ends: Sequence[float]) -> None:
     """Draw each level as a line between the ends, with its name and value at the right.
 
     Levels that read the same have one label, with all their names.
@@ -83,7 +83,7 @@ def draw_levels(figure: go.Figure, levels: Sequence[Level], ends: Sequence[float
     levels = sorted(levels, key=lambda level: level[1]["value"])
     for target, row in levels:
         figure.add_trace(level_line(LEVELS[target], row, ends))
-    named: dict[str, list[Level]] = {}
+    named: dict[str, list[LevelLine]] = {}
     for level in levels:
         named.setdefault(without_negative_zero(f"{level[1]['value']:.2f}"), []).append(level)
     texts = [

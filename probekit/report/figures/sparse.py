@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from probekit.errors import DataError
 from probekit.report.figures.layer_curve import band, name_lines, point_hover, scatter
-from probekit.report.figures.levels import Level, draw_levels, levels, value_range
+from probekit.report.figures.levels import LevelLine, draw_levels, levels, value_range
 from probekit.report.figures.style import LINES, TEMPLATE, axis_title
 from probekit.report.figures.views import at_shown_position
 from probekit.results.table import main_metric, only, placed, ranked_rows, selection
@@ -86,13 +86,15 @@ def _site_lines(points: pd.DataFrame, name: str, number: int) -> list[go.Scatter
     return traces
 
 
-def _levels(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> list[Level]:
+def _levels(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> list[LevelLine]:
     """Return the baselines, and the best probe on all features of the best site."""
     measured = only(at_shown_position(table), metric=metric, split="test")
     return [*levels(measured[measured["site"] == ""]), *_all_features(table, rows, measured)]
 
 
-def _all_features(table: pd.DataFrame, rows: pd.DataFrame, measured: pd.DataFrame) -> list[Level]:
+def _all_features(
+    table: pd.DataFrame, rows: pd.DataFrame, measured: pd.DataFrame
+) -> list[LevelLine]:
     best = rows.iloc[0]
     others = ranked_rows(table)
     others = others[~others["probe"].str.fullmatch(SIZE)]

@@ -104,7 +104,7 @@ def norm_map(norms: NDArray[np.float64], parts: Sequence[str]) -> go.Figure:
     return figure.update_yaxes(title_text=None)
 
 
-def head_map(parts: Mapping[str, Floats], end: float) -> go.Figure:
+def weight_head_map(parts: Mapping[str, Floats], end: float) -> go.Figure:
     """Return the matrices of one head side by side, in the same colours, rows downwards."""
     titles = [f"W_{part[0].upper()}" for part in parts]
     figure = make_subplots(1, len(parts), subplot_titles=titles, horizontal_spacing=0.06)

@@ -17,7 +17,7 @@ from probekit.report.maps.text_map import MOST_TEXTS, Colours, cell_text, text_m
 
 
 @dataclass(frozen=True)
-class Score:
+class HeadScoreText:
     """What a head score is: its title, and what it counts."""
 
     title: str
@@ -25,16 +25,16 @@ class Score:
 
 
 SCORES = {
-    "previous_token": Score("Previous token", "mean weight on the token just before"),
-    "duplicate_token": Score(
+    "previous_token": HeadScoreText("Previous token", "mean weight on the token just before"),
+    "duplicate_token": HeadScoreText(
         "Duplicate token", "mean weight on earlier occurrences of the same token"
     ),
-    "induction": Score(
+    "induction": HeadScoreText(
         "Induction", "mean weight on what followed an earlier occurrence of the same token"
     ),
-    "first_token": Score("First token", "mean weight on the first token"),
-    "entropy": Score("Entropy", "mean entropy of where a head looks, in nats"),
-    "distance": Score("Distance", "how many tokens back the weight lies on average"),
+    "first_token": HeadScoreText("First token", "mean weight on the first token"),
+    "entropy": HeadScoreText("Entropy", "mean entropy of where a head looks, in nats"),
+    "distance": HeadScoreText("Distance", "how many tokens back the weight lies on average"),
 }
 
 _HOVERED = ["layer", "head", "value", "sd", "n"]

@@ -48,12 +48,15 @@ class Measure:
 MEASURES = {
     "probability": Measure("probability of the token in the cell", "probability_1", _SEQUENTIAL),
     "rank": Measure(
-        "rank of the token that follows in the text", "next_rank", _TURNED, np.log10,
+        "rank of the token that follows in the text",
+        "next_rank",
+        _TURNED,
+        np.log10,
         {"tickvals": _POWERS, "ticktext": [f"{10**power:,}" for power in _POWERS]},
     ),
     "entropy": Measure("entropy, nats", "entropy", _TURNED),
     "kl": Measure("KL divergence from the output, nats", "kl", _TURNED),
-}  # fmt: skip
+}
 
 
 def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
@@ -89,10 +92,16 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     )
     # Above the map and at its left, where it stays in sight when a long text is scrolled.
     colorbar = {
-        "title": {"text": shown.title, "side": "top"}, "orientation": "h", "lenmode": "pixels",
-        "len": 320, "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom",
+        "title": {"text": shown.title, "side": "top"},
+        "orientation": "h",
+        "lenmode": "pixels",
+        "len": 320,
+        "x": 0,
+        "xanchor": "left",
+        "y": 1,
+        "yanchor": "bottom",
         **(shown.colorbar or {}),
-    }  # fmt: skip
+    }
     figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"})
     if len(tokens) > MOST_TICKS:
         # A browser takes half a minute to write a thousand names; the hover has them all.

@@ -76,7 +76,7 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class Part:
+class PageSection:
     """A section of the page: a heading, sentences, figures, tables."""
 
     title: str
@@ -102,7 +102,7 @@ class AnalysisPage:
     title: str
     answer: str
     notes: Sequence[str]
-    parts: Sequence[Part]
+    parts: Sequence[PageSection]
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def html(self) -> str:

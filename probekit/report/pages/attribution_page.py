@@ -15,7 +15,7 @@ from probekit.report.maps.attribution_map import (
     signed,
     step_rows,
 )
-from probekit.report.pages.analysis_page import AnalysisPage, Cells, Part, Picture
+from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
 from probekit.report.texts.glyphs import line_label, token_label
 
 NOTE = (
@@ -103,7 +103,7 @@ def attribution_page(found: AttributedLogit, *, model: str, facts: Mapping[str, 
         answer=found.answer,
         notes=[NOTE],
         parts=[
-            Part(
+            PageSection(
                 f"After “{shown}”",
                 pictures=[
                     Picture(

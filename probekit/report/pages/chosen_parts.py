@@ -23,8 +23,8 @@ from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.texts_page import TokenPart, text_part
 from probekit.report.sentences.answer import company_of
 from probekit.report.texts.paint import Palette
-from probekit.report.texts.texts import Answer, TextReading
-from probekit.results.record import Part, reading
+from probekit.report.texts.texts import RowPrediction, TextReading
+from probekit.results.record import RecordPart, reading_run_file
 from probekit.results.table import check_columns, chosen_row, selection
 
 COLUMNS = {
@@ -36,7 +36,7 @@ TEXT = ("truth", "guess", "label")  # "NA" and "1" are labels like any other
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
-class Token(Part):
+class Token(RecordPart):
     """A token of an example, with what the probe reads there.
 
     Older runs did not keep which characters of the text it covers.
@@ -48,7 +48,7 @@ class Token(Part):
     score: float
 
 
-class WrongExample(Part):
+class WrongExample(RecordPart):
     """A test row that the chosen probe got wrong; `ahead` is how far its guess lay above."""
 
     text: str
@@ -65,7 +65,7 @@ class WrongExample(Part):
         return token.span[0] < end and token.span[1] > start
 
 
-class WrongExamples(Part):
+class WrongExamples(RecordPart):
     """The contents of wrong.json."""
 
     classes: list[str]
@@ -92,7 +92,7 @@ def _reading(example: WrongExample) -> TextReading:
         example.text,
         tuple(token.token for token in example.tokens),
         tuple(token.span for token in example.tokens),
-        tuple(Answer(token.label, token.score) for token in example.tokens),
+        tuple(RowPrediction(token.label, token.score) for token in example.tokens),
     )
 
 
@@ -105,7 +105,7 @@ def load_wrong(run_dir: Path) -> WrongExamples | None:
     path = run_dir / "wrong.json"
     if not path.exists():
         return None
-    with reading(path):
+    with reading_run_file(path):
         content = path.read_bytes()
     try:
         return WrongExamples.model_validate_json(content)
@@ -140,7 +140,7 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame) -> Iterator[FigurePart]:
 def _load(path: Path) -> pd.DataFrame | None:
     if not path.exists():
         return None
-    with reading(path):
+    with reading_run_file(path):
         table = pd.read_csv(path, keep_default_na=False, dtype=dict.fromkeys(TEXT, str))
     check_columns(table, COLUMNS[path.name], path)
     return table
@@ -200,10 +200,12 @@ def _scatter_parts(
             "features were scaled, and the plane fitted, on other rows. A picture, not a "
             "measurement: the probe reads all dimensions.",
             f"{method} of {site}. Middles of the labels: "
-            + "; ".join(f"{label} at {x:.1f}, {y:.1f}" for label, (x, y) in
-                        zip(middles.index, middles.to_numpy(), strict=True)),
+            + "; ".join(
+                f"{label} at {x:.1f}, {y:.1f}"
+                for label, (x, y) in zip(middles.index, middles.to_numpy(), strict=True)
+            ),
             is_open=False,
-        )  # fmt: skip
+        )
 
 
 def _cosine_part(rows: pd.DataFrame, probe: str) -> FigurePart:

@@ -20,7 +20,7 @@ from probekit.report.figures.style import (
 )
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
-from probekit.results.comparison import Comparison, both_places
+from probekit.results.comparison import RunComparison, both_places
 from probekit.results.table import placed, tick
 
 MOST_LINES = 12  # more parts of the blocks, such as heads, are told by the table alone
@@ -41,7 +41,7 @@ class Line:
     holds: bool
 
 
-def comparison_page(comparison: Comparison) -> str:
+def comparison_page(comparison: RunComparison) -> str:
     """Return a page of HTML with figure, table and settings that differ; it asks no network."""
     return render(
         "compare.html",
@@ -66,9 +66,9 @@ def _line(row: pd.Series) -> Line:
     )
 
 
-def _parts(comparison: Comparison) -> Iterator[FigurePart]:
+def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
     """Yield the figure; none where no site, or too many, would stand in it."""
-    rows = difference_rows(comparison)
+    rows = difference_lines(comparison)
     n_lines = len(rows[["line", "probe"]].drop_duplicates())
     if not 0 < n_lines <= MOST_LINES:
         return
@@ -78,15 +78,16 @@ def _parts(comparison: Comparison) -> Iterator[FigurePart]:
         figure_json(difference_figure(comparison)),
         f"{comparison.a} less {comparison.b}, with 95 % intervals of the {comparison.pairing} "
         "bootstrap over groups. Filled marks hold after Holm's adjustment, hollow ones do not.",
-        f"Difference of {name} by layer. " + " ".join(
+        f"Difference of {name} by layer. "
+        + " ".join(
             f"{both_places(row)}: {format_number(row['difference'])}"
             f"{' holds.' if row['holds'] else '.'}"
             for _, row in rows.iterrows()
         ),
-    )  # fmt: skip
+    )
 
 
-def difference_rows(comparison: Comparison) -> pd.DataFrame:
+def difference_lines(comparison: RunComparison) -> pd.DataFrame:
     """Return the rows that compare one site of both runs, with `depth`, `line` and `probe`."""
     rows = comparison.rows
     same = rows[rows["site_a"].notna() & (rows["site_a"] == rows["site_b"])].copy()
@@ -97,9 +98,9 @@ def difference_rows(comparison: Comparison) -> pd.DataFrame:
     return placed(same)
 
 
-def difference_figure(comparison: Comparison) -> go.Figure:
+def difference_figure(comparison: RunComparison) -> go.Figure:
     """Return the figure of the differences against depth, a line for each part and probe."""
-    rows = difference_rows(comparison)
+    rows = difference_lines(comparison)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_hline(y=0, line={"color": "#7A7F87", "width": 1.5, "dash": "longdash"})
     series = rows.groupby(["line", "probe", "position_a"], sort=False)

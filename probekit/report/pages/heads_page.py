@@ -9,7 +9,7 @@ import pandas as pd
 
 from probekit.report.figures.style import format_number
 from probekit.report.maps.head_map import SCORES, head_score_map, scale_end
-from probekit.report.pages.analysis_page import AnalysisPage, Cells, Part, Picture
+from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
 
 NOTE = (
     "Each score is a mean over the tokens that can have it, then over texts. A pattern says where "
@@ -64,8 +64,8 @@ class ScoredHeads:
 def heads_page(found: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a page of HTML with a map for each score and a table of all; it asks no network."""
     parts = [
-        Part("Maps", [SCALES], pictures=[_picture(found, score) for score in SCORES]),
-        Part("All heads", tables=[_table(found.rows)]),
+        PageSection("Maps", [SCALES], pictures=[_picture(found, score) for score in SCORES]),
+        PageSection("All heads", tables=[_table(found.rows)]),
     ]
     if found.known:
         known = Cells(
@@ -75,7 +75,7 @@ def heads_page(found: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> s
             is_open=True,
         )
         sentence = "The heads that the literature names for GPT-2 small, framed in the maps."
-        parts.insert(0, Part("Known answers", [sentence], tables=[known]))
+        parts.insert(0, PageSection("Known answers", [sentence], tables=[known]))
     return AnalysisPage(
         eyebrow=f"probekit · heads · {model}",
         title="Where the heads look",

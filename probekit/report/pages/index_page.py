@@ -13,7 +13,7 @@ from probekit.amounts import counted
 from probekit.errors import ProbekitError
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
-from probekit.report.sentences.differences import compare, load_differences
+from probekit.report.sentences.differences import load_differences, rival_differences
 from probekit.results.record import load_record
 from probekit.results.table import load_table
 
@@ -83,7 +83,7 @@ def entry(root: Path, folder: Path, now: float) -> Entry:
 def _finished(folder: Path, place: str, _written: int) -> Entry:
     record = load_record(folder / "run.json")
     table = load_table(folder / "results.csv")
-    told = answer(table, compare(table, load_differences(folder / "differences.csv")))
+    told = answer(table, rival_differences(table, load_differences(folder / "differences.csv")))
     url = f"run/{quote(place)}/report.html"
     name = f"{record.run}/{record.key}"
     return Entry(name, url, "finished", told, record.created, record.question or "")

@@ -8,7 +8,7 @@ import pandas as pd
 
 from probekit.report.figures.style import format_number
 from probekit.report.maps.lens_map import MEASURES, MOST_TEXTS, lens_map, site_labels
-from probekit.report.pages.analysis_page import AnalysisPage, Cells, Part, Picture
+from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
 from probekit.report.texts.glyphs import line_label, token_label
 
 NOTE = (
@@ -45,7 +45,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
     ).html()
 
 
-def _part(number: object, rows: pd.DataFrame) -> Part:
+def _part(number: object, rows: pd.DataFrame) -> PageSection:
     tokens = rows.drop_duplicates("position")["token"]
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
@@ -74,7 +74,7 @@ def _part(number: object, rows: pd.DataFrame) -> Part:
     )
     text = line_label("".join(tokens))
     heading = text if len(text) <= LONGEST_HEADING else f"{text[: LONGEST_HEADING - 1]}…"
-    return Part(f"{number} · {heading}", pictures=[picture], tables=[table])
+    return PageSection(f"{number} · {heading}", pictures=[picture], tables=[table])
 
 
 def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:

@@ -16,13 +16,13 @@ from probekit.report.figures.learning_curve import TICKS
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
-from probekit.results.record import Part, reading
-from probekit.training.log import Row, read_log
+from probekit.results.record import RecordPart, reading_run_file
+from probekit.training.log import LogRow, read_log
 
 POINTS_PER_DECADE = 60  # of lines that have a value at each step
 
 
-class PretrainRecord(Part):
+class PretrainRecord(RecordPart):
     """All that the page takes from run.json."""
 
     run: str
@@ -42,7 +42,7 @@ class _Line:
     """A line of a figure: its name, its value in a row of the log, and its dash."""
 
     name: str
-    value: Callable[[Row], float]
+    value: Callable[[LogRow], float]
     dash: str = "solid"
     is_averaged: bool = False
 
@@ -68,20 +68,20 @@ def write_pretraining_report(run_dir: Path) -> Path:
         MissingError: A file of the run is not there.
         DataError: A file of the run cannot be read, or its log has no step yet.
     """
-    with reading(run_dir / "log.csv"):
+    with reading_run_file(run_dir / "log.csv"):
         log = read_log(run_dir / "log.csv")
     if not log:
         raise DataError(f"{run_dir / 'log.csv'} has no step yet.")
-    with reading(run_dir / "run.json"):
+    with reading_run_file(run_dir / "run.json"):
         record = PretrainRecord.model_validate_json((run_dir / "run.json").read_bytes())
-    with reading(run_dir / "recipe.yaml"):
+    with reading_run_file(run_dir / "recipe.yaml"):
         recipe = (run_dir / "recipe.yaml").read_text("utf-8")
     path = run_dir / "report.html"
     write_atomic(path, _page(log, record, recipe))
     return path
 
 
-def _page(log: Sequence[Row], record: PretrainRecord, recipe: str) -> str:
+def _page(log: Sequence[LogRow], record: PretrainRecord, recipe: str) -> str:
     measured = [row for row in log if not math.isnan(row.held_out_loss)]
     return render(
         "pretraining.html",
@@ -94,7 +94,7 @@ def _page(log: Sequence[Row], record: PretrainRecord, recipe: str) -> str:
     )
 
 
-def _answer(log: Sequence[Row], record: PretrainRecord) -> str:
+def _answer(log: Sequence[LogRow], record: PretrainRecord) -> str:
     """Return in words how far the run has come."""
     done, passes = log[-1], log[-1].tokens / max(1, record.tokens["train"])
     told = f"{done.step:,} of {record.steps:,} steps: {done.tokens:,} tokens, " + (
@@ -112,7 +112,7 @@ def _answer(log: Sequence[Row], record: PretrainRecord) -> str:
     )
 
 
-def _figures(log: Sequence[Row], measured: Sequence[Row]) -> list[FigurePart]:
+def _figures(log: Sequence[LogRow], measured: Sequence[LogRow]) -> list[FigurePart]:
     losses = FigurePart(
         "Loss",
         figure_json(_figure(log, _LOSSES, "nats per token")),
@@ -131,20 +131,22 @@ def _figures(log: Sequence[Row], measured: Sequence[Row]) -> list[FigurePart]:
     return [losses, repeats]
 
 
-def _folded(log: Sequence[Row]) -> list[FigurePart]:
+def _folded(log: Sequence[LogRow]) -> list[FigurePart]:
     return [
         FigurePart(
-            name[0].upper() + name[1:], figure_json(_figure(log, lines, name)), caption,
+            name[0].upper() + name[1:],
+            figure_json(_figure(log, lines, name)),
+            caption,
             _words(name, log, lines[0].value),
         )
         for lines, name, caption in (
             (_RATE, "learning rate", "At each step."),
             (_NORM, "gradient norm", "Before it is cut, averaged over neighbouring steps."),
         )
-    ]  # fmt: skip
+    ]
 
 
-def _words(name: str, rows: Sequence[Row], value: Callable[[Row], float]) -> str:
+def _words(name: str, rows: Sequence[LogRow], value: Callable[[LogRow], float]) -> str:
     """Return a line in words: where it begins and ends."""
     if not rows:
         return f"{name}: nothing was measured yet."
@@ -155,7 +157,7 @@ def _words(name: str, rows: Sequence[Row], value: Callable[[Row], float]) -> str
     )
 
 
-def _figure(log: Sequence[Row], lines: Sequence[_Line], unit: str) -> go.Figure:
+def _figure(log: Sequence[LogRow], lines: Sequence[_Line], unit: str) -> go.Figure:
     """Return lines over the steps, whose axis is logarithmic."""
     figure = go.Figure(layout={"template": TEMPLATE})
     for line, colour in zip(lines, SERIES_COLOURS, strict=False):
@@ -182,11 +184,11 @@ def _figure(log: Sequence[Row], lines: Sequence[_Line], unit: str) -> go.Figure:
     return figure
 
 
-def _measured(log: Sequence[Row], line: _Line) -> list[tuple[float, float]]:
+def _measured(log: Sequence[LogRow], line: _Line) -> list[tuple[float, float]]:
     return [(row.step, line.value(row)) for row in log if not math.isnan(line.value(row))]
 
 
-def _averaged(log: Sequence[Row], line: _Line) -> list[tuple[float, float]]:
+def _averaged(log: Sequence[LogRow], line: _Line) -> list[tuple[float, float]]:
     """Return the means over neighbouring steps, as many in a decade of steps as in the next."""
     points = []
     for _, group in groupby(log, lambda row: int(POINTS_PER_DECADE * math.log10(row.step))):

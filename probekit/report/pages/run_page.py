@@ -22,18 +22,23 @@ from probekit.report.pages.parts import FigurePart, norms_part, reliability_part
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.confidence import load_bins
-from probekit.report.sentences.differences import HOLDS, Comparison, compare, load_differences
+from probekit.report.sentences.differences import (
+    HOLDS,
+    RivalDifference,
+    load_differences,
+    rival_differences,
+)
 from probekit.report.sentences.feature_table import load_features
 from probekit.report.sentences.sites_table import UNCONVERGED, site_table
 from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.paint import DENSEST
 from probekit.results.record import (
     ControlBy,
-    Example,
+    ExampleRecord,
     RunRecord,
     changed_files,
     load_record,
-    reading,
+    reading_run_file,
 )
 from probekit.results.table import chosen_row, load_table, main_metric
 
@@ -87,7 +92,7 @@ def report_page(run_dir: Path) -> str:
     table = load_table(run_dir / "results.csv")
     record = load_record(run_dir / "run.json")
     differences = load_differences(run_dir / "differences.csv")
-    comparisons = compare(table, differences)
+    comparisons = rival_differences(table, differences)
     chosen = chosen_row(table)
     figures = _result_figures(run_dir, table, record.control_by)
     return render(
@@ -126,7 +131,7 @@ def report_page(run_dir: Path) -> str:
     )
 
 
-def _difference(one: Comparison) -> tuple[str, str]:
+def _difference(one: RivalDifference) -> tuple[str, str]:
     """Return a difference, always with its sign, and its interval."""
     value, _, interval = format_number(one.difference, one.ci_low, one.ci_high).partition(" ")
     return ("+" if one.difference > 0 else "") + value, interval
@@ -139,7 +144,7 @@ def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
 
 def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
     path = run_dir / "attention.safetensors"
-    with reading(path):
+    with reading_run_file(path):
         tensors = load_file(path)
     absent = [str(i) for i in range(len(record.attention)) if str(i) not in tensors]
     if absent:
@@ -160,7 +165,7 @@ def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
     ]
 
 
-def _around_span(example: Example | WrongExample) -> tuple[str, str, str]:
+def _around_span(example: ExampleRecord | WrongExample) -> tuple[str, str, str]:
     """Return the text of an example before, in and after its span."""
     start, end = example.span or (len(example.text),) * 2
     return example.text[:start], example.text[start:end], example.text[end:]
@@ -179,5 +184,5 @@ def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:
 
 
 def _config(path: Path) -> str:
-    with reading(path):
+    with reading_run_file(path):
         return path.read_text("utf-8")

@@ -19,10 +19,10 @@ from probekit.report.maps.text_map import cell_text, text_map
 from probekit.report.pages.parts import FigurePart, figure_json, title
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer, company_of
-from probekit.report.sentences.differences import compare, load_differences
+from probekit.report.sentences.differences import load_differences, rival_differences
 from probekit.report.sentences.words import colour_words, description
 from probekit.results.record import RunRecord, changed_files, load_record
-from probekit.results.settings import differing, facts_of, load_config, settings_of
+from probekit.results.settings import differing, load_config, run_facts, settings_of
 from probekit.results.table import (
     chosen_row,
     differs,
@@ -45,7 +45,7 @@ COMPANY = ("control", "random_weights", "word_identity", "majority")
 
 
 @dataclass(frozen=True)
-class Row:
+class RunsTableRow:
     """A row of the page's table: the name of the run, and its cells by the name of the column.
 
     Of a number that has an interval, this stands below it.
@@ -92,7 +92,7 @@ class ShownRun:
             DataError: A file of the run cannot be read.
         """
         table, record = load_table(folder / "results.csv"), load_record(folder / "run.json")
-        comparisons = compare(table, load_differences(folder / "differences.csv"))
+        comparisons = rival_differences(table, load_differences(folder / "differences.csv"))
         changed = [f"{name} was changed after the run." for name in changed_files(folder, record)]
         config = load_config(folder / "config.yaml")
         return cls(
@@ -100,7 +100,7 @@ class ShownRun:
             record,
             table,
             settings_of(config),
-            facts_of(config, record),
+            run_facts(config, record),
             answer(table, comparisons),
             tuple(changed),
         )
@@ -150,7 +150,7 @@ def _names(runs: Sequence[ShownRun]) -> list[str]:
 def runs_page(runs: Sequence[ShownRun]) -> str:
     """Return a page of HTML that sets runs side by side; it asks no network."""
     metric = main_metric(runs[0].table)
-    rows = [Row(run.name, _words(run), _numbers(run)) for run in runs]
+    rows = [RunsTableRow(run.name, _words(run), _numbers(run)) for run in runs]
     return render(
         "runs.html",
         runs=runs,

@@ -10,7 +10,7 @@ from probekit.report.figures.style import format_number
 from probekit.report.pages.template import render
 from probekit.report.texts.glyphs import token_label
 from probekit.report.texts.paint import DENSEST, HIGH, LOW, NUMBER, Paint, Palette
-from probekit.report.texts.texts import Answer, TextReading
+from probekit.report.texts.texts import RowPrediction, TextReading
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TokenPart:
     shown: str
     breaks: bool
     paint: Paint
-    answer: Answer
+    answer: RowPrediction
     score: str
 
 
@@ -44,7 +44,7 @@ class TextPart:
 
 
 @dataclass(frozen=True)
-class Key:
+class Legend:
     """The legend: named hues, and the scores at the ends of a scale where there is one."""
 
     names: tuple[tuple[str, str], ...]
@@ -83,7 +83,7 @@ def text_part(reading: TextReading, palette: Palette) -> TextPart:
     )
 
 
-def _token_part(token: str, answer: Answer, palette: Palette) -> TokenPart:
+def _token_part(token: str, answer: RowPrediction, palette: Palette) -> TokenPart:
     rest = token.lstrip()
     return TokenPart(
         space=token_label(token[: len(token) - len(rest)]),
@@ -95,14 +95,14 @@ def _token_part(token: str, answer: Answer, palette: Palette) -> TokenPart:
     )
 
 
-def _key(palette: Palette) -> Key:
+def _key(palette: Palette) -> Legend:
     limit = format_number(palette.high)
     if len(palette.classes) == 2:
         low, high = palette.classes
-        return Key(((low, LOW), (high, HIGH)), (f"≤ −{limit}", "0", f"≥ +{limit}"), LOW, HIGH)
+        return Legend(((low, LOW), (high, HIGH)), (f"≤ −{limit}", "0", f"≥ +{limit}"), LOW, HIGH)
     if palette.classes:
-        return Key(tuple((name, palette.hue(name)) for name in palette.classes))
-    return Key((("value", NUMBER),), (f"≤ {format_number(palette.low)}", f"≥ {limit}"))
+        return Legend(tuple((name, palette.hue(name)) for name in palette.classes))
+    return Legend((("value", NUMBER),), (f"≤ {format_number(palette.low)}", f"≥ {limit}"))
 
 
 def _answers(classes: Sequence[str]) -> str:

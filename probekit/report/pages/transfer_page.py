@@ -131,7 +131,9 @@ def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Fig
     low = float(min(rows["chance"].min(), rows["value"].min()))
     top = float(max(rows["value"].max(), low + LEAST_RANGE))
     return _map(
-        rows, names, ("value", "ci_low", "ci_high"),
+        rows,
+        names,
+        ("value", "ci_low", "ci_high"),
         scale=plotly.colors.sequential.Viridis,
         ends=(low, top),
         hover={
@@ -139,13 +141,15 @@ def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Fig
             "less the probe trained there": ("difference", "difference_low", "difference_high"),
             "chance": ("chance",),
         },
-    )  # fmt: skip
+    )
 
 
 def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
     """Return the figure of the cosines of one site, diverging from 0."""
     return _map(
-        rows, names, ("cosine", "null_low", "null_high"),
+        rows,
+        names,
+        ("cosine", "null_low", "null_high"),
         scale=plotly.colors.diverging.PuOr_r,
         ends=(-1.0, 1.0),
         hover={
@@ -154,7 +158,7 @@ def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
             "permutations": ("n_null",),
             "p": ("p",),
         },
-    )  # fmt: skip
+    )
 
 
 def _map(

@@ -14,12 +14,12 @@ from probekit.report.figures.weight_figures import (
     QUANTILE,
     colour_end,
     column_curves,
-    head_map,
     matrix_map,
     norm_map,
     norms_by_block,
     spectrum_curves,
     vector_curve,
+    weight_head_map,
 )
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
@@ -216,7 +216,7 @@ def _head_parts(weight: Weight) -> Iterator[FigurePart]:
         )
         yield FigurePart(
             f"Head {head}",
-            figure_json(head_map(parts, end)),
+            figure_json(weight_head_map(parts, end)),
             f"{shapes}. Colours are those of the whole tensor, alike for all heads.",
             f"Weights of head {head} as maps.",
             height=32,

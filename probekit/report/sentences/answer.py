@@ -19,7 +19,7 @@ from probekit.report.sentences.differences import (
     BY_ITSELF,
     DOES_NOT_HOLD,
     HOLDS,
-    Comparisons,
+    RivalDifferences,
 )
 from probekit.report.sentences.words import unit_of
 from probekit.results.table import (
@@ -50,7 +50,7 @@ NAMES = {
 RIVALS = ("word_identity", "bag_of_words", "length", "embedding", "random_weights", "majority")
 
 
-def answer(table: pd.DataFrame, comparisons: Comparisons | None = None) -> str:
+def answer(table: pd.DataFrame, comparisons: RivalDifferences | None = None) -> str:
     """Return the result in words: the chosen site and kind, its score, and that of its company."""
     chosen = chosen_row(table)
     if chosen is None:
@@ -100,7 +100,7 @@ def _luck(table: pd.DataFrame, chosen: pd.Series) -> str:
     )
 
 
-def _holding(comparisons: Comparisons | None, names: Mapping[str, str]) -> str:
+def _holding(comparisons: RivalDifferences | None, names: Mapping[str, str]) -> str:
     """Return over which rivals the lead of the chosen probe holds, and over which it does not."""
     named = [] if comparisons is None else [one for one in comparisons.named if one.key in RIVALS]
     by_verdict = {

@@ -8,7 +8,7 @@ import pandas as pd
 
 from probekit.report.figures.reliability import COLUMNS
 from probekit.report.figures.style import format_number
-from probekit.results.record import reading
+from probekit.results.record import reading_run_file
 from probekit.results.table import check_columns, only
 
 # Whose bins they are; the figure's own columns follow.
@@ -23,10 +23,10 @@ def load_bins(path: Path) -> pd.DataFrame | None:
     """
     if not path.exists():
         return None
-    with reading(path):
+    with reading_run_file(path):
         bins = pd.read_csv(path)
     check_columns(bins, (*WHOSE, *COLUMNS), path)
-    with reading(path):
+    with reading_run_file(path):
         bins = bins.astype(dict.fromkeys(COLUMNS, float))
     return None if bins.empty else bins.assign(series=bins["probe"])
 

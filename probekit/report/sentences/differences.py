@@ -15,7 +15,7 @@ from probekit.probes.score.permutation import holm
 from probekit.report.figures.levels import BASELINES
 from probekit.report.figures.style import LEVELS, LINES
 from probekit.report.figures.views import hidden_kinds
-from probekit.results.record import reading
+from probekit.results.record import reading_run_file
 from probekit.results.table import (
     EMBED_DEPTH,
     check_columns,
@@ -36,7 +36,7 @@ DOES_NOT_HOLD = "does not hold"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RivalDifference:
     """The chosen probe less another: what the other is, its score, the difference, and its p.
 
     `key` is the target of a rival, as "word_identity" or "random_weights", or "embedding"; "" for
@@ -60,13 +60,13 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Comparisons:
+class RivalDifferences:
     """Those named before any test row was seen, adjusted among themselves; and all the others."""
 
-    named: tuple[Comparison, ...] = ()
-    others: tuple[Comparison, ...] = ()
+    named: tuple[RivalDifference, ...] = ()
+    others: tuple[RivalDifference, ...] = ()
 
-    def find(self, key: str, value: float) -> Comparison | None:
+    def find(self, key: str, value: float) -> RivalDifference | None:
         """Return the comparison to a rival of this score; a run may hold several of one name."""
         return next(
             (one for one in self.named if one.key == key and np.isclose(one.other, value)), None
@@ -81,23 +81,23 @@ def load_differences(path: Path) -> pd.DataFrame | None:
     """
     if not path.exists():
         return None
-    with reading(path):
+    with reading_run_file(path):
         table = pd.read_csv(path, keep_default_na=False, na_values=dict.fromkeys(NUMBERS, ""))
     check_columns(table, (*TEXT, *NUMBERS), path)
-    with reading(path):
+    with reading_run_file(path):
         return table.astype(dict.fromkeys(TEXT, str) | dict.fromkeys(NUMBERS, float))
 
 
-def compare(table: pd.DataFrame, differences: pd.DataFrame | None) -> Comparisons:
+def rival_differences(table: pd.DataFrame, differences: pd.DataFrame | None) -> RivalDifferences:
     """Return how far the chosen probe of the table is ahead of what it was compared to."""
     chosen = chosen_row(table)
     if differences is None or chosen is None:
-        return Comparisons()
+        return RivalDifferences()
     of_chosen = only(differences, a=answers_name(chosen)).dropna(subset="difference")
     rows = {str(row["b"]): row for _, row in of_chosen.iterrows()}
     named = {name: told for name, told in _named(table, chosen).items() if name in rows}
     adjusted = holm(np.array([rows[name]["p"] for name in named]))
-    return Comparisons(
+    return RivalDifferences(
         tuple(
             _comparison(rows[name], *named[name], float(p))
             for name, p in zip(named, adjusted, strict=True)
@@ -110,8 +110,10 @@ def compare(table: pd.DataFrame, differences: pd.DataFrame | None) -> Comparison
     )
 
 
-def _comparison(row: Mapping[str, Any] | pd.Series, key: str, name: str, p: float) -> Comparison:
-    return Comparison(
+def _comparison(
+    row: Mapping[str, Any] | pd.Series, key: str, name: str, p: float
+) -> RivalDifference:
+    return RivalDifference(
         key=key,
         name=name,
         other=row["value_b"],

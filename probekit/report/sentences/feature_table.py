@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from probekit.results.record import reading
+from probekit.results.record import reading_run_file
 from probekit.results.table import check_columns
 
 COLUMNS = ("site", "rank", "feature", "k", "share", "label")
@@ -34,7 +34,7 @@ def load_features(run_dir: Path) -> FeatureTable | None:
     path = run_dir / "features.csv"
     if not path.exists():
         return None
-    with reading(path):
+    with reading_run_file(path):
         table = pd.read_csv(path, keep_default_na=False, dtype={"label": str})
     check_columns(table, COLUMNS, path)
     rows = tuple(table.to_dict("records"))

@@ -10,7 +10,7 @@ import pandas as pd
 from probekit.probes.kinds.registry import KINDS
 from probekit.report.figures.style import MEAN_METRICS, format_number
 from probekit.report.sentences.answer import company_of
-from probekit.report.sentences.differences import Comparisons
+from probekit.report.sentences.differences import RivalDifferences
 from probekit.results.record import ControlBy, RunRecord
 from probekit.results.table import MAIN_METRICS, chosen_row, differs, selection
 
@@ -56,7 +56,7 @@ MOST_NAMES = 12  # in a list of sites
 
 
 def warnings(
-    table: pd.DataFrame, record: RunRecord, comparisons: Comparisons | None = None
+    table: pd.DataFrame, record: RunRecord, comparisons: RivalDifferences | None = None
 ) -> list[str]:
     """Return a sentence for each reason to doubt the result at the chosen site.
 
@@ -64,7 +64,7 @@ def warnings(
     difference was not measured, one that reaches the interval of the task.
     """
     return [
-        *_rivals(table, comparisons or Comparisons(), record.control_by),
+        *_rivals(table, comparisons or RivalDifferences(), record.control_by),
         *_length_leads(table),
         *_edge_of_grid(table, record.C_grid),
         *_unconverged(table),
@@ -79,7 +79,7 @@ def _company(table: pd.DataFrame) -> dict[str, pd.Series]:
     return {} if chosen is None else company_of(chosen, table)
 
 
-def _rivals(table: pd.DataFrame, comparisons: Comparisons, control_by: ControlBy) -> list[str]:
+def _rivals(table: pd.DataFrame, comparisons: RivalDifferences, control_by: ControlBy) -> list[str]:
     company = _company(table)
     if "task" not in company:
         return []
@@ -100,7 +100,7 @@ def _rival(
     name: str,
     rival: pd.Series,
     task: pd.Series,
-    comparisons: Comparisons,
+    comparisons: RivalDifferences,
     control_by: ControlBy,
 ) -> str:
     """Return what is to be said of one in the company; "" if it is far enough below the task."""

@@ -9,16 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from probekit.report.texts.texts import Answer, TextReading
+from probekit.report.texts.texts import RowPrediction, TextReading
 
 # Stay apart for colour-blind readers, and mix with black or white ground under legible ink.
 LOW, HIGH = "#0072B2", "#D55E00"
 NUMBER = "#009E73"
 # Source: the qualitative scheme "Safe" of CARTOColors, made for colour-blind readers.
 HUES = (
-    "#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499",
-    "#44AA99", "#999933", "#882255", "#661100", "#888888",
-)  # fmt: skip
+    "#88CCEE",
+    "#CC6677",
+    "#DDCC77",
+    "#117733",
+    "#332288",
+    "#AA4499",
+    "#44AA99",
+    "#999933",
+    "#882255",
+    "#661100",
+    "#888888",
+)
 # How much of a hue the strongest paint is; the rest is the ground.
 DENSEST = 0.55
 # The share of tokens within the scale; the paint of those beyond goes no deeper.
@@ -69,7 +78,7 @@ class Palette:
         The first token of a text has no say where there are others: GPT-2 rests its attention on
         position 0, whose norm, and with it the score, would leave all others pale.
 
-        >>> answers = tuple(Answer("b", score) for score in (90.0, 3.0, -1.0))
+        >>> answers = tuple(RowPrediction("b", score) for score in (90.0, 3.0, -1.0))
         >>> Palette.of([TextReading("", (), (), answers)], ("a", "b")).high
         3.0
         """
@@ -78,10 +87,10 @@ class Palette:
             return cls(tuple(classes), 0.0, _quantile([abs(s) for s in scores], TYPICAL) or 1.0)
         return cls((), _quantile(scores, 1 - TYPICAL), _quantile(scores, TYPICAL))
 
-    def paint(self, answer: Answer) -> Paint:
+    def paint(self, answer: RowPrediction) -> Paint:
         """Return the paint of an answer.
 
-        >>> Palette(("a", "b"), 0.0, 4.0).paint(Answer("a", -2.0))
+        >>> Palette(("a", "b"), 0.0, 4.0).paint(RowPrediction("a", -2.0))
         Paint(hue='#0072B2', strength=0.5)
         """
         if answer.label is None:

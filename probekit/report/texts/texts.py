@@ -10,7 +10,7 @@ Per = Literal["text", "token"]
 
 
 @dataclass(frozen=True)
-class Answer:
+class RowPrediction:
     """What a probe says of one row of activations.
 
     Attributes:
@@ -28,7 +28,7 @@ class Answer:
     def text(self) -> str:
         """The answer in a few letters.
 
-        >>> Answer("plural", 1.25).text, Answer(None, -0.5).text
+        >>> RowPrediction("plural", 1.25).text, RowPrediction(None, -0.5).text
         ('plural +1.25', '−0.50')
         """
         score = f"{self.score:+.2f}" if self.label is not None else f"{self.score:.2f}"
@@ -51,8 +51,8 @@ class TextReading:
     text: str
     tokens: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
-    answers: tuple[Answer, ...]
-    answer: Answer | None = None
+    answers: tuple[RowPrediction, ...]
+    answer: RowPrediction | None = None
     n_cut: int = 0
 
 
@@ -64,7 +64,8 @@ def tidy_rows(
     Texts and tokens are numbered from 1 and 0. With more than two classes the score of each stands
     under its name.
 
-    >>> reading = TextReading("Hi", ("Hi",), ((0, 2),), (Answer("b", 0.5),), Answer("b", 0.5))
+    >>> b = RowPrediction("b", 0.5)
+    >>> reading = TextReading("Hi", ("Hi",), ((0, 2),), (b,), b)
     >>> tidy_rows([reading], ("a", "b"), "text")
     [{'number': 1, 'text': 'Hi', 'label': 'b', 'score': 0.5}]
     """
@@ -83,7 +84,7 @@ def tidy_rows(
     ]
 
 
-def _values(answer: Answer | None, classes: Sequence[str]) -> dict[str, Any]:
+def _values(answer: RowPrediction | None, classes: Sequence[str]) -> dict[str, Any]:
     if answer is None:
         return {"label": None, "score": None}
     own = {"label": answer.label} if answer.label is not None else {}

@@ -19,7 +19,7 @@ from probekit.activations.upkeep.maintenance import (
     find_cache,
     find_damage,
     remove_cache,
-    repair,
+    repair_cache,
     summarize,
 )
 from probekit.errors import DamagedError, MissingError, StoreError, StoreMismatchError
@@ -40,8 +40,9 @@ def root():
 
 def objects(url):
     files = ObjectFiles(url)
-    return {name: files.read(name) for folder in ("", *files.folders())
-            for name in files.sizes(folder)}  # fmt: skip
+    return {
+        name: files.read(name) for folder in ("", *files.folders()) for name in files.sizes(folder)
+    }
 
 
 def test_a_capture_goes_to_an_object_store_and_is_read_from_there(tmp_path, root, model):
@@ -104,7 +105,7 @@ def test_damage_on_the_way_is_never_copied(tmp_path, root):
         copy_cache(f"{root}/{KEY}", tmp_path)
     store = ActivationStore.open(f"{root}/{KEY}")
     assert [damage.file for damage in find_damage(store)] == [name]
-    assert len(repair(store)) == 1
+    assert len(repair_cache(store)) == 1
     CONTENT.write(files)
     assert find_damage(store) == []
     assert len(copy_cache(f"{root}/{KEY}", tmp_path)[0].sites) == 2

@@ -24,9 +24,7 @@ FORK = multiprocessing.get_context("fork")
 
 def begin(root, model):
     tokens = make_tokens()
-    return Work.begin(
-        model, "t", tokens, last_and_mean(tokens), SITES, root=root, dtype="float32"
-    )  # fmt: skip
+    return Work.begin(model, "t", tokens, last_and_mean(tokens), SITES, root=root, dtype="float32")
 
 
 def _work(root, seed, before, answers):

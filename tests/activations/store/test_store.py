@@ -120,9 +120,21 @@ def test_a_manifest_that_is_not_whole_is_made_again(tmp_path, model, content):
     assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("rows", [
-    [True, False], [0.0], [-1], [10**6], [[0]], ["a"], [None], [[0], [1, 2]], "0", slice(0, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [True, False],
+        [0.0],
+        [-1],
+        [10**6],
+        [[0]],
+        ["a"],
+        [None],
+        [[0], [1, 2]],
+        "0",
+        slice(0, 2),
+    ],
+)
 def test_rows_are_read_by_number_only(tmp_path, model, rows):
     store = ActivationStore.open(str(run(tmp_path, model).store.folder))
     with pytest.raises(ConfigError, match="rows must be numbers from 0 to"):

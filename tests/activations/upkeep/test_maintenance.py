@@ -7,7 +7,7 @@ import pytest
 
 from probekit.activations.files.local import LocalFiles, is_on_network
 from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.export import export
+from probekit.activations.upkeep.export import export_cache
 from probekit.activations.upkeep.maintenance import (
     caches_in,
     collect_garbage,
@@ -15,7 +15,7 @@ from probekit.activations.upkeep.maintenance import (
     find_damage,
     is_older,
     remove_cache,
-    repair,
+    repair_cache,
     summarize,
 )
 from probekit.disk import Disk
@@ -124,7 +124,7 @@ def test_without_locks_nobody_is_taken_for_another_run(folder):
         CONTENT.write(files)
     assert told == []
     record_file(folder, SITES[0], 1).write_text("{")
-    assert len(repair(ActivationStore.open(files))) == 1
+    assert len(repair_cache(ActivationStore.open(files))) == 1
     CONTENT.write(files)
     assert bytes_of(folder) == expected
     (folder / SITES[0] / ".draft").write_text("of somebody, dead or alive")
@@ -137,21 +137,25 @@ def test_what_is_repaired_is_only_what_was_damaged(folder):
     path.write_bytes(b"x" * path.stat().st_size)
     record_file(folder, SITES[0], 1).write_text("{")
     store = ActivationStore.open(folder)
-    damages = repair(store)
+    damages = repair_cache(store)
     assert {damage.file for damage in damages} == {
-        f"{SITES[0]}/00001.json", f"{SITES[1]}/{path.name}",
-    }  # fmt: skip
+        f"{SITES[0]}/00001.json",
+        f"{SITES[1]}/{path.name}",
+    }
     assert (store.missing(SITES[0]), store.missing(SITES[1])) == ((1,), (0,))
     assert find_damage(store) == []
     CONTENT.write(LocalFiles(folder))
     assert bytes_of(folder) == expected
-    assert repair(ActivationStore.open(folder)) == []
+    assert repair_cache(ActivationStore.open(folder)) == []
 
 
 def test_a_cache_that_is_written_is_not_repaired_or_removed(folder):
     store = ActivationStore.open(folder)
     with store.locked(print):
-        for work in (lambda: repair(ActivationStore.open(folder)), lambda: remove_cache(folder)):
+        for work in (
+            lambda: repair_cache(ActivationStore.open(folder)),
+            lambda: remove_cache(folder),
+        ):
             with pytest.raises(StoreError, match="Another run is writing"):
                 work()
     assert find_damage(store) == []
@@ -212,7 +216,7 @@ def test_exported_rows_are_the_rows(tmp_path, model, monkeypatch, format, dtype)
     pytest.importorskip({"parquet": "pyarrow", "npy": "numpy", "zarr": "zarr"}[format])
     monkeypatch.setattr("probekit.activations.upkeep.export._ROWS_AT_ONCE", 50)
     store = run(tmp_path / "caches", model, dtype=dtype).store
-    paths = export(store, tmp_path / "out", format)
+    paths = export_cache(store, tmp_path / "out", format)
     assert len(paths) == len(MODEL_SITES) + 2
     for site in MODEL_SITES:
         path = tmp_path / "out" / f"{site}.{format}"
@@ -224,7 +228,7 @@ def test_exported_rows_are_the_rows(tmp_path, model, monkeypatch, format, dtype)
     row = store.layout.plan
     assert lines[2] == f"1,0,{' '.join(map(str, row.positions[row.offsets[1] : row.offsets[2]]))}"
     with pytest.raises(ConfigError, match="there already"):
-        export(store, tmp_path / "out", format)
+        export_cache(store, tmp_path / "out", format)
 
 
 def read_back(path, format, shape):
@@ -244,18 +248,18 @@ def read_back(path, format, shape):
 def test_what_cannot_be_exported_is_told(folder, tmp_path, monkeypatch):
     store = ActivationStore.open(folder)
     with pytest.raises(UnknownNameError, match="Allowed: npy, parquet, zarr"):
-        export(store, tmp_path / "out", "csv")
+        export_cache(store, tmp_path / "out", "csv")
     with pytest.raises(UnknownNameError, match="hook_embed"):
-        export(store, tmp_path / "out", "npy", ["hook_embd"])
+        export_cache(store, tmp_path / "out", "npy", ["hook_embd"])
     monkeypatch.setattr("probekit.activations.upkeep.export.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"Install probekit\[zarr\]"):
-        export(store, tmp_path / "out", "zarr")
+        export_cache(store, tmp_path / "out", "zarr")
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(StoreError, match="Cannot write"):
-            export(store, out, "npy")
-    twice = export(store, tmp_path / "out", "npy", [SITES[0], SITES[0]])
+            export_cache(store, out, "npy")
+    twice = export_cache(store, tmp_path / "out", "npy", [SITES[0], SITES[0]])
     assert len(twice) == 3
 
 
@@ -271,7 +275,7 @@ def test_an_export_that_fails_leaves_nothing_that_passes_for_one(folder, tmp_pat
 
     monkeypatch.setattr(ActivationStore, "read", fail)
     with pytest.raises(StoreError, match="No space left"):
-        export(store, tmp_path / "out", "zarr")
+        export_cache(store, tmp_path / "out", "zarr")
     assert not [path for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")]
 
 

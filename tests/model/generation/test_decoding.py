@@ -36,10 +36,15 @@ def test_the_nucleus_is_the_fewest_that_sum_to_p():
 
 @pytest.mark.parametrize(
     "options",
-    [{"temperature": 1.0}, {"temperature": 0.6}, {"temperature": 1.3, "top_k": 4},
-     {"temperature": 1.0, "top_p": 0.8}, {"temperature": 2.0, "top_k": 6, "top_p": 0.7}],
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.6},
+        {"temperature": 1.3, "top_k": 4},
+        {"temperature": 1.0, "top_p": 0.8},
+        {"temperature": 2.0, "top_k": 6, "top_p": 0.7},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_tokens_come_as_often_as_their_probability_says(options):
     row = logits(rows=1, size=9) / 3
     expected = row / options["temperature"]

@@ -27,9 +27,13 @@ def test_greedy_tokens_equal_the_reference_over_200_steps(batch):
     reference = reference_model(LONG, torch.float64)
     prompts = torch.stack(ragged(TINY, [40] * batch))
     expected = reference.generate(
-        prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=200, do_sample=False,
-        pad_token_id=0, eos_token_id=None,
-    )  # fmt: skip
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        max_new_tokens=200,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
     ours = generate(our_model(reference, LONG), prompts, 200)
     assert torch.equal(ours, expected[:, 40:])
     assert len(ours[0].unique()) > 5, "a text of one token would equal many a wrong one"
@@ -129,9 +133,13 @@ def test_a_recording_does_not_slide(model):
 def test_a_tap_that_returns_nan_is_named_as_the_likely_cause(model):
     with pytest.raises(DataError, match=r"prompt 1, sample 1 are not finite.*A tap"):
         generate(
-            model, torch.stack(ragged(TINY, [5, 5])), 3, temperature=1.0,
-            tap=lambda site, value: value * torch.nan, sites=["blocks.1.hook_resid_mid"],
-        )  # fmt: skip
+            model,
+            torch.stack(ragged(TINY, [5, 5])),
+            3,
+            temperature=1.0,
+            tap=lambda site, value: value * torch.nan,
+            sites=["blocks.1.hook_resid_mid"],
+        )
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -110,7 +110,7 @@ def test_the_entry_that_asks_for_what_is_extra_is_named(tmp_path, switch, entry)
         (replace(TINY, n_embd=3, vocab_size=50257), (50256, 50256)),
         (TINY, (None, None)),
     ],
-)  # fmt: skip
+)
 def test_the_ends_of_texts_are_kept_for_transformers(config, expected, tmp_path):
     GPT2(config).save_pretrained(tmp_path)
     GPT2.from_pretrained(tmp_path).save_pretrained(tmp_path)

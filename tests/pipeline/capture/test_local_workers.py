@@ -26,9 +26,12 @@ def by_two(watcher):
 
 def probekit(*arguments, cwd):
     return [sys.executable, "-m", "probekit", *map(str, arguments)], {
-        "cwd": cwd, "env": os.environ | {"PROBEKIT_CACHE": str(cwd / "caches")},
-        "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True,
-    }  # fmt: skip
+        "cwd": cwd,
+        "env": os.environ | {"PROBEKIT_CACHE": str(cwd / "caches")},
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +106,7 @@ def test_when_all_are_killed_it_says_so_and_goes_on_later(tmp_path, alone, monke
     heard = Heard(lambda done: [child.kill() for child in children.all if done])
     experiment = load(tmp_path)
     with pytest.raises(StoreError, match=r"of 4 shards are missing.*the same command goes on"):
-        capture_only(
-            experiment, cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard)
-        )  # fmt: skip
+        capture_only(experiment, cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard))
     [cache] = caches_in(tmp_path / "caches")
     n_committed = sum(summarize(cache).sites.values())
     assert n_committed
@@ -161,9 +162,7 @@ def test_a_place_that_cannot_tell_writers_apart_takes_no_crew(tmp_path, monkeypa
     )
     heard = Heard()
     with pytest.raises(StoreError, match="several writers would overwrite each other"):
-        capture_only(
-            load(tmp_path), cache_root="memory://crews", watcher=heard, crew=by_two(heard)
-        )  # fmt: skip
+        capture_only(load(tmp_path), cache_root="memory://crews", watcher=heard, crew=by_two(heard))
 
 
 @pytest.mark.parametrize(

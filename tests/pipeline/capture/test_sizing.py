@@ -74,9 +74,7 @@ def test_sequences_of_one_length_are_laid_out_as_a_capture_does(device, length, 
     tokens = [np.array([n, *range(length - 1)]) for n in range(700 if length < 1000 else 5)]
     n = len(tokens)
     positions = np.tile(np.arange(each), n) if each > 1 else np.full(n, length - 1)
-    plan = RowPlan(
-        np.repeat(np.arange(n), each), positions, np.arange(n * each + 1)
-    )  # fmt: skip
+    plan = RowPlan(np.repeat(np.arange(n), each), positions, np.arange(n * each + 1))
     assert Volume.uniform(n * length, length, each, device) == Volume.of(tokens, plan, device)
     shards = make_shards(make_batches(tokens, plan, BATCH_TOKENS[device]), SHARD_ROWS)
     assert len(shards) == sum(Volume.of(tokens, plan, device).shards.values())
@@ -112,8 +110,11 @@ def test_the_page_on_clusters_shows_what_the_command_prints(repository):
     for command, text in shown:
         done = subprocess.run(
             [sys.executable, "-m", *shlex.split(command)],
-            cwd=repository, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            cwd=repository,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert done.stdout == text
 
 
@@ -123,8 +124,11 @@ def test_json_has_all_that_is_shown_and_mistakes_are_told(tmp_path, repository):
     def plan(*arguments):
         return subprocess.run(
             [sys.executable, "-m", "probekit", "cache", "plan", *map(str, arguments)],
-            cwd=repository, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            cwd=repository,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     done = plan(tmp_path / "scale.yaml", "--device", "cpu", "--throughput", "1e4", "--json")
     numbers = json.loads(done.stdout)

@@ -9,7 +9,7 @@ import pytest
 
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
 from probekit.pipeline.compare.compare import RowsOfBoth, compare, differences, write_comparison
-from probekit.probes.score.metrics import Answers
+from probekit.probes.score.metrics import ClassPredictions
 from tests.pipeline.finished import SITES, guesses, made_rows, write_record, write_run
 
 ROWS = made_rows()
@@ -58,7 +58,7 @@ def test_nothing_holds_where_nothing_differs(paired):
     truth = (ROWS["label"] == "yes").to_numpy(dtype=np.int64)
 
     def p_value(seed):
-        pair = [Answers(truth, guesses(ROWS, 0.7, 2 * seed + side), 2) for side in (0, 1)]
+        pair = [ClassPredictions(truth, guesses(ROWS, 0.7, 2 * seed + side), 2) for side in (0, 1)]
         return differences({0: tuple(pair)}, tested, "accuracy", draws=200, seed=seed)[0].p
 
     p = np.array([p_value(seed) for seed in range(300)])
@@ -121,9 +121,18 @@ def test_numbered_rows_of_other_data_are_not_taken_for_the_same(make):
 
 def test_what_differs_between_the_runs_is_told(make):
     a = make("a", 0.8, 1)
-    b = make("b", 0.8, 1, probe="mass_mean",
-             overrides=("probe.seed=3", "probe.kinds=[{kind: mass_mean}]",
-                        "tokens.position.at=mean", "name=other"))  # fmt: skip
+    b = make(
+        "b",
+        0.8,
+        1,
+        probe="mass_mean",
+        overrides=(
+            "probe.seed=3",
+            "probe.kinds=[{kind: mass_mean}]",
+            "tokens.position.at=mean",
+            "name=other",
+        ),
+    )
     found = compare(a, b)
     assert found.settings == {
         "probe.seed": ("0", "3"),
@@ -145,8 +154,10 @@ def test_draws_are_enough_for_all_comparisons(tmp_path):
 
 def test_what_holds_alone_need_not_hold_among_many(tmp_path):
     sites = [f"blocks.{n}.hook_resid_post" for n in range(12)]
-    a, b = ({s: guesses(ROWS, share / 100, share + n) for n, s in enumerate(sites)}
-            for share in (70, 62))  # fmt: skip
+    a, b = (
+        {s: guesses(ROWS, share / 100, share + n) for n, s in enumerate(sites)}
+        for share in (70, 62)
+    )
     rows = compare(write_run(tmp_path / "a", ROWS, a), write_run(tmp_path / "b", ROWS, b)).rows
     assert ((rows["p"] < 0.05) & (rows["p_holm"] >= 0.05)).any()
     assert rows["holds"].equals(rows["p_holm"] < 0.05)

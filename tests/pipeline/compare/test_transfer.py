@@ -122,9 +122,17 @@ def test_files_and_figures(found, folder):
 def test_rows_that_stand_in_both_sets_are_told(folder, go):
     rows = pd.read_csv(folder / "same.csv")
     write_set(folder, "again", rows.assign(group=rows["group"] + " again")[::-1])
-    found = go("same", "again", out="again", null_draws=0,
-               overrides=["split.seed=1", "capture.sites=[blocks.1.hook_resid_post]",
-                          "probe.kinds=[{kind: mass_mean}]"])  # fmt: skip
+    found = go(
+        "same",
+        "again",
+        out="again",
+        null_draws=0,
+        overrides=[
+            "split.seed=1",
+            "capture.sites=[blocks.1.hook_resid_post]",
+            "probe.kinds=[{kind: mass_mean}]",
+        ],
+    )
     away = found.scores[found.scores["train"] != found.scores["test"]]
     assert away["known_groups"].eq(0).all()
     trained, tested = (
@@ -153,13 +161,20 @@ def test_numbers_and_several_labels(folder, go):
             }
         )
         write_set(folder, name, rows)
-    overrides = ["capture.sites=[blocks.1.hook_resid_post]", "data.columns.label=word",
-                 "probe.control_draws=0", "probe.kinds=[{kind: logistic}]"]  # fmt: skip
+    overrides = [
+        "capture.sites=[blocks.1.hook_resid_post]",
+        "data.columns.label=word",
+        "probe.control_draws=0",
+        "probe.kinds=[{kind: logistic}]",
+    ]
     words = go("up", "down", overrides=overrides, out="words", null_draws=2)
     assert (only(words.scores, metric="accuracy")["value"] > 0.6).all()
     assert (words.cosines["cosine"] > 0.3).all()
-    overrides[1:] = ["data.columns.label=label", "probe.control_draws=0",
-                     "probe.kinds=[{kind: ridge_regression}]"]  # fmt: skip
+    overrides[1:] = [
+        "data.columns.label=label",
+        "probe.control_draws=0",
+        "probe.kinds=[{kind: ridge_regression}]",
+    ]
     found = go("up", "down", overrides=overrides, out="numbers", null_draws=2)
     assert found.metric == "r2"
     scores = matrix(only(found.scores, metric="r2"), found.names, "value").to_numpy()

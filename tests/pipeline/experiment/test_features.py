@@ -104,7 +104,7 @@ def test_sites_that_are_only_concatenated_are_captured_too(experiment):
         ("  concatenate:\n    - [hook_embed, hook_x]\n", UnknownNameError, r"line 8: No site"),
         ("  concatenate: [['blocks.*.attn.hook_pattern']]\n", ConfigError, r"line 7: .* query_pos"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_told_with_its_line(experiment, tmp_path, text, error, message):
     (tmp_path / "rows.yaml").write_text(YAML + text)
     with pytest.raises(error, match=message):

@@ -9,17 +9,29 @@ from probekit.pipeline.experiment.key import CODE
 # What a run imports and its key need not know.
 NOT_CODE = (
     # The identity of the rows, which is in the key, digests their code and the weights.
-    "probekit.activations", "probekit.model", "probekit.products", "probekit.training",
+    "probekit.activations",
+    "probekit.model",
+    "probekit.products",
+    "probekit.training",
     # What it reads from the file is in the key.
     "probekit.experiment",
     # They read and draw what is written; what chooses is in table.py, and in the key.
-    "probekit.report.attention.patterns", "probekit.report.attention.codes",
-    "probekit.report.attention.page", "probekit.report.sentences.differences", "probekit.report.pages.run_page",
-    "probekit.results.record", "probekit.report.figures.style", "probekit.report.texts.texts",
+    "probekit.report.attention.patterns",
+    "probekit.report.attention.codes",
+    "probekit.report.attention.page",
+    "probekit.report.sentences.differences",
+    "probekit.report.pages.run_page",
+    "probekit.results.record",
+    "probekit.report.figures.style",
+    "probekit.report.texts.texts",
     # How things are said, done and written.
-    "probekit.disk", "probekit.errors", "probekit.provenance", "probekit.section",
-    "probekit.watcher", "probekit.workers",
-)  # fmt: skip
+    "probekit.disk",
+    "probekit.errors",
+    "probekit.provenance",
+    "probekit.section",
+    "probekit.watcher",
+    "probekit.workers",
+)
 
 
 def covers(name, module):

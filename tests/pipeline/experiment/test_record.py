@@ -20,8 +20,9 @@ def counts(labels, kind):
 
 def test_classes_are_counted_as_they_are():
     assert counts(["a", "b"] * 20, "logistic") == {
-        "train": {"a": 15, "b": 15}, "test": {"a": 5, "b": 5},
-    }  # fmt: skip
+        "train": {"a": 15, "b": 15},
+        "test": {"a": 5, "b": 5},
+    }
 
 
 def test_many_numbers_are_counted_in_ranges_that_hold_all_of_them():

@@ -71,8 +71,14 @@ def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
     table = pd.read_csv(result.results)
     assert tuple(table.columns) == COLUMNS
     assert set(table["target"]) == {
-        "task", "control", "random_weights", "majority", "word_identity", "bag_of_words", "length",
-    }  # fmt: skip
+        "task",
+        "control",
+        "random_weights",
+        "majority",
+        "word_identity",
+        "bag_of_words",
+        "length",
+    }
     kept = load_file(result.folder / "attention.safetensors")
     expected = head_scores(torch.from_numpy(kept["0"]), torch.arange(len(kept["0"][0, 0])))
     for name in HEAD_SCORES:  # the text repeats no token
@@ -88,9 +94,13 @@ def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
     assert record["best"]["site"] == chosen.loc[chosen["value"].idxmax(), "site"]
     assert record["data"]["labels"]["test"] == {"black": 12, "red": 12}
     assert set(record["digests"]) == {
-        "dataset", "tokenizer", "weights (task)", "weights (random_weights)",
-        "activations (task)", "activations (random_weights)",
-    }  # fmt: skip
+        "dataset",
+        "tokenizer",
+        "weights (task)",
+        "weights (random_weights)",
+        "activations (task)",
+        "activations (random_weights)",
+    }
     assert "Is the second word readable" in result.report.read_text()
     again = load_experiment(result.folder / "config.yaml")
     assert again == experiment()
@@ -153,11 +163,19 @@ def test_answers_without_their_numbers_or_cut_short_are_made_anew(experiment, go
 def best(values):
     """What best_site says of two sites with these (validation, test) accuracies."""
     rows = [
-        {"probe": "logistic", "target": "task", "split": split, "metric": "accuracy",
-         "site": site, "head": None, "position": "last", "value": value}
+        {
+            "probe": "logistic",
+            "target": "task",
+            "split": split,
+            "metric": "accuracy",
+            "site": site,
+            "head": None,
+            "position": "last",
+            "value": value,
+        }
         for site, pair in values.items()
         for split, value in zip(("validation", "test"), pair, strict=True)
-    ]  # fmt: skip
+    ]
     return best_site(pd.DataFrame(rows))["site"]
 
 

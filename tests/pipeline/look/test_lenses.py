@@ -9,7 +9,7 @@ import torch
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.look.heads import score_random_repeats, score_texts
-from probekit.pipeline.look.lenses import Network, attribute, one_token, read_lens
+from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute, one_token, read_lens
 from probekit.report.pages.attribution_page import MEAN
 
 TEXT = "The keys to the old cabinet"
@@ -17,7 +17,7 @@ TEXT = "The keys to the old cabinet"
 
 @pytest.fixture(scope="module")
 def mini():
-    return Network.load("mini")
+    return ModelAndTokenizer.load("mini")
 
 
 def test_every_text_is_read_by_itself(mini):
@@ -82,9 +82,9 @@ def test_mistakes_are_refused(mini):
     with pytest.raises(DataError, match="context of 256"):
         score_texts(mini, ["word " * 300], bos=False)
     with pytest.raises(MissingError, match="Nearest: mini"):
-        Network.load("minni")
+        ModelAndTokenizer.load("minni")
     with pytest.raises(ConfigError, match=r"--device nowhere.*Devices here: cpu"):
-        Network.load("mini", device="nowhere")
+        ModelAndTokenizer.load("mini", device="nowhere")
     with pytest.raises(ConfigError, match="up to 128"):
         score_random_repeats(mini, 1, length=129, bos=False)
     with pytest.raises(ConfigError, match="up to 127"):

@@ -72,9 +72,13 @@ def test_an_attention_is_drawn_as_corner_parts_norms_and_spectra(look, tiny):
     assert np.array_equal(numbers(corner["z"]), weight[:10, :10])
     assert corner["zmin"] == -corner["zmax"] < 0
     assert list(figures) == [
-        "Norm by head", "Singular values of W_QK", "Singular values of W_OV", "Head 0", "Head 1",
+        "Norm by head",
+        "Singular values of W_QK",
+        "Singular values of W_OV",
+        "Head 0",
+        "Head 1",
         "Head 2",
-    ]  # fmt: skip
+    ]
     query, key, value = figures["Head 1"]["data"]
     for number, part in enumerate((query, key, value)):
         assert np.array_equal(numbers(part["z"]), weight[:10, 21 * number + 7 : 21 * number + 14])

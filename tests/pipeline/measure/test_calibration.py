@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from probekit.pipeline.measure.calibration import COLUMNS, reliability_rows
-from probekit.pipeline.measure.predictions import Speaker
+from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.probing import SiteRows
-from probekit.probes.score.metrics import Answers, Resamples
+from probekit.probes.score.metrics import ClassPredictions, Resamples
 
 TRUTH = np.array([0, 1, 0, 1])
 
@@ -16,13 +16,21 @@ TRUTH = np.array([0, 1, 0, 1])
 def site(name, probe, sure, validated, are_logs=True):
     """A site whose probe always guesses right, at a confidence of `sure`."""
     shares = np.where(np.eye(2)[TRUTH] > 0, sure, 1 - sure)
-    said = Answers(TRUTH, TRUTH, 2, np.log(shares), are_logs)
+    said = ClassPredictions(TRUTH, TRUTH, 2, np.log(shares), are_logs)
     row = {
-        "run": "r", "dataset": "d", "site": name, "head": None, "position": "last", "view": "raw",
-        "probe": probe, "target": "task", "split": "validation", "metric": "accuracy",
+        "run": "r",
+        "dataset": "d",
+        "site": name,
+        "head": None,
+        "position": "last",
+        "view": "raw",
+        "probe": probe,
+        "target": "task",
+        "split": "validation",
+        "metric": "accuracy",
         "value": validated,
-    }  # fmt: skip
-    return SiteRows([row], {Speaker(probe, "task"): said})
+    }
+    return SiteRows([row], {Predictor(probe, "task"): said})
 
 
 def test_each_kind_is_counted_at_its_best_site():

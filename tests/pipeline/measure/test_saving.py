@@ -30,9 +30,13 @@ def test_metrics_are_those_of_the_task_on_test_rows(kept, tmp_path):
     layer = np.ones((1, 256)), np.zeros(1)
     fitted = FittedProbe("logistic", (layer,), ("plural", "singular"), True, {})
     path = save_probe(
-        tmp_path / "p", fitted, kept.experiment, kept.store.identity, sites=[SITE],
+        tmp_path / "p",
+        fitted,
+        kept.experiment,
+        kept.store.identity,
+        sites=[SITE],
         measured=measured,
-    )  # fmt: skip
+    )
     metrics = SavedProbe.load(path).facts.metrics
     wanted = {m.metric: m for m in measured if (m.target, m.split) == ("task", "test")}
     assert metrics.keys() == wanted.keys() >= {"accuracy", "selectivity"}

@@ -16,7 +16,7 @@ from probekit.probes.controls.baselines import (
     word_mean_numbers,
 )
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.score.regression import NumberAnswers, r2
+from probekit.probes.score.regression import NumberPredictions, r2
 
 TRAIN, TEST = slice(0, 300), slice(300, 400)
 FOLDS = np.arange(300) // 2 % 5
@@ -46,8 +46,13 @@ def test_words_that_tell_the_label_are_found():
 
 
 def test_words_do_not_tell_labels_drawn_at_random():
-    told = bag_of_words_guess(texts_of(codes_of())[TRAIN], codes_of(2, seed=5)[TRAIN], FOLDS,
-                              texts_of(codes_of())[TEST], 2)  # fmt: skip
+    told = bag_of_words_guess(
+        texts_of(codes_of())[TRAIN],
+        codes_of(2, seed=5)[TRAIN],
+        FOLDS,
+        texts_of(codes_of())[TEST],
+        2,
+    )
     assert np.mean(told.guess == codes_of(2, seed=5)[TEST]) == pytest.approx(0.5, abs=0.15)
 
 
@@ -110,11 +115,11 @@ def test_numbers_are_told_by_words_and_by_lengths():
     texts = texts_of(codes)
     resamples = Resamples.draw(np.arange(100), 0, 0)
     told = bag_of_words_numbers(texts[TRAIN], y[TRAIN], FOLDS, texts[TEST])
-    assert r2(NumberAnswers(y[TEST], told), resamples)[0] > 0.99
+    assert r2(NumberPredictions(y[TEST], told), resamples)[0] > 0.99
     lengths = np.random.default_rng(0).uniform(1, 90, size=(400, 1))
     bent = np.abs(lengths[:, 0] - 45)
     told = length_numbers(lengths[TRAIN], bent[TRAIN], FOLDS, lengths[TEST])
-    assert r2(NumberAnswers(bent[TEST], told), resamples)[0] > 0.9
+    assert r2(NumberPredictions(bent[TEST], told), resamples)[0] > 0.9
 
 
 def test_numbers_of_words_and_means_come_from_training_rows():

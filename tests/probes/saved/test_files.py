@@ -87,9 +87,19 @@ def test_a_label_changed_by_hand_is_told(stem):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "3", "null", "{", '{"digest": 1}', "[" * 100_000, '{"digest": NaN, "format": 1}',
-     '{"digest": 1, "format": 1, "x": 1e999}', '{"digest": 1, "format": 1, "x": "\\ud800"}'],
-)  # fmt: skip
+    [
+        "",
+        "[]",
+        "3",
+        "null",
+        "{",
+        '{"digest": 1}',
+        "[" * 100_000,
+        '{"digest": NaN, "format": 1}',
+        '{"digest": 1, "format": 1, "x": 1e999}',
+        '{"digest": 1, "format": 1, "x": "\\ud800"}',
+    ],
+)
 def test_a_json_that_is_no_record_is_refused(stem, content):
     files(stem)[0].write_text(content)
     with pytest.raises(DataError, match="not the record of a probe"):

@@ -12,7 +12,7 @@ from probekit.probes.score.calibration import (
     ece,
     reliability_bins,
 )
-from probekit.probes.score.metrics import BLOCK, Answers, Resamples
+from probekit.probes.score.metrics import BLOCK, ClassPredictions, Resamples
 
 PLAIN = Resamples.draw(np.arange(400), 0, 0)
 
@@ -23,7 +23,7 @@ def forecasts(n_classes, n_rows=150, seed=0, sharpness=1.0):
     p = generator.dirichlet(np.ones(n_classes), size=n_rows)
     truth = np.array([generator.choice(n_classes, p=row) for row in p])
     p = p**sharpness / (p**sharpness).sum(axis=1, keepdims=True)
-    return Answers(truth, p.argmax(axis=1), n_classes, np.log(p), True)
+    return ClassPredictions(truth, p.argmax(axis=1), n_classes, np.log(p), True)
 
 
 def by_hand(name, given, rows):
@@ -57,7 +57,7 @@ def test_every_draw_equals_a_plain_loop_over_groups(name, n_classes):
 def test_a_probability_of_nothing_and_a_class_never_seen_are_scored():
     scores = np.log(np.array([[1.0, 1e-300, 1e-300], [1.0, 1e-300, 1e-300]]))
     scores[:, 2] = -np.inf
-    given = Answers(np.array([0, 2]), np.zeros(2, int), 3, scores, True)
+    given = ClassPredictions(np.array([0, 2]), np.zeros(2, int), 3, scores, True)
     resamples = Resamples.draw(np.arange(2), 0, 0)
     assert brier(given, resamples)[0] == pytest.approx(1.0)  # 0 and 1 + 1
     assert ece(given, resamples)[0] == pytest.approx(0.5)
@@ -77,15 +77,15 @@ def test_scores_that_only_rank_are_refused(metric):
     truth = np.array([0, 1])
     resamples = Resamples.draw(np.arange(2), 0, 0)
     with pytest.raises(DataError, match="scores of another kind"):
-        metric(Answers(truth, truth, 2, np.eye(2)), resamples)
+        metric(ClassPredictions(truth, truth, 2, np.eye(2)), resamples)
     with pytest.raises(DataError, match="no scores"):
-        metric(Answers(truth, truth, 2), resamples)
+        metric(ClassPredictions(truth, truth, 2), resamples)
 
 
 def test_a_confidence_on_an_edge_belongs_to_the_bin_below():
     for at in range(1, BINS + 1):
         scores = np.log([[at / BINS, max(1 - at / BINS, 1e-300)]])
-        given = Answers(np.array([0]), np.array([0]), 2, scores, True)
+        given = ClassPredictions(np.array([0]), np.array([0]), 2, scores, True)
         (found,) = reliability_bins(given, Resamples.draw(np.arange(1), 5, 0))
         assert (found.low, found.high) == ((at - 1) / BINS, at / BINS)
 

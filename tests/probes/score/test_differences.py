@@ -11,9 +11,9 @@ from probekit.probes.score.differences import (
     paired_difference,
     unpaired_difference,
 )
-from probekit.probes.score.metrics import METRICS, Answers, Resamples, accuracy
+from probekit.probes.score.metrics import METRICS, ClassPredictions, Resamples, accuracy
 from probekit.probes.score.permutation import holm
-from probekit.probes.score.regression import NumberAnswers, r2
+from probekit.probes.score.regression import NumberPredictions, r2
 
 
 def two_probes(generator, n_groups, rates, each=4):
@@ -22,7 +22,7 @@ def two_probes(generator, n_groups, rates, each=4):
     ease = np.repeat(generator.uniform(-0.15, 0.15, size=n_groups), each)
     draw = generator.random(n_rows)  # the same for both, so that they mostly err together
     truth = np.ones(n_rows, dtype=int)
-    return [Answers(truth, (draw < rate + ease).astype(int), 2) for rate in rates]
+    return [ClassPredictions(truth, (draw < rate + ease).astype(int), 2) for rate in rates]
 
 
 def test_the_paired_interval_covers_the_true_difference_about_as_often_as_it_says():
@@ -43,7 +43,9 @@ def test_two_equal_probes_are_seldom_told_apart():
         generator = np.random.default_rng(seed)
         truth = np.ones(320, dtype=int)
         rate = np.repeat(generator.uniform(0.5, 0.9, size=80), 4)
-        answers = [Answers(truth, (generator.random(320) < rate).astype(int), 2) for _ in "ab"]
+        answers = [
+            ClassPredictions(truth, (generator.random(320) < rate).astype(int), 2) for _ in "ab"
+        ]
         resamples = Resamples.draw(np.arange(320) // 4, 300, seed)
         rejected += paired_difference(accuracy, *answers, resamples).p < 0.05
     assert 0.01 <= rejected / 300 <= 0.10
@@ -61,7 +63,7 @@ def test_pairing_takes_out_what_is_hard_for_both():
 def test_different_rows_are_drawn_apart_even_from_one_seed():
     truth = np.ones(400, dtype=int)
     guess = (np.random.default_rng(0).random(400) < 0.7).astype(int)
-    one = Answers(truth, guess, 2)
+    one = ClassPredictions(truth, guess, 2)
     first, same = (Resamples.draw(np.arange(400), 2000, seed) for seed in (0, 0))
     found = unpaired_difference(accuracy, one, first, one, same)
     # Two independent accuracies: the spread of one, times the root of two.
@@ -84,7 +86,7 @@ def test_a_difference_turns_its_sign_with_its_sides():
 def test_a_p_value_is_never_nothing_and_equal_answers_have_one_of_one():
     truth = np.ones(50, dtype=int)
     resamples = Resamples.draw(np.arange(50), 199, 0)
-    right, wrong = Answers(truth, truth, 2), Answers(truth, 0 * truth, 2)
+    right, wrong = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
     assert paired_difference(accuracy, right, wrong, resamples).p == 2 / 200
     same = paired_difference(accuracy, right, right, resamples)
     assert (same.value, same.ci_low, same.ci_high, same.p) == (0, 0, 0, 1)
@@ -108,10 +110,10 @@ def test_every_layer_is_compared_with_the_reference_on_the_same_draws():
 
 def test_numbers_are_compared_too_and_what_is_undefined_is_left_out():
     truth = np.arange(40.0)
-    near, far = NumberAnswers(truth, truth + 1), NumberAnswers(truth, truth[::-1])
+    near, far = NumberPredictions(truth, truth + 1), NumberPredictions(truth, truth[::-1])
     resamples = Resamples.draw(np.arange(40), 199, 0)
     assert paired_difference(r2, near, far, resamples).p == 0.01
-    none = NumberAnswers(np.ones(40), truth)
+    none = NumberPredictions(np.ones(40), truth)
     undefined = paired_difference(r2, none, none, resamples)
     assert np.isnan([undefined.value, undefined.ci_low, undefined.p]).all()
     some = Difference(1, 0, 1, 0, 2, 0.03, 0.03)

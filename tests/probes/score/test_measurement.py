@@ -1,40 +1,44 @@
 import numpy as np
 import pytest
 
-from probekit.probes.fitters import Tuned
-from probekit.probes.kinds.layers import Layer, Solution
+from probekit.probes.fitters import TunedProbeFit
+from probekit.probes.kinds.layers import AffineLayer, FittedLayers
 from probekit.probes.score.description_length import OnlineCode, codelength
 from probekit.probes.score.measurement import (
-    Claim,
+    Estimate,
     Origin,
-    Reading,
     Resampler,
+    Score,
     joined,
     measure,
     metrics_of,
 )
-from probekit.probes.score.metrics import Answers, Resamples
+from probekit.probes.score.metrics import ClassPredictions, Resamples
 
 ORIGIN = Origin("logistic", "task", seed=0, n_train=10)
 RESAMPLER = Resampler(300, 0)
 GROUPS = (np.arange(200) // 2).astype(str)
 
 
-def reading(share_right: float, seed: int = 0, scores: np.ndarray | None = None) -> Reading:
+def reading(share_right: float, seed: int = 0, scores: np.ndarray | None = None) -> Estimate:
     generator = np.random.default_rng(seed)
     truth = generator.integers(2, size=200)
     guess = np.where(generator.random(200) < share_right, truth, 1 - truth)
-    return Reading(Answers(truth, guess, 2, scores), Answers(truth, 0 * truth, 2, scores), GROUPS)
+    return Estimate(
+        ClassPredictions(truth, guess, 2, scores),
+        ClassPredictions(truth, 0 * truth, 2, scores),
+        GROUPS,
+    )
 
 
-def numbers(*readings: Reading, **claim):
-    return measure(Claim(ORIGIN, "test", readings, **claim), RESAMPLER)
+def numbers(*readings: Estimate, **claim):
+    return measure(Score(ORIGIN, "test", readings, **claim), RESAMPLER)
 
 
-def column(C: float, n_iter: int, converged: bool, gradient_norm: float | None) -> Tuned:
-    layer = Layer(np.zeros((1, 3)), np.zeros(1))
-    fit = Solution(np.arange(2), (layer,), n_iter, converged, gradient_norm)
-    return Tuned(C, fit, held_out=np.zeros(10, int), search=(fit,))
+def column(C: float, n_iter: int, converged: bool, gradient_norm: float | None) -> TunedProbeFit:
+    layer = AffineLayer(np.zeros((1, 3)), np.zeros(1))
+    fit = FittedLayers(np.arange(2), (layer,), n_iter, converged, gradient_norm)
+    return TunedProbeFit(C, fit, held_out=np.zeros(10, int), search=(fit,))
 
 
 def test_the_interval_of_a_difference_is_paired():
@@ -63,7 +67,7 @@ def test_several_fits_are_told_by_their_worst():
 
 def test_held_out_guesses_are_told_by_the_worst_fit_of_a_fold():
     good, bad = column(0.1, 5, True, 1e-7), column(0.1, 2000, False, 1e-2)
-    tuned = Tuned(0.1, good.solution, good.held_out, search=(good.solution, bad.solution))
+    tuned = TunedProbeFit(0.1, good.solution, good.held_out, search=(good.solution, bad.solution))
     origin = ORIGIN.of_columns([tuned])
     assert (origin.converged, origin.n_iter) == (True, 5)
     searched = origin.of_search([tuned], n_train=7)
@@ -76,19 +80,19 @@ def test_metrics_that_are_not_defined_are_left_out():
     assert names == ["accuracy", "balanced_accuracy", "macro_f1"]
     scored = reading(0.7, scores=np.zeros((200, 2)))
     assert [m.metric for m in numbers(scored)][-1] == "auroc"
-    alone = Answers(np.zeros(200, int), np.zeros(200, int), 2, np.zeros((200, 2)))
-    assert [m.metric for m in numbers(Reading(alone, alone, GROUPS))] == names
+    alone = ClassPredictions(np.zeros(200, int), np.zeros(200, int), 2, np.zeros((200, 2)))
+    assert [m.metric for m in numbers(Estimate(alone, alone, GROUPS))] == names
 
 
 def test_calibration_needs_probabilities():
     truth, scores = np.array([0, 1]), np.zeros((2, 2))
-    assert "ece" not in metrics_of(Answers(truth, truth, 2, scores))
-    assert "ece" in metrics_of(Answers(truth, truth, 2, scores, True))
+    assert "ece" not in metrics_of(ClassPredictions(truth, truth, 2, scores))
+    assert "ece" in metrics_of(ClassPredictions(truth, truth, 2, scores, True))
 
 
 def test_a_measurement_tells_its_rows_and_groups():
     (measured,) = measure(
-        Claim(ORIGIN, "validation", (reading(0.7),), metric="accuracy"), RESAMPLER
+        Score(ORIGIN, "validation", (reading(0.7),), metric="accuracy"), RESAMPLER
     )
     assert (measured.split, measured.n_train, measured.n_test) == ("validation", 10, 200)
     assert (measured.n_groups, measured.C, measured.converged) == (100, None, None)
@@ -96,10 +100,10 @@ def test_a_measurement_tells_its_rows_and_groups():
 
 def test_claims_of_several_splits_are_one_over_all_their_rows():
     first, second = (
-        Claim(Origin("svm", "task", 0, n, C=C, n_iter=n, converged=n < 8), "test", (one,))
+        Score(Origin("svm", "task", 0, n, C=C, n_iter=n, converged=n < 8), "test", (one,))
         for n, C, one in ((7, 0.1, reading(1.0)), (9, 1.0, reading(0.0, 1)))
     )
-    both = Claim.of_all([first, second])
+    both = Score.of_all([first, second])
     assert (both.origin.n_train, both.origin.C) == (7, None)
     assert (both.origin.n_iter, both.origin.converged) == (9, False)
     accuracy = measure(both, RESAMPLER)[0]

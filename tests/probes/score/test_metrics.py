@@ -13,7 +13,7 @@ from sklearn.metrics import (
 from probekit.probes.score.metrics import (
     BLOCK,
     METRICS,
-    Answers,
+    ClassPredictions,
     Resamples,
     accuracy,
     auroc,
@@ -21,7 +21,7 @@ from probekit.probes.score.metrics import (
 )
 
 
-def answers(n_classes: int, n_rows: int = 120, seed: int = 0) -> Answers:
+def answers(n_classes: int, n_rows: int = 120, seed: int = 0) -> ClassPredictions:
     """Scores on a coarse grid, so that many of them tie; the last class is rare."""
     generator = np.random.default_rng(seed)
     share = np.append(np.full(n_classes - 1, 0.97 / (n_classes - 1)), 0.03)
@@ -30,10 +30,10 @@ def answers(n_classes: int, n_rows: int = 120, seed: int = 0) -> Answers:
     scores[np.arange(n_rows), truth] += 1
     if n_classes == 2:
         scores[:, 0] = -scores[:, 1]
-    return Answers(truth, scores.argmax(axis=1), n_classes, scores)
+    return ClassPredictions(truth, scores.argmax(axis=1), n_classes, scores)
 
 
-def by_scikit_learn(name: str, given: Answers, rows: np.ndarray) -> float:
+def by_scikit_learn(name: str, given: ClassPredictions, rows: np.ndarray) -> float:
     """The metric of the rows, repeated as drawn, by a plain call of scikit-learn."""
     truth, guess, scores = given.truth[rows], given.guess[rows], given.scores[rows]
     with warnings.catch_warnings():
@@ -78,7 +78,7 @@ def test_every_draw_equals_a_plain_loop_over_groups_with_scikit_learn(name, n_cl
 def test_binary_auroc_ranks_margins_whose_probabilities_round_to_one():
     margins = np.array([34.0, 38.0, 45.0, 60.0])
     scores = np.stack([-np.logaddexp(0, margins), -np.logaddexp(0, -margins)], axis=1)
-    given = Answers(np.array([0, 0, 1, 1]), np.ones(4, dtype=int), 2, scores)
+    given = ClassPredictions(np.array([0, 0, 1, 1]), np.ones(4, dtype=int), 2, scores)
     assert auroc(given, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist() == [1.0]
 
 
@@ -88,7 +88,7 @@ def test_a_thousand_classes_need_no_table_of_a_million():
     resamples = Resamples.draw(np.arange(3000) // 3, draws=200, seed=0)
     tracemalloc.start()
     for name in ("accuracy", "balanced_accuracy", "macro_f1"):
-        METRICS[name](Answers(truth, guess, 1000), resamples)
+        METRICS[name](ClassPredictions(truth, guess, 1000), resamples)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 50e6  # the table would have 1.6 GB
@@ -106,7 +106,7 @@ def test_one_against_rest_area_equals_scikit_learns_own():
     generator = np.random.default_rng(0)
     scores = generator.dirichlet(np.ones(4), size=200)
     truth = generator.integers(4, size=200)
-    given = Answers(truth, scores.argmax(axis=1), 4, scores)
+    given = ClassPredictions(truth, scores.argmax(axis=1), 4, scores)
     value = auroc(given, Resamples.draw(np.arange(200), 0, 0))[0]
     assert value == pytest.approx(roc_auc_score(truth, scores, multi_class="ovr"), abs=1e-12)
 
@@ -116,22 +116,25 @@ def test_constant_scores_have_an_area_of_one_half_and_minus_infinity_is_a_score(
     resamples = Resamples.draw(np.arange(6), 0, 0)
     for constant in (0.0, -np.inf):
         scores = np.full((6, 3), constant)
-        assert auroc(Answers(truth, truth, 3, scores), resamples)[0] == 0.5
+        assert auroc(ClassPredictions(truth, truth, 3, scores), resamples)[0] == 0.5
 
 
 def test_area_is_undefined_where_one_class_is_alone():
-    given = Answers(np.zeros(4, int), np.zeros(4, int), 2, np.zeros((4, 2)))
+    given = ClassPredictions(np.zeros(4, int), np.zeros(4, int), 2, np.zeros((4, 2)))
     assert np.isnan(auroc(given, Resamples.draw(np.arange(4), 3, 0))).all()
 
 
 def test_area_needs_scores():
     with pytest.raises(ValueError, match="needs scores"):
-        auroc(Answers(np.array([0, 1]), np.array([0, 1]), 2), Resamples.draw(np.arange(2), 0, 0))
+        auroc(
+            ClassPredictions(np.array([0, 1]), np.array([0, 1]), 2),
+            Resamples.draw(np.arange(2), 0, 0),
+        )
 
 
 def test_balanced_accuracy_tells_what_accuracy_hides():
     truth = np.repeat([0, 1], [95, 5])
-    given = Answers(truth, np.zeros(100, int), 2)
+    given = ClassPredictions(truth, np.zeros(100, int), 2)
     resamples = Resamples.draw(np.arange(100), 0, 0)
     assert METRICS["accuracy"](given, resamples)[0] == 0.95
     assert METRICS["balanced_accuracy"](given, resamples)[0] == 0.5
@@ -140,7 +143,7 @@ def test_balanced_accuracy_tells_what_accuracy_hides():
 def test_intervals_by_groups_of_copies_are_wider_than_by_rows():
     generator = np.random.default_rng(0)
     right = np.repeat(generator.random(60) < 0.7, 10).astype(int)
-    given = Answers(np.ones(600, int), right, 2)
+    given = ClassPredictions(np.ones(600, int), right, 2)
     by_group = percentile_interval(accuracy(given, Resamples.draw(np.arange(600) // 10, 1000, 0)))
     by_row = percentile_interval(accuracy(given, Resamples.draw(np.arange(600), 1000, 0)))
     ratio = (by_group.high - by_group.low) / (by_row.high - by_row.low)
@@ -155,7 +158,9 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
         rate = np.repeat(generator.beta(7, 3, size=80), 5)
         right = (generator.random(400) < rate).astype(int)
         resamples = Resamples.draw(np.arange(400) // 5, 300, seed)
-        interval = percentile_interval(accuracy(Answers(np.ones(400, int), right, 2), resamples))
+        interval = percentile_interval(
+            accuracy(ClassPredictions(np.ones(400, int), right, 2), resamples)
+        )
         covered += interval.low <= 0.7 <= interval.high
     assert 0.90 <= covered / 200 <= 0.985
 
@@ -164,7 +169,7 @@ def test_the_order_of_rows_does_not_matter_and_the_seed_does():
     given = answers(5)
     groups = np.random.default_rng(1).choice([f"g{i}" for i in range(15)], size=120)
     order = np.random.default_rng(2).permutation(120)
-    shuffled = Answers(given.truth[order], given.guess[order], 5, given.scores[order])
+    shuffled = ClassPredictions(given.truth[order], given.guess[order], 5, given.scores[order])
     for name, metric in METRICS.items():
         values = metric(given, Resamples.draw(groups, 50, 0))
         again = metric(shuffled, Resamples.draw(groups[order], 50, 0))

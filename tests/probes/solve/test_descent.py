@@ -7,7 +7,7 @@ import torch
 
 from probekit.probes.solve import coordinates
 from probekit.probes.solve.coordinates import Coordinates
-from probekit.probes.solve.descent import BEYOND, Effort, descend
+from probekit.probes.solve.descent import BEYOND, StoppingRule, descend
 from tests.probes.objectives import objectives_of, random_point, values
 
 
@@ -15,11 +15,11 @@ from tests.probes.objectives import objectives_of, random_point, values
 def test_fits_end_apart_and_keep_their_numbers(n_classes):
     objectives, *_ = objectives_of(n_classes)
     near = torch.zeros_like(random_point(n_classes))
-    tight = Effort(1e-14, 500)
+    tight = StoppingRule(1e-14, 500)
     ends = dict(descend(objectives, near, tight))
     start = near.clone()
     start[1] = ends[1].point
-    order = [number for number, _ in descend(objectives, start, Effort(1e-12, 500))]
+    order = [number for number, _ in descend(objectives, start, StoppingRule(1e-12, 500))]
     assert (order[0], sorted(order)) == (1, [0, 1, 2])
     for number, end in ends.items():
         alone = dict(descend(objectives.keep(torch.tensor([number])), near[:1], tight))[0]
@@ -30,14 +30,14 @@ def test_fits_end_apart_and_keep_their_numbers(n_classes):
 
 def test_no_steps_at_all_are_told():
     objectives, *_ = objectives_of(2)
-    ends = dict(descend(objectives, random_point(2), Effort(1e-8, 0)))
+    ends = dict(descend(objectives, random_point(2), StoppingRule(1e-8, 0)))
     assert [(end.n_iter, end.converged) for end in ends.values()] == [(0, False)] * 3
     torch.testing.assert_close(ends[1].point, random_point(2)[1])
 
 
 def test_a_stall_is_told_before_the_last_step():
     objectives, *_ = objectives_of(2)
-    ends = dict(descend(objectives, random_point(2), Effort(-1.0, 100_000)))
+    ends = dict(descend(objectives, random_point(2), StoppingRule(-1.0, 100_000)))
     assert all(not end.converged and end.n_iter < 1000 for end in ends.values())
 
 
@@ -46,10 +46,10 @@ def test_a_fit_goes_on_to_its_aim_and_is_judged_by_its_tolerance():
     loose, aiming, cut, never = (
         dict(descend(objectives, random_point(2), effort))
         for effort in (
-            Effort(1e-2, 500, aim=1e-2),
-            Effort(1e-2, 500, aim=1e-12),
-            Effort(1e-2, 6, aim=1e-12),
-            Effort(-1.0, 6, aim=1e-12),
+            StoppingRule(1e-2, 500, aim=1e-2),
+            StoppingRule(1e-2, 500, aim=1e-12),
+            StoppingRule(1e-2, 6, aim=1e-12),
+            StoppingRule(-1.0, 6, aim=1e-12),
         )
     )
     for number, end in aiming.items():
@@ -64,7 +64,7 @@ def test_a_fit_does_not_go_on_for_long_to_an_aim_that_it_cannot_reach():
     objectives, *_ = objectives_of(2)
     start = torch.zeros_like(random_point(2))
     loose, aiming = (
-        dict(descend(objectives, start, Effort(1e-4, 2000, aim=aim))) for aim in (1e-4, -1.0)
+        dict(descend(objectives, start, StoppingRule(1e-4, 2000, aim=aim))) for aim in (1e-4, -1.0)
     )
     for number, end in aiming.items():
         assert end.converged
@@ -81,7 +81,7 @@ def test_a_fit_that_was_within_its_tolerance_has_converged_though_rounding_moves
     monkeypatch.setattr(Coordinates, "own_norms", moved)
     objectives, *_ = objectives_of(2, n_fits=1)
     start = torch.zeros_like(random_point(2, n_fits=1))
-    ((_, end),) = descend(objectives, start, Effort(1e-4, 2000, aim=-1.0))
+    ((_, end),) = descend(objectives, start, StoppingRule(1e-4, 2000, aim=-1.0))
     assert end.gradient_norm > 999
     assert end.converged
 
@@ -93,7 +93,7 @@ def test_the_principal_axes_spare_steps(monkeypatch):
     blind = replace(objectives, axes=plain[0], variances=plain[1])
     start = torch.zeros_like(random_point(4))
     usual, without = (
-        max(end.n_iter for _, end in descend(made, start, Effort(1e-10, 5000)))
+        max(end.n_iter for _, end in descend(made, start, StoppingRule(1e-10, 5000)))
         for made in (objectives, blind)
     )
     assert without > 1.2 * usual
@@ -104,8 +104,8 @@ def test_a_start_far_off_comes_home(far):
     for n_classes in (2, 4):
         objectives, *_ = objectives_of(n_classes)
         zero = torch.zeros_like(random_point(n_classes))
-        home = dict(descend(objectives, zero, Effort(1e-14, 2000)))
-        ends = dict(descend(objectives, far * random_point(n_classes), Effort(1e-14, 2000)))
+        home = dict(descend(objectives, zero, StoppingRule(1e-14, 2000)))
+        ends = dict(descend(objectives, far * random_point(n_classes), StoppingRule(1e-14, 2000)))
         for number, end in ends.items():
             assert end.value == pytest.approx(home[number].value, rel=1e-9)
 
@@ -113,7 +113,7 @@ def test_a_start_far_off_comes_home(far):
 def test_what_is_the_same_in_all_classes_is_taken_from_the_start():
     objectives, *_ = objectives_of(4)
     start = torch.zeros_like(random_point(4))
-    ends = dict(descend(objectives, start + 7, Effort(1e-14, 500)))
-    for number, end in dict(descend(objectives, start, Effort(1e-14, 500))).items():
+    ends = dict(descend(objectives, start + 7, StoppingRule(1e-14, 500)))
+    for number, end in dict(descend(objectives, start, StoppingRule(1e-14, 500))).items():
         torch.testing.assert_close(ends[number].point, end.point)
         assert end.point.mean(dim=0).abs().max() < 1e-12

@@ -58,9 +58,11 @@ def test_the_legend_names_each_look_once(crowded):
 def test_the_ring_stands_in_the_panel_of_the_chosen_site_alone(crowded):
     figure = site_facets(crowded)
     rings = [
-        number for number in range(1, 5) for t in of_panel(figure, number)
+        number
+        for number in range(1, 5)
+        for t in of_panel(figure, number)
         if t.marker.symbol == "circle-open"
-    ]  # fmt: skip
+    ]
     assert rings == [1 + KINDS.index("mlp_out")]
     (told,) = [a.text for a in figure.layout.annotations if "cross-validation" in a.text]
     assert told.startswith("<b>mlp_out</b>")

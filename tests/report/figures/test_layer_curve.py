@@ -29,8 +29,13 @@ def test_the_axis_names_every_depth(table):
     axis = layer_curve(table).layout.xaxis
     assert list(axis.tickvals) == [-1, 0, 1, 2, 3, 4]
     assert [text.removeprefix("<br>") for text in axis.ticktext] == [
-        "embed", "0", "1", "2", "3", "final norm",
-    ]  # fmt: skip
+        "embed",
+        "0",
+        "1",
+        "2",
+        "3",
+        "final norm",
+    ]
 
 
 def test_a_deep_model_keeps_a_tick_at_every_block_and_names_some(table):
@@ -130,9 +135,13 @@ def several_lines(table):
 def test_every_component_is_a_line_told_apart_by_colour_or_marker(table):
     lines = [t for t in layer_curve(several_lines(table)).data if (t.name or "").startswith("task")]
     assert [line.name for line in lines] == [
-        "task · residual stream", "task · attn_out", "task · mlp_out",
-        "task · attn.z", "task · attn.q", "task · attn.k",
-    ]  # fmt: skip
+        "task · residual stream",
+        "task · attn_out",
+        "task · mlp_out",
+        "task · attn.z",
+        "task · attn.q",
+        "task · attn.k",
+    ]
     looks = {(line.line.color, line.marker.symbol) for line in lines}
     assert len(looks) == len(lines)
     assert len({line.marker.symbol for line in lines}) == len(lines)
@@ -202,9 +211,12 @@ def test_norms_are_drawn_by_depth():
 )
 def test_the_axis_of_norms_names_two_ticks_or_more_around_all(norms, named):
     rows = pd.DataFrame(
-        {"site": ["blocks.0.hook_resid_post"], "first_position_norm": norms[1:],
-         "other_norm": norms[:1]}
-    )  # fmt: skip
+        {
+            "site": ["blocks.0.hook_resid_post"],
+            "first_position_norm": norms[1:],
+            "other_norm": norms[:1],
+        }
+    )
     axis = norm_curve(rows).layout.yaxis
     assert list(axis.ticktext) == named
     low, high = (10**end for end in axis.range)

@@ -28,9 +28,17 @@ def test_the_steps_end_at_the_logit():
     rows = attribution_rows()
     (bars,) = attribution_steps(rows).data
     assert list(bars.x) == [
-        "token embedding", "position embedding", "L0 attn", "L0 MLP", "L1 attn", "L1 MLP",
-        "L2 attn", "L2 MLP", "bias of the final norm", "logit",
-    ]  # fmt: skip
+        "token embedding",
+        "position embedding",
+        "L0 attn",
+        "L0 MLP",
+        "L1 attn",
+        "L1 MLP",
+        "L2 attn",
+        "L2 MLP",
+        "bias of the final norm",
+        "logit",
+    ]
     assert bars.measure == ("relative",) * 9 + ("total",)
     assert sum(bars.y) == pytest.approx(rows["value"].sum())
     assert bars.hovertext[-1] == "<b>logit</b> +8.00"

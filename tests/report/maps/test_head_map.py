@@ -13,8 +13,10 @@ def test_layers_go_down_and_heads_across_whatever_the_order_of_the_rows():
     figure = head_score_map(head_rows().sample(frac=1, random_state=0), "previous_token")
     cells, texts = figure.data
     assert [list(row) for row in cells.z] == [
-        [0, 0.05, 0.1, 0.15], [0.2, 0.25, 0.3, 0.35], [0.4, 0.45, 0.5, 0.55]
-    ]  # fmt: skip
+        [0, 0.05, 0.1, 0.15],
+        [0.2, 0.25, 0.3, 0.35],
+        [0.4, 0.45, 0.5, 0.55],
+    ]
     assert list(texts.text[:3]) == ["0", ".05", ".10"]
     assert cells.hovertext[2][1] == "<b>L2H1</b><br>previous token: 0.450 ± 0.010 (sd), 10 texts"
 

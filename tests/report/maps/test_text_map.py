@@ -33,9 +33,15 @@ def test_each_text_stands_on_its_own_cell_and_masked_ones_are_grey():
     values = np.array([[0.0, 1.0, np.nan], [0.2, 0.4, 0.6]])
     shown = Colours(0.0, 1.0, SCALES["viridis"], is_diverging=False)
     figure = text_map(
-        values, list("abcdef"), list("ABCDEF"), shown,
-        across=["x", "y", "z"], down=["0", "1"], title="t", most_texts=6,
-    )  # fmt: skip
+        values,
+        list("abcdef"),
+        list("ABCDEF"),
+        shown,
+        across=["x", "y", "z"],
+        down=["0", "1"],
+        title="t",
+        most_texts=6,
+    )
     cells, texts = figure.data
     placed = dict(zip(texts.text, zip(texts.y, texts.x, strict=True), strict=True))
     assert placed == {"a": (0, 0), "b": (0, 1), "c": (0, 2), "d": (1, 0), "e": (1, 1), "f": (1, 2)}

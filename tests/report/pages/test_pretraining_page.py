@@ -7,17 +7,22 @@ import pytest
 
 from probekit.errors import DataError, MissingError
 from probekit.report.pages.pretraining_page import write_pretraining_report
-from probekit.training.log import Row, read_log, write_log
+from probekit.training.log import LogRow, read_log, write_log
 
 
 def a_log(steps):
     return [
-        Row(
-            step, 1024 * step, 0.001, 9 / step**0.1, 2.0, 5000.0,
+        LogRow(
+            step,
+            1024 * step,
+            0.001,
+            9 / step**0.1,
+            2.0,
+            5000.0,
             *((8.0 - step / 1000, 2.0 - step / 4000, 9.1, 7.1) if step % 100 == 0 else ()),
         )
         for step in range(1, steps + 1)
-    ]  # fmt: skip
+    ]
 
 
 def write_pretraining(folder, hostile):
@@ -25,11 +30,17 @@ def write_pretraining(folder, hostile):
     folder.mkdir(exist_ok=True)
     write_log(folder / "log.csv", a_log(700))
     record = {
-        "run": hostile, "steps": 1000, "tokens_per_step": 1024, "texts": [hostile, "b.txt"],
+        "run": hostile,
+        "steps": 1000,
+        "tokens_per_step": 1024,
+        "texts": [hostile, "b.txt"],
         "tokens": {"train": 358_400, "held_out": 2000},
-        "characters": {"train": 1_000_000, "held_out": 8000}, "vocabulary": 300,
-        "parameters": 12_345, "digests": {"corpus": "ab12"}, "versions": {"torch": "2"},
-    }  # fmt: skip
+        "characters": {"train": 1_000_000, "held_out": 8000},
+        "vocabulary": 300,
+        "parameters": 12_345,
+        "digests": {"corpus": "ab12"},
+        "versions": {"torch": "2"},
+    }
     (folder / "run.json").write_text(json.dumps(record))
     (folder / "recipe.yaml").write_text(f"name: {hostile}\n")
     return folder

@@ -25,8 +25,12 @@ def test_the_same_folder_gives_the_same_bytes(make_run):
     first = write_report(run).read_bytes()
     assert write_report(run).read_bytes() == first
     assert {path.name for path in run.iterdir()} == {
-        "results.csv", "run.json", "config.yaml", "attention.safetensors", "report.html",
-    }  # fmt: skip
+        "results.csv",
+        "run.json",
+        "config.yaml",
+        "attention.safetensors",
+        "report.html",
+    }
 
 
 def test_plotly_is_inside_exactly_once_and_nothing_is_asked_of_a_network(make_run):
@@ -180,8 +184,9 @@ def test_the_folder_above_the_runs_is_answered_with_their_names(make_run):
 def test_heads_have_maps_instead_of_lines(make_run, heads):
     page = without_plotly(report(make_run(heads)))
     assert re.findall(r"<h2>(\w+ by [^<]*)", page) == [
-        "Accuracy by layer and head · attn.z", "Selectivity by layer and head · attn.z",
-    ]  # fmt: skip
+        "Accuracy by layer and head · attn.z",
+        "Selectivity by layer and head · attn.z",
+    ]
     assert page.count('<figure class="plot">') == 3  # those and the norms
 
 

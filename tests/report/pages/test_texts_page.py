@@ -5,27 +5,39 @@ import re
 
 import pytest
 
-from probekit.probes.saved.facts import ProbeFacts, Score
+from probekit.probes.saved.facts import HeldOutScore, ProbeFacts
 from probekit.report.pages.texts_page import texts_page
-from probekit.report.texts.texts import Answer, TextReading
+from probekit.report.texts.texts import RowPrediction, TextReading
 
 TOKENS = ("The", " keys", "\n", "\t", "<0xE2>", " שלום", "  ")
 
 
 def make_facts(**others):
     facts = {
-        "kind": "logistic", "scores_are_logits": True, "sites": ("blocks.1.attn.hook_z[head=2]",),
-        "position": {"at": "index", "index": 3}, "bos": False, "model": "mini",
-        "compute": "float32", "dtype": "float32", "weights": "w", "tokenizer": "t", "cache": "c",
-        "seed": 0, "created": "2025-01-01", "versions": {},
-        "metrics": {"accuracy": Score(value=0.9, ci_low=0.85, ci_high=0.95, n=1200, chance=0.5)},
-    }  # fmt: skip
+        "kind": "logistic",
+        "scores_are_logits": True,
+        "sites": ("blocks.1.attn.hook_z[head=2]",),
+        "position": {"at": "index", "index": 3},
+        "bos": False,
+        "model": "mini",
+        "compute": "float32",
+        "dtype": "float32",
+        "weights": "w",
+        "tokenizer": "t",
+        "cache": "c",
+        "seed": 0,
+        "created": "2025-01-01",
+        "versions": {},
+        "metrics": {
+            "accuracy": HeldOutScore(value=0.9, ci_low=0.85, ci_high=0.95, n=1200, chance=0.5)
+        },
+    }
     return ProbeFacts(**(facts | others))
 
 
 def make_reading(tokens, labels=("no", "yes"), n_cut=0, score=1.5):
     answers = tuple(
-        Answer(labels[n % len(labels)], (n % 2 * 2 - 1) * score / (n + 1))
+        RowPrediction(labels[n % len(labels)], (n % 2 * 2 - 1) * score / (n + 1))
         for n in range(len(tokens))
     )
     spans = tuple((n, n + 1) for n in range(len(tokens)))
@@ -81,7 +93,7 @@ def test_more_classes_are_named_at_each_token():
 
 
 def test_numbers_have_no_labels():
-    answers = tuple(Answer(None, float(n)) for n in range(3))
+    answers = tuple(RowPrediction(None, float(n)) for n in range(3))
     reading = TextReading("abc", ("a", "b", "c"), ((0, 1), (1, 2), (2, 3)), answers)
     page = texts_page([reading], (), make_facts(kind="ridge"))
     assert "a number" in page

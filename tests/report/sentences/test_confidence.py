@@ -10,11 +10,20 @@ def bins():
     place = {"probe": "logistic", "site": "blocks.2.hook_resid_post", "position": "last"}
     return pd.DataFrame(
         [
-            {**place, "head": None, "low": low, "high": low + 0.1, "n_rows": 20,
-             "confidence": low + 0.05, "accuracy": low, "ci_low": low - 0.1, "ci_high": low + 0.1}
+            {
+                **place,
+                "head": None,
+                "low": low,
+                "high": low + 0.1,
+                "n_rows": 20,
+                "confidence": low + 0.05,
+                "accuracy": low,
+                "ci_low": low - 0.1,
+                "ci_high": low + 0.1,
+            }
             for low in (0.5, 0.9)
         ]
-    )  # fmt: skip
+    )
 
 
 def test_bins_come_back_named(tmp_path):

@@ -9,8 +9,8 @@ from probekit.report.sentences.differences import (
     BY_ITSELF,
     DOES_NOT_HOLD,
     HOLDS,
-    compare,
     load_differences,
+    rival_differences,
 )
 from probekit.report.sentences.warnings import warnings
 from probekit.results.record import RunRecord
@@ -23,10 +23,19 @@ FAR = "ln_final.hook_normalized last logistic task"
 
 def difference(other, value=0.2, reach=0.05, p=0.002, p_holm=0.2, score=0.5):
     return {
-        "a": CHOSEN, "b": other, "metric": "accuracy", "value_a": score + value, "value_b": score,
-        "difference": value, "ci_low": value - reach, "ci_high": value + reach, "p": p,
-        "p_holm": p_holm, "n_test": 1039, "n_groups": 15,
-    }  # fmt: skip
+        "a": CHOSEN,
+        "b": other,
+        "metric": "accuracy",
+        "value_a": score + value,
+        "value_b": score,
+        "difference": value,
+        "ci_low": value - reach,
+        "ci_high": value + reach,
+        "p": p,
+        "p_holm": p_holm,
+        "n_test": 1039,
+        "n_groups": 15,
+    }
 
 
 @pytest.fixture
@@ -50,7 +59,7 @@ def clean(record):
 
 
 def test_rivals_are_named_and_adjusted_among_themselves(table, differences):
-    found = compare(table, differences)
+    found = rival_differences(table, differences)
     told = {one.name: (one.key, one.p, one.verdict) for one in found.named}
     assert told == {
         "majority": ("majority", 0.008, HOLDS),
@@ -61,7 +70,7 @@ def test_rivals_are_named_and_adjusted_among_themselves(table, differences):
 
 
 def test_all_others_keep_the_p_of_the_run(table, differences):
-    (far,) = compare(table, differences).others
+    (far,) = rival_differences(table, differences).others
     assert (far.name, far.p, far.key) == (FAR, 0.9, "")
 
 
@@ -74,19 +83,19 @@ def test_neighbours_and_other_kinds_at_the_site_are_named(table):
         difference("blocks.2.hook_resid_post last mass_mean task"),
         difference("blocks.1.hook_resid_post last mass_mean task"),
     ]
-    found = compare(both, pd.DataFrame(rows))
+    found = rival_differences(both, pd.DataFrame(rows))
     assert [one.name for one in found.named] == ["neighbour: block 1", "mass_mean, same site"]
     assert [one.name for one in found.others] == [rows[2]["b"]]
 
 
 def test_differences_of_another_choice_are_left_alone(table, differences):
-    found = compare(table, differences.assign(a=FAR))
+    found = rival_differences(table, differences.assign(a=FAR))
     assert (found.named, found.others) == ((), ())
-    assert compare(table, None).named == ()
+    assert rival_differences(table, None).named == ()
 
 
 def test_the_answer_says_which_leads_hold(table, differences):
-    said = answer(table, compare(table, differences))
+    said = answer(table, rival_differences(table, differences))
     assert said.endswith(
         "On the same test rows its lead holds over the majority label and a random network; "
         "it holds over the embedding by itself but not after the adjustment for all comparisons; "
@@ -96,7 +105,7 @@ def test_the_answer_says_which_leads_hold(table, differences):
 
 
 def test_the_paired_interval_decides_who_is_a_rival(table, clean, differences):
-    found = warnings(table, clean, compare(table, differences))
+    found = warnings(table, clean, rival_differences(table, differences))
     (warning,) = found
     assert warning.startswith("Knowing the word alone gives 0.710")
     assert "; the task, 0.9" in warning
@@ -106,7 +115,7 @@ def test_the_paired_interval_decides_who_is_a_rival(table, clean, differences):
     reaches = table["target"].eq("random_weights") & table["metric"].eq("accuracy")
     table.loc[reaches, "value"] = 0.93
     # The difference to a random network of another score says nothing of this one.
-    assert len(warnings(table, clean, compare(table, differences))) == 2
+    assert len(warnings(table, clean, rival_differences(table, differences))) == 2
 
 
 def test_a_run_from_before_has_none(tmp_path):

@@ -3,20 +3,20 @@
 import pytest
 
 from probekit.report.texts.paint import DENSEST, HIGH, HUES, LOW, NUMBER, Paint, Palette
-from probekit.report.texts.texts import Answer, TextReading
+from probekit.report.texts.texts import RowPrediction, TextReading
 
 
 def reading(*scores):
-    answers = tuple(Answer("b" if s > 0 else "a", s) for s in scores)
+    answers = tuple(RowPrediction("b" if s > 0 else "a", s) for s in scores)
     return TextReading("", (), (), answers)
 
 
 def test_two_classes_part_at_zero():
     palette = Palette(("a", "b"), 0.0, 2.0)
-    assert palette.paint(Answer("a", -1.0)) == Paint(LOW, 0.5)
-    assert palette.paint(Answer("b", 1.0)) == Paint(HIGH, 0.5)
-    assert palette.paint(Answer("a", 0.0)).strength == 0
-    assert palette.paint(Answer("a", -9.0)).strength == 1
+    assert palette.paint(RowPrediction("a", -1.0)) == Paint(LOW, 0.5)
+    assert palette.paint(RowPrediction("b", 1.0)) == Paint(HIGH, 0.5)
+    assert palette.paint(RowPrediction("a", 0.0)).strength == 0
+    assert palette.paint(RowPrediction("a", -9.0)).strength == 1
 
 
 def test_the_first_position_and_a_rare_extreme_leave_the_scale_alone():
@@ -28,12 +28,12 @@ def test_the_first_position_and_a_rare_extreme_leave_the_scale_alone():
 
 @pytest.mark.parametrize("readings", [[], [reading(0.0, 0.0)]])
 def test_no_score_at_all_still_gives_a_palette(readings):
-    assert Palette.of(readings, ("a", "b")).paint(Answer("a", 0.0)).strength == 0
-    assert Palette.of(readings, ()).paint(Answer(None, 0.0)).hue == NUMBER
+    assert Palette.of(readings, ("a", "b")).paint(RowPrediction("a", 0.0)).strength == 0
+    assert Palette.of(readings, ()).paint(RowPrediction(None, 0.0)).hue == NUMBER
 
 
 def test_numbers_deepen_from_the_least_to_the_largest():
-    answers = tuple(Answer(None, s) for s in (9.0, -1.0, 1.0, 3.0))
+    answers = tuple(RowPrediction(None, s) for s in (9.0, -1.0, 1.0, 3.0))
     palette = Palette.of([TextReading("", (), (), answers)], ())
     strengths = [palette.paint(answer).strength for answer in answers]
     assert strengths == [1.0, 0.0, 0.5, 1.0]
@@ -42,7 +42,7 @@ def test_numbers_deepen_from_the_least_to_the_largest():
 def test_more_classes_have_hues_of_their_own():
     classes = tuple(map(str, range(len(HUES))))
     palette = Palette(classes, 0.0, 1.0)
-    assert len({palette.paint(Answer(name, 1.0)).hue for name in classes}) == len(HUES)
+    assert len({palette.paint(RowPrediction(name, 1.0)).hue for name in classes}) == len(HUES)
 
 
 @pytest.mark.parametrize("hue", [LOW, HIGH, NUMBER, *HUES])

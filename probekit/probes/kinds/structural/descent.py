@@ -25,7 +25,7 @@ HELD_OUT = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Sentence:
+class SentenceTargets:
     """Rows (n_tokens, n_features) of one sentence, and the depths or distances to be met."""
 
     rows: Reals
@@ -101,8 +101,8 @@ def squared_distances(tokens: NDArray[np.floating]) -> NDArray[np.floating]:
     return squared
 
 
-def descend(
-    sentences: Sequence[Sentence], loss: SentenceLoss, rank: int, max_iter: int, seed: int
+def fit_projection(
+    sentences: Sequence[SentenceTargets], loss: SentenceLoss, rank: int, max_iter: int, seed: int
 ) -> Projection:
     """Return the projection with the least loss on held-out sentences, or on all if they are few.
 
@@ -140,13 +140,13 @@ def _first_weight(n_features: int, rank: int, generator: np.random.Generator) ->
     return weight
 
 
-def _mean_loss(sentences: Sequence[Sentence], weight: Reals, loss: SentenceLoss) -> float:
+def _mean_loss(sentences: Sequence[SentenceTargets], weight: Reals, loss: SentenceLoss) -> float:
     losses = [loss(sentence.rows @ weight, sentence.gold)[0] for sentence in sentences]
     return float(np.mean(losses))
 
 
 def _epoch(
-    sentences: Sequence[Sentence],
+    sentences: Sequence[SentenceTargets],
     weight: Reals,
     loss: SentenceLoss,
     adam: Adam,
@@ -162,7 +162,7 @@ def _epoch(
     return weight
 
 
-def _gradient(batch: Sequence[Sentence], weight: Reals, loss: SentenceLoss) -> Reals:
+def _gradient(batch: Sequence[SentenceTargets], weight: Reals, loss: SentenceLoss) -> Reals:
     """Return the gradient of the batch's mean loss, with one product for all its tokens."""
     rows = np.concatenate([sentence.rows for sentence in batch])
     tokens = np.split(rows @ weight, np.cumsum([len(sentence.rows) for sentence in batch])[:-1])

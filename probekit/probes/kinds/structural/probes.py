@@ -15,10 +15,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from probekit.probes.kinds.scaling import Scaling, measured
 from probekit.probes.kinds.structural.descent import (
     Reals,
-    Sentence,
+    SentenceTargets,
     depth_loss,
-    descend,
     distance_loss,
+    fit_projection,
     squared_distances,
 )
 from probekit.probes.kinds.structural.scores import SentenceScores, score_depths, score_distances
@@ -73,9 +73,10 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         # A column of ones gives the map an offset, which raw rows have in their mean.
         inputs = np.column_stack([scaling.apply(rows), np.ones(len(rows))]).astype(np.float32)
         sentences = [
-            Sentence(inputs[tree.rows], self._gold(tree).astype(np.float32)) for tree in trees
+            SentenceTargets(inputs[tree.rows], self._gold(tree).astype(np.float32))
+            for tree in trees
         ]
-        found = descend(sentences, self._loss, self.rank, self.max_iter, self.random_state)
+        found = fit_projection(sentences, self._loss, self.rank, self.max_iter, self.random_state)
         weight = found.weight.astype(np.float64).T
         self.coef_, self.intercept_ = scaling.fold(weight[:, :-1], weight[:, -1])
         self.n_iter_, self.converged_ = found.n_iter, found.converged
