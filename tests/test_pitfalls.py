@@ -62,7 +62,7 @@ def tuned(spec, X, codes, **settings):
 
 @pytest.mark.parametrize("spec", BY_ROW, ids=ids)
 def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
-    data = planted.planted_direction(120, seed=0)
+    data = planted.class_direction(120, seed=0)
     codes = (data.data.y == "yes").astype(int)
     X, held_out = data.X, np.arange(120) % 3 == 0
     other = X.copy()
@@ -76,7 +76,7 @@ def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
 
 
 def test_pitfall_17_the_size_of_features_is_no_prior_and_a_fit_that_did_not_converge_is_told():
-    data = planted.planted_direction(300, seed=0)
+    data = planted.class_direction(300, seed=0)
     codes = (data.data.y == "yes").astype(int)
     logistic = SPECS["logistic"]
     sizes = 10.0 ** np.arange(-6, 6)
@@ -93,7 +93,7 @@ def test_pitfall_17_the_size_of_features_is_no_prior_and_a_fit_that_did_not_conv
 
 @pytest.mark.parametrize("spec", BY_ROW, ids=ids)
 def test_pitfall_18_the_bias_takes_up_the_mean_of_raw_rows(spec):
-    data = planted.planted_direction(300, seed=0)
+    data = planted.class_direction(300, seed=0)
     codes = (data.data.y == "yes").astype(int)
     here, there = (tuned(spec, data.X + shift, codes).solution for shift in (0, 50))
     np.testing.assert_allclose(here.scores(data.X), there.scores(data.X + 50), rtol=1e-5, atol=1e-5)
@@ -166,7 +166,7 @@ def test_pitfall_22_control_labels_can_be_learnt_by_word_in_every_draw():
 
 
 def test_pitfall_23_test_rows_choose_nothing():
-    data = planted.planted_direction(300, seed=0)
+    data = planted.class_direction(300, seed=0)
     turned = replace(data.data, y=data.data.y.copy())
     turned.y[turned.test] = np.where(turned.y[turned.test] == "yes", "no", "yes")
     settings = ProbeSettings(C=(1e-3, 1.0), folds=3, control_draws=0, bootstrap=100)
@@ -237,7 +237,7 @@ def test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired():
 
 @pytest.mark.parametrize("spec", BY_ROW, ids=ids)
 def test_pitfall_26_fits_of_float32_rows_are_those_of_float64(spec):
-    data = planted.planted_direction(300, seed=0)
+    data = planted.class_direction(300, seed=0)
     codes = (data.data.y == "yes").astype(int)
     near, wide = (data.X + 300).astype(np.float32), (data.X + 300).astype(np.float32)
     wide = wide.astype(np.float64)
@@ -285,7 +285,7 @@ def test_pitfall_30_company_stands_beside_every_site_unless_it_is_sent_away():
     assert schema.control_draws > 0
     assert set(schema.baselines) == {"majority", "word_identity", "bag_of_words", "length"}
     assert ModelSection(source="mini").random_weights
-    data = planted.planted_direction(120, seed=0)
+    data = planted.class_direction(120, seed=0)
     texts = np.array([f"word {n}" for n in range(120)], dtype=object)
     settings = replace(schema.settings(), folds=3, bootstrap=100)
     prober = Prober(replace(data.data, texts=texts), settings)

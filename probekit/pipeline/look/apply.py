@@ -100,10 +100,10 @@ def apply_probe(
         raise DataError("There is no text to apply the probe to. Give one or more.")
     check_device(device)
     network = load_network(probe, model or probe.facts.model, device, allow_other_model, watcher)
-    return score_texts(probe, network, texts, too_long=too_long, watcher=watcher)
+    return predict_texts(probe, network, texts, too_long=too_long, watcher=watcher)
 
 
-def score_texts(
+def predict_texts(
     probe: SavedProbe,
     network: ProbedModel,
     texts: Sequence[str],

@@ -25,7 +25,7 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.sites import SiteSelection, describe
 from probekit.pipeline.experiment.features import FeatureReader, Probed
 from probekit.pipeline.experiment.prepare import Prepared
-from probekit.pipeline.look.apply import ProbedModel, score_texts
+from probekit.pipeline.look.apply import ProbedModel, predict_texts
 from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.probing import SiteRows
 from probekit.pipeline.measure.site_results import file_name
@@ -296,4 +296,4 @@ def _readings(
     if probe is None or not texts or not all(texts):
         return [None] * len(texts)
     network = ProbedModel(model, prepared.tokenizer, tuple(chosen.site.parts))
-    return score_texts(probe, network, texts, too_long="truncate")
+    return predict_texts(probe, network, texts, too_long="truncate")

@@ -38,12 +38,12 @@ class Planted:
     direction: Floats | None = None
 
 
-def planted_direction(n_rows: int, seed: int, share: float = 0.5) -> Planted:
+def class_direction(n_rows: int, seed: int, share: float = 0.5) -> Planted:
     """Return rows of two classes whose means differ along a direction by two deviations.
 
     `share` of the rows are "yes", each with probability by itself.
 
-    >>> planted = planted_direction(300, seed=0)
+    >>> planted = class_direction(300, seed=0)
     >>> planted.X.shape, int(np.count_nonzero(planted.direction))
     ((300, 12), 4)
     """
@@ -62,7 +62,7 @@ def number(n_rows: int, seed: int) -> Planted:
     >>> float(number(300, seed=0).data.y[0]) != float(number(300, seed=0).data.y[1])
     True
     """
-    planted = planted_direction(n_rows, seed)
+    planted = class_direction(n_rows, seed)
     assert planted.direction is not None
     noise = np.random.default_rng(seed + 1).normal(size=n_rows) / 3
     y = (planted.X @ planted.direction + noise).astype(str)

@@ -30,7 +30,7 @@ FOUR_ERRORS = 0.045  # standard errors of an accuracy near 0.85 on a thousand ro
 
 def planted_direction(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether each kind finds the direction, and is right as often as can be."""
-    data = planted.planted_direction(3000, seed=0)
+    data = planted.class_direction(3000, seed=0)
     for kind, spec in SPECS.items():
         result = tools.one(spec, data)
         if spec.kind != "mlp":  # its direction is another for each row
@@ -105,7 +105,7 @@ def signal_is_selective(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
 
 
 def _repeated_words() -> Planted:
-    data = planted.planted_direction(900, seed=0)
+    data = planted.class_direction(900, seed=0)
     words = np.random.default_rng(1).integers(40, size=900).astype(str)
     return Planted(data.X, planted.rows_apart(data.data.y, types=words), data.direction)
 
@@ -116,9 +116,7 @@ def imbalanced_labels(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     for kind in ("logistic", "ridge", "lda", "svm"):
         nothing = tools.one(SPECS[kind], planted.noise(900, seed=0, share=rare))
         yield _nothing("imbalanced noise", kind, pick(nothing, "balanced_accuracy"), 0.5)
-        there = pick(
-            tools.one(SPECS[kind], planted.planted_direction(3000, 0, share=rare)), "auroc"
-        )
+        there = pick(tools.one(SPECS[kind], planted.class_direction(3000, 0, share=rare)), "auroc")
         best = float(norm.cdf(np.sqrt(2)))
         yield Verdict(
             "imbalanced direction",
@@ -154,7 +152,7 @@ def description_length(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
             continue
         nothing, there = (
             pick(tools.one(spec, data, description=True), "compression", "online").value
-            for data in (planted.noise(450, 0), planted.planted_direction(3000, 0))
+            for data in (planted.noise(450, 0), planted.class_direction(3000, 0))
         )
         ok = nothing < 1.02 and there > 1.3
         found = f"{nothing:.3f}, {there:.3f}"
@@ -176,7 +174,7 @@ def wholes(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
 
 def bad_rows(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether rows that are not finite are refused, and constant columns survived."""
-    data = planted.planted_direction(300, seed=0)
+    data = planted.class_direction(300, seed=0)
     constant = np.column_stack([data.X, np.full(300, 1e6), np.zeros(300)])
     for kind, spec in SPECS.items():
         found = pick(tools.one(spec, Planted(constant, data.data)), "accuracy")

@@ -159,7 +159,7 @@ def _both(tools: Tools, seed: int) -> Iterator[tuple[str, float, float]]:
 
 def same_for_all(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     """Yield whether a site's numbers hang neither on the sites before it nor on the moment."""
-    first, second = planted.planted_direction(300, seed=0), planted.noise(300, seed=1)
+    first, second = planted.class_direction(300, seed=0), planted.noise(300, seed=1)
     settings = ProbeSettings(
         kinds=tuple(SPECS.values()),
         C=(1e-2, 1.0),
