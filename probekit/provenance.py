@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import platform
 from collections.abc import Iterable
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -81,22 +79,3 @@ def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]
         for part in [text] if isinstance(text, bytes) else text:
             draft.write(part)
         draft.rename(path)
-
-
-def digest_code(*packages: str) -> str:
-    """Return the digest of the code of packages or modules, without its comments and layout.
-
-    Whoever changes the code that makes numbers must not be served the numbers of the old code.
-
-    >>> digest_code("probekit.errors") == digest_code("probekit.errors")
-    True
-    """
-    texts = []
-    for package in packages:
-        origin = find_spec(package)
-        assert origin is not None
-        assert origin.origin is not None
-        path = Path(origin.origin)
-        files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
-        texts += [ast.unparse(ast.parse(file.read_text(encoding="utf-8"))) for file in files]
-    return digest_json(texts)

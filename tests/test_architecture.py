@@ -16,7 +16,17 @@ PACKAGE = Path(probekit.__file__).parent
 
 # A package imports from lower levels only, and never from a sibling on its own level.
 LEVELS = (
-    {"amounts", "errors", "disk", "provenance", "section", "watcher", "workers", "products"},
+    {
+        "amounts",
+        "code_digest",
+        "errors",
+        "disk",
+        "provenance",
+        "section",
+        "watcher",
+        "workers",
+        "products",
+    },
     {"model", "data"},
     {"activations", "analysis", "probes", "training"},
     {"results"},

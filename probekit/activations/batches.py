@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probekit.activations.identity import IntArray
-from probekit.data.positions import RowPlan
+from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DataError
 
 

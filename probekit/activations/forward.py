@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from probekit.activations.batches import Batch
-from probekit.activations.identity import IntArray
 from probekit.activations.pooling import ranges, row_means
-from probekit.activations.store.layout import FloatArray
-from probekit.data.positions import RowPlan
+from probekit.data.positions import IntArray, RowPlan
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import pad
+
+FloatArray = npt.NDArray[np.floating[Any]]
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 

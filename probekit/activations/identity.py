@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from probekit.activations.store.layout import CODES, Sizes
 from probekit.activations.store.sealed_json import FORMAT, seal, unseal
+from probekit.code_digest import digest_code
 from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError, StoreMismatchError
-from probekit.provenance import digest, digest_code, digest_json
+from probekit.provenance import digest, digest_json
 
 if TYPE_CHECKING:  # torch takes seconds to import, and looking after caches needs none of it
     import torch
@@ -27,6 +28,9 @@ if TYPE_CHECKING:  # torch takes seconds to import, and looking after caches nee
 SHARD_ROWS = 4096
 DTYPES = ("float32", "float16")  # of the numbers on disk
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # a GPU wants more at once, a CPU what its caches hold
+
+# Where the computation of a row begins, after the network's own module.
+COMPUTATION = ("probekit.activations.forward", "probekit.activations.pooling")
 
 IntArray = npt.NDArray[np.int64]
 
@@ -47,7 +51,8 @@ class Identity:
         compute: dtype of the forward pass, and how its products are rounded if torch was told to.
         device: class of device of the forward pass.
         torch: release of torch, without its patch number.
-        code: digest of the code that computes the rows, comments apart.
+        code: digest of the code that computes the rows: the network, the forward pass, pooling, and
+            all that they import; see `probekit.code_digest`.
         attention: the path that it takes; patterns, which want another, are not stored.
         pooling: what becomes of a row's positions.
         shard_rows: rows after which a shard ends.
@@ -174,17 +179,7 @@ def identify(
         compute=_compute(parameter),
         device=parameter.device.type,
         torch=".".join(version("torch").split(".")[:2]),
-        code=digest_code(
-            "probekit.model.gpt2",
-            "probekit.model.linear",
-            "probekit.products",
-            "probekit.model.taps",
-            "probekit.model.text.tokenizer",
-            "probekit.model.visibility",
-            "probekit.activations.batches",
-            "probekit.activations.forward",
-            "probekit.activations.pooling",
-        ),
+        code=digest_code(type(model).__module__, *COMPUTATION),
         shard_rows=SHARD_ROWS,
         batch_tokens=batch_tokens(parameter.device),
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from probekit.activations.identity import identify
+from probekit.code_digest import digest_code
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.capture.captures import Models
 from probekit.pipeline.experiment.prepare import Prepared
-from probekit.provenance import digest_code, digest_json, versions
+from probekit.provenance import digest_json, versions
 
 # What a run's files depend on beside its inputs and activations, whose identity says it itself.
 # A test follows the imports of a run and fails on a module that is missing.
