@@ -21,7 +21,7 @@ from probekit.activations.store.store import ActivationStore
 from probekit.activations.upkeep.maintenance import caches_in
 from probekit.data.positions import RowPlan
 from probekit.errors import StoreError
-from probekit.model.sites import layer_of
+from probekit.model.sites import describe, layer_of
 
 _PLACES_AT_ONCE = 4096
 
@@ -54,7 +54,7 @@ def derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> list
 def _is_for_all(site: str, n_layer: int) -> bool:
     """Whether a capture computes a site at all positions, whichever are asked for."""
     layer = layer_of(site)
-    return site.startswith("hook_") if layer is None else layer < n_layer - 1
+    return describe(site).stage == "embedding" if layer is None else layer < n_layer - 1
 
 
 def _alike(store: ActivationStore, root: Location) -> Iterator[ActivationStore]:

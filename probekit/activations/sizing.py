@@ -14,7 +14,7 @@ from probekit.activations.store.records import ShardRecord
 from probekit.data.positions import RowPlan
 from probekit.model.config import GPT2Config
 from probekit.model.parameters import count_components
-from probekit.model.sites import describe, layer_of
+from probekit.model.sites import blocks_before, describe
 
 _CODE_OF = {DTYPES[code].__name__: code for code in CODES.values()}
 _DIGEST = "0" * 64
@@ -165,13 +165,5 @@ def operations(config: GPT2Config, volume: Volume, sites: Sequence[str]) -> int:
     d_model, d_mlp = config.n_embd, config.axis_sizes["d_mlp"]
     matrices = 4 * d_model**2 + 2 * d_model * d_mlp  # query, key, value, output; in and out
     seen = volume.squares + volume.tokens  # twice the sum of what each token sees, L (L + 1) / 2
-    n_blocks = max(_blocks_for(site, config) for site in sites)
+    n_blocks = max(blocks_before(site, config.n_layer) for site in sites)
     return n_blocks * (2 * matrices * volume.tokens + 2 * d_model * seen)
-
-
-def _blocks_for(site: str, config: GPT2Config) -> int:
-    """Return how many blocks a forward pass has computed, the begun one included, at a site."""
-    layer = layer_of(site)
-    if layer is None:
-        return 0 if site.startswith("hook_") else config.n_layer
-    return layer + (not site.endswith("hook_resid_pre"))

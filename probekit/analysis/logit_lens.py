@@ -48,7 +48,7 @@ def lens_sites(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> 
     """
     names = expand(patterns, n_layers)
     for name in names:
-        if describe(name).axes != ("batch", "pos", "d_model") or name.endswith("normalized"):
+        if not describe(name).in_stream:
             raise ConfigError(
                 f"The lens cannot read {name}: it reads what stands in the residual stream or is "
                 "added to it, such as blocks.*.hook_resid_post, hook_resid_mid or hook_attn_out."

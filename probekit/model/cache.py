@@ -57,9 +57,8 @@ def _join(site: str, values: list[Tensor]) -> Tensor:
     axes = describe(site).axes
     if "key_pos" in axes:
         # Earlier passes did not see the later keys, which are masked in one pass over all.
-        nothing = -torch.inf if site.endswith("attn_scores") else 0.0
         n_keys = values[-1].shape[-1]
-        values = [F.pad(v, (0, n_keys - v.shape[-1]), value=nothing) for v in values]
+        values = [F.pad(v, (0, n_keys - v.shape[-1]), value=describe(site).masked) for v in values]
     return torch.cat(values, dim=axes.index("query_pos" if "key_pos" in axes else "pos"))
 
 

@@ -7,31 +7,51 @@ people write (names, globs, shorthands) into names, `SiteSelection` adds a head 
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import SupportsIndex, cast
+from typing import Any, Literal, SupportsIndex, cast, get_args
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
 
 SitePattern = str | tuple[str, int]  # "blocks.*.hook_resid_post" or ("resid_post", 3)
 
 
+Stage = Literal["embedding", "block", "output"]
+
+
 @dataclass(frozen=True)
 class Site:
-    """One row of the table: the name (with `{l}` in a block), axes and formula of a tensor."""
+    """One row of the table of sites.
+
+    Attributes:
+        name: TransformerLens's name, with `{l}` for the layer of a block.
+        axes: names of the axes.
+        formula: how the tensor is computed.
+        stage: where the forward pass computes it: before, in or after the blocks.
+        on_request: computed only where the name is given in full; a glob that other sites match
+            too does not reach it.
+        begins_block: available before the block has computed anything.
+        in_stream: part of the residual stream, or added to it; the logit lens can read it.
+        masked: the value at keys that a query does not see.
+    """
 
     name: str
     axes: tuple[str, ...]
     formula: str
-    on_request: bool = False  # computed only when asked for by name
+    stage: Stage = "block"
+    on_request: bool = False
+    begins_block: bool = False
+    in_stream: bool = False
+    masked: float = 0.0
 
     @property
     def in_block(self) -> bool:
         """Whether every block has such a tensor."""
-        return self.name.startswith("blocks.")
+        return self.stage == "block"
 
     @property
     def component(self) -> str:
@@ -43,37 +63,53 @@ class Site:
         return self.name.removeprefix("blocks.{l}.").replace("hook_", "")
 
 
-_RESID = ("batch", "pos", "d_model")
+_D_MODEL = ("batch", "pos", "d_model")
 _SCALE = ("batch", "pos", "1")
 _HEAD = ("batch", "pos", "n_heads", "d_head")
 _PATTERN = ("batch", "n_heads", "query_pos", "key_pos")
 _HEAD_OUT = ("batch", "pos", "n_heads", "d_model")
 _MLP = ("batch", "pos", "d_mlp")
+_STREAM: dict[str, Any] = {"axes": _D_MODEL, "in_stream": True}
 
 # In the order of the forward pass.
 SITES = (
-    Site("hook_embed", _RESID, "wte[tokens]"),
-    Site("hook_pos_embed", _RESID, "wpe[positions]"),
-    Site("blocks.{l}.hook_resid_pre", _RESID, "embed + pos_embed, or resid_post of block l-1"),
+    Site("hook_embed", formula="wte[tokens]", stage="embedding", **_STREAM),
+    Site("hook_pos_embed", formula="wpe[positions]", stage="embedding", **_STREAM),
+    Site(
+        "blocks.{l}.hook_resid_pre",
+        formula="embed + pos_embed, or resid_post of block l-1",
+        begins_block=True,
+        **_STREAM,
+    ),
     Site("blocks.{l}.ln1.hook_scale", _SCALE, "sqrt(var(resid_pre) + eps)"),
-    Site("blocks.{l}.ln1.hook_normalized", _RESID, "(resid_pre - mean) / scale"),
+    Site("blocks.{l}.ln1.hook_normalized", _D_MODEL, "(resid_pre - mean) / scale"),
     Site("blocks.{l}.attn.hook_q", _HEAD, "ln_1(resid_pre) W_Q + b_Q"),
     Site("blocks.{l}.attn.hook_k", _HEAD, "ln_1(resid_pre) W_K + b_K"),
     Site("blocks.{l}.attn.hook_v", _HEAD, "ln_1(resid_pre) W_V + b_V"),
-    Site("blocks.{l}.attn.hook_attn_scores", _PATTERN, "q k / sqrt(d_head), -inf where masked"),
+    Site(
+        "blocks.{l}.attn.hook_attn_scores",
+        _PATTERN,
+        "q k / sqrt(d_head), -inf where masked",
+        masked=-math.inf,
+    ),
     Site("blocks.{l}.attn.hook_pattern", _PATTERN, "softmax(attn_scores) over key_pos"),
     Site("blocks.{l}.attn.hook_z", _HEAD, "pattern v"),
     Site("blocks.{l}.attn.hook_result", _HEAD_OUT, "z W_O per head, without b_O", on_request=True),
-    Site("blocks.{l}.hook_attn_out", _RESID, "z W_O + b_O"),
-    Site("blocks.{l}.hook_resid_mid", _RESID, "resid_pre + attn_out"),
+    Site("blocks.{l}.hook_attn_out", formula="z W_O + b_O", **_STREAM),
+    Site("blocks.{l}.hook_resid_mid", formula="resid_pre + attn_out", **_STREAM),
     Site("blocks.{l}.ln2.hook_scale", _SCALE, "sqrt(var(resid_mid) + eps)"),
-    Site("blocks.{l}.ln2.hook_normalized", _RESID, "(resid_mid - mean) / scale"),
+    Site("blocks.{l}.ln2.hook_normalized", _D_MODEL, "(resid_mid - mean) / scale"),
     Site("blocks.{l}.mlp.hook_pre", _MLP, "ln_2(resid_mid) W_in + b_in"),
     Site("blocks.{l}.mlp.hook_post", _MLP, "gelu_tanh(pre)"),
-    Site("blocks.{l}.hook_mlp_out", _RESID, "post W_out + b_out"),
-    Site("blocks.{l}.hook_resid_post", _RESID, "resid_mid + mlp_out"),
-    Site("ln_final.hook_scale", _SCALE, "sqrt(var(resid_post of the last block) + eps)"),
-    Site("ln_final.hook_normalized", _RESID, "(resid_post - mean) / scale"),
+    Site("blocks.{l}.hook_mlp_out", formula="post W_out + b_out", **_STREAM),
+    Site("blocks.{l}.hook_resid_post", formula="resid_mid + mlp_out", **_STREAM),
+    Site(
+        "ln_final.hook_scale",
+        _SCALE,
+        "sqrt(var(resid_post of the last block) + eps)",
+        stage="output",
+    ),
+    Site("ln_final.hook_normalized", _D_MODEL, "(resid_post - mean) / scale", stage="output"),
 )
 
 _BY_NAME = {site.name: site for site in SITES}
@@ -91,11 +127,12 @@ def site_names(n_layers: int, *, on_request: bool = False) -> tuple[str, ...]:
     >>> len(site_names(12))
     208
     """
-    block = [site for site in SITES if site.in_block and (on_request or not site.on_request)]
+    there = [site for site in SITES if on_request or not site.on_request]
+    in_stage = {stage: [s.name for s in there if s.stage == stage] for stage in get_args(Stage)}
     return (
-        *(site.name for site in SITES[:2]),
-        *(site.name.format(l=layer) for layer in range(n_layers) for site in block),
-        *(site.name for site in SITES[-2:]),
+        *in_stage["embedding"],
+        *(name.format(l=layer) for layer in range(n_layers) for name in in_stage["block"]),
+        *in_stage["output"],
     )
 
 
@@ -112,6 +149,20 @@ def describe(name: str) -> Site:
     if general not in _BY_NAME:
         raise UnknownNameError(f"No site has the full name {name!r}. {nearest(general, _BY_NAME)}")
     return _BY_NAME[general]
+
+
+def blocks_before(name: str, n_layers: int) -> int:
+    """Return how many blocks a forward pass runs, wholly or in part, to reach a site.
+
+    >>> [blocks_before(name, 12) for name in ("hook_embed", "blocks.3.hook_resid_pre")]
+    [0, 3]
+    >>> [blocks_before(name, 12) for name in ("blocks.3.attn.hook_z", "ln_final.hook_scale")]
+    [4, 12]
+    """
+    site, layer = describe(name), layer_of(name)
+    if layer is None:
+        return 0 if site.stage == "embedding" else n_layers
+    return layer + (not site.begins_block)
 
 
 def layer_of(name: str) -> int | None:
@@ -166,10 +217,9 @@ def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
                 "('pattern', 3)."
             )
         pattern = _full_name(pattern[0], operator.index(pattern[1]))
-    # A glob does not reach the sites that are computed only when asked for by name.
-    is_glob = _GLOB.search(pattern) is not None
-    names = site_names(n_layers, on_request=not is_glob or "result" in pattern)
-    matches = [name for name in names if fnmatchcase(name, pattern)]
+    # A glob reaches the sites that are computed on request only where it matches nothing else.
+    usual, names = site_names(n_layers), site_names(n_layers, on_request=True)
+    matches = _matching(usual, pattern) or _matching(names, pattern)
     if matches:
         return matches
     layer = layer_of(pattern)
@@ -190,6 +240,10 @@ def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
             f"take all of them with {every!r}."
         )
     raise UnknownNameError(f"No site is called {pattern!r}. {nearest(pattern, names)}")
+
+
+def _matching(names: Iterable[str], pattern: str) -> list[str]:
+    return [name for name in names if fnmatchcase(name, pattern)]
 
 
 def _short_for(text: str) -> list[Site]:
