@@ -21,7 +21,6 @@ from probekit.probes.score.measurement import (
     Predictions,
     Resampler,
     Score,
-    Target,
     joined,
     measure,
 )
@@ -152,7 +151,7 @@ class Prober:
             results.append(self._result(spec, outcomes))
         return tuple(results)
 
-    def baselines(self) -> dict[Target, ProbeResult]:
+    def baselines(self) -> dict[str, ProbeResult]:
         """Return what each guess made without activations comes to."""
         of_splits = [split.baselines() for split in self._splits]
         return {

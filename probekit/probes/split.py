@@ -41,7 +41,7 @@ from probekit.probes.kinds.k_sparse import explained_shares
 from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.score.description_length import OnlineCode, blocks, tempered
 from probekit.probes.score.learning_curve import learning_sizes, subsets
-from probekit.probes.score.measurement import Estimate, Origin, Predictions, Score, Target
+from probekit.probes.score.measurement import Estimate, Origin, Predictions, Score
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Features, Floats
@@ -119,7 +119,7 @@ class SplitProber:
         }
         return readers[spec.task](spec, X, random, on_fit)
 
-    def baselines(self) -> dict[Target, SplitResult]:
+    def baselines(self) -> dict[str, SplitResult]:
         """Return what each guess comes to that is made without activations."""
         settings, found = self.settings, {}
         if settings.reads == "trees":
@@ -200,7 +200,7 @@ class SplitProber:
         """The metric by which sites are chosen, and whose lead over the control is selectivity."""
         return "r2" if self.settings.reads_numbers else "accuracy"
 
-    def _origin(self, spec: ProbeSpec, target: Target) -> Origin:
+    def _origin(self, spec: ProbeSpec, target: str) -> Origin:
         return Origin(spec.text, target, self.settings.seed, len(self.fitted))
 
     def _said(
@@ -222,7 +222,7 @@ class SplitProber:
         return Estimate(said, uninformed(column[self.judged.train], said), groups)
 
     def _scores(
-        self, site: _Site, target: Target, which: slice, tests: tuple[Estimate, ...]
+        self, site: _Site, target: str, which: slice, tests: tuple[Estimate, ...]
     ) -> list[Score]:
         """Return the claims on test rows and on held-out training rows of some of the columns."""
         origin, tuned = self._origin(site.spec, target).of_columns(site.tuned[which]), site.tuned
@@ -251,7 +251,7 @@ class SplitProber:
             said, ClassPredictions(truth, majority_guess(truth, len(truth)), n_classes), self.groups
         )
 
-    def _description(self, site: _Site, target: Target) -> list[Score]:
+    def _description(self, site: _Site, target: str) -> list[Score]:
         """Return the lengths of the labels, coded online, and of the control labels."""
         coded = self._blocks
         shares = [np.isin(np.arange(len(site.fitted)), block.fitted) for block in coded[1:]]
@@ -264,7 +264,7 @@ class SplitProber:
             ]
             code = OnlineCode.of_blocks(coded, tables, column)
             readings.append(Estimate(code, code.uniform, self.groups))
-        parts: list[tuple[Target, slice]] = [(target, slice(0, 1)), ("control", slice(1, None))]
+        parts: list[tuple[str, slice]] = [(target, slice(0, 1)), ("control", slice(1, None))]
         return [
             Score(
                 self._origin(site.spec, whose)
@@ -316,5 +316,5 @@ class SplitProber:
         return SplitResult((claim,), said)
 
 
-def _target(random: bool) -> Target:
+def _target(random: bool) -> str:
     return "random_weights" if random else "task"

@@ -13,7 +13,7 @@ from probekit.probes.controls.controls import uninformed
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, typical_rows
 from probekit.probes.fitters import LabelColumn
 from probekit.probes.kinds.structural.trees import read_trees
-from probekit.probes.score.measurement import Estimate, Origin, Predictions, Score, Target
+from probekit.probes.score.measurement import Estimate, Origin, Predictions, Score
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.solver import Codes
 from probekit.probes.text_and_tree import GroupedTokens, chain_answers, text_answers, tree_answers
@@ -54,7 +54,7 @@ class GroupedTokenProber:
             read_trees(self.data.y[side.rows], side.whole_of_row)
 
     def texts(
-        self, spec: ProbeSpec, X: Features, columns: Sequence[LabelColumn], target: Target
+        self, spec: ProbeSpec, X: Features, columns: Sequence[LabelColumn], target: str
     ) -> tuple[tuple[Score, ...], Predictions]:
         """Return what a kind finds of the first label column, with the rest as its controls."""
         fits, readings = [], []
@@ -72,7 +72,7 @@ class GroupedTokenProber:
             claims.append(Score(origin, "test", task, "accuracy", against=controls))
         return tuple(claims), readings[0].answers
 
-    def trees(self, spec: ProbeSpec, X: Features, target: Target) -> tuple[Score, Predictions]:
+    def trees(self, spec: ProbeSpec, X: Features, target: str) -> tuple[Score, Predictions]:
         """Return what a kind finds of the heads; chance is that each word hangs on the last."""
         heads = self.data.y
         probe = self._fitted(spec, X, heads)
@@ -91,7 +91,7 @@ class GroupedTokenProber:
     def _groups(self) -> NDArray[np.str_]:
         return self.data.groups[self.test.first]
 
-    def _origin(self, spec: ProbeSpec, target: Target, fits: Sequence[Any]) -> Origin:
+    def _origin(self, spec: ProbeSpec, target: str, fits: Sequence[Any]) -> Origin:
         penalties = {getattr(probe, "C_", None) for probe in fits}
         origin = Origin(spec.text, target, self.settings.seed, len(self.train.first))
         return replace(

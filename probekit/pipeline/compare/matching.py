@@ -12,8 +12,9 @@ from probekit.errors import ConfigError, nearest
 from probekit.pipeline.compare.finished import FinishedRun
 from probekit.pipeline.measure.predictions import Predictor
 from probekit.probes.score.measurement import Predictions
+from probekit.results.selection import chosen_row, selection
 from probekit.results.settings import differing, run_facts
-from probekit.results.table import chosen_row, concatenated, only, placed, selection
+from probekit.results.table import concatenated, only, placed
 
 # Where a run has one value of these, it is matched to the one of the other run, though it differ:
 # that is what is compared.

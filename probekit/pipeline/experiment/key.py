@@ -43,6 +43,10 @@ CODE = (
     "probekit.pipeline.experiment.run",
     "probekit.pipeline.measure.significance",
     "probekit.pipeline.measure.sparse_features",
+    "probekit.results.columns",
+    "probekit.results.differences",
+    "probekit.results.metrics",
+    "probekit.results.selection",
     "probekit.results.table",
 )
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")

@@ -19,7 +19,7 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.sites import layer_of
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.probes.curve import Prober
-from probekit.results.table import chosen_row
+from probekit.results.selection import chosen_row
 
 SHOWN_PER_LABEL = 2
 MOST_LABELS = 20  # numbers beyond which their ranges are counted

@@ -30,9 +30,8 @@ from probekit.pipeline.look.attention import attention_prompt
 from probekit.pipeline.measure.calibration import reliability_rows
 from probekit.pipeline.measure.chosen import CHOSEN_FILES, find_chosen, write_chosen
 from probekit.pipeline.measure.predictions import write_test_rows
-from probekit.pipeline.measure.probing import COLUMNS, SiteRows, make_probers, probe_sites
+from probekit.pipeline.measure.probing import SiteRows, make_probers, probe_sites
 from probekit.pipeline.measure.significance import (
-    DIFFERENCES,
     difference_rows,
     p_value_rows,
     scored,
@@ -42,7 +41,8 @@ from probekit.probes.curve import Prober
 from probekit.provenance import digest, pretty_json, versions, write_atomic
 from probekit.report.attention.patterns import AttentionPrompt
 from probekit.report.pages.run_page import write_report
-from probekit.results.table import chosen_row
+from probekit.results.columns import DIFFERENCES, RESULTS, make_table
+from probekit.results.selection import chosen_row
 from probekit.watcher import SILENT, Watcher
 
 _FILES = (
@@ -232,14 +232,14 @@ def _conclude(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables of results.csv and differences.csv."""
     rows = [row for site in found for row in site.rows]
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = make_table(rows, RESULTS)
     chosen = chosen_row(table)
     answers = scored(found, prober.main_metric)
     rows += p_value_rows(answers, prober, experiment.probe.permutations)
     ahead = [] if chosen is None else difference_rows(answers, chosen, prober)
     return (
-        pd.DataFrame(rows, columns=list(COLUMNS)),
-        pd.DataFrame(ahead, columns=list(DIFFERENCES)),
+        make_table(rows, RESULTS),
+        make_table(ahead, DIFFERENCES),
     )
 
 

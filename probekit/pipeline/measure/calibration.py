@@ -13,7 +13,7 @@ from probekit.probes.curve import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.results.table import ranked_rows
+from probekit.results.selection import ranked_rows
 
 PLACE = ("site", "head", "position")
 COLUMNS = ("probe", *PLACE, *ReliabilityBin.__dataclass_fields__)

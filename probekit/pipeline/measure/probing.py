@@ -21,35 +21,9 @@ from probekit.pipeline.measure.site_results import SavedSiteResults, SiteResult,
 from probekit.probes.curve import Prober, ProbeResult
 from probekit.probes.data import ProbeData
 from probekit.probes.score.measurement import Measurement, Predictions
+from probekit.results.columns import RESULTS
 from probekit.watcher import Here, Watcher
 from probekit.workers import side_by_side
-
-COLUMNS = (
-    "run",
-    "model",
-    "dataset",
-    "site",
-    "layer",
-    "component",
-    "head",
-    "position",
-    "probe",
-    "target",
-    "split",
-    "metric",
-    "value",
-    "ci_low",
-    "ci_high",
-    "chance",
-    "n_train",
-    "n_test",
-    "n_groups",
-    "C",
-    "n_iter",
-    "converged",
-    "seed",
-    "view",
-)
 
 
 def make_probers(
@@ -301,7 +275,7 @@ def _table_rows(
     if selection is not None:
         place = _place(selection) | {"view": experiment.capture.view}
     rows = [names | place | asdict(measurement) for measurement in measured]
-    return [{column: row.get(column) for column in COLUMNS} for row in rows]
+    return [{column.name: row.get(column.name) for column in RESULTS} for row in rows]
 
 
 def _place(selection: Probed) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
@@ -12,20 +12,16 @@ from numpy.typing import NDArray
 from probekit.probes.fitters import TunedProbeFit
 from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.kinds.structural.scores import SentenceScores
-from probekit.probes.score.calibration import CALIBRATION_METRICS
-from probekit.probes.score.description_length import DESCRIPTION_METRICS, OnlineCode
-from probekit.probes.score.metrics import METRICS, ClassPredictions, Resamples, percentile_interval
-from probekit.probes.score.regression import REGRESSION_METRICS, NumberPredictions
+from probekit.probes.score.description_length import OnlineCode
+from probekit.probes.score.metric_table import MetricFunction, metric_functions
+from probekit.probes.score.metrics import ClassPredictions, Resamples, percentile_interval
+from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
-from probekit.probes.text_and_tree import TreePredictions, tree_metrics
+from probekit.probes.text_and_tree import TreePredictions
 from probekit.provenance import digest
 
-Target = Literal[
-    "task", "control", "random_weights", "majority", "word_identity", "bag_of_words", "length"
-]
 RowsScored = Literal["test", "validation", "online", "learning"]
 Predictions = ClassPredictions | NumberPredictions | OnlineCode | TreePredictions
-MetricFunction = Callable[[Any, Resamples], Floats]
 N = TypeVar("N", int, float)
 
 
@@ -46,7 +42,7 @@ class Measurement:
     """
 
     probe: str
-    target: Target
+    target: str
     split: RowsScored
     metric: str
     value: float
@@ -68,7 +64,7 @@ class Origin:
     """Whose answers are measured: probe, target, training rows, and the fits if there are any."""
 
     probe: str
-    target: Target
+    target: str
     seed: int
     n_train: int
     C: float | None = None
@@ -195,15 +191,7 @@ def metrics_of(answers: Predictions) -> Mapping[str, MetricFunction]:
     >>> list(metrics_of(NumberPredictions(np.zeros(2), np.zeros(2))))
     ['r2', 'spearman']
     """
-    if isinstance(answers, NumberPredictions):
-        return REGRESSION_METRICS
-    if isinstance(answers, OnlineCode):
-        return DESCRIPTION_METRICS
-    if isinstance(answers, TreePredictions):
-        return tree_metrics(answers.hit)
-    if answers.scores is None:
-        return {name: metric for name, metric in METRICS.items() if name != "auroc"}
-    return {**METRICS, **(CALIBRATION_METRICS if answers.scores_are_log_probabilities else {})}
+    return metric_functions(answers.family, answers.offers)
 
 
 class Resampler:

@@ -25,7 +25,8 @@ from probekit.report.sentences.answer import company_of
 from probekit.report.texts.paint import Palette
 from probekit.report.texts.texts import RowPrediction, TextReading
 from probekit.results.record import RecordPart, reading_run_file
-from probekit.results.table import check_columns, chosen_row, selection
+from probekit.results.selection import chosen_row, selection
+from probekit.results.table import check_columns
 
 COLUMNS = {
     "confusion.csv": ("truth", "guess", "n"),

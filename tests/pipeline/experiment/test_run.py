@@ -23,7 +23,8 @@ from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import best_site
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import COLUMNS
-from probekit.results.table import chosen_row, only, placed, same_features
+from probekit.results.selection import chosen_row
+from probekit.results.table import only, placed, same_features
 from tests.pipeline.planted import YAML, write_rows
 
 
