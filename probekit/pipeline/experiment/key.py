@@ -22,7 +22,7 @@ CODE = (
     "probekit.model.text.tokenizer",
     "probekit.pipeline.measure.predictions",
     "probekit.pipeline.look.apply",
-    "probekit.pipeline.look.attention",
+    "probekit.pipeline.look.attention_patterns",
     "probekit.pipeline.measure.calibration",
     "probekit.pipeline.capture.captures",
     "probekit.pipeline.measure.chosen",
@@ -43,11 +43,13 @@ CODE = (
     "probekit.pipeline.experiment.run",
     "probekit.pipeline.measure.significance",
     "probekit.pipeline.measure.sparse_features",
+    "probekit.results.attention",
     "probekit.results.columns",
     "probekit.results.differences",
     "probekit.results.metrics",
     "probekit.results.selection",
     "probekit.results.table",
+    "probekit.results.text_readings",
 )
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 

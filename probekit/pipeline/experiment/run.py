@@ -26,7 +26,7 @@ from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.over_training import over_training
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
 from probekit.pipeline.experiment.record import best_site, data_facts, digests, model_facts
-from probekit.pipeline.look.attention import attention_prompt
+from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.pipeline.measure.calibration import reliability_rows
 from probekit.pipeline.measure.chosen import CHOSEN_FILES, find_chosen, write_chosen
 from probekit.pipeline.measure.predictions import write_test_rows
@@ -39,8 +39,8 @@ from probekit.pipeline.measure.significance import (
 from probekit.pipeline.measure.sparse_features import feature_rows
 from probekit.probes.curve import Prober
 from probekit.provenance import digest, pretty_json, versions, write_atomic
-from probekit.report.attention.patterns import AttentionPrompt
 from probekit.report.pages.run_page import write_report
+from probekit.results.attention import AttentionPrompt
 from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.selection import chosen_row
 from probekit.watcher import SILENT, Watcher

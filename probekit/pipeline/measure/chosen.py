@@ -33,9 +33,9 @@ from probekit.probes.curve import Prober
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.provenance import pretty_json, write_atomic
-from probekit.report.texts.texts import TextReading
 from probekit.results.selection import chosen_row, selection
 from probekit.results.table import only, placed
+from probekit.results.text_readings import TextReading
 
 CHOSEN_FILES = ("confusion.csv", "scatter.csv", "cosines.csv", "wrong.json")
 MOST_CLASSES = 40  # of a confusion matrix and a scatter that can be read

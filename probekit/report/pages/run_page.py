@@ -14,7 +14,6 @@ from probekit.errors import DataError, MissingError
 from probekit.provenance import write_atomic
 from probekit.report.attention.codes import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
-from probekit.report.attention.patterns import AttentionPrompt
 from probekit.report.figures.over_training import load_training, step_parts
 from probekit.report.figures.style import format_number, format_p
 from probekit.report.pages.chosen_parts import WrongExample, chosen_parts, load_wrong
@@ -26,6 +25,7 @@ from probekit.report.sentences.feature_table import load_features
 from probekit.report.sentences.sites_table import UNCONVERGED, site_table
 from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.paint import DENSEST
+from probekit.results.attention import AttentionPrompt
 from probekit.results.differences import HOLDS, RivalDifference, load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.record import (
