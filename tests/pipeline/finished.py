@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from probekit.experiment.loader import dump_experiment, load_experiment
-from probekit.pipeline.measure.predictions import Predictor
-from probekit.pipeline.measure.probing import COLUMNS
-from probekit.pipeline.measure.site_results import SavedSiteResults, SiteResult, file_name
 from probekit.probes.score.measurement import Measurement
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.provenance import digest
+from probekit.results.columns import RESULTS, make_table
+from probekit.results.predictions import Predictor
+from probekit.results.site_results import SavedSiteResults, SiteResult, site_stem
 
 YAML = """\
 name: made
@@ -88,7 +88,7 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
         if is_site:
             names |= {"site": site, "view": "raw", "component": "resid_post"}
         table += [names | asdict(one) for one in measured]
-    pd.DataFrame(table, columns=list(COLUMNS)).to_csv(folder / "results.csv", index=False)
+    make_table(table, RESULTS).to_csv(folder / "results.csv", index=False)
     rows.to_csv(folder / "test_rows.csv", index=False)
     (folder / "config.yaml").write_text(dump_experiment(experiment))
     write_record(folder, labels)
@@ -97,10 +97,8 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
 
 def _keep(folder, site, position, measured, said):
     origin = {"run": folder.name, "position": position, "site": site}
-    kept = SavedSiteResults(
-        folder, prober=None
-    )  # which is asked for when sites are read, not written
-    kept.write(Path("sites") / file_name(site), origin, SiteResult(measured, said))
+    kept = SavedSiteResults(folder, truth_of=None, n_classes=2)  # the truth is for reading alone
+    kept.write(site_stem(site), origin, SiteResult(measured, said))
 
 
 def write_record(folder, labels=LABELS, dataset="same"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.sites import layer_of
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.probes.curve import Prober
+from probekit.provenance import write_atomic
 from probekit.results.selection import chosen_row
 
 SHOWN_PER_LABEL = 2
@@ -115,6 +117,20 @@ def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
         "position": row["position"],
         "chosen_by": f"cross-validated {row['metric']} on the training rows",
     }
+
+
+def write_test_rows(path: Path, prepared: Prepared, prober: Prober) -> None:
+    """Write example, group and label of each test row, in the order of all predictions."""
+    rows = prober.test_rows
+    examples = prepared.dataset.examples
+    table = pd.DataFrame(
+        {
+            "example": [examples[n].id for n in prepared.example[rows]],
+            "group": prepared.groups[rows],
+            "label": prepared.labels[rows],
+        }
+    )
+    write_atomic(path, table.to_csv(index=False, lineterminator="\n"))
 
 
 def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, str]:

@@ -25,11 +25,16 @@ from probekit.pipeline.experiment.key import run_key
 from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.over_training import over_training
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
-from probekit.pipeline.experiment.record import best_site, data_facts, digests, model_facts
+from probekit.pipeline.experiment.record import (
+    best_site,
+    data_facts,
+    digests,
+    model_facts,
+    write_test_rows,
+)
 from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.pipeline.measure.calibration import reliability_rows
 from probekit.pipeline.measure.chosen import CHOSEN_FILES, find_chosen, write_chosen
-from probekit.pipeline.measure.predictions import write_test_rows
 from probekit.pipeline.measure.probing import SiteRows, make_probers, probe_sites
 from probekit.pipeline.measure.significance import (
     difference_rows,

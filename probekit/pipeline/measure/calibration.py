@@ -7,12 +7,12 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.probing import SiteRows
 from probekit.probes.curve import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
+from probekit.results.predictions import Predictor
 from probekit.results.selection import ranked_rows
 
 PLACE = ("site", "head", "position")

@@ -26,14 +26,14 @@ from probekit.model.sites import SiteSelection, describe
 from probekit.pipeline.experiment.features import FeatureReader, Probed
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.look.apply import ProbedModel, predict_texts
-from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.probing import SiteRows
-from probekit.pipeline.measure.site_results import file_name
 from probekit.probes.curve import Prober
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.provenance import pretty_json, write_atomic
+from probekit.results.predictions import Predictor
 from probekit.results.selection import chosen_row, selection
+from probekit.results.site_results import file_name
 from probekit.results.table import only, placed
 from probekit.results.text_readings import TextReading
 

@@ -15,13 +15,13 @@ from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
 from probekit.pipeline.experiment.features import FeatureReader, Probed
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.experiment.rows import PositionRows
-from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
-from probekit.pipeline.measure.site_results import SavedSiteResults, SiteResult, file_name
 from probekit.probes.curve import Prober, ProbeResult
 from probekit.probes.data import ProbeData
 from probekit.probes.score.measurement import Measurement, Predictions
 from probekit.results.columns import RESULTS
+from probekit.results.predictions import Predictor
+from probekit.results.site_results import SavedSiteResults, SiteResult, site_stem
 from probekit.watcher import Here, Watcher
 from probekit.workers import side_by_side
 
@@ -104,7 +104,7 @@ def probe_sites(
         watcher: hears of each finished site.
         workers: how many sites are probed at once, each in a process; None for one a core.
     """
-    kept = SavedSiteResults(run_dir, prober)
+    kept = SavedSiteResults(run_dir, prober.truth_of, len(prober.data.classes))
     spots = [_Spot.of(selection, experiment, run_dir) for selection in (None, *selections)]
     sites = [kept.read(spot.stem, spot.origin) for spot in spots]
     n_kept = sum(site is not None for site in sites[1:])
@@ -139,10 +139,9 @@ class _Spot:
     @classmethod
     def of(cls, selection: Probed | None, experiment: Experiment, run_dir: Path) -> _Spot:
         offset, position = experiment.tokens.position.offset, experiment.tokens.position.text
-        folder = Path("sites") / (f"{offset:+d}" if offset else "")
         name = "baselines" if selection is None else selection.text
         origin = {"run": run_dir.name, "position": position, "site": name}
-        return cls(selection, folder / file_name(name), origin)
+        return cls(selection, site_stem(name, offset), origin)
 
 
 @dataclass(frozen=True)

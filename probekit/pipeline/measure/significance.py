@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.probing import SiteRows
 from probekit.probes.curve import Prober
 from probekit.probes.score.differences import all_differences, enough_draws
@@ -21,6 +20,7 @@ from probekit.probes.score.permutation import exchanged_leads, group_leads, holm
 from probekit.probes.score.regression import NumberPredictions
 from probekit.results.differences import answers_name
 from probekit.results.metrics import P_VALUES
+from probekit.results.predictions import Predictor
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from probekit.pipeline.measure.calibration import COLUMNS, reliability_rows
-from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.probing import SiteRows
 from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.results.predictions import Predictor
 
 TRUTH = np.array([0, 1, 0, 1])
 

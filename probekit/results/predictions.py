@@ -1,7 +1,6 @@
-"""What the probes said of each test row, kept beside the numbers.
+"""The predictions of a run on its test rows, as files.
 
-Whatever is asked of a run later (which differences hold, how sure a probe was) is answered from
-these, without fitting again.
+Comparisons and calibration are computed from these files, without fitting again.
 
     test_rows.csv             example, group and label of each test row
     sites/<site>.safetensors  guesses and scores of each probe and target at the site
@@ -19,12 +18,9 @@ import pandas as pd
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from probekit.pipeline.experiment.prepare import Prepared
-from probekit.probes.curve import Prober
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.regression import NumberPredictions
-from probekit.provenance import write_atomic
 
 SEPARATOR = "|"
 
@@ -34,20 +30,6 @@ class Predictor(NamedTuple):
 
     probe: str
     target: str
-
-
-def write_test_rows(path: Path, prepared: Prepared, prober: Prober) -> None:
-    """Write example, group and label of each test row, in the order of all answers."""
-    rows = prober.test_rows
-    examples = prepared.dataset.examples
-    table = pd.DataFrame(
-        {
-            "example": [examples[n].id for n in prepared.example[rows]],
-            "group": prepared.groups[rows],
-            "label": prepared.labels[rows],
-        }
-    )
-    write_atomic(path, table.to_csv(index=False, lineterminator="\n"))
 
 
 def read_test_rows(path: Path) -> pd.DataFrame:

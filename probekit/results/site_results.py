@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from probekit.errors import StoreError
-from probekit.pipeline.measure.predictions import Predictor, pack, unpack
-from probekit.probes.curve import Prober
 from probekit.probes.score.measurement import Measurement, Predictions
 from probekit.provenance import digest, digest_json, pretty_json, write_atomic
+from probekit.results.predictions import Predictor, pack, unpack
 
 # What a file that was cut or changed may raise when it is read.
 _NOT_WHOLE = (ValueError, TypeError, KeyError, RecursionError, SafetensorError)
@@ -35,6 +34,15 @@ class SiteResult:
     said: dict[Predictor, Predictions]
 
 
+def site_stem(site: str, offset: int = 0) -> Path:
+    """Return the path of a site's files in the folder of a run, without their endings.
+
+    >>> site_stem("blocks.0.hook_resid_pre", -1).as_posix()
+    'sites/-1/blocks.0.hook_resid_pre'
+    """
+    return Path("sites") / (f"{offset:+d}" if offset else "") / file_name(site)
+
+
 def file_name(text: str) -> str:
     """Return a name that no file system finds too long, as those of many sites are.
 
@@ -44,23 +52,12 @@ def file_name(text: str) -> str:
     return text if len(text) <= LONGEST_NAME else digest_json(text)[:24]
 
 
-def read_site(
+def _read_site(
     path: Path,
     origin: Mapping[str, str],
     truth_of: Callable[[str], NDArray[np.generic]],
     n_classes: int,
 ) -> SiteResult | None:
-    """Return the site kept under the stem `path`; None if it is not whole, or of another origin.
-
-    Args:
-        path: the stem of its two files.
-        origin: of which run, position and site it must be.
-        truth_of: gives for a probe the labels (n_test,) that its answers are compared to.
-        n_classes: how many labels there are.
-
-    Raises:
-        StoreError: The system does not let it be read.
-    """
     try:
         content = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
         answers = path.with_name(f"{path.name}.safetensors").read_bytes()
@@ -79,21 +76,24 @@ class SavedSiteResults:
 
     Args:
         run_dir: the folder of the run.
-        prober: knows the truth that answers are compared to.
+        truth_of: returns for a probe the labels (n_test,) that its predictions are compared with.
+        n_classes: the number of labels.
     """
 
-    def __init__(self, run_dir: Path, prober: Prober) -> None:
+    def __init__(
+        self, run_dir: Path, truth_of: Callable[[str], NDArray[np.generic]], n_classes: int
+    ) -> None:
         self._run_dir = run_dir
-        self._prober = prober
+        self._truth_of = truth_of
+        self._n_classes = n_classes
 
     def read(self, stem: Path, origin: Mapping[str, str]) -> SiteResult | None:
-        """Return a kept site; None, so that it is made anew, if it is not whole or of another run.
+        """Return a saved site; None if it is missing, damaged or of another run, position or site.
 
         Raises:
             StoreError: The system does not let it be read.
         """
-        n_classes = len(self._prober.data.classes)
-        return read_site(self._run_dir / stem, origin, self._prober.truth_of, n_classes)
+        return _read_site(self._run_dir / stem, origin, self._truth_of, self._n_classes)
 
     def write(self, stem: Path, origin: Mapping[str, str], site: SiteResult) -> None:
         """Write a site, unless just this is there already."""
