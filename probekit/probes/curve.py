@@ -21,13 +21,12 @@ from probekit.probes.score.measurement import (
     Predictions,
     Resampler,
     Score,
-    joined,
     measure,
 )
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.solver import Codes, OnFit
-from probekit.probes.split import SplitProber, SplitResult
+from probekit.probes.split import SplitProber
 
 FLOATS = (np.float16, np.float32, np.float64)
 
@@ -159,15 +158,13 @@ class Prober:
             for target in of_splits[0]
         }
 
-    def _result(self, spec: ProbeSpec | None, outcomes: Sequence[SplitResult]) -> ProbeResult:
-        claims = [
-            Score.of_all(same) for same in zip(*(one.claims for one in outcomes), strict=True)
-        ]
+    def _result(self, spec: ProbeSpec | None, of_splits: Sequence[Sequence[Score]]) -> ProbeResult:
+        scores = [Score.of_all(same) for same in zip(*of_splits, strict=True)]
         return ProbeResult(
             spec,
-            tuple(number for claim in claims for number in measure(claim, self._resampler)),
-            joined([outcome.said for outcome in outcomes]),
-            outcomes[0].solution if len(outcomes) == 1 else None,
+            tuple(number for score in scores for number in measure(score, self._resampler)),
+            said=scores[0].readings[0][0],
+            solution=scores[0].fit,
         )
 
     def _check(self, X: Features) -> None:
