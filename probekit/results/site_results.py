@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from safetensors import SafetensorError
 from probekit.errors import StoreError
 from probekit.probes.score.measurement import Measurement, Predictions
 from probekit.provenance import digest, digest_json, pretty_json, write_atomic
+from probekit.results.columns import RESULTS
 from probekit.results.predictions import Predictor, pack, unpack
 
 # What a file that was cut or changed may raise when it is read.
@@ -28,10 +30,20 @@ LONGEST_NAME = 100  # characters of a file's name; file systems end at 255 bytes
 
 @dataclass(frozen=True, eq=False)
 class SiteResult:
-    """The measurements of one site, or of the baselines, and what was said of the test rows."""
+    """The measurements of one site, or of the baselines, and the predictions on test rows.
+
+    `place` has the columns of results.csv that name run, site and position.
+    """
 
     measurements: list[Measurement]
     said: dict[Predictor, Predictions]
+    place: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of results.csv."""
+        rows = [{**self.place, **asdict(measurement)} for measurement in self.measurements]
+        return [{column.name: row.get(column.name) for column in RESULTS} for row in rows]
 
 
 def site_stem(site: str, offset: int = 0) -> Path:

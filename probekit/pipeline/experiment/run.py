@@ -35,7 +35,7 @@ from probekit.pipeline.experiment.record import (
 from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.pipeline.measure.calibration import reliability_rows
 from probekit.pipeline.measure.chosen import CHOSEN_FILES, find_chosen, write_chosen
-from probekit.pipeline.measure.probing import SiteRows, make_probers, probe_sites
+from probekit.pipeline.measure.probing import make_probers, probe_sites
 from probekit.pipeline.measure.significance import (
     difference_rows,
     p_value_rows,
@@ -48,6 +48,7 @@ from probekit.report.pages.run_page import write_report
 from probekit.results.attention import AttentionPrompt
 from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.selection import chosen_row
+from probekit.results.site_results import SiteResult
 from probekit.watcher import SILENT, Watcher
 
 _FILES = (
@@ -207,7 +208,7 @@ def _probe(
     folder: Path,
     watcher: Watcher,
     workers: int | None,
-) -> list[SiteRows]:
+) -> list[SiteResult]:
     """Return what was found at every site, position by position."""
     found = []
     for at, prober in zip(prepared.positions, probers, strict=True):
@@ -233,7 +234,7 @@ def _readers(
 
 
 def _conclude(
-    experiment: Experiment, found: Sequence[SiteRows], prober: Prober
+    experiment: Experiment, found: Sequence[SiteResult], prober: Prober
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables of results.csv and differences.csv."""
     rows = [row for site in found for row in site.rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,6 @@ from probekit.pipeline.experiment.rows import PositionRows
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
 from probekit.probes.curve import Prober, ProbeResult
 from probekit.probes.data import ProbeData
-from probekit.probes.score.measurement import Measurement, Predictions
-from probekit.results.columns import RESULTS
 from probekit.results.predictions import Predictor
 from probekit.results.site_results import SavedSiteResults, SiteResult, site_stem
 from probekit.watcher import Here, Watcher
@@ -75,14 +73,6 @@ def _make_prober(
             raise
 
 
-@dataclass(frozen=True, eq=False)
-class SiteRows:
-    """The rows of results.csv of one site, or of the baselines, and what was said there."""
-
-    rows: list[dict[str, Any]]
-    said: dict[Predictor, Predictions]
-
-
 def probe_sites(
     experiment: Experiment,
     prober: Prober,
@@ -91,7 +81,7 @@ def probe_sites(
     run_dir: Path,
     watcher: Watcher,
     workers: int | None = 1,
-) -> list[SiteRows]:
+) -> list[SiteResult]:
     """Return what was found by the baselines, then at every site in forward order.
 
     Args:
@@ -122,7 +112,7 @@ def probe_sites(
         progress.tell()
     watcher.progress("probe", len(selections), len(selections))
     return [
-        SiteRows(_table_rows(experiment, spot.selection, site.measurements), site.said)
+        replace(site, place=_place(experiment, spot.selection))
         for spot, site in zip(spots, sites, strict=True)
         if site is not None
     ]
@@ -261,24 +251,21 @@ def _save(
     )
 
 
-def _table_rows(
-    experiment: Experiment, selection: Probed | None, measured: Sequence[Measurement]
-) -> list[dict[str, Any]]:
+def _place(experiment: Experiment, selection: Probed | None) -> dict[str, Any]:
+    """Return the columns that name run, site and position; baselines have no site."""
     names = {
         "run": experiment.name,
         "model": experiment.model.source,
         "dataset": experiment.data.name,
         "position": experiment.tokens.position.text,
     }
-    place: dict[str, Any] = {}
-    if selection is not None:
-        place = _place(selection) | {"view": experiment.capture.view}
-    rows = [names | place | asdict(measurement) for measurement in measured]
-    return [{column.name: row.get(column.name) for column in RESULTS} for row in rows]
+    if selection is None:
+        return names
+    return names | _site_columns(selection) | {"view": experiment.capture.view}
 
 
-def _place(selection: Probed) -> dict[str, Any]:
-    """Return the columns that say where a probe read; a concatenation has no layer and no head."""
+def _site_columns(selection: Probed) -> dict[str, Any]:
+    """Return the columns that name the site; a concatenation has no layer and no head."""
     components = dict.fromkeys(describe(part.site).component for part in selection.parts)
     place: dict[str, Any] = {"site": selection.text, "component": JOINT.join(components)}
     if isinstance(selection, SiteSelection):

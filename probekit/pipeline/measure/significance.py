@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probekit.pipeline.measure.probing import SiteRows
 from probekit.probes.curve import Prober
 from probekit.probes.score.differences import all_differences, enough_draws
 from probekit.probes.score.measurement import Predictions, metrics_of
@@ -21,6 +20,7 @@ from probekit.probes.score.regression import NumberPredictions
 from probekit.results.differences import answers_name
 from probekit.results.metrics import P_VALUES
 from probekit.results.predictions import Predictor
+from probekit.results.site_results import SiteResult
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class ScoredPredictions:
     said: Predictions
 
 
-def scored(found: Sequence[SiteRows], metric: str) -> list[ScoredPredictions]:
+def scored(found: Sequence[SiteResult], metric: str) -> list[ScoredPredictions]:
     """Return every probe's answers on the test rows that are scored by the metric."""
     return [
         ScoredPredictions(_name(row), row, site.said[Predictor(row["probe"], row["target"])])
