@@ -15,7 +15,6 @@ from probekit.errors import DataError
 from probekit.probes.controls.controls import control_types
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
 from probekit.probes.fitters import LabelColumn
-from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.score.measurement import (
     Measurement,
     Predictions,
@@ -25,6 +24,7 @@ from probekit.probes.score.measurement import (
 )
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Features
+from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import Codes, OnFit
 from probekit.probes.split import SplitProber
 

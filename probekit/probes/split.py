@@ -28,23 +28,17 @@ from probekit.probes.data import (
     numbers,
     typical_rows,
 )
-from probekit.probes.fitters import (
-    FitContext,
-    Fitter,
-    LabelColumn,
-    TunedProbeFit,
-    make_fitter,
-    number_guess,
-)
+from probekit.probes.fitters import FitContext, Fitter, LabelColumn, make_fitter, number_guess
 from probekit.probes.folds import fittable_insides, group_folds, sample_groups
 from probekit.probes.kinds.k_sparse import explained_shares
-from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.score.description_length import OnlineCode, blocks, tempered
 from probekit.probes.score.learning_curve import learning_sizes, subsets
 from probekit.probes.score.measurement import Predictions, Reading, Score
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.fits import TunedProbeFit
+from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import Codes, OnFit
 from probekit.probes.text_and_tree import first_rows
 from probekit.probes.text_and_tree_kinds import GroupedTokenProber
@@ -59,7 +53,7 @@ class _Site:
     fitted: Features
     tested: Features
     columns: Sequence[LabelColumn]
-    tuned: Sequence[TunedProbeFit]
+    tuned: Sequence[TunedProbeFit[FittedLayers]]
 
 
 class SplitProber:
@@ -226,7 +220,7 @@ class SplitProber:
             replace(searched, readings=held_out, groups=self.groups, metric=self.main_metric),
         ]
 
-    def _held_out(self, truth: LabelColumn, tuned: TunedProbeFit) -> Reading:
+    def _held_out(self, truth: LabelColumn, tuned: TunedProbeFit[FittedLayers]) -> Reading:
         if self.settings.reads_numbers:
             mean = np.full(len(truth), truth.mean())
             return NumberPredictions(truth, tuned.held_out), NumberPredictions(truth, mean)

@@ -9,14 +9,14 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.fitters import TunedProbeFit
-from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.kinds.structural.scores import SentenceScores
 from probekit.probes.score.description_length import OnlineCode
 from probekit.probes.score.metric_table import MetricFunction, metric_functions
 from probekit.probes.score.metrics import ClassPredictions, Resamples, percentile_interval
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
+from probekit.probes.solve.fits import TunedProbeFit
+from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.text_and_tree import TreePredictions
 from probekit.provenance import digest
 
@@ -138,12 +138,12 @@ class Score:
             gradient_norm=_largest([fit.gradient_norm for fit in fits]),
         )
 
-    def of_columns(self, columns: Sequence[TunedProbeFit]) -> Score:
+    def of_columns(self, columns: Sequence[TunedProbeFit[FittedLayers]]) -> Score:
         """Return the score of the fits on all rows."""
         C = _common([column.penalty for column in columns])
         return replace(self, C=C).of_fits([column.solution for column in columns])
 
-    def of_search(self, columns: Sequence[TunedProbeFit], n_train: int) -> Score:
+    def of_search(self, columns: Sequence[TunedProbeFit[FittedLayers]], n_train: int) -> Score:
         """Return the score of the guesses for held-out folds."""
         fits = [fit for column in columns for fit in column.search]
         return replace(self, n_train=n_train, split="validation").of_fits(fits)

@@ -3,8 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.probes.fitters import TunedProbeFit
-from probekit.probes.kinds.layers import AffineLayer, FittedLayers
 from probekit.probes.score.description_length import OnlineCode, codelength
 from probekit.probes.score.measurement import (
     Reading,
@@ -15,6 +13,8 @@ from probekit.probes.score.measurement import (
     metrics_of,
 )
 from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.solve.fits import TunedProbeFit
+from probekit.probes.solve.layers import AffineLayer, FittedLayers
 
 RESAMPLER = Resampler(300, 0)
 GROUPS = (np.arange(200) // 2).astype(str)
