@@ -39,7 +39,7 @@ from probekit.pipeline.capture.captures import capture_only
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.probes.folds import group_folds
 from probekit.probes.solve.design import Floats
-from probekit.probes.solve.fits import TunedColumn, fit_columns
+from probekit.probes.solve.fits import TunedProbeFit, fit_columns
 from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
 from probekit.workers import side_by_side
 
@@ -136,7 +136,7 @@ def draw(data: Data, n_samples: int, seed: int, features: slice, *, binary: bool
     return Site(X, columns, folds, test)
 
 
-def tuned(site: Site) -> list[TunedColumn]:
+def tuned(site: Site) -> list[TunedProbeFit]:
     """Return our probes of a site."""
     return fit_columns(site.X, site.columns, site.folds, GRID)
 
@@ -223,7 +223,7 @@ def compare(
 ) -> None:
     """Print one row for each rival, as soon as it is measured."""
     first = own(sites[0])[0]  # warms up, and is judged
-    gap, agree = exactness(sites[0], first.fit if isinstance(first, TunedColumn) else first)
+    gap, agree = exactness(sites[0], first.solution if isinstance(first, TunedProbeFit) else first)
     for rival in rivals:
         some = sites[: rival.n_sites]
         times: list[tuple[float, float]] = []

@@ -106,6 +106,13 @@ def test_imports_point_down(path):
             assert own == "cli", f"{path} imports the top of the package"
 
 
+def test_the_pipeline_imports_report_only_to_write_pages():
+    pages = ("probekit.report.pages.", "probekit.report.attention.")
+    for path in (PACKAGE / "pipeline").rglob("*.py"):
+        for module in own_imports(path):
+            assert not module.startswith("probekit.report.") or module.startswith(pages), path
+
+
 def test_sub_packages_have_empty_inits():
     for path in PACKAGE.rglob("__init__.py"):
         if path.parent != PACKAGE:

@@ -30,8 +30,8 @@ from probekit.probes.fitters import FitContext, make_fitter
 from probekit.probes.folds import group_folds, sample_groups
 from probekit.probes.score.differences import paired_difference, unpaired_difference
 from probekit.probes.score.learning_curve import subsets
+from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import (
-    METRICS,
     ClassPredictions,
     Resamples,
     accuracy,
@@ -41,6 +41,7 @@ from probekit.probes.score.permutation import p_values
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.checks import SPECS
 
+METRICS = metric_functions("class", frozenset({"scores"}))
 BY_ROW = [spec for spec in SPECS.values() if spec.kind != "mlp"]
 
 

@@ -13,7 +13,7 @@ from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.report.figures.style import format_number
 from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.paint import HIGH, LOW, NUMBER, Paint, Palette
-from probekit.report.texts.texts import Per, TextReading, tidy_rows
+from probekit.results.text_readings import Per, TextReading, tidy_rows
 
 # In the order of the columns; the free text stands last.
 _COLUMNS = ("number", "position", "label", "score", "token", "text")

@@ -13,9 +13,10 @@ from rich.text import Text
 
 from probekit.cli.tables import print_table
 from probekit.probes.kinds.registry import find_kind
-from probekit.report.figures.style import METRICS, format_number, format_p
+from probekit.report.figures.style import format_number, format_p
 from probekit.report.texts.glyphs import line_label
 from probekit.results.comparison import RunComparison, both_places
+from probekit.results.metrics import metric_name
 from probekit.results.table import only
 from probekit.results.transfer import Transfer
 
@@ -84,7 +85,7 @@ def show_transfer(found: Transfer) -> None:
     scores, cosines = found.at(*found.chosen)
     click.echo(line_label(" ".join(found.chosen)))
     main = only(scores, metric=found.metric)
-    click.echo(f"{METRICS[found.metric]}, trained on (down) and tested on (across):")
+    click.echo(f"{metric_name(found.metric)}, trained on (down) and tested on (across):")
     print_table(_matrix(found.names, main, ("value", "ci_low", "ci_high")))
     for space, rows in cosines.groupby("space", sort=False):
         click.echo(f"cosine, {space} features, with 95 % of those of permuted labels:")

@@ -16,10 +16,15 @@ from probekit.report.figures.style import format_number
 from probekit.report.maps.attribution_map import signed
 from probekit.report.maps.head_map import SCORES
 from probekit.report.maps.lens_map import site_labels
-from probekit.report.pages.attribution_page import AttributedLogit
-from probekit.report.pages.heads_page import ScoredHeads
+from probekit.report.pages.attribution_page import (
+    attribution_answer,
+    attribution_title,
+    strongest_parts,
+)
+from probekit.report.pages.heads_page import heads_text, known_head_rows
 from probekit.report.pages.lens_page import lens_answer
 from probekit.report.texts.glyphs import line_label, token_label
+from probekit.results.network import AttributedLogit, ScoredHeads
 
 MOST_PARTS = 12
 MOST_HEADS = 5
@@ -72,15 +77,15 @@ def show_attribution(found: AttributedLogit) -> None:
     """Print the largest parts of a logit, then what they sum to."""
     shown = Table("part", box=None, pad_edge=False)
     shown.add_column("adds", justify="right")
-    named = found.strongest
+    named = strongest_parts(found)
     for name, value in zip(named["name"][:MOST_PARTS], named["value"][:MOST_PARTS], strict=True):
         shown.add_row(name, signed(value))
     others = named["value"][MOST_PARTS:]
     if len(others):
         shown.add_row(f"{len(others)} other parts", signed(others.sum()))
-    shown.add_row(Text(found.title), signed(found.logit))
+    shown.add_row(Text(attribution_title(found)), signed(found.logit))
     print_table(shown)
-    click.echo(found.answer)
+    click.echo(attribution_answer(found))
 
 
 def show_heads(found: ScoredHeads) -> None:
@@ -88,10 +93,12 @@ def show_heads(found: ScoredHeads) -> None:
     click.echo(f"On {found.read}:")
     shown = Table("score", "highest", box=None, pad_edge=False)
     for name, score in SCORES.items():
-        shown.add_row(score.title.lower(), found.told(name, MOST_HEADS) or "no token could have it")
+        shown.add_row(
+            score.title.lower(), heads_text(found, name, MOST_HEADS) or "no token could have it"
+        )
     print_table(shown)
     if found.known:
         known = Table("known for GPT-2 small", "head", "here", "rank", box=None, pad_edge=False)
-        for row in found.known_rows():
+        for row in known_head_rows(found):
             known.add_row(*row)
         print_table(known)

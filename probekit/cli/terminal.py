@@ -32,13 +32,15 @@ from probekit.model.weights.sources import KNOWN_MODELS, find_config
 from probekit.pipeline.experiment.run import RunResult
 from probekit.pipeline.experiment.validate import ValidationReport
 from probekit.probes.selftest.checks import Verdict
-from probekit.report.figures.style import format_number, metric_name
-from probekit.report.sentences.differences import load_differences, rival_differences
+from probekit.report.figures.style import format_number
 from probekit.report.sentences.sites_table import SiteRow, filled_columns, site_rows
 from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.glyphs import line_label
+from probekit.results.differences import load_differences, rival_differences
+from probekit.results.metrics import metric_name
 from probekit.results.record import load_record
-from probekit.results.table import load_table, main_metric
+from probekit.results.selection import main_metric
+from probekit.results.table import load_table
 from probekit.watcher import Watcher
 
 _SECONDS_BETWEEN_LINES = 10

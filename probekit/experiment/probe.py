@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from probekit.amounts import LEVEL, counted
-from probekit.probes.data import BASELINES, Baseline, ProbeSettings, ProbeSpec, Reads
+from probekit.probes.data import ProbeSettings, ProbeSpec, Reads
 from probekit.probes.kinds.registry import KINDS
 from probekit.probes.kinds.registry import ProbeKind as KindOfProbe
+from probekit.probes.targets import BASELINES, Baseline
 from probekit.section import Section, Seed, broken, each_once
 
 # Outside this range results do not change any more: below, all weights round to 0; above, separable

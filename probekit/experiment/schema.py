@@ -241,6 +241,16 @@ class Experiment(SettingsFile):
     probe: ProbeSection = ProbeSection()
     attention: AttentionSection = AttentionSection()
 
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether the labels are numbers."""
+        return self.probe.settings().reads_numbers
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """The offset of each probed position, by its name in results."""
+        return {position.text: position.offset for position in self.tokens.positions}
+
     def with_position(self, position: PositionSection) -> Experiment:
         """Return the experiment that probes at one position, such as one of a sweep."""
         tokens = self.tokens.model_copy(update={"position": position, "sweep": ()})

@@ -15,20 +15,18 @@ from probekit.errors import DataError
 from probekit.probes.controls.controls import control_types
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
 from probekit.probes.fitters import LabelColumn
-from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.score.measurement import (
     Measurement,
     Predictions,
     Resampler,
     Score,
-    Target,
-    joined,
     measure,
 )
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Features
+from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import Codes, OnFit
-from probekit.probes.split import SplitProber, SplitResult
+from probekit.probes.split import SplitProber
 
 FLOATS = (np.float16, np.float32, np.float64)
 
@@ -152,7 +150,7 @@ class Prober:
             results.append(self._result(spec, outcomes))
         return tuple(results)
 
-    def baselines(self) -> dict[Target, ProbeResult]:
+    def baselines(self) -> dict[str, ProbeResult]:
         """Return what each guess made without activations comes to."""
         of_splits = [split.baselines() for split in self._splits]
         return {
@@ -160,15 +158,13 @@ class Prober:
             for target in of_splits[0]
         }
 
-    def _result(self, spec: ProbeSpec | None, outcomes: Sequence[SplitResult]) -> ProbeResult:
-        claims = [
-            Score.of_all(same) for same in zip(*(one.claims for one in outcomes), strict=True)
-        ]
+    def _result(self, spec: ProbeSpec | None, of_splits: Sequence[Sequence[Score]]) -> ProbeResult:
+        scores = [Score.of_all(same) for same in zip(*of_splits, strict=True)]
         return ProbeResult(
             spec,
-            tuple(number for claim in claims for number in measure(claim, self._resampler)),
-            joined([outcome.said for outcome in outcomes]),
-            outcomes[0].solution if len(outcomes) == 1 else None,
+            tuple(number for score in scores for number in measure(score, self._resampler)),
+            said=scores[0].readings[0][0],
+            solution=scores[0].fit,
         )
 
     def _check(self, X: Features) -> None:

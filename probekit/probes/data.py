@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,12 @@ from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError, nearest
 from probekit.probes.kinds.logistic import positive_grid
 from probekit.probes.kinds.registry import Option, Task, find_kind
+from probekit.probes.targets import BASELINES, Baseline
 
 LEAST_DRAWS = 100
 LARGEST_NUMBER = 1e100  # of a label; the squares of larger ones, summed, are infinite
 # With a smaller share of typical rows, their spread would say little of that of all.
 LEAST_TYPICAL = 0.5
-
-Baseline = Literal["majority", "word_identity", "bag_of_words", "length"]
-BASELINES: tuple[Baseline, ...] = get_args(Baseline)
 
 Reads = Literal["classes", "numbers", "trees"]
 _READS: Mapping[Task, Reads] = MappingProxyType(

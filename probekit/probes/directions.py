@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.layers import FittedLayers
 
 
 def direction(solution: FittedLayers) -> Floats | None:

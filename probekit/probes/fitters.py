@@ -17,38 +17,15 @@ from numpy.typing import NDArray
 
 from probekit.probes.data import ProbeSettings, ProbeSpec
 from probekit.probes.kinds.base import LayeredProbe, TrainingRows, TunedProbe
-from probekit.probes.kinds.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.kinds.ridge import ridge_path
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import Features, Floats
-from probekit.probes.solve.fits import fit_columns
-from probekit.probes.solve.solver import Codes, Fit, OnFit, Problem, Solver
+from probekit.probes.solve.fits import TunedProbeFit, fit_columns
+from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
+from probekit.probes.solve.solver import Codes, OnFit, Problem, Solver
 
 LabelColumn = NDArray[Any]  # label codes, or numbers
 Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, eq=False)
-class TunedProbeFit:
-    """One label column after tuning.
-
-    Attributes:
-        penalty: the value chosen; None for a kind without one.
-        solution: the fit on all rows.
-        held_out: (n_samples,), for each row the guess of the fit that left out its fold.
-        search: those fits, one a fold.
-    """
-
-    penalty: float | None
-    solution: FittedLayers
-    held_out: LabelColumn
-    search: tuple[FittedLayers, ...]
-
-    @property
-    def solved_at(self) -> float:
-        """The penalty, of a kind that has one."""
-        assert self.penalty is not None
-        return self.penalty
 
 
 class Fitter(Protocol):
@@ -56,14 +33,14 @@ class Fitter(Protocol):
 
     def tune(
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
-    ) -> list[TunedProbeFit]:
+    ) -> list[TunedProbeFit[FittedLayers]]:
         """Return each label column (n_samples,), tuned; `on_fit(done, total)` hears of fits."""
 
     def refit(
         self,
         X: Features,
         columns: Sequence[LabelColumn],
-        tuned: Sequence[TunedProbeFit],
+        tuned: Sequence[TunedProbeFit[FittedLayers]],
         shares: Sequence[Mask],
     ) -> list[list[FittedLayers]]:
         """Return for each column its fits on shares (n_samples,) of the rows, at its penalty."""
@@ -98,7 +75,7 @@ class _Logistic:
 
     def tune(
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
-    ) -> list[TunedProbeFit]:
+    ) -> list[TunedProbeFit[FittedLayers]]:
         tuned = fit_columns(
             X,
             columns,
@@ -109,16 +86,13 @@ class _Logistic:
             device=self.ground.settings.device,
             on_fit=on_fit,
         )
-        return [
-            TunedProbeFit(c.C, _solution(c.fit), c.held_out, tuple(map(_solution, c.search)))
-            for c in tuned
-        ]
+        return list(tuned)
 
     def refit(
         self,
         X: Features,
         columns: Sequence[LabelColumn],
-        tuned: Sequence[TunedProbeFit],
+        tuned: Sequence[TunedProbeFit[FittedLayers]],
         shares: Sequence[Mask],
     ) -> list[list[FittedLayers]]:
         ground = self.ground
@@ -129,13 +103,8 @@ class _Logistic:
             for codes, column in zip(columns, tuned, strict=True)
             for share in range(len(shares))
         ]
-        fits = [_solution(fit) for fit in solver.solve(problems, self._effort)]
-        return [fits[at : at + len(shares)] for at in range(0, len(fits), len(shares))]
-
-
-def _solution(fit: Fit) -> FittedLayers:
-    layer = AffineLayer(fit.coef, fit.intercept)
-    return FittedLayers(fit.classes, (layer,), fit.n_iter, fit.converged, fit.gradient_norm)
+        fits = solver.solve(problems, self._effort)
+        return [list(fits[at : at + len(shares)]) for at in range(0, len(fits), len(shares))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +116,7 @@ class _ByFit(ABC):
 
     def tune(
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
-    ) -> list[TunedProbeFit]:
+    ) -> list[TunedProbeFit[FittedLayers]]:
         folds = range(int(self.ground.fold_of_row.max()) + 1)
         total = len(columns) * (len(folds) + 1)
         tuned = []
@@ -171,7 +140,7 @@ class _ByFit(ABC):
         self,
         X: Features,
         columns: Sequence[LabelColumn],
-        tuned: Sequence[TunedProbeFit],
+        tuned: Sequence[TunedProbeFit[FittedLayers]],
         shares: Sequence[Mask],
     ) -> list[list[FittedLayers]]:
         return [

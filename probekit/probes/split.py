@@ -28,38 +28,20 @@ from probekit.probes.data import (
     numbers,
     typical_rows,
 )
-from probekit.probes.fitters import (
-    FitContext,
-    Fitter,
-    LabelColumn,
-    TunedProbeFit,
-    make_fitter,
-    number_guess,
-)
+from probekit.probes.fitters import FitContext, Fitter, LabelColumn, make_fitter, number_guess
 from probekit.probes.folds import fittable_insides, group_folds, sample_groups
 from probekit.probes.kinds.k_sparse import explained_shares
-from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.score.description_length import OnlineCode, blocks, tempered
 from probekit.probes.score.learning_curve import learning_sizes, subsets
-from probekit.probes.score.measurement import Estimate, Origin, Predictions, Score, Target
+from probekit.probes.score.measurement import Predictions, Reading, Score
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.fits import TunedProbeFit
+from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import Codes, OnFit
 from probekit.probes.text_and_tree import first_rows
 from probekit.probes.text_and_tree_kinds import GroupedTokenProber
-
-
-@dataclass(frozen=True, eq=False)
-class SplitResult:
-    """What one kind of probe came to: what may be claimed, what it said of the test rows, the fit.
-
-    `solution` is None for kinds that are no stack of layers.
-    """
-
-    claims: tuple[Score, ...]
-    said: Predictions
-    solution: FittedLayers | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +53,7 @@ class _Site:
     fitted: Features
     tested: Features
     columns: Sequence[LabelColumn]
-    tuned: Sequence[TunedProbeFit]
+    tuned: Sequence[TunedProbeFit[FittedLayers]]
 
 
 class SplitProber:
@@ -109,9 +91,12 @@ class SplitProber:
         steps = settings.learning_steps
         self._sizes = learning_sizes(len(self.fitted), steps) if steps else ()
 
-    def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> SplitResult:
-        """Return what a kind finds in X (n_rows, n_features); of a random model the task alone."""
-        readers: dict[str, Callable[[ProbeSpec, Features, bool, OnFit], SplitResult]] = {
+    def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
+        """Return the scores of a kind on X (n_rows, n_features), the task on test rows first.
+
+        A random model has the task alone.
+        """
+        readers: dict[str, Callable[[ProbeSpec, Features, bool, OnFit], list[Score]]] = {
             "classification": self._by_row,
             "regression": self._by_row,
             "text": self._by_text,
@@ -119,7 +104,7 @@ class SplitProber:
         }
         return readers[spec.task](spec, X, random, on_fit)
 
-    def baselines(self) -> dict[Target, SplitResult]:
+    def baselines(self) -> dict[str, list[Score]]:
         """Return what each guess comes to that is made without activations."""
         settings, found = self.settings, {}
         if settings.reads == "trees":
@@ -127,9 +112,9 @@ class SplitProber:
         sample = BaselineSample.of(self.judged, self.fitted, self._folds, settings.seed)
         guesses = number_baselines if settings.reads_numbers else label_baselines
         for target, said, n_train in guesses(self.judged, self.task, sample, settings.baselines):
-            origin = Origin("none", target, settings.seed, n_train)
-            claim = Score(origin, "test", (self._reading(self.task, said, self._test_groups),))
-            found[target] = SplitResult((claim,), said)
+            reading = self._reading(self.task, said)
+            plain = Score("none", target, settings.seed, n_train)
+            found[target] = [replace(plain, readings=(reading,), groups=self._test_groups)]
         return found
 
     def explained(self, X: Features) -> Floats:
@@ -165,29 +150,27 @@ class SplitProber:
         typical = typical_rows(self.data, self.fitted)
         return FitContext(self._folds, self.groups, typical, self.settings)
 
-    def _by_row(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> SplitResult:
+    def _by_row(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
         columns = [self.task, *([] if random else self._controls)]
         own = [column[self.fitted] for column in columns]
         inside, outside = X[self.fitted], X[self.data.test].astype(np.float64)
         machine = make_fitter(spec, self._ground)
         site = _Site(spec, machine, inside, outside, own, machine.tune(inside, own, on_fit))
         tests = tuple(
-            self._reading(
-                column, self._said(spec, one.solution, outside, column), self._test_groups
-            )
+            self._reading(column, self._said(spec, one.solution, outside, column))
             for column, one in zip(columns, site.tuned, strict=True)
         )
         target = _target(random)
-        claims = self._scores(site, target, slice(0, 1), tests)
+        scores = self._scores(site, target, slice(0, 1), tests)
         if len(columns) > 1:
-            claims += self._scores(site, "control", slice(1, None), tests)
-            origin = self._origin(spec, "task").of_columns(site.tuned[:1])
-            claims.append(Score(origin, "test", tests[:1], self.main_metric, against=tests[1:]))
+            scores += self._scores(site, "control", slice(1, None), tests)
+            ahead = replace(scores[0], metric=self.main_metric, against=tests[1:], fit=None)
+            scores.append(ahead)
         if self.codes_online:
-            claims += self._description(site, target)
+            scores += self._description(site, target)
         if self.settings.learning_steps and not random:
-            claims += self._learning(site)
-        return SplitResult(tuple(claims), tests[0].answers, site.tuned[0].solution)
+            scores += self._learning(site)
+        return [replace(scores[0], fit=site.tuned[0].solution), *scores[1:]]
 
     @property
     def codes_online(self) -> bool:
@@ -200,8 +183,10 @@ class SplitProber:
         """The metric by which sites are chosen, and whose lead over the control is selectivity."""
         return "r2" if self.settings.reads_numbers else "accuracy"
 
-    def _origin(self, spec: ProbeSpec, target: Target) -> Origin:
-        return Origin(spec.text, target, self.settings.seed, len(self.fitted))
+    def _score(self, spec: ProbeSpec, target: str) -> Score:
+        """Return a score on the test rows, without its predictions."""
+        seed, groups = self.settings.seed, self._test_groups
+        return Score(spec.text, target, seed, len(self.fitted), groups=groups)
 
     def _said(
         self, spec: ProbeSpec, solution: FittedLayers, X: Features, column: LabelColumn
@@ -216,42 +201,34 @@ class SplitProber:
             scores = log_softmax(scores, axis=1)
         return ClassPredictions(truth, scores.argmax(axis=1), n_classes, scores, spec.logits)
 
-    def _reading(
-        self, column: LabelColumn, said: Predictions, groups: NDArray[np.str_]
-    ) -> Estimate:
-        return Estimate(said, uninformed(column[self.judged.train], said), groups)
+    def _reading(self, column: LabelColumn, said: Predictions) -> Reading:
+        return said, uninformed(column[self.judged.train], said)
 
     def _scores(
-        self, site: _Site, target: Target, which: slice, tests: tuple[Estimate, ...]
+        self, site: _Site, target: str, which: slice, tests: tuple[Reading, ...]
     ) -> list[Score]:
-        """Return the claims on test rows and on held-out training rows of some of the columns."""
-        origin, tuned = self._origin(site.spec, target).of_columns(site.tuned[which]), site.tuned
+        """Return the scores on test rows and on held-out training rows of some of the columns."""
+        score, tuned = self._score(site.spec, target).of_columns(site.tuned[which]), site.tuned
         n_searched = len(self._folds) - int(np.bincount(self._folds).max())
         held_out = tuple(
             self._held_out(column, one)
             for column, one in zip(site.columns[which], tuned[which], strict=True)
         )
-        searched = origin.of_search(tuned[which], n_searched)
+        searched = score.of_search(tuned[which], n_searched)
         return [
-            Score(origin, "test", tests[which]),
-            Score(searched, "validation", held_out, self.main_metric),
+            replace(score, readings=tests[which]),
+            replace(searched, readings=held_out, groups=self.groups, metric=self.main_metric),
         ]
 
-    def _held_out(self, truth: LabelColumn, tuned: TunedProbeFit) -> Estimate:
+    def _held_out(self, truth: LabelColumn, tuned: TunedProbeFit[FittedLayers]) -> Reading:
         if self.settings.reads_numbers:
             mean = np.full(len(truth), truth.mean())
-            return Estimate(
-                NumberPredictions(truth, tuned.held_out),
-                NumberPredictions(truth, mean),
-                self.groups,
-            )
+            return NumberPredictions(truth, tuned.held_out), NumberPredictions(truth, mean)
         n_classes = len(self.data.classes)
         said = ClassPredictions(truth, tuned.held_out, n_classes)
-        return Estimate(
-            said, ClassPredictions(truth, majority_guess(truth, len(truth)), n_classes), self.groups
-        )
+        return said, ClassPredictions(truth, majority_guess(truth, len(truth)), n_classes)
 
-    def _description(self, site: _Site, target: Target) -> list[Score]:
+    def _description(self, site: _Site, target: str) -> list[Score]:
         """Return the lengths of the labels, coded online, and of the control labels."""
         coded = self._blocks
         shares = [np.isin(np.arange(len(site.fitted)), block.fitted) for block in coded[1:]]
@@ -263,15 +240,16 @@ class SplitProber:
                 for block, solution in zip(coded[1:], path, strict=True)
             ]
             code = OnlineCode.of_blocks(coded, tables, column)
-            readings.append(Estimate(code, code.uniform, self.groups))
-        parts: list[tuple[Target, slice]] = [(target, slice(0, 1)), ("control", slice(1, None))]
+            readings.append((code, code.uniform))
+        parts: list[tuple[str, slice]] = [(target, slice(0, 1)), ("control", slice(1, None))]
         return [
-            Score(
-                self._origin(site.spec, whose)
+            replace(
+                self._score(site.spec, whose)
                 .of_columns(site.tuned[which])
                 .of_fits([fit for path in paths[which] for fit in path]),
-                "online",
-                tuple(readings[which]),
+                split="online",
+                readings=tuple(readings[which]),
+                groups=self.groups,
             )
             for whose, which in parts
             if readings[which]
@@ -293,28 +271,33 @@ class SplitProber:
         """Return the test score after training on fewer rows, at the penalty of all."""
         shares = list(subsets(self.groups, self._sizes, self.settings.seed))
         (path,) = site.machine.refit(site.fitted, site.columns[:1], site.tuned[:1], shares)
-        claims = []
+        scores = []
         for share, solution in zip(shares, path, strict=True):
-            origin = replace(self._origin(site.spec, "task"), n_train=int(share.sum()))
-            origin = replace(origin, C=site.tuned[0].penalty).of_fits([solution])
             said = self._said(site.spec, solution, site.tested, self.task)
-            reading = self._reading(self.task, said, self._test_groups)
-            claims.append(Score(origin, "learning", (reading,), self.main_metric))
-        return claims
+            score = replace(
+                self._score(site.spec, "task"),
+                n_train=int(share.sum()),
+                split="learning",
+                readings=(self._reading(self.task, said),),
+                metric=self.main_metric,
+                C=site.tuned[0].penalty,
+            )
+            scores.append(score.of_fits([solution]))
+        return scores
 
-    def _by_text(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> SplitResult:
+    def _by_text(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
         # A label of chance for each word would give one text several.
         has_control = self.settings.control_by == "group" and not random
         columns = [self.task, *(self._controls if has_control else [])]
-        claims, said = self.wholes.texts(spec, X, columns, _target(random))
+        scores = self.wholes.texts(spec, X, columns, _target(random))
         on_fit(1, 1)
-        return SplitResult(claims, said)
+        return scores
 
-    def _by_tree(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> SplitResult:
-        claim, said = self.wholes.trees(spec, X, _target(random))
+    def _by_tree(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
+        score = self.wholes.trees(spec, X, _target(random))
         on_fit(1, 1)
-        return SplitResult((claim,), said)
+        return [score]
 
 
-def _target(random: bool) -> Target:
+def _target(random: bool) -> str:
     return "random_weights" if random else "task"

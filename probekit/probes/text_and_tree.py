@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
 from probekit.probes.kinds.structural.probes import DistanceProbe, StructuralProbe
 from probekit.probes.kinds.structural.scores import SentenceScores, score_depths, score_distances
 from probekit.probes.kinds.structural.trees import read_trees
+from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.solver import Codes
@@ -56,17 +57,22 @@ class TreePredictions:
     sentences: SentenceScores
     hit: str
 
+    family: ClassVar[Family] = "tree"
 
-def tree_metrics(hit: str) -> dict[str, Callable[[TreePredictions, Resamples], Floats]]:
-    """Return the metrics of trees by name: hits over trials, and Spearman's correlation."""
+    @property
+    def offers(self) -> frozenset[str]:
+        """The metric that is the share of hits."""
+        return frozenset({self.hit})
 
-    def hit_rate(answers: TreePredictions, resamples: Resamples) -> Floats:
-        return answers.sentences.hit_rate(_counts(resamples))
 
-    def spearman(answers: TreePredictions, resamples: Resamples) -> Floats:
-        return answers.sentences.spearman(_counts(resamples))
+def hit_rate(answers: TreePredictions, resamples: Resamples) -> Floats:
+    """Return hits over trials of all sentences (1 + n_draws,): UUAS or root accuracy."""
+    return answers.sentences.hit_rate(_counts(resamples))
 
-    return {hit: hit_rate, "spearman": spearman}
+
+def tree_spearman(answers: TreePredictions, resamples: Resamples) -> Floats:
+    """Return Spearman's correlation of distances or depths (1 + n_draws,)."""
+    return answers.sentences.spearman(_counts(resamples))
 
 
 def _counts(resamples: Resamples) -> NDArray[np.float32]:

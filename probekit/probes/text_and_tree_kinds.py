@@ -13,7 +13,7 @@ from probekit.probes.controls.controls import uninformed
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, typical_rows
 from probekit.probes.fitters import LabelColumn
 from probekit.probes.kinds.structural.trees import read_trees
-from probekit.probes.score.measurement import Estimate, Origin, Predictions, Score, Target
+from probekit.probes.score.measurement import Score
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.solver import Codes
 from probekit.probes.text_and_tree import GroupedTokens, chain_answers, text_answers, tree_answers
@@ -54,8 +54,8 @@ class GroupedTokenProber:
             read_trees(self.data.y[side.rows], side.whole_of_row)
 
     def texts(
-        self, spec: ProbeSpec, X: Features, columns: Sequence[LabelColumn], target: Target
-    ) -> tuple[tuple[Score, ...], Predictions]:
+        self, spec: ProbeSpec, X: Features, columns: Sequence[LabelColumn], target: str
+    ) -> list[Score]:
         """Return what a kind finds of the first label column, with the rest as its controls."""
         fits, readings = [], []
         for column in columns:
@@ -63,22 +63,23 @@ class GroupedTokenProber:
             said = text_answers(probe, X, column, self.test, len(self.data.classes))
             known = uninformed(column[self.train.first], said)
             fits.append(probe)
-            readings.append(Estimate(said, known, self._groups))
+            readings.append((said, known))
         task, controls = tuple(readings[:1]), tuple(readings[1:])
-        origin = self._origin(spec, target, fits[:1])
-        claims = [Score(origin, "test", task)]
+        score = replace(self._score(spec, target, fits[:1]), readings=task)
+        scores = [score]
         if controls:
-            claims.append(Score(self._origin(spec, "control", fits[1:]), "test", controls))
-            claims.append(Score(origin, "test", task, "accuracy", against=controls))
-        return tuple(claims), readings[0].answers
+            control = self._score(spec, "control", fits[1:])
+            scores.append(replace(control, readings=controls))
+            scores.append(replace(score, metric="accuracy", against=controls))
+        return scores
 
-    def trees(self, spec: ProbeSpec, X: Features, target: Target) -> tuple[Score, Predictions]:
+    def trees(self, spec: ProbeSpec, X: Features, target: str) -> Score:
         """Return what a kind finds of the heads; chance is that each word hangs on the last."""
         heads = self.data.y
         probe = self._fitted(spec, X, heads)
         said = tree_answers(probe, X, heads, self.test)
-        reading = Estimate(said, chain_answers(probe, heads, self.test), self._groups)
-        return Score(self._origin(spec, target, [probe]), "test", (reading,)), said
+        reading = (said, chain_answers(probe, heads, self.test))
+        return replace(self._score(spec, target, [probe]), readings=(reading,))
 
     def _fitted(self, spec: ProbeSpec, X: Features, column: NDArray[Any]) -> Any:
         rows, probe = self.train.rows, spec.build(self.settings)
@@ -91,11 +92,15 @@ class GroupedTokenProber:
     def _groups(self) -> NDArray[np.str_]:
         return self.data.groups[self.test.first]
 
-    def _origin(self, spec: ProbeSpec, target: Target, fits: Sequence[Any]) -> Origin:
+    def _score(self, spec: ProbeSpec, target: str, fits: Sequence[Any]) -> Score:
+        """Return a score on the test rows, without its predictions."""
         penalties = {getattr(probe, "C_", None) for probe in fits}
-        origin = Origin(spec.text, target, self.settings.seed, len(self.train.first))
-        return replace(
-            origin,
+        return Score(
+            spec.text,
+            target,
+            self.settings.seed,
+            len(self.train.first),
+            groups=self._groups,
             C=penalties.pop() if len(penalties) == 1 else None,
             n_iter=max(probe.n_iter_ for probe in fits),
             converged=all(probe.converged_ for probe in fits),

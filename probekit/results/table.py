@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,37 +13,10 @@ from probekit.csv_files import read_csv
 from probekit.errors import DataError
 from probekit.model.config import MAX_LAYERS
 from probekit.model.sites import JOINT
-from probekit.report.figures.style import METRICS, ONLINE, P_VALUES
+from probekit.results.columns import RESULTS, TableColumn
 from probekit.results.record import reading_run_file
 
-TEXT = (
-    "run", "model", "dataset", "site", "component", "position", "probe",
-    "target", "split", "metric", "view",
-)  # fmt: skip
-NUMBERS = (
-    "layer", "head", "value", "ci_low", "ci_high", "chance",
-    "n_train", "n_test", "n_groups", "C", "n_iter", "seed",
-)  # fmt: skip
-
-ALLOWED = {
-    "target": (
-        "task",
-        "control",
-        "random_weights",
-        "majority",
-        "word_identity",
-        "bag_of_words",
-        "length",
-    ),
-    "split": ("test", "validation", "online", "learning"),
-    "metric": (*METRICS, *P_VALUES, *ONLINE),
-    "converged": ("True", "False", ""),
-}
-
 # These sites are points of one tensor that every block adds to, so they form one line.
-# Sites are chosen, and controls subtracted, by the first of these that was measured.
-MAIN_METRICS = ("accuracy", "r2", "uuas", "root_accuracy")
-
 RESIDUAL_STREAM = ("embed", "resid_pre", "resid_post", "ln_final.normalized")
 EMBED_DEPTH = -1
 
@@ -57,32 +30,39 @@ SAME_FEATURES = ("run", "dataset", "line", "site", "position", "probe", "view")
 
 
 def load_table(path: Path) -> pd.DataFrame:
-    """Return the checked rows of a results.csv: text columns as str, numbers as float.
-
-    An empty cell is "" in a text column, NaN in a number column and NA in `converged`.
+    """Return the checked rows of a results.csv.
 
     Raises:
         MissingError: There is no such file.
         DataError: A column is missing, a cell cannot be read, or there are no rows.
     """
-    with reading_run_file(path):
-        table = read_csv(path, dtype=str, keep_default_na=False)
-    check_columns(table, (*TEXT, *NUMBERS, "converged"), path)
+    table = read_columns(path, RESULTS)
     if table.empty:
         raise DataError(f"{path} has its header but no rows, so there is nothing to report.")
-    for column, allowed in ALLOWED.items():
-        wrong = ~table[column].isin(allowed)
-        _refuse(wrong, table[column], path, f"Allowed: {', '.join(filter(None, allowed))}.")
-    for column in NUMBERS:
-        table[column] = _numbers(table[column], path)
     layers = pd.to_numeric(table["site"].str.extract(SITE)["layer"], errors="coerce")
     _refuse(layers > MAX_LAYERS, table["site"], path, f"Layers go to {MAX_LAYERS}.")
-    table["converged"] = table["converged"].map({"True": True, "False": False}).astype("boolean")
+    return table
+
+
+def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
+    """Return a table on disk with the cells of the declared columns checked and converted.
+
+    An empty cell is "" in a text column, NaN in a number column and NA in a boolean column.
+
+    Raises:
+        MissingError: There is no such file.
+        DataError: A column is missing, or a cell cannot be read.
+    """
+    with reading_run_file(path):
+        table = read_csv(path, dtype=str, keep_default_na=False)
+    check_columns(table, [column.name for column in columns], path)
+    for column in columns:
+        table[column.name] = _converted(table[column.name], column, path)
     return table
 
 
 def check_columns(table: pd.DataFrame, names: Iterable[str], path: Path) -> None:
-    """Return nothing if a table that was read from `path` has all the named columns.
+    """Raise an error if a table that was read from `path` lacks one of the named columns.
 
     Raises:
         DataError: One is missing.
@@ -93,6 +73,18 @@ def check_columns(table: pd.DataFrame, names: Iterable[str], path: Path) -> None
             f"{path}, line 1: no column {', '.join(map(repr, missing))}. "
             f"The header has: {', '.join(table.columns)}. Run the experiment again to rewrite it."
         )
+
+
+def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Series[Any]:
+    if column.type == "number":
+        return _numbers(cells, path)
+    allowed = ("True", "False", "") if column.type == "boolean" else column.allowed
+    if allowed:
+        text = f"Allowed: {', '.join(filter(None, allowed))}."
+        _refuse(~cells.isin(allowed), cells, path, text)
+    if column.type == "boolean":
+        return cells.map({"True": True, "False": False}).astype("boolean")
+    return cells
 
 
 def _numbers(cells: pd.Series[str], path: Path) -> pd.Series[float]:
@@ -175,48 +167,6 @@ def ticks(rows: pd.DataFrame) -> dict[int, str]:
         depth: tick(depth, blocks)
         for depth in range(int(rows["depth"].min()), int(rows["depth"].max()) + 1)
     }
-
-
-def main_metric(table: pd.DataFrame) -> str:
-    """Return the metric by which sites are chosen: the first of the main ones in the table.
-
-    >>> main_metric(pd.DataFrame({"metric": ["spearman", "r2"]}))
-    'r2'
-    """
-    there = set(table["metric"])
-    return next((metric for metric in MAIN_METRICS if metric in there), MAIN_METRICS[0])
-
-
-def ranked_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the placed task rows of the cross-validated score, from the highest to the lowest.
-
-    Test rows are never looked at; among equals the shallowest comes first. Concatenated sites do
-    not compete: what can be read from all of them says nothing of where.
-    """
-    validated = only(table, target="task", split="validation")
-    # Scores of two metrics have no order among each other.
-    rows = placed(only(validated, metric=main_metric(validated)))
-    return rows.sort_values("value", ascending=False, kind="stable")
-
-
-def chosen_row(table: pd.DataFrame) -> pd.Series | None:
-    """Return the first of the ranked rows, None without any."""
-    return next((row for _, row in ranked_rows(table).iterrows()), None)
-
-
-def selection(site: str, head: float | None) -> str:
-    """Return a site with its head as people write it.
-
-    >>> selection("blocks.5.attn.hook_z", 3)
-    'blocks.5.attn.hook_z[head=3]'
-    """
-    return site if head is None or np.isnan(head) else f"{site}[head={head:.0f}]"
-
-
-def measured_metrics(table: pd.DataFrame) -> list[str]:
-    """Return the metrics that the table holds rows of to draw, at a site."""
-    metrics = placed(figure_rows(table))["metric"]
-    return list(metrics[~metrics.isin(P_VALUES)].unique())
 
 
 def figure_rows(table: pd.DataFrame) -> pd.DataFrame:

@@ -8,13 +8,13 @@ import pandas as pd
 
 from probekit.csv_files import csv_text
 from probekit.experiment.loader import dump_experiment, load_experiment
-from probekit.pipeline.measure.predictions import Predictor
-from probekit.pipeline.measure.probing import COLUMNS
-from probekit.pipeline.measure.site_results import SavedSiteResults, SiteResult, file_name
 from probekit.probes.score.measurement import Measurement
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.provenance import digest
+from probekit.results.columns import RESULTS, make_table
+from probekit.results.predictions import Predictor
 from probekit.results.record import pack_record
+from probekit.results.site_results import SavedSiteResults, SiteResult, site_stem
 
 YAML = """\
 name: made
@@ -89,7 +89,7 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
         if is_site:
             names |= {"site": site, "view": "raw", "component": "resid_post"}
         table += [names | asdict(one) for one in measured]
-    (folder / "results.csv").write_text(csv_text(pd.DataFrame(table, columns=list(COLUMNS))))
+    (folder / "results.csv").write_text(csv_text(make_table(table, RESULTS)))
     (folder / "test_rows.csv").write_text(csv_text(rows))
     (folder / "config.yaml").write_text(dump_experiment(experiment))
     write_record(folder, labels)
@@ -98,10 +98,8 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
 
 def _keep(folder, site, position, measured, said):
     origin = {"run": folder.name, "position": position, "site": site}
-    kept = SavedSiteResults(
-        folder, prober=None
-    )  # which is asked for when sites are read, not written
-    kept.write(Path("sites") / file_name(site), origin, SiteResult(measured, said))
+    kept = SavedSiteResults(folder, truth_of=None, n_classes=2)  # the truth is for reading alone
+    kept.write(site_stem(site), origin, SiteResult(measured, said))
 
 
 def write_record(folder, labels=LABELS, dataset="same"):

@@ -7,7 +7,8 @@ import pytest
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.run import run
-from probekit.results.table import only, selection
+from probekit.results.selection import selection
+from probekit.results.table import only
 
 YAML = """\
 name: planted

@@ -3,9 +3,10 @@
 import pandas as pd
 import pytest
 
-from probekit.report.pages.attribution_page import MEAN, AttributedLogit, attribution_page
-from probekit.report.pages.heads_page import ScoredHeads, heads_answer, heads_page
+from probekit.report.pages.attribution_page import attribution_answer, attribution_page
+from probekit.report.pages.heads_page import heads_answer, heads_page, known_head_rows
 from probekit.report.pages.lens_page import lens_answer, lens_page, lens_summary
+from probekit.results.network import MEAN, AttributedLogit, ScoredHeads
 from tests.report.conftest import HOSTILE
 from tests.report.pictures import TOKENS, attribution_rows, head_rows, lens_rows
 
@@ -75,11 +76,11 @@ def test_the_answer_says_from_where_on_the_output_is_read():
 
 
 def test_the_answer_of_an_attribution_names_the_largest_parts():
-    answer = attributed(minus=" b").answer
+    answer = attribution_answer(attributed(minus=" b"))
     assert "gives ␣a a probability of 0.250, rank 1,234" in answer
     assert "The logit of ␣a less that of ␣b is +8.00: its 15 parts sum to it within 0e+00" in answer
     assert "The largest: bias of the final norm +15.00, L2 MLP −14.00, L2 bias +13.00" in answer
-    assert "less the mean of all tokens" in attributed(minus=MEAN).answer
+    assert "less the mean of all tokens" in attribution_answer(attributed(minus=MEAN))
 
 
 def test_the_name_of_a_menu_stays_on_one_line(browser, pages):
@@ -94,7 +95,7 @@ def test_the_name_of_a_menu_stays_on_one_line(browser, pages):
 
 def test_known_heads_have_their_value_and_rank():
     found = ScoredHeads(head_rows(), "a text", KNOWN)
-    assert found.known_rows() == [
+    assert known_head_rows(found) == [
         ("previous token", "L1H2", "0.300", "6 of 12"),
         ("duplicate token", "L0H1", "–", "no token could have it"),
     ]

@@ -10,10 +10,9 @@ import pytest
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.look.weights import write_weights_page
 from probekit.report.attention.page import AttentionExplorer
-from probekit.report.attention.patterns import AttentionPrompt
 from probekit.report.pages.attribution_page import attribution_page
 from probekit.report.pages.compare_page import comparison_page
-from probekit.report.pages.heads_page import ScoredHeads, heads_page
+from probekit.report.pages.heads_page import heads_page
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.lens_page import lens_page
 from probekit.report.pages.pretraining_page import write_pretraining_report
@@ -21,6 +20,8 @@ from probekit.report.pages.run_page import write_report
 from probekit.report.pages.runs_page import load_runs, runs_page
 from probekit.report.pages.texts_page import texts_page
 from probekit.report.pages.transfer_page import transfer_page
+from probekit.results.attention import AttentionPrompt
+from probekit.results.network import ScoredHeads
 from tests.model.reference import TINY
 from tests.report.conftest import (
     HOSTILE,

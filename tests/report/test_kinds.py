@@ -10,13 +10,14 @@ from probekit.report.figures.layer_curve import layer_curve
 from probekit.report.figures.learning_curve import growth_curve
 from probekit.report.figures.sparse import sparse_curve
 from probekit.report.figures.style import LINES
-from probekit.report.figures.views import curve_rows, hidden_kinds
+from probekit.report.figures.views import curve_rows
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.sites_table import site_table
 from probekit.report.sentences.warnings import warnings
 from probekit.report.sentences.words import caption, growth_caption, sparse_description
 from probekit.results.record import RunRecord
+from probekit.results.selection import hidden_kinds
 from tests.report.conftest import row
 
 SIZES = (1, 4, 16, 64)

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probekit.experiment.schema import DataSection
-from probekit.pipeline.compare.finished import FinishedRun
+from probekit.experiment.schema import DataSection, Experiment
+from probekit.results.finished_run import FinishedRun
 
 _ROW = ["example", "group", "label"]
 
@@ -35,7 +35,7 @@ def _keys(rows: pd.DataFrame) -> pd.MultiIndex:
     return pd.MultiIndex.from_frame(rows[_ROW].assign(occurrence=occurrence))
 
 
-def names_rows_alike(a: FinishedRun, b: FinishedRun) -> bool:
+def names_rows_alike(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> bool:
     """Return whether an example's name means the same text in both runs.
 
     A name that is only the number of a row does so in one and the same data set alone.

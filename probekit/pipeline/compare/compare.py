@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
+from probekit.experiment.loader import load_experiment
+from probekit.experiment.schema import Experiment
 from probekit.pipeline.compare.alignment import align, n_shared, names_rows_alike
-from probekit.pipeline.compare.finished import FinishedRun
 from probekit.pipeline.compare.matching import PairedPredictions, match, settings_that_differ
 from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.probes.score.differences import (
@@ -32,6 +33,7 @@ from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.regression import NumberPredictions
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, RunComparison
+from probekit.results.finished_run import FinishedRun
 from probekit.results.record import OLD_RECORD
 
 Key = TypeVar("Key")
@@ -58,7 +60,7 @@ class RowsOfBoth:
         return len(np.unique(self.groups_a)) + len(np.unique(self.groups_b))
 
     @classmethod
-    def of(cls, a: FinishedRun, b: FinishedRun) -> RowsOfBoth:
+    def of(cls, a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> RowsOfBoth:
         """Return the test rows of two finished runs."""
         groups = [run.test_rows["group"].to_numpy(dtype=str) for run in (a, b)]
         places = align(a.test_rows, b.test_rows) if names_rows_alike(a, b) else None
@@ -84,7 +86,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     """
     if Path(run_a).resolve() == Path(run_b).resolve():
         raise ConfigError(f"{run_a} and {run_b} are the same folder. Give two runs.")
-    a, b = FinishedRun.open(run_a), FinishedRun.open(run_b)
+    a, b = (FinishedRun.open(run, load_experiment) for run in (run_a, run_b))
     _check_labels(a, b)
     pairs = match(a, b)
     metric = metric or ("r2" if a.reads_numbers else "accuracy")
@@ -174,7 +176,7 @@ def write_comparison(path: Path, comparison: RunComparison) -> Path:
     return write_page_or_rows(path, partial(comparison_page, comparison), comparison.rows)
 
 
-def _check_labels(a: FinishedRun, b: FinishedRun) -> None:
+def _check_labels(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> None:
     if a.reads_numbers != b.reads_numbers:
         numbers, labels = (a, b) if a.reads_numbers else (b, a)
         raise DataError(
@@ -233,7 +235,7 @@ def _table_row(pair: PairedPredictions, found: Difference, rows: RowsOfBoth) -> 
     }
 
 
-def _say_rows(a: FinishedRun, b: FinishedRun, rows: RowsOfBoth) -> str:
+def _say_rows(a: FinishedRun[Experiment], b: FinishedRun[Experiment], rows: RowsOfBoth) -> str:
     n_a, n_b = len(rows.groups_a), len(rows.groups_b)
     if rows.places is not None:
         return (
@@ -278,7 +280,7 @@ def _say_left_out(
     return [f"{n_lost} comparisons are left out: no scores for {metric}."] if n_lost else []
 
 
-def _say_baselines(a: FinishedRun, b: FinishedRun) -> list[str]:
+def _say_baselines(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> list[str]:
     told = []
     for own, other in ((a, b), (b, a)):
         missing = set(other.experiment.probe.baselines) - set(own.experiment.probe.baselines)

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from probekit.errors import ConfigError, nearest
-from probekit.pipeline.compare.finished import FinishedRun
-from probekit.pipeline.measure.predictions import Predictor
+from probekit.experiment.schema import Experiment
 from probekit.probes.score.measurement import Predictions
+from probekit.results.finished_run import FinishedRun
+from probekit.results.predictions import Predictor
+from probekit.results.selection import chosen_row, selection
 from probekit.results.settings import differing, run_facts
-from probekit.results.table import chosen_row, concatenated, only, placed, selection
+from probekit.results.table import concatenated, only, placed
 
 # Where a run has one value of these, it is matched to the one of the other run, though it differ:
 # that is what is compared.
@@ -42,13 +44,13 @@ class PairedPredictions:
 class _Side:
     """One of the two runs: where it probed the task, and where it chose to."""
 
-    run: FinishedRun
+    run: FinishedRun[Experiment]
     places: tuple[ProbeAddress, ...]
     chosen: ProbeAddress | None
     selectivity: Mapping[ProbeAddress, float]
 
     @classmethod
-    def of(cls, run: FinishedRun) -> _Side:
+    def of(cls, run: FinishedRun[Experiment]) -> _Side:
         task = only(run.table, target="task", split="test")
         rows = pd.concat([placed(task), concatenated(task)])
         chosen = chosen_row(run.table)
@@ -71,7 +73,9 @@ class _Side:
         return answers.get(Predictor(place.probe, "task"))
 
 
-def match(run_a: FinishedRun, run_b: FinishedRun) -> list[PairedPredictions]:
+def match(
+    run_a: FinishedRun[Experiment], run_b: FinishedRun[Experiment]
+) -> list[PairedPredictions]:
     """Return the chosen probes if they differ in place, then baselines, then the sites of both.
 
     Pairs without answers row by row are not among them.
@@ -164,7 +168,9 @@ def _baselines(a: _Side, b: _Side) -> Iterator[PairedPredictions]:
                 yield PairedPredictions({"what": "baseline", **columns}, said_a[who], said_b[who])
 
 
-def settings_that_differ(a: FinishedRun, b: FinishedRun) -> dict[str, tuple[str, ...]]:
+def settings_that_differ(
+    a: FinishedRun[Experiment], b: FinishedRun[Experiment]
+) -> dict[str, tuple[str, ...]]:
     """Return settings, digests and versions in which two runs differ; names do not count."""
     return differing(
         [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in (a, b)]

@@ -25,13 +25,13 @@ from probekit.probes.curve import Prober, ProbeResult
 from probekit.probes.data import LEAST_DRAWS, ProbeData, ProbeSpec
 from probekit.probes.directions import cosine, direction, pooled_spread
 from probekit.probes.fitters import number_guess
-from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.score.differences import paired_difference
 from probekit.probes.score.measurement import Predictions, metrics_of
 from probekit.probes.score.metrics import ClassPredictions, percentile_interval
 from probekit.probes.score.permutation import permuted_labels
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.layers import FittedLayers
 from probekit.provenance import pretty_json, versions, write_atomic
 from probekit.report.pages.transfer_page import transfer_page
 from probekit.results.transfer import COSINES, SCORES, Transfer

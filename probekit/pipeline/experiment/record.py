@@ -22,7 +22,7 @@ from probekit.model.weights.sources import find_model
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.probes.curve import Prober
 from probekit.provenance import digest_json
-from probekit.results.table import chosen_row
+from probekit.results.selection import chosen_row
 
 SHOWN_PER_LABEL = 2
 MOST_LABELS = 20  # numbers beyond which their ranges are counted
@@ -119,6 +119,19 @@ def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
         "position": row["position"],
         "chosen_by": f"cross-validated {row['metric']} on the training rows",
     }
+
+
+def table_of_test_rows(prepared: Prepared, prober: Prober) -> pd.DataFrame:
+    """Return example, group and label of each test row, in the order of all predictions."""
+    rows = prober.test_rows
+    examples = prepared.dataset.examples
+    return pd.DataFrame(
+        {
+            "example": [examples[n].id for n in prepared.example[rows]],
+            "group": prepared.groups[rows],
+            "label": prepared.labels[rows],
+        }
+    )
 
 
 def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, str]:

@@ -26,15 +26,19 @@ from probekit.pipeline.experiment.key import run_key
 from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.over_training import over_training
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
-from probekit.pipeline.experiment.record import best_site, data_facts, digests, model_facts
-from probekit.pipeline.look.attention import attention_prompt
+from probekit.pipeline.experiment.record import (
+    best_site,
+    data_facts,
+    digests,
+    model_facts,
+    table_of_test_rows,
+)
+from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.pipeline.measure.calibration import reliability_rows
 from probekit.pipeline.measure.chosen import find_chosen, write_chosen
-from probekit.pipeline.measure.predictions import table_of_test_rows
-from probekit.pipeline.measure.probing import COLUMNS, SiteRows, make_probers, probe_sites
+from probekit.pipeline.measure.probing import make_probers, probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.significance import (
-    DIFFERENCES,
     difference_rows,
     p_value_rows,
     scored,
@@ -42,10 +46,12 @@ from probekit.pipeline.measure.significance import (
 from probekit.pipeline.measure.sparse_features import feature_rows
 from probekit.probes.curve import Prober
 from probekit.provenance import versions, write_atomic
-from probekit.report.attention.patterns import AttentionPrompt
 from probekit.report.pages.run_page import write_report
+from probekit.results.attention import AttentionPrompt
+from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.record import pack_record
-from probekit.results.table import chosen_row
+from probekit.results.selection import chosen_row
+from probekit.results.site_results import SiteResult
 from probekit.watcher import SILENT, Watcher
 
 
@@ -192,7 +198,7 @@ def _probe(
     folder: RunFolder,
     watcher: Watcher,
     workers: int | None,
-) -> list[SiteRows]:
+) -> list[SiteResult]:
     """Return what was found at every site, position by position."""
     found = []
     for at, prober in zip(prepared.positions, probers, strict=True):
@@ -218,18 +224,18 @@ def _readers(
 
 
 def _conclude(
-    experiment: Experiment, found: Sequence[SiteRows], prober: Prober
+    experiment: Experiment, found: Sequence[SiteResult], prober: Prober
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables of results.csv and differences.csv."""
     rows = [row for site in found for row in site.rows]
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = make_table(rows, RESULTS)
     chosen = chosen_row(table)
     answers = scored(found, prober.main_metric)
     rows += p_value_rows(answers, prober, experiment.probe.permutations)
     ahead = [] if chosen is None else difference_rows(answers, chosen, prober)
     return (
-        pd.DataFrame(rows, columns=list(COLUMNS)),
-        pd.DataFrame(ahead, columns=list(DIFFERENCES)),
+        make_table(rows, RESULTS),
+        make_table(ahead, DIFFERENCES),
     )
 
 

@@ -21,7 +21,7 @@ from probekit.model.weights.sources import find_config
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.features import normalized, part_of, part_width
 from probekit.probes.saved.saved_probe import SavedProbe
-from probekit.report.texts.texts import Per, RowPrediction, TextReading
+from probekit.results.text_readings import Per, RowPrediction, TextReading
 from probekit.watcher import SILENT, Watcher
 
 TooLong = Literal["error", "truncate", "skip"]

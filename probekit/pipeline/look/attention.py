@@ -1,21 +1,16 @@
-"""Attention patterns of single texts, for the report and for a page of their own."""
+"""Pages of the attention patterns of texts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from probekit.analysis.head_scores import head_scores
-from probekit.errors import ConfigError, DataError
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.capture.devices import check_device
+from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.report.attention.codes import MOST_MB
 from probekit.report.attention.page import AttentionExplorer
-from probekit.report.attention.patterns import AttentionPrompt
 from probekit.watcher import SILENT, Watcher
 
 
@@ -90,56 +85,3 @@ def write_attention_page(
     )
     watcher.tell(explorer.estimate)
     return explorer.save(out)
-
-
-def attention_prompt(
-    model: GPT2,
-    tokenizer: Tokenizer,
-    text: str,
-    *,
-    bos: bool,
-    layer: int | None = None,
-    head: int | None = None,
-) -> AttentionPrompt:
-    """Return the patterns and scores of a text, of all layers and heads or of the chosen ones.
-
-    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
-    >>> attention_prompt(model, tokenizer, "The keys", bos=False, layer=2).patterns.shape
-    (1, 4, 2, 2)
-
-    Raises:
-        ConfigError: the model has no such layer or head.
-        DataError: the text is empty or longer than the context.
-    """
-    config = model.config
-    layers = _chosen("layer", layer, config.n_layer)
-    heads = _chosen("head", head, config.n_head)
-    ids = torch.tensor(tokenizer.encode(text, bos=bos).ids)
-    if not len(ids):
-        raise DataError("The text is empty: there is no attention to draw.")
-    with torch.inference_mode():
-        _, cache = model.run_with_cache(
-            ids.to(model.wte.weight.device)[None],
-            sites=[("pattern", number) for number in layers],
-            logits=False,
-        )
-    values = [cache["pattern", number][0, list(heads)].float().cpu() for number in layers]
-    patterns = torch.stack(values)
-    # Weights rounded to bfloat16 sum to 1 within some percent only.
-    patterns /= patterns.sum(-1, keepdim=True)
-    return AttentionPrompt(
-        text=text,
-        tokens=tuple(tokenizer.strings(ids.numpy())),
-        patterns=np.ascontiguousarray(patterns.numpy()),
-        layers=layers,
-        heads=heads,
-        scores={name: score.numpy() for name, score in head_scores(patterns, ids).items()},
-    )
-
-
-def _chosen(name: str, number: int | None, size: int) -> tuple[int, ...]:
-    if number is None:
-        return tuple(range(size))
-    if not 0 <= number < size:
-        raise ConfigError(f"The model has {name}s 0 to {size - 1}, no {name} {number}.")
-    return (number,)

@@ -17,7 +17,7 @@ from probekit.errors import ConfigError
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.provenance import pretty_json, write_atomic
 from probekit.report.pages.texts_page import texts_page
-from probekit.report.texts.texts import Per, TextReading, tidy_rows
+from probekit.results.text_readings import Per, TextReading, tidy_rows
 
 ANSWER_FILES = (".html", ".csv", ".jsonl")
 PAGE_OR_ROWS = (".csv", ".html")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from probekit.analysis.heads import known_heads, random_repeats, score_heads
 from probekit.errors import ConfigError
 from probekit.pipeline.look.lenses import ModelAndTokenizer
-from probekit.report.pages.heads_page import ScoredHeads
+from probekit.results.network import ScoredHeads
 from probekit.watcher import SILENT, Watcher
 
 

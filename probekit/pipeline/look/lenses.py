@@ -17,7 +17,7 @@ from probekit.model.inputs import check_context, check_tokens
 from probekit.model.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.capture.devices import check_device
-from probekit.report.pages.attribution_page import MEAN, AttributedLogit
+from probekit.results.network import MEAN, AttributedLogit
 from probekit.watcher import SILENT, Watcher
 
 

@@ -18,7 +18,8 @@ from probekit.model.weights.checkpoint import CHECKPOINT_FILES, Checkpoint, open
 from probekit.model.weights.openai import HPARAMS
 from probekit.model.weights.sources import find_model, model_config
 from probekit.provenance import write_atomic
-from probekit.report.pages.weights_page import MOST_CELLS, Heads, Weight, overview_page, weight_page
+from probekit.report.pages.weights_page import MOST_CELLS, overview_page, weight_page
+from probekit.results.network import HeadWeights, WeightTensor
 
 # The columns of the position embeddings that readers of GPT-2 know.
 COLUMNS = (150, 200, 250)
@@ -106,7 +107,7 @@ def _weight(
     columns: Sequence[int],
     corner: int,
     n_head: int | None,
-) -> Weight:
+) -> WeightTensor:
     name = tensor.removeprefix("transformer.")
     stored = _read(checkpoint, name)
     if stored.ndim not in (1, 2) or not stored.numel():
@@ -117,7 +118,7 @@ def _weight(
     values = _floats(stored)
     is_whole = name == "wpe.weight" and values.size <= MOST_CELLS
     attention = _ATTENTION.fullmatch(name)
-    return Weight(
+    return WeightTensor(
         row=summarise([(name, stored)]),
         numbers=values,
         columns=_columns(name, values, columns),
@@ -147,7 +148,7 @@ def _columns(name: str, values: Floats, columns: Sequence[int]) -> tuple[int, ..
     return tuple(column for column in COLUMNS if column < values.shape[1]) or (0,)
 
 
-def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -> Heads:
+def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -> HeadWeights:
     """Return what the heads of a block are made of, as far as its tensors are there."""
     parts: dict[str, Floats] = {}
     names = {name: f"{block}{name}.weight" for name in ("c_attn", "c_proj")}
@@ -161,7 +162,7 @@ def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -
         parts |= query_key_value(there["c_attn"], n_head)
     if "c_proj" in there:
         parts["output"] = output(there["c_proj"], n_head)
-    return Heads(
+    return HeadWeights(
         parts=parts,
         norms=head_norms(parts),
         spectra=circuits(parts, parts["output"]) if len(there) == 2 else {},

@@ -7,20 +7,20 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from probekit.pipeline.measure.predictions import Predictor
-from probekit.pipeline.measure.probing import SiteRows
 from probekit.probes.curve import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.results.table import ranked_rows
+from probekit.results.predictions import Predictor
+from probekit.results.selection import ranked_rows
+from probekit.results.site_results import SiteResult
 
 PLACE = ("site", "head", "position")
 COLUMNS = ("probe", *PLACE, *ReliabilityBin.__dataclass_fields__)
 
 
 def reliability_rows(
-    found: Sequence[SiteRows], table: pd.DataFrame, prober: Prober
+    found: Sequence[SiteResult], table: pd.DataFrame, prober: Prober
 ) -> pd.DataFrame:
     """Return the bins of each kind of probe whose scores are probabilities, at its best site.
 
@@ -36,7 +36,7 @@ def reliability_rows(
     return pd.DataFrame(bins, columns=list(COLUMNS))
 
 
-def _said(found: Sequence[SiteRows], row: pd.Series) -> list[ClassPredictions]:
+def _said(found: Sequence[SiteResult], row: pd.Series) -> list[ClassPredictions]:
     """Return the answers of the probe that a row is about, if they are probabilities of rows."""
     said: list[Predictions] = [
         site.said[speaker]
@@ -50,6 +50,6 @@ def _said(found: Sequence[SiteRows], row: pd.Series) -> list[ClassPredictions]:
     ]
 
 
-def _is_at(site: SiteRows, row: pd.Series) -> bool:
+def _is_at(site: SiteResult, row: pd.Series) -> bool:
     mine = pd.Series(site.rows[0])[list(PLACE)]
     return bool((mine.eq(row[list(PLACE)]) | (mine.isna() & row[list(PLACE)].isna())).all())

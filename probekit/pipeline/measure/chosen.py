@@ -27,16 +27,16 @@ from probekit.model.sites import SiteSelection, describe
 from probekit.pipeline.experiment.features import FeatureReader, Probed
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.look.apply import ProbedModel, predict_texts
-from probekit.pipeline.measure.predictions import Predictor
-from probekit.pipeline.measure.probing import SiteRows
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.site_results import file_name
 from probekit.probes.curve import Prober
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.provenance import pretty_json
-from probekit.report.texts.texts import TextReading
-from probekit.results.table import chosen_row, only, placed, selection
+from probekit.results.predictions import Predictor
+from probekit.results.selection import chosen_row, selection
+from probekit.results.site_results import SiteResult, file_name
+from probekit.results.table import only, placed
+from probekit.results.text_readings import TextReading
 
 MOST_CLASSES = 40  # of a confusion matrix and a scatter that can be read
 MOST_POINTS = 500
@@ -80,7 +80,7 @@ class Chosen:
 def find_chosen(
     prepared: Prepared,
     probers: Sequence[Prober],
-    found: Sequence[SiteRows],
+    found: Sequence[SiteResult],
     table: pd.DataFrame,
     readers: Mapping[str, FeatureReader],
     folder: Path,
@@ -108,7 +108,7 @@ def find_site(prepared: Prepared, row: pd.Series) -> tuple[int, Probed]:
 
 
 def _said(
-    found: Sequence[SiteRows], site: str, position: str, who: Predictor
+    found: Sequence[SiteResult], site: str, position: str, who: Predictor
 ) -> ClassPredictions | None:
     for one in (site for site in found if site.rows):
         here = one.rows[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +16,16 @@ from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
 from probekit.pipeline.experiment.features import FeatureReader, Probed
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.experiment.rows import PositionRows
-from probekit.pipeline.measure.predictions import Predictor
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
-from probekit.pipeline.measure.site_results import SavedSiteResults, SiteResult, file_name
 from probekit.probes.curve import Prober, ProbeResult
 from probekit.probes.data import ProbeData
 from probekit.probes.saved.files import probe_files
-from probekit.probes.score.measurement import Measurement, Predictions
 from probekit.provenance import digest
+from probekit.results.predictions import Predictor
+from probekit.results.site_results import SavedSiteResults, SiteResult, site_stem
 from probekit.watcher import Here, Watcher
 from probekit.workers import side_by_side
-
-COLUMNS = (
-    "run",
-    "model",
-    "dataset",
-    "site",
-    "layer",
-    "component",
-    "head",
-    "position",
-    "probe",
-    "target",
-    "split",
-    "metric",
-    "value",
-    "ci_low",
-    "ci_high",
-    "chance",
-    "n_train",
-    "n_test",
-    "n_groups",
-    "C",
-    "n_iter",
-    "converged",
-    "seed",
-    "view",
-)
 
 
 def make_probers(
@@ -105,14 +77,6 @@ def _make_prober(
             raise
 
 
-@dataclass(frozen=True, eq=False)
-class SiteRows:
-    """The rows of results.csv of one site, or of the baselines, and what was said there."""
-
-    rows: list[dict[str, Any]]
-    said: dict[Predictor, Predictions]
-
-
 def probe_sites(
     experiment: Experiment,
     prober: Prober,
@@ -121,7 +85,7 @@ def probe_sites(
     folder: RunFolder,
     watcher: Watcher,
     workers: int | None = 1,
-) -> list[SiteRows]:
+) -> list[SiteResult]:
     """Return what was found by the baselines, then at every site in forward order.
 
     Args:
@@ -137,7 +101,7 @@ def probe_sites(
     Raises:
         StoreError: a file cannot be written, or the folder was deleted during the run.
     """
-    kept = SavedSiteResults(folder.path, prober)
+    kept = SavedSiteResults(folder.path, prober.truth_of, len(prober.data.classes))
     spots = [_Spot.of(selection, experiment, folder.path) for selection in (None, *selections)]
     sites = [kept.read(spot.stem, spot.origin) for spot in spots]
     n_kept = sum(site is not None for site in sites[1:])
@@ -158,7 +122,7 @@ def probe_sites(
         progress.tell()
     watcher.progress("probe", len(selections), len(selections))
     return [
-        SiteRows(_table_rows(experiment, spot.selection, site.measurements), site.said)
+        replace(site, place=_place(experiment, spot.selection))
         for spot, site in zip(spots, sites, strict=True)
         if site is not None
     ]
@@ -175,10 +139,9 @@ class _Spot:
     @classmethod
     def of(cls, selection: Probed | None, experiment: Experiment, run_dir: Path) -> _Spot:
         offset, position = experiment.tokens.position.offset, experiment.tokens.position.text
-        folder = Path("sites") / (f"{offset:+d}" if offset else "")
         name = "baselines" if selection is None else selection.text
         origin = {"run": run_dir.name, "position": position, "site": name}
-        return cls(selection, folder / file_name(name), origin)
+        return cls(selection, site_stem(name, offset), origin)
 
 
 @dataclass(frozen=True)
@@ -296,24 +259,21 @@ def _save(
     )
 
 
-def _table_rows(
-    experiment: Experiment, selection: Probed | None, measured: Sequence[Measurement]
-) -> list[dict[str, Any]]:
+def _place(experiment: Experiment, selection: Probed | None) -> dict[str, Any]:
+    """Return the columns that name run, site and position; baselines have no site."""
     names = {
         "run": experiment.name,
         "model": experiment.model.source,
         "dataset": experiment.data.name,
         "position": experiment.tokens.position.text,
     }
-    place: dict[str, Any] = {}
-    if selection is not None:
-        place = _place(selection) | {"view": experiment.capture.view}
-    rows = [names | place | asdict(measurement) for measurement in measured]
-    return [{column: row.get(column) for column in COLUMNS} for row in rows]
+    if selection is None:
+        return names
+    return names | _site_columns(selection) | {"view": experiment.capture.view}
 
 
-def _place(selection: Probed) -> dict[str, Any]:
-    """Return the columns that say where a probe read; a concatenation has no layer and no head."""
+def _site_columns(selection: Probed) -> dict[str, Any]:
+    """Return the columns that name the site; a concatenation has no layer and no head."""
     components = dict.fromkeys(describe(part.site).component for part in selection.parts)
     place: dict[str, Any] = {"site": selection.text, "component": JOINT.join(components)}
     if isinstance(selection, SiteSelection):

@@ -10,31 +10,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probekit.pipeline.measure.predictions import Predictor
-from probekit.pipeline.measure.probing import SiteRows
 from probekit.probes.curve import Prober
 from probekit.probes.score.differences import all_differences, enough_draws
 from probekit.probes.score.measurement import Predictions, metrics_of
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.permutation import exchanged_leads, group_leads, holm, p_values
 from probekit.probes.score.regression import NumberPredictions
-from probekit.report.sentences.differences import answers_name
-
-P_METRICS = ("p_value", "p_holm", "p_best")
-DIFFERENCES = (
-    "a",
-    "b",
-    "metric",
-    "value_a",
-    "value_b",
-    "difference",
-    "ci_low",
-    "ci_high",
-    "p",
-    "p_holm",
-    "n_test",
-    "n_groups",
-)
+from probekit.results.differences import answers_name
+from probekit.results.metrics import P_VALUES
+from probekit.results.predictions import Predictor
+from probekit.results.site_results import SiteResult
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +32,7 @@ class ScoredPredictions:
     said: Predictions
 
 
-def scored(found: Sequence[SiteRows], metric: str) -> list[ScoredPredictions]:
+def scored(found: Sequence[SiteResult], metric: str) -> list[ScoredPredictions]:
     """Return every probe's answers on the test rows that are scored by the metric."""
     return [
         ScoredPredictions(_name(row), row, site.said[Predictor(row["probe"], row["target"])])
@@ -72,12 +58,12 @@ def p_value_rows(
     for all sites and kinds, `p_best` compares the site to the best of all in each exchange.
     """
     tasks = [one for one in all_scored if one.row["target"] == "task" and _is_by_row(one.said)]
-    if not tasks or not draws:
+    if not tasks or not draws or not METRICS[prober.main_metric].is_row_mean:
         return []
     leads = np.stack([_leads(one, prober) for one in tasks])
     enough = enough_draws(len(tasks), draws, leads.shape[1])
     found = p_values(leads.sum(axis=1), exchanged_leads(leads, enough, prober.settings.seed))
-    told = zip(P_METRICS, (found.single, holm(found.single), found.maximum), strict=True)
+    told = zip(P_VALUES, (found.single, holm(found.single), found.maximum), strict=True)
     return [
         {**one.row, "metric": metric, "value": float(p[n]), **_NO_INTERVAL}
         for metric, p in told

@@ -13,7 +13,7 @@ from probekit.pipeline.experiment.features import FeatureReader
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.measure.chosen import find_site
 from probekit.probes.curve import Prober
-from probekit.results.table import ranked_rows
+from probekit.results.selection import ranked_rows
 
 COLUMNS = ("site", "position", "rank", "feature", "k", "share", "label")
 SIZE = r"k_sparse:(\d+)"

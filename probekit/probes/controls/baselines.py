@@ -92,8 +92,10 @@ def length_guess(
     _check_several(train_codes)
     read = _tenths(train_lengths)
     (column,) = fit_columns(read(train_lengths), [train_codes], fold_of_row, C_GRID)
-    logs = column.fit.log_probabilities(read(lengths), n_classes)
-    return BaselinePredictions(logs.argmax(axis=1), logs, column.C, column.fit.converged)
+    logs = column.solution.log_probabilities(read(lengths), n_classes)
+    return BaselinePredictions(
+        logs.argmax(axis=1), logs, column.solved_at, column.solution.converged
+    )
 
 
 def text_lengths(texts: Texts, n_tokens: NDArray[np.integer] | None = None) -> Floats:

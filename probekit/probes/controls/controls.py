@@ -25,14 +25,15 @@ from probekit.probes.controls.control_labels import (
     majority_guess,
     word_identity_guess,
 )
-from probekit.probes.data import Baseline, ProbeData, ProbeSettings
+from probekit.probes.data import ProbeData, ProbeSettings
 from probekit.probes.fitters import LabelColumn
 from probekit.probes.folds import sample_groups
-from probekit.probes.score.measurement import Predictions, Target
+from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
+from probekit.probes.targets import Baseline
 
 # Draws beyond those wanted, in search of some that hold two labels.
 SPARE_DRAWS = 100
@@ -125,7 +126,7 @@ class BaselineSample:
 
 def label_baselines(
     data: ProbeData, codes: Codes, sample: BaselineSample, names: tuple[Baseline, ...]
-) -> Iterator[tuple[Target, ClassPredictions, int]]:
+) -> Iterator[tuple[str, ClassPredictions, int]]:
     """Yield each baseline's target, its answers on the test rows, and how many rows it knew.
 
     Those of words and lengths need texts; without texts they are left out.
@@ -159,7 +160,7 @@ def _answers(truth: Codes, told: BaselinePredictions, n_classes: int) -> ClassPr
 
 def number_baselines(
     data: ProbeData, y: Floats, sample: BaselineSample, names: tuple[Baseline, ...]
-) -> Iterator[tuple[Target, NumberPredictions, int]]:
+) -> Iterator[tuple[str, NumberPredictions, int]]:
     """Yield as `label_baselines`, for labels that are numbers (n_rows,); majority is the mean."""
     train, test = data.train, data.test
     if "majority" in names:

@@ -11,7 +11,8 @@ from scipy.special import log_softmax
 
 from probekit.probes.kinds.scaling import Scaling, measured
 from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes, with_reference
+from probekit.probes.solve.layers import with_reference
+from probekit.probes.solve.solver import Codes
 
 # Largest gradient of the mean objective, and least share of it that a step must win.
 TOLERANCE = 1e-6
@@ -61,7 +62,7 @@ class TokensOfTexts:
 class AttentionReader:
     """A query (n_features,), and the classifier of the tokens' mean weighted by it; for raw rows.
 
-    `coef` (n_out, n_features) and `intercept` (n_out,) are as in `Solution`.
+    `coef` (n_out, n_features) and `intercept` (n_out,) are as in `Fit`.
     """
 
     classes: Codes

@@ -20,7 +20,8 @@ from probekit.probes.kinds.attention_objective import (
 )
 from probekit.probes.kinds.choice import choose, inner_folds
 from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes, with_reference
+from probekit.probes.solve.layers import with_reference
+from probekit.probes.solve.solver import Codes
 from probekit.probes.validation import at_least, labelled_rows, positive, units_of, warn_if_flat
 
 

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from probekit.errors import ConfigError
 from probekit.probes.kinds.base import TrainingRows, TunedProbe
-from probekit.probes.kinds.layers import AffineLayer, FittedLayers
 from probekit.probes.kinds.logistic import TOLERANCES
 from probekit.probes.kinds.scaling import Scaling
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import Floats
+from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
 from probekit.probes.validation import at_least
 

@@ -17,7 +17,8 @@ from probekit.errors import DataError
 from probekit.probes.folds import fittable_insides, group_folds
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import fit_columns
-from probekit.probes.solve.solver import Codes, Fit, Problem, Solver, with_reference
+from probekit.probes.solve.layers import with_reference
+from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
 from probekit.probes.validation import (
     at_least,
     positive,
@@ -176,7 +177,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         if labels.any():  # a table of labels may be the same in each row
             fittable_insides(labels, folds)
         tuned = fit_columns(X, columns, folds, grid, effort=effort, weights=weights)
-        return [column.fit for column in tuned]
+        return [column.solution for column in tuned]
 
     def _keep(self, fits: Sequence[Fit]) -> None:
         if self.multilabel_:

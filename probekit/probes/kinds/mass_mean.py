@@ -6,8 +6,8 @@ import numpy as np
 
 from probekit.probes.kinds.base import LayeredProbe, TrainingRows
 from probekit.probes.kinds.class_means import class_means, nearest_rule, tilted, within_covariance
-from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.kinds.scaling import Scaling
+from probekit.probes.solve.layers import FittedLayers
 
 
 class MassMeanProbe(LayeredProbe):

@@ -11,9 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
 from probekit.probes.kinds.base import TrainingRows, TunedProbe
-from probekit.probes.kinds.layers import AffineLayer, FittedLayers
 from probekit.probes.kinds.scaling import Scaling
 from probekit.probes.solve.design import Floats
+from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import Codes
 from probekit.probes.validation import at_least
 

@@ -14,7 +14,6 @@ from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
 from probekit.probes.kinds.base import LayeredProbe
 from probekit.probes.kinds.k_sparse import KSparseProbe
-from probekit.probes.kinds.layers import AffineLayer
 from probekit.probes.kinds.lda import LdaProbe
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.kinds.mass_mean import MassMeanProbe
@@ -23,6 +22,7 @@ from probekit.probes.kinds.nearest_mean import NearestMeanProbe
 from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
 from probekit.probes.kinds.structural.probes import DepthProbe, DistanceProbe
 from probekit.probes.kinds.svm import SvmProbe
+from probekit.probes.solve.layers import AffineLayer
 from probekit.probes.validation import at_least
 
 Option: TypeAlias = bool | int

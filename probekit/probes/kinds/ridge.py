@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from probekit.probes.folds import group_folds
 from probekit.probes.kinds.base import TrainingRows, TunedProbe
 from probekit.probes.kinds.choice import choose
-from probekit.probes.kinds.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.kinds.scaling import Scaling, measured
 from probekit.probes.solve.design import Floats
+from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.validation import (
     at_least,
     positive,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.kinds.layers import AffineLayer
 from probekit.probes.solve.design import Floats, moments
+from probekit.probes.solve.layers import AffineLayer
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import numpy as np
 from scipy.optimize import minimize
 
 from probekit.probes.kinds.base import TrainingRows, TunedProbe
-from probekit.probes.kinds.layers import AffineLayer, FittedLayers
 from probekit.probes.kinds.scaling import Scaling
 from probekit.probes.solve.design import Floats
+from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.validation import at_least
 
 # Largest gradient of the mean objective, in scaled coordinates, at a solution.

@@ -6,9 +6,7 @@ them; a margin or a count ranks rows just as well, but has no calibration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
@@ -72,11 +70,6 @@ def ece(answers: ClassPredictions, resamples: Resamples) -> Floats:
     n_rows = np.bincount(groups, minlength=resamples.n_groups) @ resamples.counts
     error: Floats = np.abs(gaps).sum(axis=0) / n_rows
     return error
-
-
-CALIBRATION_METRICS: Mapping[str, Callable[[ClassPredictions, Resamples], Floats]] = (
-    MappingProxyType({"brier": brier, "ece": ece})
-)
 
 
 @dataclass(frozen=True)

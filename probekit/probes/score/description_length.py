@@ -15,9 +15,9 @@ Source: Voita and Titov (2020), Information-theoretic probing with minimum descr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from scipy.special import log_softmax
 
 from probekit.errors import ConfigError, DataError
 from probekit.probes.score.learning_curve import subsets
+from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples, mean_of_rows
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
@@ -111,6 +112,9 @@ class OnlineCode:
     n_classes: int
     n_codes: int = 1
 
+    family: ClassVar[Family] = "code"
+    offers: ClassVar[frozenset[str]] = frozenset()
+
     def __post_init__(self) -> None:
         if self.n_classes < 2:
             raise DataError(f"{self.n_classes} class needs no code. Give two classes or more.")
@@ -174,11 +178,6 @@ def compression(code: OnlineCode, resamples: Resamples) -> Floats:
     """
     ratio: Floats = np.log2(code.n_classes) / mean_of_rows(code.bits, resamples)
     return ratio
-
-
-DESCRIPTION_METRICS: Mapping[str, Callable[[OnlineCode, Resamples], Floats]] = MappingProxyType(
-    {"codelength": codelength, "compression": compression}
-)
 
 
 def tempered(scores: Floats, truth: Codes) -> float:

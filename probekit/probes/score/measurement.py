@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.fitters import TunedProbeFit
-from probekit.probes.kinds.layers import FittedLayers
 from probekit.probes.kinds.structural.scores import SentenceScores
-from probekit.probes.score.calibration import CALIBRATION_METRICS
-from probekit.probes.score.description_length import DESCRIPTION_METRICS, OnlineCode
-from probekit.probes.score.metrics import METRICS, ClassPredictions, Resamples, percentile_interval
-from probekit.probes.score.regression import REGRESSION_METRICS, NumberPredictions
+from probekit.probes.score.description_length import OnlineCode
+from probekit.probes.score.metric_table import MetricFunction, metric_functions
+from probekit.probes.score.metrics import ClassPredictions, Resamples, percentile_interval
+from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
-from probekit.probes.text_and_tree import TreePredictions, tree_metrics
+from probekit.probes.solve.fits import TunedProbeFit
+from probekit.probes.solve.layers import FittedLayers
+from probekit.probes.text_and_tree import TreePredictions
 from probekit.provenance import digest
 
-Target = Literal[
-    "task", "control", "random_weights", "majority", "word_identity", "bag_of_words", "length"
-]
 RowsScored = Literal["test", "validation", "online", "learning"]
 Predictions = ClassPredictions | NumberPredictions | OnlineCode | TreePredictions
-MetricFunction = Callable[[Any, Resamples], Floats]
 N = TypeVar("N", int, float)
 
 
@@ -46,7 +42,7 @@ class Measurement:
     """
 
     probe: str
-    target: Target
+    target: str
     split: RowsScored
     metric: str
     value: float
@@ -63,52 +59,6 @@ class Measurement:
     seed: int
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Whose answers are measured: probe, target, training rows, and the fits if there are any."""
-
-    probe: str
-    target: Target
-    seed: int
-    n_train: int
-    C: float | None = None
-    n_iter: int | None = None
-    converged: bool | None = None
-    gradient_norm: float | None = None
-
-    def of_fits(self, solutions: Sequence[FittedLayers]) -> Origin:
-        """Return the origin told by the worst of some fits."""
-        return replace(
-            self,
-            n_iter=max(solution.n_iter for solution in solutions),
-            converged=all(solution.converged for solution in solutions),
-            gradient_norm=_largest([solution.gradient_norm for solution in solutions]),
-        )
-
-    def of_columns(self, columns: Sequence[TunedProbeFit]) -> Origin:
-        """Return the origin of the fits on all rows."""
-        C = _common([column.penalty for column in columns])
-        return replace(self, C=C).of_fits([column.solution for column in columns])
-
-    def of_search(self, columns: Sequence[TunedProbeFit], n_train: int) -> Origin:
-        """Return the origin of the held-out guesses."""
-        fits = [fit for column in columns for fit in column.search]
-        return replace(self, n_train=n_train).of_fits(fits)
-
-    @classmethod
-    def of_all(cls, origins: Sequence[Origin]) -> Origin:
-        """Return one origin of the same probe on several splits, told by the worst."""
-        converged = [one.converged for one in origins if one.converged is not None]
-        return replace(
-            origins[0],
-            n_train=min(one.n_train for one in origins),
-            C=_common([one.C for one in origins]),
-            n_iter=_largest([one.n_iter for one in origins]),
-            converged=all(converged) if converged else None,
-            gradient_norm=_largest([one.gradient_norm for one in origins]),
-        )
-
-
 def _common(values: Sequence[float | None]) -> float | None:
     """Return what all values are; None where they differ."""
     return values[0] if len(set(values)) == 1 else None
@@ -117,26 +67,6 @@ def _common(values: Sequence[float | None]) -> float | None:
 def _largest(values: Sequence[N | None]) -> N | None:
     """Return the largest of the values that are known; None where none is."""
     return max((value for value in values if value is not None), default=None)
-
-
-@dataclass(frozen=True, eq=False)
-class Estimate:
-    """Answers on some rows, those of one who knows the training labels alone, and the groups."""
-
-    answers: Predictions
-    uninformed: Predictions
-    groups: NDArray[np.str_]
-
-    @classmethod
-    def of_all(cls, readings: Sequence[Estimate]) -> Estimate:
-        """Return one reading of rows that were answered on several splits."""
-        if len(readings) == 1:
-            return readings[0]
-        return cls(
-            joined([one.answers for one in readings]),
-            joined([one.uninformed for one in readings]),
-            np.concatenate([one.groups for one in readings]),
-        )
 
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
@@ -152,39 +82,98 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
         return replace(first, sentences=SentenceScores.joined(sentences))
     n_codes = {"n_codes": len(parts)} if isinstance(first, OnlineCode) else {}
     arrays: dict[str, Any] = n_codes | {
-        field.name: np.concatenate([getattr(part, field.name) for part in parts])
-        for field in fields(first)
-        if isinstance(getattr(first, field.name), np.ndarray)
+        own.name: np.concatenate([getattr(part, own.name) for part in parts])
+        for own in fields(first)
+        if isinstance(getattr(first, own.name), np.ndarray)
     }
     return replace(first, **arrays)
 
 
+# The predictions of a probe, and those of a guess that knows only the training labels.
+Reading = tuple[Predictions, Predictions]
+
+
 @dataclass(frozen=True, eq=False)
 class Score:
-    """What is to be measured: the mean over the readings of a metric, or of all that are defined.
+    """Predictions to be scored, and the fits that made them.
 
-    With `against` it is how far the mean is ahead of the mean over those.
+    Attributes:
+        probe: the kind of probe, "none" for a baseline.
+        target: what was predicted.
+        seed: of folds, control labels and resamples.
+        n_train: number of rows fitted.
+        split: the rows that are scored, see `Measurement`.
+        readings: the predictions, whose mean score is measured: one, or one for each control draw.
+        groups: (n_samples,) of the rows that are scored.
+        metric: to be measured; None for all that are defined.
+        against: predictions whose mean score is subtracted; empty for none.
+        C: the penalty of the fits; None where they differ or there are none.
+        n_iter: the largest number of iterations of the fits.
+        converged: whether all fits converged.
+        gradient_norm: the largest of the fits.
+        fit: of the task on all rows, kept to be saved; None where there is no single one.
     """
 
-    origin: Origin
-    split: RowsScored
-    readings: tuple[Estimate, ...]
+    probe: str
+    target: str
+    seed: int
+    n_train: int
+    split: RowsScored = "test"
+    readings: tuple[Reading, ...] = ()
+    groups: NDArray[np.str_] = field(default_factory=lambda: np.empty(0, dtype=str))
     metric: str | None = None
-    against: tuple[Estimate, ...] = ()
+    against: tuple[Reading, ...] = ()
+    C: float | None = None
+    n_iter: int | None = None
+    converged: bool | None = None
+    gradient_norm: float | None = None
+    fit: FittedLayers | None = None
+
+    def of_fits(self, fits: Sequence[FittedLayers]) -> Score:
+        """Return the score with the number of iterations and convergence of its worst fit."""
+        return replace(
+            self,
+            n_iter=max(fit.n_iter for fit in fits),
+            converged=all(fit.converged for fit in fits),
+            gradient_norm=_largest([fit.gradient_norm for fit in fits]),
+        )
+
+    def of_columns(self, columns: Sequence[TunedProbeFit[FittedLayers]]) -> Score:
+        """Return the score of the fits on all rows."""
+        C = _common([column.penalty for column in columns])
+        return replace(self, C=C).of_fits([column.solution for column in columns])
+
+    def of_search(self, columns: Sequence[TunedProbeFit[FittedLayers]], n_train: int) -> Score:
+        """Return the score of the guesses for held-out folds."""
+        fits = [fit for column in columns for fit in column.search]
+        return replace(self, n_train=n_train, split="validation").of_fits(fits)
 
     @classmethod
-    def of_all(cls, claims: Sequence[Score]) -> Score:
-        """Return one claim of the same probe on several splits."""
+    def of_all(cls, scores: Sequence[Score]) -> Score:
+        """Return one score of the same probe on several splits, with the facts of the worst fit."""
+        if len(scores) == 1:
+            return scores[0]
+        converged = [one.converged for one in scores if one.converged is not None]
         return replace(
-            claims[0],
-            origin=Origin.of_all([one.origin for one in claims]),
-            readings=_merged([one.readings for one in claims]),
-            against=_merged([one.against for one in claims]),
+            scores[0],
+            n_train=min(one.n_train for one in scores),
+            readings=_merged([one.readings for one in scores]),
+            groups=np.concatenate([one.groups for one in scores]),
+            against=_merged([one.against for one in scores]),
+            C=_common([one.C for one in scores]),
+            n_iter=_largest([one.n_iter for one in scores]),
+            converged=all(converged) if converged else None,
+            gradient_norm=_largest([one.gradient_norm for one in scores]),
+            fit=None,
         )
 
 
-def _merged(of_splits: Sequence[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
-    return tuple(Estimate.of_all(same) for same in zip(*of_splits, strict=True))
+def _merged(of_splits: Sequence[tuple[Reading, ...]]) -> tuple[Reading, ...]:
+    """Return the readings of several splits, joined one by one."""
+    return tuple(
+        (joined([said for said, _ in same]), joined([plain for _, plain in same]))
+        for same in zip(*of_splits, strict=True)
+    )
 
 
 def metrics_of(answers: Predictions) -> Mapping[str, MetricFunction]:
@@ -195,15 +184,7 @@ def metrics_of(answers: Predictions) -> Mapping[str, MetricFunction]:
     >>> list(metrics_of(NumberPredictions(np.zeros(2), np.zeros(2))))
     ['r2', 'spearman']
     """
-    if isinstance(answers, NumberPredictions):
-        return REGRESSION_METRICS
-    if isinstance(answers, OnlineCode):
-        return DESCRIPTION_METRICS
-    if isinstance(answers, TreePredictions):
-        return tree_metrics(answers.hit)
-    if answers.scores is None:
-        return {name: metric for name, metric in METRICS.items() if name != "auroc"}
-    return {**METRICS, **(CALIBRATION_METRICS if answers.scores_are_log_probabilities else {})}
+    return metric_functions(answers.family, answers.offers)
 
 
 class Resampler:
@@ -222,50 +203,55 @@ class Resampler:
         return self._known[key]
 
 
-def measure(claim: Score, resampler: Resampler) -> list[Measurement]:
-    """Return the numbers of a claim.
+def measure(score: Score, resampler: Resampler) -> list[Measurement]:
+    """Return the numbers of a score.
 
     AUROC is left out where the rows have one label only.
     """
-    first = claim.readings[0]
-    resamples = resampler.of(first.groups)
+    resamples = resampler.of(score.groups)
     found = []
-    for name in metrics_of(first.answers) if claim.metric is None else [claim.metric]:
-        draws = _mean_score(name, claim.readings, resamples)
-        chance = float(np.mean([_chance(name, one, resamples) for one in claim.readings]))
-        if claim.against:
-            draws, chance = draws - _mean_score(name, claim.against, resamples), 0.0
+    for name in metrics_of(score.readings[0][0]) if score.metric is None else [score.metric]:
+        draws = _mean_score(name, score.readings, resamples)
+        chance = float(np.mean([_chance(name, plain, resamples) for _, plain in score.readings]))
+        if score.against:
+            draws, chance = draws - _mean_score(name, score.against, resamples), 0.0
         if not np.isnan(draws[0]):
-            shown = "selectivity" if claim.against else name
-            found.append(_measurement(claim, shown, draws, chance, resamples))
+            shown = "selectivity" if score.against else name
+            found.append(_measurement(score, shown, draws, chance, resamples))
     return found
 
 
-def _mean_score(metric: str, readings: Sequence[Estimate], resamples: Resamples) -> Floats:
-    scores = [metrics_of(one.answers)[metric](one.answers, resamples) for one in readings]
+def _mean_score(metric: str, readings: Sequence[Reading], resamples: Resamples) -> Floats:
+    scores = [metrics_of(said)[metric](said, resamples) for said, _ in readings]
     mean: Floats = np.mean(scores, axis=0)
     return mean
 
 
-def _chance(metric: str, reading: Estimate, resamples: Resamples) -> float:
-    """Return what the uninformed answers score; 0 where a constant has no score."""
-    score = metrics_of(reading.uninformed)[metric]
-    chance = float(score(reading.uninformed, resamples.undrawn)[0])
+def _chance(metric: str, uninformed: Predictions, resamples: Resamples) -> float:
+    """Return the score of uninformed predictions; 0 where a constant has no score."""
+    chance = float(metrics_of(uninformed)[metric](uninformed, resamples.undrawn)[0])
     return 0.0 if np.isnan(chance) else chance
 
 
 def _measurement(
-    claim: Score, metric: str, draws: Floats, chance: float, resamples: Resamples
+    score: Score, metric: str, draws: Floats, chance: float, resamples: Resamples
 ) -> Measurement:
     interval = percentile_interval(draws)
     return Measurement(
-        **vars(claim.origin),
-        split=claim.split,
+        probe=score.probe,
+        target=score.target,
+        split=score.split,
         metric=metric,
         value=interval.value,
         ci_low=interval.low,
         ci_high=interval.high,
         chance=chance,
+        n_train=score.n_train,
         n_test=len(resamples.group_of_row),
         n_groups=resamples.n_groups,
+        C=score.C,
+        n_iter=score.n_iter,
+        converged=score.converged,
+        gradient_norm=score.gradient_norm,
+        seed=score.seed,
     )

@@ -8,19 +8,20 @@ each other, and intervals over rows would be too narrow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from probekit.errors import DataError
+from probekit.probes.score.metric_table import Family
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
 CONFIDENCE = 0.95
+_SCORES, _PROBABILITIES = frozenset({"scores"}), frozenset({"scores", "probabilities"})
 # Draws that AUROC treats at a time; 128 columns of 25,000 rows are 26 MB.
 BLOCK = 128
 
@@ -37,8 +38,16 @@ class ClassPredictions:
     truth: Codes
     guess: Codes
     n_classes: int
+    family: ClassVar[Family] = "class"
     scores: Floats | None = None
     scores_are_log_probabilities: bool = False
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """What metrics may need beyond a guess: "scores" and "probabilities"."""
+        if self.scores is None:
+            return frozenset()
+        return _PROBABILITIES if self.scores_are_log_probabilities else _SCORES
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,17 +146,6 @@ def auroc(answers: ClassPredictions, resamples: Resamples) -> Floats:
     areas = [_area(scores, answers.truth == code, resamples) for code, scores in ranked.items()]
     wins, pairs = np.stack(areas, axis=1)
     return _mean_of_defined(wins, pairs)
-
-
-# These need no probabilities; those that do are the CALIBRATION_METRICS.
-METRICS: Mapping[str, Callable[[ClassPredictions, Resamples], Floats]] = MappingProxyType(
-    {
-        "accuracy": accuracy,
-        "balanced_accuracy": balanced_accuracy,
-        "macro_f1": macro_f1,
-        "auroc": auroc,
-    }
-)
 
 
 @dataclass(frozen=True)

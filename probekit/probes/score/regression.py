@@ -6,15 +6,15 @@ one number for each column of counts: column 0 is the value, the others are draw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from probekit.errors import DataError
+from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import BLOCK, Resamples, tally
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
@@ -33,6 +33,9 @@ class NumberPredictions:
 
     truth: Floats
     guess: Floats
+
+    family: ClassVar[Family] = "number"
+    offers: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         if len(self.truth) != len(self.guess):
@@ -84,11 +87,6 @@ def spearman(answers: NumberPredictions, resamples: Resamples) -> Floats:
     return np.concatenate(
         [_correlation(sides, resamples, resamples.counts[:, at : at + BLOCK]) for at in blocks]
     )
-
-
-REGRESSION_METRICS: Mapping[str, Callable[[NumberPredictions, Resamples], Floats]] = (
-    MappingProxyType({"r2": r2, "spearman": spearman})
-)
 
 
 @dataclass(frozen=True, eq=False)

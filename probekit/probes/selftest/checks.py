@@ -14,9 +14,10 @@ from probekit.probes.curve import Prober, ProbeResult
 from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
 from probekit.probes.folds import group_folds
 from probekit.probes.score.measurement import Measurement
-from probekit.probes.score.metrics import METRICS, ClassPredictions, Resamples
+from probekit.probes.score.metric_table import metric_functions
+from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.permutation import exchanged_leads, group_leads
-from probekit.probes.score.regression import REGRESSION_METRICS, NumberPredictions
+from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.planted import Planted
 from probekit.probes.solve.design import Floats
@@ -86,10 +87,10 @@ class Tools:
     leads: Callable[[Floats, Floats, NDArray[Any]], Floats] = group_leads
     exchange: Callable[[Floats, int, int], Floats] = exchanged_leads
     metrics: Mapping[str, Callable[[ClassPredictions, Resamples], Floats]] = field(
-        default_factory=lambda: METRICS
+        default_factory=lambda: metric_functions("class", frozenset({"scores"}))
     )
     number_metrics: Mapping[str, Callable[[NumberPredictions, Resamples], Floats]] = field(
-        default_factory=lambda: REGRESSION_METRICS
+        default_factory=lambda: metric_functions("number")
     )
 
     def one(self, spec: ProbeSpec, data: Planted, **settings: Any) -> ProbeResult:

@@ -8,30 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import BLOCK_ROWS, Features
+from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import FULL_EFFORT, Codes, Fit, OnFit, Problem, Solver
 
 # Choosing C compares accuracies, so its fits may stop earlier than the one that is reported.
 SEARCH_TOLERANCE = 1e-5
 
+Fit_co = TypeVar("Fit_co", bound=FittedLayers, covariant=True)
 
-@dataclass(frozen=True)
-class TunedColumn:
-    """One label column after tuning: the C chosen, the fit on all rows, and the held-out guesses.
 
-    `held_out` (n_samples,) has for each row the code guessed by the fit that left out its fold;
-    `search` are those fits, one a fold.
+@dataclass(frozen=True, eq=False)
+class TunedProbeFit(Generic[Fit_co]):
+    """One label column after tuning.
+
+    Attributes:
+        penalty: the value chosen; None for a kind without one.
+        solution: the fit on all rows.
+        held_out: (n_samples,), for each row the guess of the fit that left out its fold.
+        search: those fits, one per fold.
     """
 
-    C: float
-    fit: Fit
-    held_out: Codes
-    search: tuple[Fit, ...]
+    penalty: float | None
+    solution: Fit_co
+    held_out: NDArray[Any]
+    search: tuple[Fit_co, ...]
+
+    @property
+    def solved_at(self) -> float:
+        """The penalty, of a kind that has one."""
+        assert self.penalty is not None
+        return self.penalty
 
 
 def count_fits(n_columns: int, folds: int, grid: Sequence[float]) -> int:
@@ -54,7 +67,7 @@ def fit_columns(
     typical: NDArray[np.bool_] | None = None,
     device: str = "cpu",
     on_fit: OnFit | None = None,
-) -> list[TunedColumn]:
+) -> list[TunedProbeFit[Fit]]:
     """Return each label column (n_samples,), tuned and fitted on X (n_samples, n_features).
 
     `weights` (n_samples,) says what each row counts in every fit, `typical` (n_samples,) which
@@ -64,7 +77,7 @@ def fit_columns(
     >>> X = np.array([[-2.0], [2.0], [-1.0], [1.0]])
     >>> folds, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
     >>> (column,) = fit_columns(X, [labels], folds, (0.1, 1.0))
-    >>> column.C, column.held_out.tolist()
+    >>> column.penalty, column.held_out.tolist()
     (0.1, [0, 1, 0, 1])
     """
     grid = sorted(grid)
@@ -95,7 +108,7 @@ def fit_columns(
     ]
     fits = solver.solve(finals, effort, on_fit=lambda done, _: tell(len(problems) + done))
     return [
-        TunedColumn(grid[place], fit, held_out[column, place], search)
+        TunedProbeFit(grid[place], fit, held_out[column, place], search)
         for column, (place, fit, search) in enumerate(zip(best, fits, chosen, strict=True))
     ]
 

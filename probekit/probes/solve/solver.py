@@ -25,6 +25,7 @@ from torch import Tensor
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
 from probekit.probes.solve.design import Design, Features, Floats, dual, shared
+from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
 from probekit.probes.solve.objectives import Objectives
 
 Codes = NDArray[np.int64]
@@ -55,8 +56,8 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
-    """A solution for raw, unscaled rows, and how the solver came to it.
+class Fit(FittedLayers):
+    """A logistic fit of one layer for raw, unscaled rows.
 
     `classes` are the label codes that occurred in the share; with two of them `coef` has one row,
     that of the second, else one row a class. `objective` is the mean objective. `gradient_norm` is
@@ -64,28 +65,33 @@ class Fit:
     is about how far the objective is above its minimum.
     """
 
-    classes: Codes
-    coef: Floats
-    intercept: Floats
-    C: float
-    n_iter: int
-    converged: bool
-    gradient_norm: float
-    objective: float
+    gradient_norm: float = np.nan
+    C: float = np.nan
+    objective: float = np.nan
 
-    def scores(self, X: Features) -> Floats:
+    @property
+    def coef(self) -> Floats:
+        """The weights, (1 or n_classes, n_features)."""
+        return self.layers[0].weight
+
+    @property
+    def intercept(self) -> Floats:
+        """The biases, (1 or n_classes,)."""
+        return self.layers[0].bias
+
+    def _scores_by_class(self, X: Features) -> Floats:
         """Return the scores (n_classes_fitted, n_samples) of raw rows (n_samples, n_features)."""
         return with_reference(self.coef @ X.T + self.intercept[:, None], len(self.classes))
 
     def log_probabilities(self, X: Features, n_classes: int) -> Floats:
         """Return log probabilities (n_samples, n_classes); -inf for a class that was not fitted."""
         answer = np.full((len(X), n_classes), -np.inf)
-        answer[:, self.classes] = log_softmax(self.scores(X), axis=0).T
+        answer[:, self.classes] = log_softmax(self._scores_by_class(X), axis=0).T
         return answer
 
     def predict(self, X: Features) -> Codes:
         """Return the likeliest label code (n_samples,) of raw rows (n_samples, n_features)."""
-        codes: Codes = self.classes[self.scores(X).argmax(axis=0)]
+        codes: Codes = self.classes[self._scores_by_class(X).argmax(axis=0)]
         return codes
 
 
@@ -228,8 +234,7 @@ def _certain(design: Design, task: _Task) -> Fit:
     """Return the fit of one class alone, which is always guessed."""
     return Fit(
         classes=task.classes,
-        coef=np.zeros((1, len(design.mean))),
-        intercept=np.zeros(1),
+        layers=(AffineLayer(np.zeros((1, len(design.mean))), np.zeros(1)),),
         C=task.C,
         n_iter=0,
         converged=True,
@@ -296,25 +301,14 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
 def _fit(design: Design, task: _Task, solution: Minimum) -> Fit:
     point = solution.point.cpu().double().numpy()
     coef, intercept = design.fold(task.share, point[:, :-1], point[:, -1])
+    # Adding one number to all intercepts changes nothing; of these take the centred ones.
+    bias = intercept - intercept.mean() if len(intercept) > 1 else intercept
     return Fit(
         classes=task.classes,
-        coef=coef,
-        # Adding one number to all intercepts changes nothing; of these take the centred ones.
-        intercept=intercept - intercept.mean() if len(intercept) > 1 else intercept,
+        layers=(AffineLayer(coef, bias),),
         C=task.C,
         n_iter=solution.n_iter,
         converged=solution.converged,
         gradient_norm=solution.gradient_norm,
         objective=solution.value,
     )
-
-
-def with_reference(scores: Floats, n_classes: int) -> Floats:
-    """Return scores (n_classes, n_samples), with zeros for the reference class if it is absent.
-
-    >>> with_reference(np.array([[0.5, -2.0]]), n_classes=2).tolist()
-    [[0.0, 0.0], [0.5, -2.0]]
-    """
-    if len(scores) == n_classes:
-        return scores
-    return np.concatenate([np.zeros_like(scores), scores])

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import DataError
-from probekit.report.attention.patterns import AttentionPrompt
 from probekit.report.attention.thumbnails import SIDE
+from probekit.results.attention import AttentionPrompt
 
 # 16 bits while the page stays small, then 8, then fewer of the 8, which compress better.
 LEVELS = (65535, 255, 180, 127, 90, 63, 45, 31)

@@ -22,7 +22,6 @@ from probekit.report.attention.codes import (
     packed_heads,
 )
 from probekit.report.attention.colours import attention_colours
-from probekit.report.attention.patterns import AttentionPrompt
 from probekit.report.attention.thumbnails import (
     SIDE,
     still_picture,
@@ -32,6 +31,7 @@ from probekit.report.attention.thumbnails import (
 )
 from probekit.report.pages.template import render
 from probekit.report.texts.glyphs import token_label
+from probekit.results.attention import AttentionPrompt
 
 THUMBNAIL_LEVELS = 255
 SCORE_NAMES = {

@@ -17,7 +17,8 @@ from probekit.report.figures.style import (
     plotly_text,
 )
 from probekit.report.maps.text_map import Colours, cell_text, text_map
-from probekit.results.table import figure_rows, main_metric, only, placed, ranked_rows, ticks
+from probekit.results.selection import main_metric, ranked_rows
+from probekit.results.table import figure_rows, only, placed, ticks
 
 MOST_TEXTS = 20  # classes along a side, beyond which numbers in cells cannot be read
 MOST_NAMED = 10  # labels of a scatter; the others share one look

@@ -25,17 +25,8 @@ from probekit.report.figures.style import (
     format_number,
     plotly_text,
 )
-from probekit.results.table import (
-    SERIES,
-    chosen_row,
-    differs,
-    figure_rows,
-    measured_metrics,
-    only,
-    placed,
-    same_features,
-    ticks,
-)
+from probekit.results.selection import chosen_row, measured_metrics
+from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
 # Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten; of more than so many, the powers.
 POWERS = [10.0**power for power in range(-3, 8)]

@@ -12,16 +12,8 @@ from probekit.errors import DataError
 from probekit.report.figures.layer_curve import band, name_lines, point_hover, scatter
 from probekit.report.figures.levels import draw_levels, levels, value_range
 from probekit.report.figures.style import LINES, TEMPLATE, axis_title
-from probekit.report.figures.views import hidden_kinds
-from probekit.results.table import (
-    EMBED_DEPTH,
-    SAME_FEATURES,
-    chosen_row,
-    main_metric,
-    only,
-    placed,
-    same_features,
-)
+from probekit.results.selection import chosen_row, hidden_kinds, main_metric
+from probekit.results.table import EMBED_DEPTH, SAME_FEATURES, only, placed, same_features
 
 # Ticks of the axis of rows: 1, 2 and 5 times each power of ten.
 TICKS = [step * 10**power for power in range(7) for step in (1, 2, 5)]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.targets import BASELINES
 from probekit.report.figures.style import (
     LEVELS,
-    MEAN_METRICS,
-    TREE_METRICS,
     LineStyle,
     format_number,
     plotly_text,
@@ -24,8 +24,6 @@ from probekit.results.table import concatenated, only
 PLOT_HEIGHT = 160
 LINE_HEIGHT = 15
 
-BASELINES = ("majority", "word_identity", "bag_of_words", "length")
-
 LevelLine = tuple[str, pd.Series]
 
 
@@ -34,7 +32,7 @@ def levels(measured: pd.DataFrame) -> list[LevelLine]:
 
     Concatenated sites have no depth, so that they are lines of this kind too.
     """
-    is_mean = measured["metric"].isin(MEAN_METRICS).all()
+    is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"])
     rows = [
         ("mean" if is_mean and target == "majority" else target, row)
         for target in BASELINES
@@ -48,7 +46,7 @@ def levels(measured: pd.DataFrame) -> list[LevelLine]:
 
 def _chance(measured: pd.DataFrame) -> list[LevelLine]:
     # A probe that learns any labels as well as the true ones has no selectivity.
-    chance = measured["chance"].mask(measured["metric"] == "selectivity", 0.0)
+    chance = measured["chance"].mask(measured["metric"].map(_is_difference), 0.0)
     bare = measured.assign(value=chance, ci_low=math.nan, ci_high=math.nan)
     bare = bare.dropna(subset="value").drop_duplicates("value")
     return [(chance_name(bare), row) for _, row in bare.iterrows()]
@@ -60,11 +58,15 @@ def chance_name(measured: pd.DataFrame) -> str:
     >>> chance_name(pd.DataFrame({"metric": ["compression"], "probe": ["logistic"]}))
     'uniform'
     """
-    metrics = set(measured["metric"])
-    is_tree = measured["probe"].str.startswith("structural").any() or metrics & set(TREE_METRICS)
-    if "compression" in metrics:
+    is_tree = measured["probe"].str.startswith("structural").any()
+    names = {METRICS[metric].reference for metric in set(measured["metric"])}
+    if "uniform" in names:
         return "uniform"
-    return "chain" if is_tree else "chance"
+    return "chain" if is_tree or "chain" in names else "chance"
+
+
+def _is_difference(metric: str) -> bool:
+    return METRICS[metric].kind == "difference"
 
 
 def value_range(figure: go.Figure) -> list[float]:

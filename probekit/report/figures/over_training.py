@@ -8,12 +8,14 @@ from pathlib import Path
 import pandas as pd
 
 from probekit.errors import DataError
-from probekit.report.figures.style import format_number, metric_name
+from probekit.report.figures.style import format_number
 from probekit.report.figures.views import step_tables
 from probekit.report.maps.maps import map_cells, step_map
 from probekit.report.pages.parts import FigurePart, map_part, title
 from probekit.report.sentences import words
-from probekit.results.table import check_columns, load_table, main_metric, measured_metrics
+from probekit.results.metrics import metric_name
+from probekit.results.selection import main_metric, measured_metrics
+from probekit.results.table import check_columns, load_table
 
 
 def load_training(path: Path) -> pd.DataFrame | None:

@@ -10,7 +10,8 @@ from probekit.report.figures.layer_curve import band, name_lines, point_hover, s
 from probekit.report.figures.levels import LevelLine, draw_levels, levels, value_range
 from probekit.report.figures.style import LINES, TEMPLATE, axis_title
 from probekit.report.figures.views import at_shown_position
-from probekit.results.table import main_metric, only, placed, ranked_rows, selection
+from probekit.results.selection import main_metric, ranked_rows, selection
+from probekit.results.table import only, placed
 
 SIZE = r"^k_sparse:(?P<k>\d+)$"
 LEAST_SIZES = 3

@@ -1,4 +1,4 @@
-"""How figures look: one template, one table of lines, one table of names."""
+"""How figures look: one template, and the styles of lines and levels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from itertools import count
 import plotly.graph_objects as go
 
 from probekit.amounts import LEVEL
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.targets import TARGETS
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,16 @@ SERIES_COLOURS = ("#0072B2", "#B07D10", "#B2599A", "#6E7F8D", "#8C564B")
 SERIES_MARKERS = ("circle", "square", "diamond", "triangle-up", "pentagon", "star", "hexagon")
 
 LINES = {
-    "task": LineStyle("task", "solid", width=2.6, marker_size=9),
-    "control": LineStyle("control task", "dash", "#D55E00", legend_rank=2),
-    "random_weights": LineStyle("random weights", "dot", "#009E73", legend_rank=3),
+    "task": LineStyle(TARGETS["task"].title, "solid", width=2.6, marker_size=9),
+    "control": LineStyle(TARGETS["control"].title, "dash", "#D55E00", legend_rank=2),
+    "random_weights": LineStyle(TARGETS["random_weights"].title, "dot", "#009E73", legend_rank=3),
 }
 LEVELS = {
-    "majority": LineStyle("majority", "longdash", "#7A7F87", width=1.5),
+    "majority": LineStyle(TARGETS["majority"].title, "longdash", "#7A7F87", width=1.5),
     "mean": LineStyle("mean label", "longdash", "#7A7F87", width=1.5),
-    "word_identity": LineStyle("word identity", "dashdot", "#7A7F87", width=1.5),
-    "bag_of_words": LineStyle("bag of words", "dashdot", "#7A7F87", width=1.5),
-    "length": LineStyle("length", "dot", "#7A7F87", width=1.5),
+    "word_identity": LineStyle(TARGETS["word_identity"].title, "dashdot", "#7A7F87", width=1.5),
+    "bag_of_words": LineStyle(TARGETS["bag_of_words"].title, "dashdot", "#7A7F87", width=1.5),
+    "length": LineStyle(TARGETS["length"].title, "dot", "#7A7F87", width=1.5),
     "chance": LineStyle("chance", "longdash", "#7A7F87", width=1.5),
     "chain": LineStyle("linear chain", "longdash", "#7A7F87", width=1.5),
     "uniform": LineStyle("no compression", "longdash", "#7A7F87", width=1.5),
@@ -51,29 +53,6 @@ NORMS = {
     "first_position_norm": LineStyle("position 0", "solid"),
     "other_norm": LineStyle("all other positions", "dash"),
 }
-METRICS = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "macro_f1": "macro F1",
-    "auroc": "AUROC",
-    "r2": "R²",
-    "spearman": "Spearman's ρ",
-    "uuas": "UUAS",
-    "root_accuracy": "root accuracy",
-    "brier": "Brier score",
-    "ece": "calibration error",
-    "selectivity": "selectivity",
-}
-# Labels coded online, and p-values, have tables and figures of their own.
-ONLINE = {"codelength": "description length, bits", "compression": "compression"}
-P_VALUES = {
-    "p_value": "p", "p_holm": "p, adjusted for all sites", "p_best": "p, against the best site",
-}  # fmt: skip
-# Of any other metric more is better.
-LOWER_IS_BETTER = ("brier", "ece", "codelength")
-TREE_METRICS = ("uuas", "root_accuracy")
-# Who knows the training labels alone guesses their mean here, not the most frequent one.
-MEAN_METRICS = ("r2", "spearman")
 
 _AXIS = {
     "showline": True,
@@ -113,22 +92,13 @@ TEMPLATE = go.layout.Template(
 )
 
 
-def metric_name(metric: str) -> str:
-    """Return a metric as sentences name it.
-
-    >>> metric_name("auroc"), metric_name("brier")
-    ('AUROC', 'Brier score')
-    """
-    return {**METRICS, **ONLINE}[metric]
-
-
 def axis_title(metric: str) -> str:
     """Return the title of a metric's axis, which says so where less is better.
 
     >>> axis_title("auroc"), axis_title("brier")
     ('AUROC', 'Brier score (lower is better)')
     """
-    return metric_name(metric) + " (lower is better)" * (metric in LOWER_IS_BETTER)
+    return METRICS[metric].title + " (lower is better)" * METRICS[metric].lower_is_better
 
 
 def format_p(p: float) -> str:

@@ -6,19 +6,10 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from probekit.results.table import (
-    SERIES,
-    chosen_row,
-    concatenated,
-    differs,
-    only,
-    placed,
-    ranked_rows,
-)
+from probekit.results.selection import chosen_row, hidden_kinds
+from probekit.results.table import SERIES, concatenated, differs, only, placed
 
 MOST_NEURONS = 4  # lines of single neurons that a curve takes; the table of sites has them all
-MOST_SIZES = 2  # probes of one kind that a curve takes
-SIZED = r"^(?P<family>.+):(?P<size>\d+)$"
 # Rows that agree in these columns belong to one map over training, and to one cell of it.
 _SAME_MAP = ("line", "position", "probe", "view")
 _OF_A_CELL = (*_SAME_MAP, "depth", "step")
@@ -67,27 +58,6 @@ def _of_shown_kinds(table: pd.DataFrame) -> pd.DataFrame:
     is_company = rows["target"].isin(["control", "random_weights"])
     shown: pd.DataFrame = rows[~is_company | (rows["probe"] == chosen["probe"])]
     return shown
-
-
-def hidden_kinds(table: pd.DataFrame) -> list[str]:
-    """Return the probes that differ from a better one in their size alone, where sizes are many.
-
-    >>> hidden_kinds(pd.DataFrame({
-    ...     "probe": ["k_sparse:1", "k_sparse:4", "k_sparse:16"], "value": [0.6, 0.8, 0.7],
-    ...     "target": "task", "split": "validation", "metric": "accuracy",
-    ...     "site": "hook_embed", "head": float("nan"),
-    ... }))
-    ['k_sparse:1', 'k_sparse:16']
-    """
-    probes = table["probe"].drop_duplicates()
-    family = probes.str.extract(SIZED)["family"]
-    best = list(ranked_rows(table)["probe"].unique())
-    hidden = []
-    for _, members in probes.groupby(family):
-        ranked = [probe for probe in best if probe in set(members)]
-        if len(members) > MOST_SIZES and ranked:
-            hidden += [probe for probe in members if probe != ranked[0]]
-    return hidden
 
 
 def head_tables(table: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]:

@@ -10,35 +10,20 @@ import plotly.colors
 import plotly.graph_objects as go
 
 from probekit.errors import DataError
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.targets import TARGETS
 from probekit.report.figures.layer_curve import measured_rows
-from probekit.report.figures.style import (
-    LINES,
-    LOWER_IS_BETTER,
-    format_number,
-    metric_name,
-    plotly_text,
-)
+from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import position_offset
 from probekit.report.maps.text_map import Colours, cell_text, text_map
-from probekit.results.table import (
-    SAME_FEATURES,
-    figure_rows,
-    main_metric,
-    n_blocks,
-    only,
-    placed,
-    ranked_rows,
-    selection,
-    tick,
-)
+from probekit.results.metrics import metric_name
+from probekit.results.selection import main_metric, ranked_rows, selection
+from probekit.results.table import SAME_FEATURES, figure_rows, n_blocks, only, placed, tick
 
 LEAST_RANGE = 0.05  # so that colours do not blow up what is nothing
 
 # What the hover of a cell says beside its own value.
-BESIDE = {
-    "control": LINES["control"].label,
-    "random_weights": LINES["random_weights"].label,
-}
+BESIDE = {name: TARGETS[name].title for name in ("control", "random_weights")}
 
 
 def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
@@ -114,14 +99,15 @@ def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
     (-0.2, 0.2, True)
     """
     least, most = float(np.min(values)), float(np.max(values))
-    if metric == "selectivity" and least < 0:
+    is_difference = METRICS[metric].kind == "difference"
+    if is_difference and least < 0:
         reach = max(-least, most, LEAST_RANGE)
         return Colours(-reach, reach, plotly.colors.diverging.PuOr_r, is_diverging=True)
-    if metric in LOWER_IS_BETTER:
+    if METRICS[metric].lower_is_better:
         return Colours(
             least, max(most, least + LEAST_RANGE), plotly.colors.sequential.Viridis_r, False
         )
-    low = 0.0 if metric == "selectivity" or np.isnan(chance) else chance
+    low = 0.0 if is_difference or np.isnan(chance) else chance
     return Colours(low, max(most, low + LEAST_RANGE), plotly.colors.sequential.Viridis, False)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import pandas as pd
 
@@ -17,78 +16,55 @@ from probekit.report.maps.attribution_map import (
 )
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
 from probekit.report.texts.glyphs import line_label, token_label
+from probekit.results.network import MEAN, AttributedLogit
 
 NOTE = (
     "Direct effects only: what a part adds to the residual stream, read by the unembedding under "
     "the scale that the final norm has in this run. What a part does through later heads and MLPs "
     "stands under those. An MLP includes its bias; the bias of attention is a part of its own."
 )
-MEAN = "the mean of all tokens"
 MOST_NAMED = 5
 LONGEST_HEADING = 100  # characters of the text
 
 
-@dataclass(frozen=True, eq=False)
-class AttributedLogit:
-    """A logit of one text with its parts.
+def attribution_title(found: AttributedLogit) -> str:
+    """Return whose logit it is, in words.
 
-    Attributes:
-        tokens: of the text.
-        position: where the logit stands, counted from 0.
-        token: whose logit.
-        minus: the token whose logit is taken off it, `MEAN`, or nothing.
-        logit: as the network gives it.
-        probability: of the token.
-        rank: of the token, 1 for the likeliest.
-        rows: one a part, with `part`, `layer`, `head` and `value`.
+    >>> attribution_title(AttributedLogit(("a",), 0, " b", " c", 1.0, 0.5, 1, pd.DataFrame()))
+    'the logit of ␣b less that of ␣c'
     """
+    whose = f"the logit of {token_label(found.token)}"
+    if not found.minus:
+        return whose
+    less = MEAN if found.minus == MEAN else f"that of {token_label(found.minus)}"
+    return f"{whose} less {less}"
 
-    tokens: tuple[str, ...]
-    position: int
-    token: str
-    minus: str
-    logit: float
-    probability: float
-    rank: int
-    rows: pd.DataFrame
 
-    @property
-    def title(self) -> str:
-        """Whose logit, in words.
+def strongest_parts(found: AttributedLogit) -> pd.DataFrame:
+    """Return the parts with their `name`, sorted by absolute value, the largest first."""
+    parts = zip(found.rows["part"], found.rows["layer"], found.rows["head"], strict=True)
+    named = found.rows.assign(name=[part_name(*part) for part in parts])
+    return named.sort_values("value", key=abs, ascending=False, kind="stable")
 
-        >>> AttributedLogit(("a",), 0, " b", " c", 1.0, 0.5, 1, pd.DataFrame()).title
-        'the logit of ␣b less that of ␣c'
-        """
-        whose = f"the logit of {token_label(self.token)}"
-        if not self.minus:
-            return whose
-        less = MEAN if self.minus == MEAN else f"that of {token_label(self.minus)}"
-        return f"{whose} less {less}"
 
-    @property
-    def strongest(self) -> pd.DataFrame:
-        """The parts by how much they add or take away, with their `name`."""
-        parts = zip(self.rows["part"], self.rows["layer"], self.rows["head"], strict=True)
-        named = self.rows.assign(name=[part_name(*part) for part in parts])
-        return named.sort_values("value", key=abs, ascending=False, kind="stable")
+def largest_parts(found: AttributedLogit, n: int) -> str:
+    """Return the n largest parts in words."""
+    named = strongest_parts(found).head(n)
+    pairs = zip(named["name"], named["value"], strict=True)
+    return ", ".join(f"{name} {signed(value)}" for name, value in pairs)
 
-    def largest(self, n: int) -> str:
-        """Return the n largest parts in words."""
-        named = self.strongest.head(n)
-        pairs = zip(named["name"], named["value"], strict=True)
-        return ", ".join(f"{name} {signed(value)}" for name, value in pairs)
 
-    @property
-    def answer(self) -> str:
-        """What was found, in sentences."""
-        rounding = abs(self.logit - float(self.rows["value"].sum()))
-        return (
-            f"At position {self.position} the network gives {token_label(self.token)} a "
-            f"probability of {format_number(self.probability)}, rank {self.rank:,}. "
-            f"{self.title[0].upper()}{self.title[1:]} is {signed(self.logit)}: its "
-            f"{len(self.rows)} parts sum to it within {rounding:.0e}. "
-            f"The largest: {self.largest(MOST_NAMED)}."
-        )
+def attribution_answer(found: AttributedLogit) -> str:
+    """Return the result in sentences."""
+    rounding = abs(found.logit - float(found.rows["value"].sum()))
+    title = attribution_title(found)
+    return (
+        f"At position {found.position} the network gives {token_label(found.token)} a "
+        f"probability of {format_number(found.probability)}, rank {found.rank:,}. "
+        f"{title[0].upper()}{title[1:]} is {signed(found.logit)}: its "
+        f"{len(found.rows)} parts sum to it within {rounding:.0e}. "
+        f"The largest: {largest_parts(found, MOST_NAMED)}."
+    )
 
 
 def attribution_page(found: AttributedLogit, *, model: str, facts: Mapping[str, str]) -> str:
@@ -99,8 +75,8 @@ def attribution_page(found: AttributedLogit, *, model: str, facts: Mapping[str, 
     n_columns = int(found.rows["head"].max()) + 3
     return AnalysisPage(
         eyebrow=f"probekit · direct logit attribution · {model}",
-        title=f"What adds up to {found.title}",
-        answer=found.answer,
+        title=f"What adds up to {attribution_title(found)}",
+        answer=attribution_answer(found),
         notes=[NOTE],
         parts=[
             PageSection(
@@ -112,7 +88,7 @@ def attribution_page(found: AttributedLogit, *, model: str, facts: Mapping[str, 
                         "What each part adds: towards the token above 0, away from it below. "
                         "“bias” is that of the attention's output.",
                         "What each head and MLP adds. The largest: "
-                        + found.largest(2 * MOST_NAMED),
+                        + largest_parts(found, 2 * MOST_NAMED),
                         height=8 + 1.9 * n_layers,
                         width=9 + 2.9 * n_columns,
                     ),
@@ -134,8 +110,9 @@ def attribution_page(found: AttributedLogit, *, model: str, facts: Mapping[str, 
 
 
 def _table(found: AttributedLogit) -> Cells:
+    parts = strongest_parts(found)
     rows = [
         (name, format_number(value))
-        for name, value in zip(found.strongest["name"], found.strongest["value"], strict=True)
+        for name, value in zip(parts["name"], parts["value"], strict=True)
     ]
     return Cells(f"All {len(rows)} parts, the largest first", ("part", "adds"), rows)

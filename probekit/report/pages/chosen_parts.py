@@ -25,9 +25,10 @@ from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.texts_page import TokenPart, text_part
 from probekit.report.sentences.answer import company_of
 from probekit.report.texts.paint import Palette
-from probekit.report.texts.texts import RowPrediction, TextReading
 from probekit.results.record import RecordPart, reading_run_file
-from probekit.results.table import check_columns, chosen_row, selection
+from probekit.results.selection import chosen_row, selection
+from probekit.results.table import check_columns
+from probekit.results.text_readings import RowPrediction, TextReading
 
 COLUMNS = {
     "confusion.csv": ("truth", "guess", "n"),

@@ -10,7 +10,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.report.figures.style import (
-    METRICS,
     SERIES_COLOURS,
     SERIES_MARKERS,
     TEMPLATE,
@@ -21,6 +20,7 @@ from probekit.report.figures.style import (
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
 from probekit.results.comparison import RunComparison, both_places
+from probekit.results.metrics import metric_name
 from probekit.results.table import placed, tick
 
 MOST_LINES = 12  # more parts of the blocks, such as heads, are told by the table alone
@@ -46,7 +46,7 @@ def comparison_page(comparison: RunComparison) -> str:
     return render(
         "compare.html",
         comparison=comparison,
-        metric=METRICS[comparison.metric],
+        metric=metric_name(comparison.metric),
         figures=list(_parts(comparison)),
         lines=[_line(row) for _, row in comparison.rows.iterrows()],
     )
@@ -72,7 +72,7 @@ def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
     n_lines = len(rows[["line", "probe"]].drop_duplicates())
     if not 0 < n_lines <= MOST_LINES:
         return
-    name = METRICS[comparison.metric]
+    name = metric_name(comparison.metric)
     yield FigurePart(
         f"Difference of {name} by layer",
         figure_json(difference_figure(comparison)),
@@ -114,7 +114,7 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
         tickvals=depths,
         ticktext=[tick(depth, blocks if ends else blocks + 1) for depth in depths],
     )
-    figure.update_yaxes(title_text=f"{METRICS[comparison.metric]}, a − b")
+    figure.update_yaxes(title_text=f"{metric_name(comparison.metric)}, a − b")
     figure.update_layout(showlegend=len(series) > 1)
     return figure
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
 from probekit.report.figures.style import format_number
 from probekit.report.maps.head_map import SCORES, head_score_map, scale_end
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
+from probekit.results.network import ScoredHeads
 
 NOTE = (
     "Each score is a mean over the tokens that can have it, then over texts. A pattern says where "
@@ -18,47 +18,6 @@ NOTE = (
 SCALES = "Each map has colours of its own, from 0 to its highest value."
 # Scores of which a high one says what a head is for.
 TELLING = ("previous_token", "duplicate_token", "induction", "first_token")
-
-
-@dataclass(frozen=True, eq=False)
-class ScoredHeads:
-    """The scores of all heads of a model.
-
-    Attributes:
-        rows: with `score`, `layer`, `head`, `value`, `sd` and `n`.
-        read: what the model read, in words.
-        known: the heads, as (layer, head), that the literature names for a score of this model.
-    """
-
-    rows: pd.DataFrame
-    read: str
-    known: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
-
-    def strongest(self, score: str, n: int) -> pd.DataFrame:
-        """Return the rows of the n heads with the highest values of a score; NaN is none."""
-        of_score = self.rows[self.rows["score"] == score].dropna(subset="value")
-        return of_score.sort_values("value", ascending=False, kind="stable").head(n)
-
-    def told(self, score: str, n: int) -> str:
-        """Return the strongest heads of a score in words."""
-        heads = self.strongest(score, n).to_dict("records")
-        return ", ".join(f"L{h['layer']}H{h['head']} {format_number(h['value'])}" for h in heads)
-
-    def known_rows(self) -> list[tuple[str, str, str, str]]:
-        """Return score, head, value and rank among all heads of those that are known."""
-        return [row for score in self.known for row in self._known(score)]
-
-    def _known(self, score: str) -> Iterator[tuple[str, str, str, str]]:
-        ordered = self.strongest(score, len(self.rows))
-        places = list(zip(ordered["layer"], ordered["head"], strict=True))
-        for layer, head in self.known[score]:
-            name = SCORES[score].title.lower()
-            if (layer, head) not in places:
-                yield name, f"L{layer}H{head}", "–", "no token could have it"
-                continue
-            rank = places.index((layer, head))
-            value = format_number(ordered["value"].iloc[rank])
-            yield name, f"L{layer}H{head}", value, f"{rank + 1} of {len(places)}"
 
 
 def heads_page(found: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
@@ -71,7 +30,7 @@ def heads_page(found: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> s
         known = Cells(
             "Known heads and their scores here",
             ("score", "head", "here", "rank"),
-            found.known_rows(),
+            known_head_rows(found),
             is_open=True,
         )
         sentence = "The heads that the literature names for GPT-2 small, framed in the maps."
@@ -86,10 +45,35 @@ def heads_page(found: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> s
     ).html()
 
 
+def heads_text(found: ScoredHeads, score: str, n: int) -> str:
+    """Return the n strongest heads of a score in words."""
+    heads = found.strongest(score, n).to_dict("records")
+    return ", ".join(f"L{h['layer']}H{h['head']} {format_number(h['value'])}" for h in heads)
+
+
+def known_head_rows(found: ScoredHeads) -> list[tuple[str, str, str, str]]:
+    """Return score, head, value and rank among all heads of the heads that are known."""
+    return [row for score in found.known for row in _known(found, score)]
+
+
+def _known(found: ScoredHeads, score: str) -> Iterator[tuple[str, str, str, str]]:
+    ordered = found.strongest(score, len(found.rows))
+    places = list(zip(ordered["layer"], ordered["head"], strict=True))
+    for layer, head in found.known[score]:
+        name = SCORES[score].title.lower()
+        if (layer, head) not in places:
+            yield name, f"L{layer}H{head}", "–", "no token could have it"
+            continue
+        rank = places.index((layer, head))
+        value = format_number(ordered["value"].iloc[rank])
+        yield name, f"L{layer}H{head}", value, f"{rank + 1} of {len(places)}"
+
+
 def heads_answer(found: ScoredHeads) -> str:
     """Return the strongest head of each telling score, in words."""
     told = [
-        f"{SCORES[score].title.lower()} {found.told(score, 1) or 'in none'}" for score in TELLING
+        f"{SCORES[score].title.lower()} {heads_text(found, score, 1) or 'in none'}"
+        for score in TELLING
     ]
     return f"On {found.read}. Strongest: {'; '.join(told)}."
 
@@ -103,7 +87,7 @@ def _picture(found: ScoredHeads, score: str) -> Picture:
         {"": head_score_map(found.rows, score, known)},
         f"{meaning[0].upper()}{meaning[1:]}{'; framed: known heads' * bool(known)}. "
         f"Colours go from 0 to {end}.",
-        f"{SCORES[score].title}, {meaning}. The highest: {found.told(score, 10) or 'none'}.",
+        f"{SCORES[score].title}, {meaning}. The highest: {heads_text(found, score, 10) or 'none'}.",
         height=8 + 1.9 * (int(found.rows["layer"].max()) + 1),
         width=9 + 2.6 * n_heads,
     )

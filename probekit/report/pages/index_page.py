@@ -13,7 +13,7 @@ from probekit.amounts import counted
 from probekit.errors import ProbekitError
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
-from probekit.report.sentences.differences import load_differences, rival_differences
+from probekit.results.differences import load_differences, rival_differences
 from probekit.results.record import STARTED, open_record
 from probekit.results.table import load_table
 

@@ -10,28 +10,19 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.facets import facets_height, site_facets
 from probekit.report.figures.layer_curve import layer_curve, norm_curve
 from probekit.report.figures.learning_curve import growth_curve, growth_lines
 from probekit.report.figures.reliability import reliability_figure
 from probekit.report.figures.sparse import sparse_curve, sparse_rows
-from probekit.report.figures.style import METRICS, metric_name
-from probekit.report.figures.views import (
-    curve_rows,
-    head_tables,
-    hidden_kinds,
-    position_tables,
-    shown_position,
-)
+from probekit.report.figures.views import curve_rows, head_tables, position_tables, shown_position
 from probekit.report.maps.maps import head_map, position_map
 from probekit.report.sentences import words
 from probekit.report.sentences.confidence import reliability_caption, reliability_description
+from probekit.results.metrics import metric_name
 from probekit.results.record import ControlBy, Norms
-from probekit.results.table import MAIN_METRICS, main_metric, measured_metrics
-
-# Figures of these metrics stand open on the page, those of others folded below them.
-OPEN_METRICS = (*MAIN_METRICS, "spearman", "selectivity", "compression")
-ALL_METRICS = (*METRICS, "compression")
+from probekit.results.selection import hidden_kinds, main_metric, measured_metrics
 
 
 @dataclass(frozen=True)
@@ -55,12 +46,13 @@ def result_parts(table: pd.DataFrame, control_by: ControlBy = "word") -> list[Fi
     `control_by` is what gets one random label in the control task.
     """
     found = measured_metrics(table)
-    metrics = [metric for metric in ALL_METRICS if metric in found]
-    first = [metric for metric in OPEN_METRICS if metric in metrics]
+    metrics = [name for name in METRICS if name in found and METRICS[name].figure != "none"]
+    first = [metric for metric in metrics if METRICS[metric].figure == "open"]
+    codes = [metric for metric in first if "code" in METRICS[metric].functions]
     by_metric = {metric: list(_metric_parts(table, metric, control_by)) for metric in metrics}
-    parts = [part for metric in first if metric != "compression" for part in by_metric[metric]]
+    parts = [part for metric in first if metric not in codes for part in by_metric[metric]]
     parts += _size_parts(table)
-    parts += by_metric.get("compression", [])
+    parts += [part for metric in codes for part in by_metric[metric]]
     parts += _growth_parts(table)
     return parts + [p for metric in metrics if metric not in first for p in by_metric[metric]]
 
@@ -107,7 +99,7 @@ def title(metric: str) -> str:
 
 
 def _metric_parts(table: pd.DataFrame, metric: str, control_by: ControlBy) -> Iterator[FigurePart]:
-    is_open = metric in OPEN_METRICS
+    is_open = METRICS[metric].figure == "open"
     name = title(metric)
     curve, position = curve_rows(table), shown_position(table)
     if metric in measured_metrics(curve):

@@ -15,24 +15,20 @@ from probekit.errors import DataError, MissingError
 from probekit.provenance import write_atomic
 from probekit.report.attention.codes import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
-from probekit.report.attention.patterns import AttentionPrompt
 from probekit.report.figures.over_training import load_training, step_parts
-from probekit.report.figures.style import format_number, format_p, metric_name
+from probekit.report.figures.style import format_number, format_p
 from probekit.report.pages.chosen_parts import WrongExample, chosen_parts, load_wrong
 from probekit.report.pages.parts import FigurePart, norms_part, reliability_part, result_parts
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.confidence import load_bins
-from probekit.report.sentences.differences import (
-    HOLDS,
-    RivalDifference,
-    load_differences,
-    rival_differences,
-)
 from probekit.report.sentences.feature_table import load_features
 from probekit.report.sentences.sites_table import UNCONVERGED, site_table
 from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.paint import DENSEST
+from probekit.results.attention import AttentionPrompt
+from probekit.results.differences import HOLDS, RivalDifference, load_differences, rival_differences
+from probekit.results.metrics import metric_name
 from probekit.results.record import (
     OLD_RECORD,
     ControlBy,
@@ -41,7 +37,8 @@ from probekit.results.record import (
     open_record,
     reading_run_file,
 )
-from probekit.results.table import chosen_row, load_table, main_metric
+from probekit.results.selection import chosen_row, main_metric
+from probekit.results.table import load_table
 
 
 def write_report(run_dir: Path) -> Path:

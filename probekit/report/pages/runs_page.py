@@ -12,30 +12,26 @@ import plotly.graph_objects as go
 
 from probekit.errors import ConfigError, DataError
 from probekit.report.figures.layer_curve import layer_curve
-from probekit.report.figures.style import format_number, metric_name, plotly_text
+from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import map_cells, map_colours
 from probekit.report.maps.text_map import cell_text, text_map
 from probekit.report.pages.parts import FigurePart, figure_json, title
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer, company_of
-from probekit.report.sentences.differences import load_differences, rival_differences
 from probekit.report.sentences.words import colour_words, description
+from probekit.results.differences import load_differences, rival_differences
+from probekit.results.metrics import metric_name
 from probekit.results.record import OLD_RECORD, RunRecord, open_record
-from probekit.results.settings import differing, load_config, run_facts, settings_of
-from probekit.results.table import (
+from probekit.results.selection import (
     chosen_row,
-    differs,
-    load_table,
     main_metric,
     measured_metrics,
-    n_blocks,
-    only,
-    placed,
     ranked_rows,
     selection,
-    tick,
 )
+from probekit.results.settings import differing, load_config, run_facts, settings_of
+from probekit.results.table import differs, load_table, n_blocks, only, placed, tick
 
 # A name that needs more than so many settings, or characters, tells less than the key of the run.
 MOST_SETTINGS = 3

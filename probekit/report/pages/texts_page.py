@@ -10,7 +10,7 @@ from probekit.report.figures.style import format_number
 from probekit.report.pages.template import render
 from probekit.report.texts.glyphs import token_label
 from probekit.report.texts.paint import DENSEST, HIGH, LOW, NUMBER, Paint, Palette
-from probekit.report.texts.texts import RowPrediction, TextReading
+from probekit.results.text_readings import RowPrediction, TextReading
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import plotly.colors
 import plotly.graph_objects as go
 
 from probekit.report.figures.style import (
-    METRICS,
     SERIES_COLOURS,
     SERIES_MARKERS,
     TEMPLATE,
@@ -24,6 +23,7 @@ from probekit.report.maps.maps import LEAST_RANGE
 from probekit.report.maps.text_map import Colours, text_map
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
+from probekit.results.metrics import metric_name
 from probekit.results.table import only
 from probekit.results.transfer import Transfer, matrix
 
@@ -60,7 +60,7 @@ def transfer_page(found: Transfer) -> str:
     return render(
         "transfer.html",
         found=found,
-        metric=METRICS[found.metric],
+        metric=metric_name(found.metric),
         summary=_summary_part(found) if len(places) > 1 else None,
         first=first,
         others=others,
@@ -79,7 +79,7 @@ def place_part(found: Transfer, site: str, probe: str) -> PlacePart:
 
 
 def _score_part(rows: pd.DataFrame, found: Transfer) -> FigurePart:
-    metric = METRICS[found.metric]
+    metric = metric_name(found.metric)
     return FigurePart(
         f"{metric[0].upper()}{metric[1:]} on the test rows",
         figure_json(score_map(rows, found.names, found.metric)),
@@ -137,7 +137,7 @@ def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Fig
         scale=plotly.colors.sequential.Viridis,
         ends=(low, top),
         hover={
-            METRICS[metric]: ("value", "ci_low", "ci_high"),
+            metric_name(metric): ("value", "ci_low", "ci_high"),
             "less the probe trained there": ("difference", "difference_low", "difference_high"),
             "chance": ("chance",),
         },
@@ -235,7 +235,7 @@ def _summary_part(found: Transfer) -> FigurePart:
                 )
             )
     figure.update_xaxes(type="category", tickangle=-40)
-    figure.update_yaxes(title_text=METRICS[found.metric])
+    figure.update_yaxes(title_text=metric_name(found.metric))
     return FigurePart(
         "Own and others' test rows",
         figure_json(figure),

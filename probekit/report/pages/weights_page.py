@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -23,49 +22,12 @@ from probekit.report.figures.weight_figures import (
 )
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
+from probekit.results.network import HeadWeights, WeightTensor
 
 MOST_CELLS = 4_000_000  # of a matrix that is drawn in full
 
 Floats = NDArray[np.float32]
 Wide = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Heads:
-    """What the heads of one attention are made of.
-
-    Attributes:
-        parts: by the name of the part (query, key, value, output), the matrix of every head, shape
-            (n_heads, d_model, d_head) or, of the output, (n_heads, d_head, d_model).
-        norms: Frobenius norms, shape (n_parts, n_heads).
-        spectra: singular values by circuit (QK, OV), each (n_heads, d_head); of a block of which
-            only one tensor is known, none.
-        drawn: the parts that lie in the tensor drawn.
-    """
-
-    parts: Mapping[str, Floats]
-    norms: Wide
-    spectra: Mapping[str, Wide]
-    drawn: Sequence[str]
-
-
-@dataclass(frozen=True, eq=False)
-class Weight:
-    """One tensor to draw.
-
-    Attributes:
-        row: its row of `summarise`, a table of one row.
-        numbers: its weights, a matrix [in, out] or a vector.
-        columns: which are drawn as curves; none of most matrices.
-        corner: rows and columns drawn of a matrix; None draws it in full.
-        heads: of an attention matrix.
-    """
-
-    row: pd.DataFrame
-    numbers: Floats
-    columns: Sequence[int]
-    corner: int | None
-    heads: Heads | None
 
 
 def overview_page(rows: pd.DataFrame, model: str) -> str:
@@ -91,7 +53,7 @@ def _norm_words(rows: pd.DataFrame) -> str:
     )
 
 
-def weight_page(weight: Weight, model: str) -> str:
+def weight_page(weight: WeightTensor, model: str) -> str:
     """Return a page that draws one tensor; it asks no network."""
     heads = weight.heads
     figures = list(_weight_parts(weight))
@@ -128,7 +90,7 @@ def format_weight(value: float) -> str:
     return without_negative_zero(f"{value:.4g}").replace("-", "−")
 
 
-def _weight_parts(weight: Weight) -> Iterator[FigurePart]:
+def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     values, name = weight.numbers, weight.row["name"].iloc[0]
     if values.ndim == 1:
         yield FigurePart(
@@ -176,7 +138,7 @@ def _colours(values: Floats) -> str:
     )
 
 
-def _attention_parts(heads: Heads) -> Iterator[FigurePart]:
+def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
     names = [f"W_{part[0].upper()}" for part in heads.parts]
     yield FigurePart(
         "Norm by head",
@@ -203,7 +165,7 @@ def _attention_parts(heads: Heads) -> Iterator[FigurePart]:
         )
 
 
-def _head_parts(weight: Weight) -> Iterator[FigurePart]:
+def _head_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     """Yield the matrices of each head that lie in the tensor, their first rows and columns."""
     heads = weight.heads
     assert heads is not None

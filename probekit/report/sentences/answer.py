@@ -6,45 +6,32 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.targets import TARGETS
 from probekit.report.figures.layer_curve import series_names
 from probekit.report.figures.levels import chance_name
-from probekit.report.figures.style import (
-    LEVELS,
-    MEAN_METRICS,
-    format_number,
-    format_p,
-    metric_name,
-)
-from probekit.report.sentences.differences import (
-    BY_ITSELF,
-    DOES_NOT_HOLD,
-    HOLDS,
-    RivalDifferences,
-)
+from probekit.report.figures.style import LEVELS, format_number, format_p
 from probekit.report.sentences.words import unit_of
+from probekit.results.differences import BY_ITSELF, DOES_NOT_HOLD, HOLDS, RivalDifferences
+from probekit.results.metrics import MAIN_METRICS, metric_name
+from probekit.results.selection import chosen_row, ranked_rows, selection
 from probekit.results.table import (
     EMBED_DEPTH,
-    MAIN_METRICS,
-    chosen_row,
     concatenated,
     differs,
     n_blocks,
     only,
     placed,
-    ranked_rows,
     same_features,
-    selection,
     tick,
 )
 
+# What the chosen probe is compared with, in the order of the sentence.
 NAMES = {
-    "control": "control task",
-    "word_identity": "the words alone",
-    "bag_of_words": "the bag of words",
-    "length": "the length alone",
-    "random_weights": "a random network",
+    **{name: TARGETS[name].phrase for name in ("control", "word_identity", "bag_of_words")},
+    **{name: TARGETS[name].phrase for name in ("length", "random_weights")},
     "embedding": "the embedding",
-    "majority": "the majority label",
+    "majority": TARGETS["majority"].phrase,
     "concatenated": "several sites side by side",
 }
 RIVALS = ("word_identity", "bag_of_words", "length", "embedding", "random_weights", "majority")
@@ -81,7 +68,7 @@ def answer(table: pd.DataFrame, comparisons: RivalDifferences | None = None) -> 
 
 
 def _names(metric: str) -> dict[str, str]:
-    return NAMES | ({"majority": "the mean label"} if metric in MEAN_METRICS else {})
+    return NAMES | ({"majority": "the mean label"} if METRICS[metric].beats_the_mean else {})
 
 
 def _luck(table: pd.DataFrame, chosen: pd.Series) -> str:

@@ -9,19 +9,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from probekit.report.figures.layer_curve import series_of
-from probekit.report.figures.style import format_number, format_p, metric_name
+from probekit.report.figures.style import format_number, format_p
 from probekit.report.sentences.warnings import grid_name
-from probekit.results.table import (
-    MAIN_METRICS,
-    chosen_row,
-    concatenated,
-    n_blocks,
-    only,
-    placed,
-    same_features,
-    selection,
-    tick,
-)
+from probekit.results.metrics import MAIN_METRICS, metric_name
+from probekit.results.selection import chosen_row, selection
+from probekit.results.table import concatenated, n_blocks, only, placed, same_features, tick
 
 UNCONVERGED = "not converged"
 NO_LAYER = "–"

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 import pandas as pd
 
 from probekit.probes.kinds.registry import KINDS
-from probekit.report.figures.style import MEAN_METRICS, format_number
+from probekit.probes.score.metric_table import METRICS
+from probekit.report.figures.style import format_number
 from probekit.report.sentences.answer import company_of
-from probekit.report.sentences.differences import RivalDifferences
+from probekit.results.differences import RivalDifferences
+from probekit.results.metrics import MAIN_METRICS
 from probekit.results.record import ControlBy, RunRecord
-from probekit.results.table import MAIN_METRICS, chosen_row, differs, selection
+from probekit.results.selection import chosen_row, selection
+from probekit.results.table import differs
 
 # What a rival reaches, and what it takes from the result.
 RIVALS = {
@@ -108,7 +111,8 @@ def _rival(
     if not (rival["value"] >= task["ci_low"] if paired is None else paired.ci_low <= 0):
         return ""
     fact, doubt = RIVALS[name]
-    guess = "the mean label" if task["metric"] in MEAN_METRICS else "the most frequent label"
+    is_mean = METRICS[task["metric"]].beats_the_mean
+    guess = "the mean label" if is_mean else "the most frequent label"
     told = {
         "fact": fact.format(rival=format_number(rival["value"]), guess=guess),
         "task": format_number(task["value"], task["ci_low"], task["ci_high"]),

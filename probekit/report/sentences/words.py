@@ -5,50 +5,20 @@ from __future__ import annotations
 import pandas as pd
 
 from probekit.probes.kinds.registry import KINDS
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.facets import panels
 from probekit.report.figures.layer_curve import banded_series, measured_rows, series_of
 from probekit.report.figures.learning_curve import growth_lines
 from probekit.report.figures.levels import levels
 from probekit.report.figures.sparse import sparse_rows
-from probekit.report.figures.style import LEVELS, LINES, LOWER_IS_BETTER, format_number, metric_name
+from probekit.report.figures.style import LEVELS, LINES, format_number
 from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
+from probekit.results.metrics import metric_name
 from probekit.results.record import ControlBy
-from probekit.results.table import (
-    chosen_row,
-    concatenated,
-    differs,
-    main_metric,
-    n_blocks,
-    only,
-    placed,
-    selection,
-    tick,
-)
+from probekit.results.selection import chosen_row, main_metric, selection
+from probekit.results.table import concatenated, differs, n_blocks, only, placed, tick
 
 MOST_NAMES = 12  # cells named in the description of a map
-
-# What a metric says that not every reader knows.
-MEANING = {
-    "compression": (
-        "How many times fewer bits the training labels take when they are sent block by block, "
-        "each coded by a probe fitted on the blocks before, than by a uniform code (Voita and "
-        "Titov 2020); 1 = no compression."
-    ),
-    "brier": "Lower is better: 0 for a sure and right guess, 2 for a sure and wrong one.",
-    "ece": (
-        "Lower is better: how far, on average, the confidence of a guess is from how often such "
-        "guesses are right (Guo et al. 2017)."
-    ),
-    "uuas": (
-        "The share of the edges of each dependency tree that the spanning tree of the probe's "
-        "distances has too (Hewitt and Manning 2019). Linear chain: each word hangs on the one "
-        "before it."
-    ),
-    "root_accuracy": (
-        "How often the word that the probe takes to be least deep is the root. Linear chain: the "
-        "first word."
-    ),
-}
 
 # What the control task is, by what gets one random label in it.
 CONTROLS = {
@@ -77,8 +47,8 @@ def caption(table: pd.DataFrame, metric: str = "accuracy", control_by: ControlBy
     task = only(measured, target="task")
     sentences = {
         f"{_main_name(table)} on the task minus that on the control task. "
-        f"{CONTROLS[control_by]}": metric == "selectivity",
-        MEANING.get(metric, ""): metric in MEANING,
+        f"{CONTROLS[control_by]}": METRICS[metric].kind == "difference",
+        METRICS[metric].explanation: bool(METRICS[metric].explanation),
         _measured_on(task, metric): True,
         **_drawn(table, measured),
     }
@@ -146,9 +116,10 @@ def map_caption(
     """
     cells = map_cells(table, metric)
     score = metric_name(main_metric(table))
+    is_difference = METRICS[metric].kind == "difference"
     sentences = {
         f"{_main_name(table)} on the task minus that on the control task, which gives each "
-        f"{control_by} a random label (Hewitt and Liang 2019).": metric == "selectivity",
+        f"{control_by} a random label (Hewitt and Liang 2019).": is_difference,
         _measured_on(cells, metric): True,
         "Each cell is a probe of its own.": True,
         colour_words(cells, metric): True,
@@ -164,10 +135,11 @@ def colour_words(cells: pd.DataFrame, metric: str) -> str:
     """Return where the colours of a map of these cells begin and end."""
     shown = map_colours(cells, metric)
     low, high = format_number(shown.low), format_number(shown.high)
-    least = {"selectivity": "no selectivity", "compression": "no compression"}.get(metric, "chance")
+    fact = METRICS[metric]
+    least = f"no {fact.title}" if fact.kind == "difference" else LEVELS[fact.reference].label
     if shown.is_diverging:
         return f"Colours go from {low} to {high}, with 0 in the middle."
-    if metric in LOWER_IS_BETTER:
+    if METRICS[metric].lower_is_better:
         return f"Colours go from {high} to {low}; lower is better."
     return f"Colours go from {low}, {least}, to {high}; what lies below has the colour of {low}."
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from probekit.report.texts.texts import RowPrediction, TextReading
+from probekit.results.text_readings import RowPrediction, TextReading
 
 # Stay apart for colour-blind readers, and mix with black or white ground under legible ink.
 LOW, HIGH = "#0072B2", "#D55E00"

@@ -15,15 +15,9 @@ NOT_CODE = (
     "probekit.training",
     # What it reads from the file is in the key.
     "probekit.experiment",
-    # They read and draw what is written; what chooses is in table.py, and in the key.
-    "probekit.report.attention.patterns",
-    "probekit.report.attention.codes",
-    "probekit.report.attention.page",
-    "probekit.report.sentences.differences",
+    # They read and draw what is written; what chooses is in selection.py, and in the key.
     "probekit.report.pages.run_page",
     "probekit.results.record",
-    "probekit.report.figures.style",
-    "probekit.report.texts.texts",
     # How things are said, done and written.
     "probekit.disk",
     "probekit.drafts",

@@ -22,8 +22,9 @@ from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import best_site
 from probekit.pipeline.experiment.run import run
-from probekit.pipeline.measure.probing import COLUMNS
-from probekit.results.table import chosen_row, only, placed, same_features
+from probekit.results.columns import RESULTS
+from probekit.results.selection import chosen_row
+from probekit.results.table import only, placed, same_features
 from tests.pipeline.planted import YAML, write_rows
 
 
@@ -69,7 +70,7 @@ def value(table, target, site, metric="accuracy", split="test"):
 def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
     result = go(experiment())
     table = pd.read_csv(result.results)
-    assert tuple(table.columns) == COLUMNS
+    assert list(table.columns) == [column.name for column in RESULTS]
     assert set(table["target"]) == {
         "task",
         "control",

@@ -10,7 +10,7 @@ from probekit.errors import ConfigError, DataError, MissingError
 from probekit.model.gpt2 import GPT2
 from probekit.pipeline.look.heads import score_random_repeats, score_texts
 from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute, one_token, read_lens
-from probekit.report.pages.attribution_page import MEAN
+from probekit.results.network import MEAN
 
 TEXT = "The keys to the old cabinet"
 
@@ -123,4 +123,4 @@ def test_texts_without_repeats_have_no_induction_score(mini):
     of = found.rows.groupby("score")["n"].max()
     assert of["induction"] == of["duplicate_token"] == 0
     assert of["previous_token"] == 2
-    assert found.told("induction", 5) == ""
+    assert found.strongest("induction", 5).empty

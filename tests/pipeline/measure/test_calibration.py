@@ -1,14 +1,16 @@
 """Reliability is counted for each kind that has probabilities, where cross-validation was best."""
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 
 from probekit.pipeline.measure.calibration import COLUMNS, reliability_rows
-from probekit.pipeline.measure.predictions import Predictor
-from probekit.pipeline.measure.probing import SiteRows
+from probekit.probes.score.measurement import Measurement
 from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.results.predictions import Predictor
+from probekit.results.site_results import SiteResult
 
 TRUTH = np.array([0, 1, 0, 1])
 
@@ -17,20 +19,11 @@ def site(name, probe, sure, validated, are_logs=True):
     """A site whose probe always guesses right, at a confidence of `sure`."""
     shares = np.where(np.eye(2)[TRUTH] > 0, sure, 1 - sure)
     said = ClassPredictions(TRUTH, TRUTH, 2, np.log(shares), are_logs)
-    row = {
-        "run": "r",
-        "dataset": "d",
-        "site": name,
-        "head": None,
-        "position": "last",
-        "view": "raw",
-        "probe": probe,
-        "target": "task",
-        "split": "validation",
-        "metric": "accuracy",
-        "value": validated,
-    }
-    return SiteRows([row], {Predictor(probe, "task"): said})
+    place = {"run": "r", "dataset": "d", "site": name, "position": "last", "view": "raw"}
+    numbers = dict.fromkeys([field.name for field in fields(Measurement)])
+    where = {"probe": probe, "target": "task", "split": "validation", "metric": "accuracy"}
+    measured = Measurement(**(numbers | where | {"value": validated}))
+    return SiteResult([measured], {Predictor(probe, "task"): said}, place)
 
 
 def test_each_kind_is_counted_at_its_best_site():

@@ -11,7 +11,13 @@ from probekit.probes.score.differences import (
     paired_difference,
     unpaired_difference,
 )
-from probekit.probes.score.metrics import METRICS, ClassPredictions, Resamples, accuracy
+from probekit.probes.score.metrics import (
+    ClassPredictions,
+    Resamples,
+    accuracy,
+    balanced_accuracy,
+    macro_f1,
+)
 from probekit.probes.score.permutation import holm
 from probekit.probes.score.regression import NumberPredictions, r2
 
@@ -76,7 +82,7 @@ def test_different_rows_are_drawn_apart_even_from_one_seed():
 def test_a_difference_turns_its_sign_with_its_sides():
     a, b = two_probes(np.random.default_rng(0), 30, (0.8, 0.7))
     resamples = Resamples.draw(np.arange(120) // 4, 500, 0)
-    for metric in (METRICS["balanced_accuracy"], METRICS["macro_f1"], accuracy):
+    for metric in (balanced_accuracy, macro_f1, accuracy):
         there, back = (paired_difference(metric, *pair, resamples) for pair in ((a, b), (b, a)))
         assert (there.a, there.b, there.value) == (back.b, back.a, -back.value)
         assert (there.ci_low, there.ci_high) == pytest.approx((-back.ci_high, -back.ci_low))

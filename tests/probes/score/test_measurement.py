@@ -1,12 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from probekit.probes.fitters import TunedProbeFit
-from probekit.probes.kinds.layers import AffineLayer, FittedLayers
 from probekit.probes.score.description_length import OnlineCode, codelength
 from probekit.probes.score.measurement import (
-    Estimate,
-    Origin,
+    Reading,
     Resampler,
     Score,
     joined,
@@ -14,25 +13,30 @@ from probekit.probes.score.measurement import (
     metrics_of,
 )
 from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.solve.fits import TunedProbeFit
+from probekit.probes.solve.layers import AffineLayer, FittedLayers
 
-ORIGIN = Origin("logistic", "task", seed=0, n_train=10)
 RESAMPLER = Resampler(300, 0)
 GROUPS = (np.arange(200) // 2).astype(str)
+PLAIN = Score("logistic", "task", seed=0, n_train=10, groups=GROUPS)
 
 
-def reading(share_right: float, seed: int = 0, scores: np.ndarray | None = None) -> Estimate:
+def reading(share_right: float, seed: int = 0, scores: np.ndarray | None = None) -> Reading:
     generator = np.random.default_rng(seed)
     truth = generator.integers(2, size=200)
     guess = np.where(generator.random(200) < share_right, truth, 1 - truth)
-    return Estimate(
+    return (
         ClassPredictions(truth, guess, 2, scores),
         ClassPredictions(truth, 0 * truth, 2, scores),
-        GROUPS,
     )
 
 
-def numbers(*readings: Estimate, **claim):
-    return measure(Score(ORIGIN, "test", readings, **claim), RESAMPLER)
+def numbers(*readings: Reading, **score):
+    return measure(replace(PLAIN, readings=readings, **score), RESAMPLER)
+
+
+def fits(score):
+    return score.C, score.n_iter, score.converged, score.gradient_norm
 
 
 def column(C: float, n_iter: int, converged: bool, gradient_norm: float | None) -> TunedProbeFit:
@@ -58,20 +62,19 @@ def test_selectivity_is_the_difference_to_the_mean_of_the_controls():
 
 def test_several_fits_are_told_by_their_worst():
     one, two = column(0.1, 5, True, 1e-7), column(1.0, 9, False, 1e-3)
-    control = Origin("svm", "control", 0, 10)
-    origin = control.of_columns([one, two])
-    assert origin == Origin("svm", "control", 0, 10, None, 9, False, 1e-3)
-    assert control.of_columns([one, one]) == Origin("svm", "control", 0, 10, 0.1, 5, True, 1e-7)
+    control = Score("svm", "control", 0, 10)
+    assert fits(control.of_columns([one, two])) == (None, 9, False, 1e-3)
+    assert fits(control.of_columns([one, one])) == (0.1, 5, True, 1e-7)
     assert control.of_columns([column(0.1, 5, True, None)]).gradient_norm is None
 
 
 def test_held_out_guesses_are_told_by_the_worst_fit_of_a_fold():
     good, bad = column(0.1, 5, True, 1e-7), column(0.1, 2000, False, 1e-2)
     tuned = TunedProbeFit(0.1, good.solution, good.held_out, search=(good.solution, bad.solution))
-    origin = ORIGIN.of_columns([tuned])
-    assert (origin.converged, origin.n_iter) == (True, 5)
-    searched = origin.of_search([tuned], n_train=7)
-    assert searched.n_train == 7
+    score = PLAIN.of_columns([tuned])
+    assert (score.converged, score.n_iter) == (True, 5)
+    searched = score.of_search([tuned], n_train=7)
+    assert (searched.split, searched.n_train) == ("validation", 7)
     assert (searched.converged, searched.n_iter, searched.gradient_norm) == (False, 2000, 1e-2)
 
 
@@ -81,7 +84,7 @@ def test_metrics_that_are_not_defined_are_left_out():
     scored = reading(0.7, scores=np.zeros((200, 2)))
     assert [m.metric for m in numbers(scored)][-1] == "auroc"
     alone = ClassPredictions(np.zeros(200, int), np.zeros(200, int), 2, np.zeros((200, 2)))
-    assert [m.metric for m in numbers(Estimate(alone, alone, GROUPS))] == names
+    assert [m.metric for m in numbers((alone, alone))] == names
 
 
 def test_calibration_needs_probabilities():
@@ -91,21 +94,19 @@ def test_calibration_needs_probabilities():
 
 
 def test_a_measurement_tells_its_rows_and_groups():
-    (measured,) = measure(
-        Score(ORIGIN, "validation", (reading(0.7),), metric="accuracy"), RESAMPLER
-    )
+    (measured,) = numbers(reading(0.7), split="validation", metric="accuracy")
     assert (measured.split, measured.n_train, measured.n_test) == ("validation", 10, 200)
     assert (measured.n_groups, measured.C, measured.converged) == (100, None, None)
 
 
-def test_claims_of_several_splits_are_one_over_all_their_rows():
+def test_scores_of_several_splits_are_one_over_all_their_rows():
     first, second = (
-        Score(Origin("svm", "task", 0, n, C=C, n_iter=n, converged=n < 8), "test", (one,))
+        replace(PLAIN, n_train=n, C=C, n_iter=n, converged=n < 8, readings=(one,))
         for n, C, one in ((7, 0.1, reading(1.0)), (9, 1.0, reading(0.0, 1)))
     )
     both = Score.of_all([first, second])
-    assert (both.origin.n_train, both.origin.C) == (7, None)
-    assert (both.origin.n_iter, both.origin.converged) == (9, False)
+    assert (both.n_train, both.C) == (7, None)
+    assert (both.n_iter, both.converged) == (9, False)
     accuracy = measure(both, RESAMPLER)[0]
     assert accuracy.value == pytest.approx(0.5)
     assert accuracy.n_test == 400

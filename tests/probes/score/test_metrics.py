@@ -10,15 +10,17 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import (
     BLOCK,
-    METRICS,
     ClassPredictions,
     Resamples,
     accuracy,
     auroc,
     percentile_interval,
 )
+
+METRICS = metric_functions("class", frozenset({"scores"}))
 
 
 def answers(n_classes: int, n_rows: int = 120, seed: int = 0) -> ClassPredictions:

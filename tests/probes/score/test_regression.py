@@ -6,9 +6,11 @@ from scipy.stats import spearmanr
 from sklearn.metrics import r2_score
 
 from probekit.errors import DataError
+from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import BLOCK, Resamples, percentile_interval
-from probekit.probes.score.regression import REGRESSION_METRICS, NumberPredictions, r2, spearman
+from probekit.probes.score.regression import NumberPredictions, r2, spearman
 
+METRICS = metric_functions("number")
 PLAIN = {
     "r2": r2_score,
     "spearman": lambda truth, guess: spearmanr(truth, guess).statistic,
@@ -24,7 +26,7 @@ def numbers(tied, n_rows=120):
     )
 
 
-@pytest.mark.parametrize("name", REGRESSION_METRICS)
+@pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("tied", [False, True])
 def test_every_draw_equals_a_plain_loop_over_groups(name, tied):
     given = numbers(tied)
@@ -35,7 +37,7 @@ def test_every_draw_equals_a_plain_loop_over_groups(name, tied):
         drawn = np.repeat(np.unique(groups), counts)
         rows = np.concatenate([np.flatnonzero(groups == group) for group in drawn])
         expected.append(PLAIN[name](given.truth[rows], given.guess[rows]))
-    np.testing.assert_allclose(REGRESSION_METRICS[name](given, resamples), expected, rtol=1e-9)
+    np.testing.assert_allclose(METRICS[name](given, resamples), expected, rtol=1e-9)
 
 
 def test_draws_of_one_number_alone_are_undefined_and_leave_the_interval():

@@ -46,11 +46,11 @@ def test_held_out_guesses_are_those_of_fits_that_left_the_fold_out(tight, n_feat
     (column,), folds = fit(X, [codes])
     for fold in range(4):
         outside = folds == fold
-        alone = without_fold(X, codes, column.C, outside)
+        alone = without_fold(X, codes, column.penalty, outside)
         assert np.mean(alone.predict(X[outside]) == column.held_out[outside]) >= 0.99
-        assert column.search[fold].C == column.C
+        assert column.penalty == column.search[fold].C
         assert np.array_equal(column.search[fold].predict(X[outside]), column.held_out[outside])
-    assert np.mean(column.fit.predict(X) == column.held_out) < 1
+    assert np.mean(column.solution.predict(X) == column.held_out) < 1
 
 
 def test_the_last_fit_is_as_low_as_a_tight_reference():
@@ -58,8 +58,8 @@ def test_the_last_fit_is_as_low_as_a_tight_reference():
     counts = np.random.default_rng(1).uniform(0.5, 2, size=len(X))
     for weights in (None, counts):
         (column,), _ = fit(X, [codes], weights=weights)
-        assert column.fit.C == column.C
-        assert abs(excess(column.fit, X, codes, weights)) < 1e-6
+        assert column.penalty == column.solution.C
+        assert abs(excess(column.solution, X, codes, weights)) < 1e-6
 
 
 def test_rows_are_standardised_by_the_training_part_of_their_fold_alone(tight):
@@ -95,9 +95,9 @@ def test_several_columns_get_what_each_gets_alone():
     together, folds = fit(X, [codes, other, np.ones_like(codes)])
     for labels, column in zip((codes, other), together, strict=False):
         (alone,) = fit_columns(X, [labels], folds, GRID)
-        assert column.C == alone.C
+        assert column.penalty == alone.penalty
         assert np.mean(column.held_out == alone.held_out) > 0.99
-        np.testing.assert_allclose(column.fit.coef, alone.fit.coef, atol=1e-3)
+        np.testing.assert_allclose(column.solution.coef, alone.solution.coef, atol=1e-3)
     assert set(together[2].held_out) == {1}
 
 
@@ -107,11 +107,11 @@ def test_the_most_accurate_c_wins_and_of_equals_the_smallest():
     noisy = np.hstack([X, generator.normal(size=(len(X), 150)).astype(np.float32)])
     (column,), _ = fit(noisy, [codes])
     accuracies = [np.mean(fit(noisy, [codes], grid=(C,))[0][0].held_out == codes) for C in GRID]
-    assert GRID[np.argmax(accuracies)] == column.C
+    assert GRID[np.argmax(accuracies)] == column.penalty
     assert np.ptp(accuracies) > 0.02
     separable = np.where(codes[:, None] == 1, 5.0, -5.0) + 0.1 * X
     (column,), _ = fit(separable, [codes], grid=GRID[::-1])
-    assert min(GRID) == column.C
+    assert min(GRID) == column.penalty
 
 
 def test_a_label_missing_from_a_fold_is_no_obstacle():
@@ -119,7 +119,7 @@ def test_a_label_missing_from_a_fold_is_no_obstacle():
     codes[5] = 2
     (column,), _ = fit(X, [codes])
     assert column.held_out[5] != 2
-    assert column.fit.classes.tolist() == [0, 1, 2]
+    assert column.solution.classes.tolist() == [0, 1, 2]
 
 
 def test_every_fit_is_heard_of():
@@ -148,7 +148,7 @@ def test_the_rows_are_made_ready_once_for_all_columns_folds_and_every_c(monkeypa
 def test_too_few_steps_are_told_of_the_search_and_of_the_last_fit():
     X, codes = planted()
     (column,), _ = fit(X, [codes], grid=(100.0,), effort=StoppingRule(max_iter=1))
-    assert [one.converged for one in (*column.search, column.fit)] == [False] * 5
+    assert [one.converged for one in (*column.search, column.solution)] == [False] * 5
 
 
 def test_the_memory_of_tuning_does_not_grow_with_the_file(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from probekit.report.attention.codes import (
     packed,
     packed_heads,
 )
-from probekit.report.attention.patterns import AttentionPrompt
+from probekit.results.attention import AttentionPrompt
 
 
 def unpacked(text, levels, n):

@@ -7,7 +7,7 @@ import pytest
 
 from probekit.errors import DataError
 from probekit.report.attention.page import SCORE_NAMES, AttentionExplorer
-from probekit.report.attention.patterns import AttentionPrompt
+from probekit.results.attention import AttentionPrompt
 from tests.report.attention.test_codes import unpacked
 
 

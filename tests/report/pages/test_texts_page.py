@@ -7,7 +7,7 @@ import pytest
 
 from probekit.probes.saved.facts import HeldOutScore, ProbeFacts
 from probekit.report.pages.texts_page import texts_page
-from probekit.report.texts.texts import RowPrediction, TextReading
+from probekit.results.text_readings import RowPrediction, TextReading
 
 TOKENS = ("The", " keys", "\n", "\t", "<0xE2>", " שלום", "  ")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -13,21 +14,34 @@ from numpy.typing import NDArray
 
 from probekit.disk import inside
 from probekit.errors import ConfigError, DataError, MissingError
-from probekit.experiment.loader import load_experiment
-from probekit.experiment.schema import Experiment
-from probekit.pipeline.measure.predictions import Predictor, read_test_rows
-from probekit.pipeline.measure.site_results import file_name, read_site
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
+from probekit.results.predictions import Predictor, read_test_rows
 from probekit.results.record import STARTED, RunRecord, open_record, reading_run_file
+from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.results.table import load_table
 
 MOST_NAMED = 10  # runs of a folder that is not one
 
 
+class RunSettings(Protocol):
+    """What reading a run needs to know of its settings, which a floor above this one loads."""
+
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether the labels are numbers."""
+
+    @property
+    def offsets(self) -> Mapping[str, int]:
+        """The offset of each probed position, by its name in results.csv."""
+
+
+Settings = TypeVar("Settings", bound=RunSettings)
+
+
 @dataclass(frozen=True, eq=False)
-class FinishedRun:
-    """A run that came to its end, and whose files are those that it wrote.
+class FinishedRun(Generic[Settings]):
+    """A finished run whose files have not changed since.
 
     Attributes:
         folder: of the run.
@@ -39,13 +53,19 @@ class FinishedRun:
 
     folder: Path
     record: RunRecord
-    experiment: Experiment
+    experiment: Settings
     table: pd.DataFrame
     test_rows: pd.DataFrame
 
     @classmethod
-    def open(cls, folder: Path | str) -> FinishedRun:
+    def open(
+        cls, folder: Path | str, load_settings: Callable[[Path], Settings]
+    ) -> FinishedRun[Settings]:
         """Return the run in a folder.
+
+        Args:
+            folder: of the run.
+            load_settings: returns the contents of its config.yaml.
 
         Raises:
             MissingError: The folder is not there, or holds no finished run.
@@ -60,7 +80,7 @@ class FinishedRun:
         return cls(
             folder=folder,
             record=record,
-            experiment=load_experiment(inside(folder / "config.yaml")),
+            experiment=load_settings(inside(folder / "config.yaml")),
             table=load_table(folder / "results.csv"),
             test_rows=test_rows,
         )
@@ -70,10 +90,10 @@ class FinishedRun:
         """Experiment and key, as the last two parts of the folder say them."""
         return f"{self.record.run}/{self.record.key}"
 
-    @cached_property
+    @property
     def reads_numbers(self) -> bool:
         """Whether the labels are numbers."""
-        return self.experiment.probe.settings().reads_numbers
+        return self.experiment.reads_numbers
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -110,11 +130,10 @@ class FinishedRun:
         Raises:
             DataError: The answers are not there, or not those that the run wrote.
         """
-        offsets = {at.text: at.offset for at in self.experiment.tokens.positions}
-        offset = offsets.get(position, 0)
-        stem = Path("sites") / (f"{offset:+d}" if offset else "") / file_name(site)
+        stem = site_stem(site, self.experiment.offsets.get(position, 0))
         origin = {"run": self.record.key, "position": position, "site": site}
-        found = read_site(self.folder, stem, origin, lambda _: self.truth, len(self.classes))
+        saved = SavedSiteResults(self.folder, lambda _: self.truth, len(self.classes))
+        found = saved.read(stem, origin)
         if found is None:
             raise DataError(
                 f"{self.folder / stem}.json and .safetensors are not there, or not as the run "

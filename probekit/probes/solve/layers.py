@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.solve.design import Floats
-from probekit.probes.solve.solver import Codes, with_reference
 
 
 class AffineLayer(NamedTuple):
@@ -28,7 +27,7 @@ class FittedLayers:
     `gradient_norm` is None where the solver does not tell it.
     """
 
-    classes: Codes
+    classes: NDArray[np.int64]
     layers: tuple[AffineLayer, ...]
     n_iter: int = 1
     converged: bool = True
@@ -44,10 +43,10 @@ class FittedLayers:
         answer[:, self.classes] = with_reference(self.scores(X).T, len(self.classes)).T
         return answer
 
-    def guess(self, X: NDArray[np.floating]) -> Codes:
+    def guess(self, X: NDArray[np.floating]) -> NDArray[np.int64]:
         """Return the code with the highest score for each row (n_samples, n_features)."""
         scores = with_reference(self.scores(X).T, len(self.classes))
-        codes: Codes = self.classes[scores.argmax(axis=0)]
+        codes: NDArray[np.int64] = self.classes[scores.argmax(axis=0)]
         return codes
 
 
@@ -63,3 +62,14 @@ def apply_layers(layers: tuple[AffineLayer, ...], X: NDArray[np.floating]) -> Fl
     for weight, bias in later:
         values = np.maximum(values, 0.0) @ weight.T + bias
     return values
+
+
+def with_reference(scores: Floats, n_classes: int) -> Floats:
+    """Return scores (n_classes, n_samples), with zeros for the reference class if it is absent.
+
+    >>> with_reference(np.array([[0.5, -2.0]]), n_classes=2).tolist()
+    [[0.0, 0.0], [0.5, -2.0]]
+    """
+    if len(scores) == n_classes:
+        return scores
+    return np.concatenate([np.zeros_like(scores), scores])

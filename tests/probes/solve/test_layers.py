@@ -1,6 +1,6 @@
 import numpy as np
 
-from probekit.probes.kinds.layers import AffineLayer, FittedLayers, apply_layers
+from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 
 
 def test_values_between_layers_are_cut_at_zero_and_those_of_the_last_are_not():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.attention.patterns import AttentionPrompt
+from probekit.results.attention import AttentionPrompt
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ from safetensors import SafetensorError
 
 from probekit.disk import inside, told
 from probekit.errors import DataError, MissingError, StoreError
-from probekit.pipeline.measure.predictions import Predictor, pack, unpack
-from probekit.probes.curve import Prober
 from probekit.probes.saved.files import probe_files, read_probe
 from probekit.probes.score.measurement import Measurement, Predictions
 from probekit.provenance import digest, digest_json, pretty_json, write_atomic
+from probekit.results.columns import RESULTS
+from probekit.results.predictions import Predictor, pack, unpack
 from probekit.results.record import changed_files
 
 # What a file that was cut or changed may raise when it is read.
@@ -33,20 +34,37 @@ LONGEST_NAME = 100  # characters of a file's name; file systems end at 255 bytes
 
 @dataclass(frozen=True, eq=False)
 class SiteResult:
-    """The measurements of one site, or of the baselines, and what was said of the test rows.
+    """The measurements of one site, or of the baselines, and the predictions on test rows.
 
     Attributes:
-        measurements: the rows of results.csv, without the names that they share.
-        said: the answers of each probe on the test rows.
+        measurements: the rows of results.csv, without the columns that they share.
+        said: the predictions of each probe on the test rows.
+        place: the columns of results.csv that name run, site and position.
         probes: digests of the weights of the fitted probes, by the names of their files within the
             run's folder.
-        files: digests of all files of the site, the probes' included; empty before it is kept.
+        files: digests of all files of the site, the probes' included; empty before it is saved.
     """
 
     measurements: list[Measurement]
     said: dict[Predictor, Predictions]
+    place: Mapping[str, Any] = field(default_factory=dict)
     probes: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of results.csv."""
+        rows = [{**self.place, **asdict(measurement)} for measurement in self.measurements]
+        return [{column.name: row.get(column.name) for column in RESULTS} for row in rows]
+
+
+def site_stem(site: str, offset: int = 0) -> Path:
+    """Return the path of a site's files in the folder of a run, without their endings.
+
+    >>> site_stem("blocks.0.hook_resid_pre", -1).as_posix()
+    'sites/-1/blocks.0.hook_resid_pre'
+    """
+    return Path("sites") / (f"{offset:+d}" if offset else "") / file_name(site)
 
 
 def file_name(text: str) -> str:
@@ -58,27 +76,14 @@ def file_name(text: str) -> str:
     return text if len(text) <= LONGEST_NAME else digest_json(text)[:24]
 
 
-def read_site(
+def _read_site(
     run_dir: Path,
     stem: Path,
     origin: Mapping[str, str],
     truth_of: Callable[[str], NDArray[np.generic]],
     n_classes: int,
 ) -> SiteResult | None:
-    """Return the site kept under a stem; None if it is not whole, or of another origin.
-
-    Args:
-        run_dir: the folder of the run.
-        stem: of its two files, within that folder.
-        origin: of which run, position and site it must be.
-        truth_of: gives for a probe the labels (n_test,) that its answers are compared to.
-        n_classes: how many labels there are.
-        root: the folder of the run; links that lead out of it are refused.
-
-    Raises:
-        StoreError: The system does not let it be read.
-        DataError: It is a link that leads out of the run.
-    """
+    """Return the site saved under a stem; None if it is damaged, or of another origin."""
     names = _names(stem)
     try:
         data, answers = (inside(run_dir / name, run_dir).read_bytes() for name in names)
@@ -88,7 +93,8 @@ def read_site(
             return None
         measurements = [Measurement(**entry) for entry in content["measurements"]]
         files = dict(zip(names, (digest([data]), digest([answers])), strict=True))
-        return SiteResult(measurements, unpack(answers, truth_of, n_classes), probes or {}, files)
+        predictions = unpack(answers, truth_of, n_classes)
+        return SiteResult(measurements, predictions, probes=probes or {}, files=files)
     except (FileNotFoundError, *_NOT_WHOLE):
         return None
     except OSError as error:
@@ -100,23 +106,26 @@ class SavedSiteResults:
 
     Args:
         run_dir: the folder of the run.
-        prober: knows the truth that answers are compared to.
+        truth_of: returns for a probe the labels (n_test,) that its predictions are compared with.
+        n_classes: the number of labels.
     """
 
-    def __init__(self, run_dir: Path, prober: Prober) -> None:
+    def __init__(
+        self, run_dir: Path, truth_of: Callable[[str], NDArray[np.generic]], n_classes: int
+    ) -> None:
         self._run_dir = run_dir
-        self._prober = prober
+        self._truth_of = truth_of
+        self._n_classes = n_classes
 
     def read(self, stem: Path, origin: Mapping[str, str]) -> SiteResult | None:
-        """Return a kept site; None, so that it is made anew, if it is not whole or of another run.
+        """Return a saved site; None if it is missing, damaged or of another run, position or site.
 
         A site is whole if the files of its probes are, too.
 
         Raises:
             StoreError: The system does not let it be read.
         """
-        n_classes = len(self._prober.data.classes)
-        site = read_site(self._run_dir, stem, origin, self._prober.truth_of, n_classes)
+        site = _read_site(self._run_dir, stem, origin, self._truth_of, self._n_classes)
         if site is None or any(changed_files(self._run_dir, site.probes)):
             return None
         try:

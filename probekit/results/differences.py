@@ -11,25 +11,11 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL
-from probekit.csv_files import read_csv
 from probekit.probes.score.permutation import holm
-from probekit.report.figures.levels import BASELINES
-from probekit.report.figures.style import LEVELS, LINES
-from probekit.report.figures.views import hidden_kinds
-from probekit.results.record import reading_run_file
-from probekit.results.table import (
-    EMBED_DEPTH,
-    check_columns,
-    chosen_row,
-    n_blocks,
-    only,
-    placed,
-    selection,
-    tick,
-)
-
-TEXT = ("a", "b", "metric")
-NUMBERS = ("value_a", "value_b", "difference", "ci_low", "ci_high", "p", "p_holm")
+from probekit.probes.targets import BASELINES, TARGETS
+from probekit.results.columns import DIFFERENCES
+from probekit.results.selection import chosen_row, hidden_kinds, selection
+from probekit.results.table import EMBED_DEPTH, n_blocks, only, placed, read_columns, tick
 
 HOLDS = "holds"
 BY_ITSELF = "holds by itself, not after the adjustment"
@@ -82,11 +68,7 @@ def load_differences(path: Path) -> pd.DataFrame | None:
     """
     if not path.exists():
         return None
-    with reading_run_file(path):
-        table = read_csv(path, keep_default_na=False, na_values=dict.fromkeys(NUMBERS, ""))
-    check_columns(table, (*TEXT, *NUMBERS), path)
-    with reading_run_file(path):
-        return table.astype(dict.fromkeys(TEXT, str) | dict.fromkeys(NUMBERS, float))
+    return read_columns(path, DIFFERENCES)
 
 
 def rival_differences(table: pd.DataFrame, differences: pd.DataFrame | None) -> RivalDifferences:
@@ -139,8 +121,8 @@ def _named(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str, str]]
     tasks = only(tasks, position=chosen["position"], run=chosen["run"])
     line = only(tasks, line=chosen["line"], probe=chosen["probe"])
     at_site = only(tasks, line=chosen["line"], site=chosen["site"])
-    named = {target: (target, LEVELS[target].label) for target in BASELINES}
-    label = f"{LINES['random_weights'].label}, same site"
+    named = {target: (target, TARGETS[target].title) for target in BASELINES}
+    label = f"{TARGETS['random_weights'].title}, same site"
     named[answers_name(chosen, "random_weights")] = ("random_weights", label)
     for _, row in line.iterrows():
         steps = row["depth"] - chosen["depth"]

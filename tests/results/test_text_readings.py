@@ -1,6 +1,6 @@
 """What a probe says of texts, as rows."""
 
-from probekit.report.texts.texts import RowPrediction, TextReading, tidy_rows
+from probekit.results.text_readings import RowPrediction, TextReading, tidy_rows
 
 
 def test_rows_a_token_say_where_it_stands():

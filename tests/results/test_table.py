@@ -2,7 +2,8 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError, MissingError
-from probekit.results.table import chosen_row, load_table, placed, same_features, ticks
+from probekit.results.selection import chosen_row
+from probekit.results.table import load_table, placed, same_features, ticks
 
 
 def at(*sites: str, head: float | None = None) -> pd.DataFrame:

@@ -1,7 +1,6 @@
-"""What the probes said of each test row, kept beside the numbers.
+"""The predictions of a run on its test rows, as files.
 
-Whatever is asked of a run later (which differences hold, how sure a probe was) is answered from
-these, without fitting again.
+Comparisons and calibration are computed from these files, without fitting again.
 
     test_rows.csv             example, group and label of each test row
     sites/<site>.safetensors  guesses and scores of each probe and target at the site
@@ -20,8 +19,6 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from probekit.csv_files import read_csv
-from probekit.pipeline.experiment.prepare import Prepared
-from probekit.probes.curve import Prober
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.regression import NumberPredictions
@@ -34,19 +31,6 @@ class Predictor(NamedTuple):
 
     probe: str
     target: str
-
-
-def table_of_test_rows(prepared: Prepared, prober: Prober) -> pd.DataFrame:
-    """Return example, group and label of each test row, in the order of all answers."""
-    rows = prober.test_rows
-    examples = prepared.dataset.examples
-    return pd.DataFrame(
-        {
-            "example": [examples[n].id for n in prepared.example[rows]],
-            "group": prepared.groups[rows],
-            "label": prepared.labels[rows],
-        }
-    )
 
 
 def read_test_rows(path: Path) -> pd.DataFrame:
