@@ -9,14 +9,15 @@ import pytest
 
 from probekit.disk import inside
 from probekit.errors import DataError, ProbekitError
+from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
-from probekit.pipeline.compare.finished import FinishedRun
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.provenance import digest
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.report.pages.run_page import report_page
 from probekit.report.pages.runs_page import load_runs
+from probekit.results.finished_run import FinishedRun
 from probekit.results.record import pack_record
 from tests.pipeline.finished import SITES, guesses, made_rows, write_run
 from tests.report.conftest import HOSTILE, write_shown
@@ -108,7 +109,7 @@ def test_a_record_that_names_files_of_other_folders_is_refused(two, tmp_path):
         record["files"] = {name: digest([b"mine"])}
         path.write_bytes(pack_record(record))
         with pytest.raises(DataError, match=OUT):
-            FinishedRun.open(two[0])
+            FinishedRun.open(two[0], load_experiment)
 
 
 @pytest.mark.parametrize("name", ["probe.json", "probe.safetensors", "."])

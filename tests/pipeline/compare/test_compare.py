@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
+from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import RowsOfBoth, compare, differences, write_comparison
-from probekit.pipeline.compare.finished import FinishedRun
 from probekit.probes.score.metrics import ClassPredictions
+from probekit.results.finished_run import FinishedRun
 from probekit.results.record import OLD_RECORD
 from tests.pipeline.finished import SITES, guesses, made_rows, write_record, write_run
 
@@ -194,7 +195,9 @@ def test_labels_that_look_like_formulas_are_read_back(tmp_path, labels):
     rows = ROWS.replace({"label": dict(zip(("no", "yes"), labels, strict=True))})
     a, b = (write_run(tmp_path / name, rows, guess_at(0.8, 1), labels=labels) for name in "ab")
     assert pd.read_csv(a / "test_rows.csv", dtype=str)["label"].str.startswith("'").any()
-    assert FinishedRun.open(a).test_rows["label"].tolist() == rows["label"].tolist()
+    assert (
+        FinishedRun.open(a, load_experiment).test_rows["label"].tolist() == rows["label"].tolist()
+    )
     assert (of_site(compare(a, b))["difference"] == 0).all()
 
 

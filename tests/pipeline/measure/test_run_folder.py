@@ -10,8 +10,8 @@ from probekit.disk import Disk
 from probekit.drafts import Draft
 from probekit.errors import StoreError
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.site_results import SavedSiteResults, SiteResult
 from probekit.provenance import digest
+from probekit.results.site_results import SavedSiteResults, SiteResult
 
 
 @pytest.fixture
@@ -52,7 +52,9 @@ def test_a_deleted_folder_is_noticed_at_the_next_file(folder):
 def test_a_probe_that_is_gone_when_its_site_is_kept_is_an_error(tmp_path):
     site = SiteResult([], {}, probes={"probes/blocks.0.x/logistic.safetensors": "0" * 64})
     with pytest.raises(StoreError, match=r"logistic\.json: No such file"):
-        SavedSiteResults(tmp_path, prober=None).write(Path("sites/blocks.0.x"), {}, site)
+        SavedSiteResults(tmp_path, truth_of=None, n_classes=2).write(
+            Path("sites/blocks.0.x"), {}, site
+        )
 
 
 def test_drafts_of_dead_writers_are_removed_and_no_other_files(folder):
