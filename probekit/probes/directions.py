@@ -17,8 +17,8 @@ def direction(solution: FittedLayers) -> Floats | None:
     (n_classes * n_features,), less their mean over the classes: what all scores share decides
     nothing.
 
-    >>> from probekit.probes.kinds.layers import Layer
-    >>> layer = Layer(np.array([[3.0], [4.0], [8.0]]), np.zeros(3))
+    >>> from probekit.probes.solve.layers import AffineLayer
+    >>> layer = AffineLayer(np.array([[3.0], [4.0], [8.0]]), np.zeros(3))
     >>> direction(FittedLayers(np.arange(3), (layer,))).tolist()
     [-2.0, -1.0, 3.0]
     """

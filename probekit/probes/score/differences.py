@@ -49,9 +49,9 @@ def paired_difference(
 ) -> Difference:
     """Return the difference of two answers on the same rows.
 
-    >>> from probekit.probes.score.metrics import Answers, accuracy
+    >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth = np.tile([0, 1], 50)
-    >>> good, bad = Answers(truth, truth, 2), Answers(truth, 0 * truth, 2)
+    >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
     >>> found = paired_difference(accuracy, good, bad, Resamples.draw(np.arange(100), 999, 0))
     >>> found.value, found.p
     (0.5, 0.002)
@@ -76,9 +76,9 @@ def unpaired_difference(
     Raises:
         DataError: The two have different numbers of draws.
 
-    >>> from probekit.probes.score.metrics import Answers, accuracy
+    >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth = np.tile([0, 1], 50)
-    >>> good, bad = Answers(truth, truth, 2), Answers(truth, 0 * truth, 2)
+    >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
     >>> resamples = Resamples.draw(np.arange(100), 999, 0)
     >>> unpaired_difference(accuracy, good, resamples, bad, resamples).value
     0.5
@@ -100,9 +100,9 @@ def all_differences(
     Raises:
         UnknownNameError: There are no answers of the reference.
 
-    >>> from probekit.probes.score.metrics import Answers, accuracy
+    >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth = np.tile([0, 1], 50)
-    >>> answers = {f"layer {n}": Answers(truth, n * truth, 3) for n in range(3)}
+    >>> answers = {f"layer {n}": ClassPredictions(truth, n * truth, 3) for n in range(3)}
     >>> resamples = Resamples.draw(np.arange(100), 999, 0)
     >>> found = all_differences(accuracy, answers, "layer 0", resamples)
     >>> {name: (one.value, one.p, one.holm_p) for name, one in found.items()}

@@ -99,7 +99,7 @@ BROKEN = {
     ],
     "signal_is_selective": [with_rows(mixed_up)],
     "imbalanced_labels": [with_rows(leaked), with_rows(mixed_up)],
-    "copied_groups": [
+    "copied_groups_checks": [
         # PITFALL 19: each row a group of its own, so that a fold has copies of what it is asked.
         with_data(groups=lambda data: np.arange(len(data.y)).astype(str)),
         with_rows(leaked),
