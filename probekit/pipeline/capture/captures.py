@@ -12,24 +12,12 @@ from probekit.activations.shared.work import alone
 from probekit.activations.store.store import ActivationStore
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
-from probekit.pipeline.capture.devices import check_device, check_device_name
-from probekit.pipeline.capture.jobs import TASK, Job, begin_work, load_model, targets
+from probekit.pipeline.capture.devices import check_device_name
+from probekit.pipeline.capture.jobs import Job, begin_work
 from probekit.pipeline.capture.local_workers import Workers, put_job
+from probekit.pipeline.experiment.models import TASK, Models, load_model, load_models, targets
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.watcher import SILENT, Watcher
-
-Models = dict[str, GPT2]  # by target: `task`, and `random_weights` if wanted
-
-
-def load_models(experiment: Experiment, device: str) -> Models:
-    """Return the model of an experiment and, if wanted, the same architecture untrained.
-
-    Raises:
-        ConfigError: the device cannot be used here.
-        MissingError: the model is not there.
-    """
-    check_device(device)
-    return {target: load_model(experiment, target, device) for target in targets(experiment)}
 
 
 def capture_only(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
 from pydantic import ValidationError
 
 from probekit.activations.files.local import Files, Location
@@ -22,13 +21,11 @@ from probekit.activations.upkeep.maintenance import JOB, caches_in, is_cache
 from probekit.errors import DamagedError, MissingError
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
-from probekit.model.weights.sources import find_config
 from probekit.pipeline.capture.devices import check_device
+from probekit.pipeline.experiment.models import RANDOM, TASK, load_model
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.provenance import digest_json
 from probekit.sealed import seal, unseal
-
-TASK, RANDOM = "task", "random_weights"
 
 
 @dataclass(frozen=True)
@@ -124,25 +121,6 @@ def begin_work(
         dtype=experiment.capture.dtype,
         device=device,
     )
-
-
-def load_model(experiment: Experiment, target: str, device: str) -> GPT2:
-    """Return a model of an experiment: the one asked about, or the same architecture untrained.
-
-    Raises:
-        MissingError: the model is not there.
-    """
-    dtype = getattr(torch, experiment.model.dtype)
-    with experiment.at("model", "source"):
-        if target == TASK:
-            return GPT2.from_pretrained(experiment.model.source, dtype, device)
-        config = find_config(experiment.model.source)
-    return GPT2(config, seed=experiment.model.random_seed).to(device=device, dtype=dtype)
-
-
-def targets(experiment: Experiment) -> tuple[str, ...]:
-    """Return the models of an experiment: what is asked about and, if wanted, one untrained."""
-    return (TASK, RANDOM) if experiment.model.random_weights else (TASK,)
 
 
 def jobs_in(files: Files) -> dict[str, Job]:

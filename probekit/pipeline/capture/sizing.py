@@ -12,7 +12,7 @@ from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
 from probekit.model.sites import expand
 from probekit.model.weights.sources import find_config
-from probekit.pipeline.capture.jobs import targets
+from probekit.pipeline.experiment.models import targets
 from probekit.pipeline.experiment.prepare import prepare
 
 _MEGA, _TERA, _HOUR = 10**6, 10**12, 3600

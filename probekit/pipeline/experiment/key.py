@@ -1,71 +1,27 @@
-"""What names the folder of a run: everything that its files depend on."""
+"""The key of a run, which names its folder."""
 
 from __future__ import annotations
 
 from probekit.activations.identity import identify
 from probekit.code_digest import digest_code
-from probekit.experiment.schema import Experiment
-from probekit.pipeline.capture.captures import Models
-from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.tables import RunInputs
 from probekit.provenance import digest_json, versions
 
-# What a run's files depend on beside its inputs and activations, whose identity says it itself.
-# A test follows the imports of a run and fails on a module that is missing.
-CODE = (
-    "probekit.amounts",
-    "probekit.csv_files",
-    "probekit.probes",
-    "probekit.data",
-    "probekit.activations.store.committed",
-    "probekit.activations.store.layout",
-    "probekit.activations.store.reader",
-    "probekit.analysis.head_scores",
-    "probekit.model.sites",
-    "probekit.model.text.tokenizer",
-    "probekit.pipeline.look.apply",
-    "probekit.pipeline.look.attention_patterns",
-    "probekit.pipeline.measure.calibration",
-    "probekit.pipeline.capture.captures",
-    "probekit.pipeline.measure.chosen",
-    "probekit.pipeline.capture.local_workers",
-    "probekit.pipeline.capture.devices",
-    "probekit.pipeline.experiment.features",
-    "probekit.pipeline.measure.run_folder",
-    "probekit.pipeline.experiment.holdout",
-    "probekit.pipeline.capture.jobs",
-    "probekit.pipeline.measure.saving",
-    "probekit.pipeline.experiment.key",
-    "probekit.pipeline.experiment.norms",
-    "probekit.pipeline.experiment.over_training",
-    "probekit.pipeline.experiment.prepare",
-    "probekit.pipeline.measure.probing",
-    "probekit.pipeline.experiment.record",
-    "probekit.pipeline.experiment.rows",
-    "probekit.pipeline.experiment.run",
-    "probekit.pipeline.measure.significance",
-    "probekit.pipeline.measure.sparse_features",
-    "probekit.results.attention",
-    "probekit.results.columns",
-    "probekit.results.differences",
-    "probekit.results.metrics",
-    "probekit.results.predictions",
-    "probekit.results.selection",
-    "probekit.results.site_results",
-    "probekit.results.table",
-    "probekit.results.text_readings",
-)
+# Imports whatever decides a number of a run's tables.
+TABLES = "probekit.pipeline.experiment.tables"
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 
 
-def run_key(experiment: Experiment, prepared: Prepared, models: Models, card: str | None) -> str:
-    """Return what names the run's folder: a hash of all that its files depend on."""
+def run_key(inputs: RunInputs) -> str:
+    """Return the run key: a hash of every input that affects the results."""
+    experiment, prepared = inputs.experiment, inputs.prepared
     config = experiment.model_dump(mode="json")
-    del config["data"]["root"]  # where the files lie does not change what they say
-    found = versions()
+    del config["data"]["root"]  # where the files are does not change their contents
+    known = versions()
     return digest_json(
         {
             "config": config,
-            "card": card,
+            "card": inputs.card,
             "data": prepared.dataset.digest,
             "activations": {
                 target: identify(
@@ -75,9 +31,9 @@ def run_key(experiment: Experiment, prepared: Prepared, models: Models, card: st
                     prepared.plan,
                     experiment.capture.dtype,
                 ).to_json()
-                for target, model in models.items()
+                for target, model in inputs.models.items()
             },
-            "code": digest_code(*CODE),
-            "libraries": {name: found[name] for name in _LIBRARIES},
+            "code": digest_code(TABLES),
+            "libraries": {name: known[name] for name in _LIBRARIES},
         }
     )[:12]

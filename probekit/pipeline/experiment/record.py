@@ -19,9 +19,12 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.sites import layer_of
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
+from probekit.pipeline.experiment.models import TASK
 from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.tables import RunInputs
 from probekit.probes.curve import Prober
-from probekit.provenance import digest_json
+from probekit.provenance import digest_json, versions
+from probekit.results.attention import AttentionPrompt
 from probekit.results.selection import chosen_row
 
 SHOWN_PER_LABEL = 2
@@ -34,6 +37,33 @@ CONTROL_TYPES = {
     "word": "words of the test rows (at the probed position, or the last before it)",
     "group": "groups of the test rows",
 }
+
+
+def describe_run(
+    inputs: RunInputs,
+    captured: Mapping[str, Captured],
+    table: pd.DataFrame,
+    prompts: Sequence[AttentionPrompt],
+) -> dict[str, Any]:
+    """Return the entries of run.json that describe inputs, settings and the chosen site."""
+    experiment = inputs.experiment
+    return {
+        "question": experiment.question,
+        "model": model_facts(experiment, inputs.models[TASK]),
+        "data": data_facts(inputs.prepared, inputs.probers, inputs.card),
+        "best": best_site(table),
+        "attention": [{"text": p.text, "tokens": list(p.tokens)} for p in prompts],
+        "versions": versions(),
+        "digests": digests(inputs.prepared, captured),
+        "C_grid": list(experiment.probe.C),
+        "control_by": experiment.probe.control_by,
+        "seeds": {
+            "split": experiment.split.seed,
+            "probe": experiment.probe.seed,
+            "random_weights": experiment.model.random_seed,
+        },
+        "caches": {target: str(part.store.folder) for target, part in captured.items()},
+    }
 
 
 def model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
@@ -119,19 +149,6 @@ def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
         "position": row["position"],
         "chosen_by": f"cross-validated {row['metric']} on the training rows",
     }
-
-
-def table_of_test_rows(prepared: Prepared, prober: Prober) -> pd.DataFrame:
-    """Return example, group and label of each test row, in the order of all predictions."""
-    rows = prober.test_rows
-    examples = prepared.dataset.examples
-    return pd.DataFrame(
-        {
-            "example": [examples[n].id for n in prepared.example[rows]],
-            "group": prepared.groups[rows],
-            "label": prepared.labels[rows],
-        }
-    )
 
 
 def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, str]:
