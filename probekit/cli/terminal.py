@@ -24,10 +24,10 @@ from rich.table import Table
 from rich.text import Text
 
 from probekit.amounts import counted
-from probekit.model.config import GPT2Config
+from probekit.model.config import KNOWN_MODELS, GPT2Config
 from probekit.model.parameters import count_parameters
 from probekit.model.sites import SITES, site_names
-from probekit.model.weights.sources import KNOWN_MODELS, find_config
+from probekit.model.weights.sources import find_config
 from probekit.pipeline.experiment.run import RunResult
 from probekit.pipeline.experiment.validate import ValidationReport
 from probekit.probes.selftest.checks import Verdict

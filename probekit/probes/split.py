@@ -20,14 +20,7 @@ from probekit.probes.controls.controls import (
     number_baselines,
     uninformed,
 )
-from probekit.probes.data import (
-    ProbeData,
-    ProbeSettings,
-    ProbeSpec,
-    check_known,
-    numbers,
-    typical_rows,
-)
+from probekit.probes.data import ProbeData, check_known, numbers, typical_rows
 from probekit.probes.fitters import (
     FitContext,
     Fitter,
@@ -44,6 +37,7 @@ from probekit.probes.score.learning_curve import learning_sizes, subsets
 from probekit.probes.score.measurement import Estimate, Origin, Predictions, Score, Target
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.solver import Codes, OnFit
 from probekit.probes.text_and_tree import first_rows

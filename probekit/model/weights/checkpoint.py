@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probekit.errors import CheckpointError, MissingError
+from probekit.model.config import HPARAMS
 from probekit.model.weights.hub_files import open_weights
-from probekit.model.weights.openai import HPARAMS, open_openai
+from probekit.model.weights.openai import open_openai
 from probekit.model.weights.sources import WEIGHT_FILES
 from probekit.model.weights.stored import StoredTensor
 

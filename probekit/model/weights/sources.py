@@ -9,13 +9,10 @@ from pathlib import Path
 from huggingface_hub import constants, errors, hf_hub_download
 
 from probekit.errors import ConfigError, MissingError, nearest
-from probekit.model.config import PUBLISHED, GPT2Config, read_config
-from probekit.model.weights.hub_files import shard_of_tensors
-from probekit.model.weights.openai import HPARAMS, read_hparams
+from probekit.model.config import KNOWN_MODELS, PUBLISHED, GPT2Config, model_config, read_config
+from probekit.model.weights.json_files import shard_of_tensors
 
 MINI = Path(__file__).parents[1] / "mini"
-
-KNOWN_MODELS = ("mini", *PUBLISHED)
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -66,17 +63,6 @@ def find_config(source: str | Path) -> GPT2Config:
     if folder is None and str(source) in PUBLISHED:
         return PUBLISHED[str(source)]
     return model_config(folder or _download(str(source), weights=False))
-
-
-def model_config(folder: Path) -> GPT2Config:
-    """Return the sizes of the model in a folder, from config.json or else OpenAI's hparams.json.
-
-    Raises:
-        MissingError: it has neither.
-        CheckpointError: what is there is not a GPT-2.
-    """
-    is_original = (folder / HPARAMS).is_file() and not (folder / "config.json").is_file()
-    return read_hparams(folder) if is_original else read_config(folder)
 
 
 # What people write for a published name.

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from probekit.errors import ConfigError, UnknownNameError
-from probekit.probes.kinds.layers import apply_layers
-from probekit.probes.kinds.registry import KINDS, find_kind, raw_layers
+from probekit.probes.kinds.layers import apply_layers, raw_layers
+from probekit.probes.kinds.registry import KINDS, find_kind
 from tests.probes.kinds import planted
 
 ON_ROWS = [kind for kind in KINDS.values() if kind.task in ("classification", "regression")]
