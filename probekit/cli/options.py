@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from probekit.pipeline.look.endings import check_ending
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -64,6 +67,49 @@ class PlaceType(click.ParamType[Any]):
         """Return a Path, or a URL as it was written, whose slashes a Path would not keep."""
         del param, ctx
         return value.rstrip("/") if "://" in str(value) else Path(value)
+
+
+class OutputFile(click.ParamType[Any]):
+    """A file to write, whose ending names one of the allowed formats."""
+
+    name = "path"
+
+    def __init__(self, *endings: str) -> None:
+        self.endings = endings
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
+        """Return the path.
+
+        Raises:
+            ConfigError: The ending names no format.
+        """
+        del param, ctx
+        path = Path(value)
+        check_ending(path, self.endings)
+        return path
+
+
+class ModelName(click.ParamType[Any]):
+    """`mini`, a folder or a name on the hub; a name that no model can have is refused at once."""
+
+    name = "text"
+
+    def __init__(self, *, or_file: bool = False) -> None:
+        self.or_file = or_file
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Return the name.
+
+        Raises:
+            MissingError: There is no such folder, or no model of that name.
+            ConfigError: The name is empty, or that of a file.
+        """
+        from probekit.model.weights.sources import check_model
+
+        del param, ctx
+        if not (self.or_file and Path(value).is_file()):
+            check_model(value)
+        return str(value)
 
 
 def together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
@@ -127,3 +173,26 @@ capture_options = together(
     cache_option,
     click.option("--device", default="cpu", help="Where the model computes, e.g. cuda."),
 )
+
+
+def with_choices(
+    overrides: Sequence[str], sites: Sequence[str], kinds: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the overrides with those that choose sites and kinds of probe.
+
+    Raises:
+        UnknownNameError: There is no such kind.
+
+    >>> with_choices([], ["blocks.*.hook_resid_post"], [])
+    ('capture.sites=["blocks.*.hook_resid_post"]', 'capture.concatenate=[]')
+    """
+    from probekit.probes.kinds.registry import find_kind
+
+    chosen = list(overrides)
+    if sites:
+        chosen += [f"capture.sites={json.dumps(list(sites))}", "capture.concatenate=[]"]
+    for kind in kinds:
+        find_kind(kind)
+    if kinds:
+        chosen.append(f"probe.kinds={json.dumps([{'kind': kind} for kind in kinds])}")
+    return tuple(chosen)

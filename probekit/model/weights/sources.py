@@ -49,6 +49,16 @@ def find_model(source: str | Path) -> Path:
     return _local_folder(source) or _download(str(source))
 
 
+def check_model(source: str | Path) -> None:
+    """Check the name of a model without reading or downloading anything.
+
+    Raises:
+        MissingError: there is no such folder, or no model of that name.
+        ConfigError: the name is empty, or that of a file.
+    """
+    _local_folder(source)
+
+
 def find_config(source: str | Path) -> GPT2Config:
     """Return the sizes of a model, without its weights; published ones need no network.
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from probekit.activations.identity import digest_weights
 from probekit.analysis.attribution import place_of
-from probekit.cli.comparisons import print_frame
+from probekit.cli.show.tables import print_table
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.provenance import versions
 from probekit.report.figures.style import format_number
@@ -50,7 +50,7 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
         here = rows[(rows["prompt"] == number) & (rows["position"] == place)]
         read = line_label("".join(tokens[: place + 1]))
         click.echo(f"{number} at [{place}] {token_label(tokens[place])}: {read}")
-        print_frame(_lens_table(here))
+        print_table(_lens_table(here))
     click.echo(lens_answer(rows))
 
 
@@ -79,7 +79,7 @@ def show_attribution(found: AttributedLogit) -> None:
     if len(others):
         shown.add_row(f"{len(others)} other parts", signed(others.sum()))
     shown.add_row(Text(found.title), signed(found.logit))
-    print_frame(shown)
+    print_table(shown)
     click.echo(found.answer)
 
 
@@ -89,9 +89,9 @@ def show_heads(found: ScoredHeads) -> None:
     shown = Table("score", "highest", box=None, pad_edge=False)
     for name, score in SCORES.items():
         shown.add_row(score.title.lower(), found.told(name, MOST_HEADS) or "no token could have it")
-    print_frame(shown)
+    print_table(shown)
     if found.known:
         known = Table("known for GPT-2 small", "head", "here", "rank", box=None, pad_edge=False)
         for row in found.known_rows():
             known.add_row(*row)
-        print_frame(known)
+        print_table(known)

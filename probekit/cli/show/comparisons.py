@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from itertools import islice
 
 import click
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from probekit.probes.kinds.registry import find_kind
+from probekit.cli.show.tables import print_table
 from probekit.report.figures.style import METRICS, format_number, format_p
 from probekit.report.texts.glyphs import line_label
 from probekit.results.comparison import RunComparison, both_places
@@ -32,7 +29,7 @@ def show_comparison(comparison: RunComparison) -> None:
         click.echo(f"  and {len(comparison.settings) - MOST_SETTINGS} more settings")
     if not comparison.settings:
         click.echo("  no setting, digest or version differs")
-    print_frame(_table(comparison))
+    print_table(_table(comparison))
     for note in comparison.notes:
         click.echo(note)
     click.echo(comparison.verdict)
@@ -59,38 +56,17 @@ def _table(comparison: RunComparison) -> Table:
     return shown
 
 
-def with_choices(
-    overrides: Sequence[str], sites: Sequence[str], kinds: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the overrides with those that choose sites and kinds of probe.
-
-    Raises:
-        UnknownNameError: There is no such kind.
-
-    >>> with_choices([], ["blocks.*.hook_resid_post"], [])
-    ('capture.sites=["blocks.*.hook_resid_post"]', 'capture.concatenate=[]')
-    """
-    chosen = list(overrides)
-    if sites:
-        chosen += [f"capture.sites={json.dumps(list(sites))}", "capture.concatenate=[]"]
-    for kind in kinds:
-        find_kind(kind)
-    if kinds:
-        chosen.append(f"probe.kinds={json.dumps([{'kind': kind} for kind in kinds])}")
-    return tuple(chosen)
-
-
 def show_transfer(found: Transfer) -> None:
     """Print scores and cosines of the chosen site as matrices, then the mean of every site."""
     scores, cosines = found.at(*found.chosen)
     click.echo(line_label(" ".join(found.chosen)))
     main = only(scores, metric=found.metric)
     click.echo(f"{METRICS[found.metric]}, trained on (down) and tested on (across):")
-    print_frame(_matrix(found.names, main, ("value", "ci_low", "ci_high")))
+    print_table(_matrix(found.names, main, ("value", "ci_low", "ci_high")))
     for space, rows in cosines.groupby("space", sort=False):
         click.echo(f"cosine, {space} features, with 95 % of those of permuted labels:")
-        print_frame(_matrix(found.names, rows, ("cosine", "null_low", "null_high")))
-    print_frame(_by_site(found))
+        print_table(_matrix(found.names, rows, ("cosine", "null_low", "null_high")))
+    print_table(_by_site(found))
     for note in found.notes:
         click.echo(f"warning: {note}", err=True)
 
@@ -118,9 +94,3 @@ def _by_site(found: Transfer) -> Table:
         mark = " *" if (site, probe) == found.chosen else ""
         shown.add_row(Text(line_label(site) + mark), Text(line_label(probe)), *means)
     return shown
-
-
-def print_frame(table: Table) -> None:
-    """Print a table as wide as the terminal, and whole where there is none."""
-    # A pipe or a file has no width: nothing may be cut there.
-    Console(width=None if sys.stdout.isatty() else 400, highlight=False).print(table)
