@@ -11,26 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probekit.cli.main import main
 from probekit.probes.saved.saved_probe import SavedProbe
 
 PROBEKIT = Path(sys.executable).with_name("probekit")
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """A function that runs the command line in the test's folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        streams = capsys.readouterr()
-        return end.value.code or 0, streams.out, streams.err
-
-    return call
 
 
 def columns(out):
