@@ -1,10 +1,11 @@
 """Which tests are slow: `make check` leaves out those of slow.txt, and `make slow` lists them anew.
 
-A test is slow above 0.3 s of processor time, that of its fixtures and child processes included.
-Processor time hardly depends on what else the machine does.
+A test is slow above 0.3 s of processor time, all of its parameters, fixtures and child processes
+together. Processor time hardly depends on what else the machine does.
 """
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ class Stopwatch:
     def __init__(self, config):
         self.is_fast = config.getoption("fast")
         self.writes = config.getoption("write_slow")
-        self.seconds = {}
+        self.seconds = Counter()
 
     def pytest_collection_modifyitems(self, config, items):
         if self.is_fast:
@@ -49,8 +50,7 @@ class Stopwatch:
         try:
             return (yield)
         finally:
-            seconds = processor_time() - before
-            self.seconds[name(item)] = max(seconds, self.seconds.get(name(item), 0))
+            self.seconds[name(item)] += processor_time() - before
 
     def pytest_sessionfinish(self, session):
         if self.writes:
