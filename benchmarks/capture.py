@@ -35,9 +35,9 @@ from probekit.activations.capture import capture, stream_rows
 from probekit.activations.store.store import ActivationStore
 from probekit.data.conllu import read_sentences
 from probekit.data.positions import RowPlan
+from probekit.model.config import PUBLISHED
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer, pad
-from probekit.model.weights.sources import PUBLISHED
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 PEERS = Path(__file__).resolve().parents[1] / ".bench-venv"

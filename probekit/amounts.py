@@ -12,3 +12,16 @@ def counted(n: int, name: str) -> str:
     ('1 shard', '0 shards', '4,320 rows')
     """
     return f"{n:,} {name}{'' if n == 1 else 's'}"
+
+
+def size_in_words(n_bytes: float) -> str:
+    """Return a size as people read it.
+
+    >>> size_in_words(999), size_in_words(25_300_000)
+    ('999 B', '25.3 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} TB"

@@ -25,7 +25,7 @@ from probekit.probes.controls.control_labels import (
     word_identity_guess,
 )
 from probekit.probes.curve import Prober
-from probekit.probes.data import ProbeData, ProbeSettings
+from probekit.probes.data import ProbeData
 from probekit.probes.fitters import FitContext, make_fitter
 from probekit.probes.folds import group_folds, sample_groups
 from probekit.probes.score.differences import paired_difference, unpaired_difference
@@ -40,6 +40,7 @@ from probekit.probes.score.metrics import (
 from probekit.probes.score.permutation import p_values
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.checks import SPECS
+from probekit.probes.settings import ProbeSettings
 
 METRICS = metric_functions("class", frozenset({"scores"}))
 BY_ROW = [spec for spec in SPECS.values() if spec.kind != "mlp"]

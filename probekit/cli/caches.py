@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.amounts import counted
+from probekit.amounts import counted, size_in_words
 from probekit.cli.captures import capture_command
 from probekit.cli.options import Days, Decorator, OutFolder, PlaceType, cache_option
 from probekit.cli.plans import plan
@@ -263,7 +263,7 @@ def push(place: Location, as_json: bool, url: Location) -> None:
 
 def _copy(source: Location, root: Location, pin: str | None, as_json: bool) -> None:
     from probekit.activations.upkeep.copying import copy_cache
-    from probekit.cli.terminal import watching
+    from probekit.cli.show.progress import watching
 
     with watching() as watcher:
         store, copied = copy_cache(source, root, pin=pin, watcher=watcher)
@@ -287,19 +287,6 @@ def _finish_with(bad: Sequence[str], as_json: bool, told: Any) -> None:
 def _line(summary: Summary) -> str:
     state = summary.problem or summary.what
     return f"{summary.key}  {size_in_words(summary.bytes):>9}  {_age(summary.age):>12}  {state}"
-
-
-def size_in_words(n_bytes: float) -> str:
-    """Return a size as people read it.
-
-    >>> size_in_words(999), size_in_words(25_300_000)
-    ('999 B', '25.3 MB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.1f} TB"
 
 
 def _age(seconds: float | None) -> str:

@@ -44,9 +44,7 @@ def capture_command(
     threads: int | None,
 ) -> None:
     """Only capture the activations of an experiment."""
-    from probekit.cli.terminal import watching
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.capture.captures import capture_only
 
     _require_file(file)
     if address is not None and engine != "ray":
@@ -57,6 +55,10 @@ def capture_command(
     if workers == 0:
         _lay_out(experiment, cache_root, device)
         return
+
+    from probekit.cli.show.progress import watching
+    from probekit.pipeline.capture.captures import capture_only
+
     with watching() as watcher:
         captured = capture_only(
             experiment,

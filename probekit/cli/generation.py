@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from probekit.cli.options import ModelName
+
 if TYPE_CHECKING:
     from probekit.model.generation.continuation import Continuation
     from probekit.model.generation.decoding import Decoding
@@ -68,7 +70,13 @@ def _decoding_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command()
-@click.option("--model", "source", required=True, help="`mini`, a hub name or a folder.")
+@click.option(
+    "--model",
+    "source",
+    type=ModelName(),
+    required=True,
+    help="`mini`, a hub name or a folder.",
+)
 @click.option(
     "--prompt", "prompts", required=True, multiple=True, help="To go on with; repeatable."
 )

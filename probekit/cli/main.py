@@ -2,7 +2,7 @@
 
 Results go to stdout, progress and logs to stderr. Exit codes: 0 done, 1 a run failed, 2 usage or
 configuration, 3 model or data missing, 130 interrupted, 143 terminated. Nothing heavy is imported
-up here.
+up here: a command checks what it is given, and then imports the step that it calls.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.cli import streams
-from probekit.cli.attention import attention
 from probekit.cli.caches import cache
 from probekit.cli.captures import worker
 from probekit.cli.generation import generate_command
 from probekit.cli.options import (
-    OutFile,
+    ModelName,
     OutFolder,
+    OutputFile,
     WholeNumber,
     cache_option,
     capture_options,
     file_options,
     texts_options,
     together,
+    with_choices,
 )
 from probekit.cli.pages import draw_figures, figure_options, report, view
 from probekit.cli.parameters import params
-from probekit.cli.pictures import attribution, heads, lens
+from probekit.cli.pictures import attention, attribution, heads, lens, weights
 from probekit.cli.pretraining import pretrain_command
-from probekit.cli.weights import weights
 from probekit.errors import ProbekitError, nearest
 from probekit.interrupts import Interruptible
+from probekit.pipeline.look.endings import ANSWER_FILES, PAGE_OR_ROWS
 
 if TYPE_CHECKING:
     from probekit.activations.files.local import Location
@@ -167,11 +168,14 @@ def probe_command(**given: Any) -> None:
 
 def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
     """Run an experiment and show its numbers and warnings."""
-    from probekit.cli.terminal import show_results, show_warnings, watching
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.experiment.run import run as run_experiment
 
     experiment = load_experiment(file, overrides)
+
+    from probekit.cli.show.progress import watching
+    from probekit.cli.show.runs import show_results, show_warnings
+    from probekit.pipeline.experiment.run import run as run_experiment
+
     with watching() as watcher:
         result = run_experiment(experiment, **how, watcher=watcher)
     show_results(result)
@@ -183,16 +187,13 @@ def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
 @click.option("--metric", help="On the test rows.  [default: accuracy, of numbers r2]")
-@click.option("--out", type=OutFile(), help="A .csv or .html to write.")
+@click.option("--out", type=OutputFile(*PAGE_OR_ROWS), help="A .csv or .html to write.")
 def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
     """Say which differences between two finished runs hold: RUN_A less RUN_B."""
-    from probekit.cli.comparisons import show_comparison
+    from probekit.cli.show.comparisons import show_comparison
     from probekit.pipeline.compare.compare import compare as compare_runs
     from probekit.pipeline.compare.compare import write_comparison
-    from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
 
-    if out is not None:
-        check_ending(out, PAGE_OR_ROWS)
     comparison = compare_runs(run_a, run_b, metric=metric)
     show_comparison(comparison)
     if out is not None:
@@ -225,15 +226,18 @@ def transfer_command(
     out: Path,
 ) -> None:
     """Train on the data of one experiment, test on those of the others: all pairs of FILES."""
-    from probekit.cli.comparisons import show_transfer, with_choices
-    from probekit.cli.terminal import watching
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.compare.transfer import transfer as transfer_all
 
     chosen = with_choices(overrides, sites, kinds)
+    experiments = [load_experiment(file, chosen) for file in files]
+
+    from probekit.cli.show.comparisons import show_transfer
+    from probekit.cli.show.progress import watching
+    from probekit.pipeline.compare.transfer import transfer as transfer_all
+
     with watching() as watcher:
         found = transfer_all(
-            [load_experiment(file, chosen) for file in files],
+            experiments,
             out=out,
             null_draws=null_draws,
             cache_root=cache_root,
@@ -251,7 +255,7 @@ _probe_argument = click.argument("probe", type=click.Path(path_type=Path))
 @_probe_argument
 @texts_options
 @click.option("--per", type=click.Choice(["text", "token"]), help="What gets an answer.")
-@click.option("--out", type=OutFile(), help="A .html, .csv or .jsonl to write.")
+@click.option("--out", type=OutputFile(*ANSWER_FILES), help="A .html, .csv or .jsonl to write.")
 @click.option("--model", help="Where the probe's model is now.")
 @click.option(
     "--allow-other-model", is_flag=True, help="Go on with a model that is not the probe's."
@@ -275,15 +279,15 @@ def apply(
     device: str,
 ) -> None:
     """Read new texts with a kept probe: a label and a score per text or per token."""
-    from probekit.cli.answers import show_answers
-    from probekit.cli.terminal import watching
-    from probekit.pipeline.look.apply import apply_probe, caution, choose_per
-    from probekit.pipeline.look.exports import ANSWER_FILES, check_ending, write_answers
     from probekit.pipeline.measure.saving import load_probe
 
-    if out is not None:
-        check_ending(out, ANSWER_FILES)
     saved = load_probe(probe)
+
+    from probekit.cli.show.answers import show_answers
+    from probekit.cli.show.progress import watching
+    from probekit.pipeline.look.apply import apply_probe, caution, choose_per
+    from probekit.pipeline.look.exports import write_answers
+
     per = choose_per(saved, per)
     with watching() as watcher:
         readings = apply_probe(
@@ -305,14 +309,17 @@ def apply(
 
 @cli.command()
 @_probe_argument
-@click.option("--out", type=OutFile(), required=True, help="The .npy to write.")
+@click.option("--out", type=OutputFile(), required=True, help="The .npy to write.")
 @click.option("--unit", is_flag=True, help="Bring each direction to length 1.")
 def directions(probe: Path, out: Path, unit: bool) -> None:
     """Write the directions that a kept probe reads along, for numpy, with a JSON of their names."""
-    from probekit.pipeline.look.exports import write_directions
     from probekit.pipeline.measure.saving import load_probe
 
-    for path in write_directions(load_probe(probe), out, unit=unit):
+    saved = load_probe(probe)
+
+    from probekit.pipeline.look.exports import write_directions
+
+    for path in write_directions(saved, out, unit=unit):
         click.echo(str(path))
 
 
@@ -320,11 +327,14 @@ def directions(probe: Path, out: Path, unit: bool) -> None:
 @file_options
 def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
     """Check file and data before any work: counts, duplicates, leaks, sizes, time."""
-    from probekit.cli.terminal import show_validation
     from probekit.experiment.loader import load_experiment
+
+    experiment = load_experiment(file, overrides)
+
+    from probekit.cli.show.runs import show_validation
     from probekit.pipeline.experiment.validate import validate as validate_experiment
 
-    validation = validate_experiment(load_experiment(file, overrides))
+    validation = validate_experiment(experiment)
     show_validation(validation)
     if not validation.ok:
         sys.exit(2)
@@ -334,7 +344,8 @@ def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
 @click.option("--quick", is_flag=True, help="Simulate less; half a minute instead of two.")
 def selftest_command(quick: bool) -> None:
     """Ask the engine for answers that are known: planted signals, noise, intervals, metrics."""
-    from probekit.cli.terminal import show_verdicts, watching
+    from probekit.cli.show.progress import watching
+    from probekit.cli.show.runs import show_verdicts
     from probekit.probes.selftest.selftest import selftest as run_selftest
 
     with watching() as watcher:
@@ -347,16 +358,16 @@ def selftest_command(quick: bool) -> None:
 @cli.command()
 def models() -> None:
     """List the models that are known by name."""
-    from probekit.cli.terminal import show_models
+    from probekit.cli.show.models import show_models
 
     show_models()
 
 
 @cli.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 def sites(model: str) -> None:
     """List the sites of a model: name, shape, formula."""
-    from probekit.cli.terminal import show_sites
+    from probekit.cli.show.models import show_sites
 
     show_sites(model)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from probekit.pipeline.look.endings import check_ending
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -89,18 +92,50 @@ class OutFolder(click.ParamType[Path]):
         return path
 
 
-class OutFile(click.ParamType[Path]):
-    """A file to write, in a folder that need not be there yet."""
+class OutputFile(click.ParamType[Path]):
+    """A file to write, whose ending names one of the allowed formats; its folder may be new."""
 
     name = "path"
 
+    def __init__(self, *endings: str) -> None:
+        self.endings = endings
+
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        """Return the Path; fail for a folder, and for one that cannot be in a folder."""
+        """Return the path; fail for a folder, and for one that cannot be in a folder.
+
+        Raises:
+            ConfigError: The ending names no format.
+        """
         path = Path(value)
         if path.is_dir():
             self.fail(f"{path} is a folder. Give the path of a file.", param, ctx)
         _refuse_file(self, path.parent, param, ctx)
+        if self.endings:
+            check_ending(path, self.endings)
         return path
+
+
+class ModelName(click.ParamType[Any]):
+    """`mini`, a folder or a name on the hub; a name that no model can have is refused at once."""
+
+    name = "text"
+
+    def __init__(self, *, or_file: bool = False) -> None:
+        self.or_file = or_file
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Return the name.
+
+        Raises:
+            MissingError: There is no such folder, or no model of that name.
+            ConfigError: The name is empty, or that of a file.
+        """
+        from probekit.model.weights.sources import check_model
+
+        del param, ctx
+        if not (self.or_file and Path(value).is_file()):
+            check_model(value)
+        return str(value)
 
 
 def _refuse_file(kind: click.ParamType[Any], folder: Path, param: Any, ctx: Any) -> None:
@@ -174,3 +209,26 @@ capture_options = together(
     cache_option,
     click.option("--device", default="cpu", help="Where the model computes, e.g. cuda."),
 )
+
+
+def with_choices(
+    overrides: Sequence[str], sites: Sequence[str], kinds: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the overrides with those that choose sites and kinds of probe.
+
+    Raises:
+        UnknownNameError: There is no such kind.
+
+    >>> with_choices([], ["blocks.*.hook_resid_post"], [])
+    ('capture.sites=["blocks.*.hook_resid_post"]', 'capture.concatenate=[]')
+    """
+    from probekit.probes.kinds.registry import find_kind
+
+    chosen = list(overrides)
+    if sites:
+        chosen += [f"capture.sites={json.dumps(list(sites))}", "capture.concatenate=[]"]
+    for kind in kinds:
+        find_kind(kind)
+    if kinds:
+        chosen.append(f"probe.kinds={json.dumps([{'kind': kind} for kind in kinds])}")
+    return tuple(chosen)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from probekit.cli.options import OutFile, WholeNumber, together
+from probekit.cli.options import OutputFile, WholeNumber, together
 
 
 def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +52,7 @@ def draw_figures(run_dir: Path, formats: tuple[str, ...], columns: int) -> None:
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=OutFile(), help="Page of several runs.  [default: runs.html]")
+@click.option("--out", type=OutputFile(".html"), help="Page of several runs.  [default: runs.html]")
 @figure_options
 def report(
     runs: tuple[Path, ...], out: Path | None, formats: tuple[str, ...], columns: int
@@ -74,12 +74,10 @@ def report(
 
 def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], columns: int) -> None:
     """Write the page of several runs, and its figures into a folder beside it."""
-    from probekit.pipeline.look.exports import check_ending
     from probekit.provenance import write_atomic
     from probekit.report.figures.figure_files import write_figures
     from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
 
-    check_ending(out, (".html",))
     found = load_runs(runs)
     write_atomic(out, runs_page(found))
     if formats:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from probekit.cli.options import ModelName
 from probekit.cli.streams import json_text
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.option("--untied", is_flag=True, help="With an unembedding of its own.")
 @click.option("--no-qkv-bias", is_flag=True, help="Without biases of queries, keys and values.")
 @click.option("--n-positions", type=int, help="Another length of the context.")
@@ -76,7 +77,7 @@ def _show(config: GPT2Config) -> None:
     """Print the components, then the sums of several of them, then the sizes of the axes."""
     from rich.table import Table
 
-    from probekit.cli.tables import print_table
+    from probekit.cli.show.tables import print_table
     from probekit.model.parameters import count_components, count_sums
 
     sums = count_sums(config)

@@ -1,4 +1,4 @@
-"""The commands that compute something to look at: lens, attribution, heads."""
+"""The commands that draw a model's insides: lens, attribution, heads, attention, weights."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ from pathlib import Path
 
 import click
 
-from probekit.cli.options import OutFile, WholeNumber, optional_texts_options, texts_options
+from probekit.cli.options import (
+    ModelName,
+    NumberInRange,
+    OutputFile,
+    WholeNumber,
+    optional_texts_options,
+    texts_options,
+)
+from probekit.pipeline.look.endings import PAGE_OR_ROWS
 
-_MODEL = click.option("--model", required=True, help="`mini`, a hub name or a folder.")
+_MODEL = click.option(
+    "--model", type=ModelName(), required=True, help="`mini`, a hub name or a folder."
+)
 _BOS = click.option(
     "--bos/--no-bos", default=False, show_default=True, help="Begin with <|endoftext|>."
 )
 _DEVICE = click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
-_OUT = click.option("--out", type=OutFile(), help="A .html (page) or .csv (rows) to write.")
+_OUT = click.option(
+    "--out", type=OutputFile(*PAGE_OR_ROWS), help="A .html (page) or .csv (rows) to write."
+)
 _POSITION = click.option(
     "--position", type=int, default=-1, show_default=True, help="A token; below 0 from the end."
 )
@@ -49,14 +61,12 @@ def lens(
     Prints what is said at one position of each text; --out writes all positions.
     """
     from probekit.analysis.logit_lens import SITES
-    from probekit.cli.picture_tables import facts_for_page, show_lens
-    from probekit.cli.terminal import watching
-    from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
+    from probekit.cli.show.pictures import facts_for_page, show_lens
+    from probekit.cli.show.progress import watching
+    from probekit.pipeline.look.exports import write_page_or_rows
     from probekit.pipeline.look.lenses import ModelAndTokenizer, read_lens
     from probekit.report.pages.lens_page import lens_page
 
-    if out is not None:
-        check_ending(out, PAGE_OR_ROWS)
     network = ModelAndTokenizer.load(model, device)
     with watching() as watcher:
         rows = read_lens(
@@ -93,13 +103,11 @@ def attribution(
     out: Path | None,
 ) -> None:
     """Take a logit, or a difference of two, apart: what each head and MLP adds to it."""
-    from probekit.cli.picture_tables import facts_for_page, show_attribution
-    from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
+    from probekit.cli.show.pictures import facts_for_page, show_attribution
+    from probekit.pipeline.look.exports import write_page_or_rows
     from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute
     from probekit.report.pages.attribution_page import attribution_page
 
-    if out is not None:
-        check_ending(out, PAGE_OR_ROWS)
     network = ModelAndTokenizer.load(model, device)
     found = attribute(
         network, text, token, bos=bos, minus=minus, minus_mean=minus_mean, position=position
@@ -144,15 +152,13 @@ def heads(
     out: Path | None,
 ) -> None:
     """Score every head: previous token, duplicate token, induction, first token, entropy."""
-    from probekit.cli.picture_tables import facts_for_page, show_heads
-    from probekit.cli.terminal import watching
-    from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending, write_page_or_rows
+    from probekit.cli.show.pictures import facts_for_page, show_heads
+    from probekit.cli.show.progress import watching
+    from probekit.pipeline.look.exports import write_page_or_rows
     from probekit.pipeline.look.heads import score_random_repeats, score_texts
     from probekit.pipeline.look.lenses import ModelAndTokenizer
     from probekit.report.pages.heads_page import heads_page
 
-    if out is not None:
-        check_ending(out, PAGE_OR_ROWS)
     if texts and random_repeats is not None:
         raise click.UsageError("Give texts or --random-repeats, not both: they are other scores.")
     network = ModelAndTokenizer.load(model, device)
@@ -168,3 +174,86 @@ def heads(
         facts = facts_for_page(network, bos) | {"read": found.read}
         write_page_or_rows(out, lambda: heads_page(found, model=model, facts=facts), found.rows)
         click.echo(str(out))
+
+
+@click.command()
+@_MODEL
+@texts_options
+@click.option("--layer", type=int, help="Only this layer.")
+@click.option("--head", type=int, help="Only this head of each layer.")
+@_BOS
+@_DEVICE
+@click.option(
+    "--max-mb",
+    type=NumberInRange(0, min_open=True),
+    default=25,
+    show_default=True,
+    help="What the page may have.",
+)
+@click.option("--out", type=OutputFile(), required=True, help="The page to write.")
+def attention(
+    model: str,
+    texts: tuple[str, ...],
+    layer: int | None,
+    head: int | None,
+    bos: bool,
+    device: str,
+    max_mb: float,
+    out: Path,
+) -> None:
+    """Write a page to explore the attention of texts: every head, every weight."""
+    from probekit.cli.show.progress import watching
+    from probekit.pipeline.look.attention import write_attention_page
+
+    with watching() as watcher:
+        page = write_attention_page(
+            model,
+            texts,
+            out,
+            bos=bos,
+            layer=layer,
+            head=head,
+            device=device,
+            most_mb=max_mb,
+            watcher=watcher,
+        )
+    click.echo(str(page))
+
+
+@click.command()
+@click.option(
+    "--model",
+    type=ModelName(or_file=True),
+    required=True,
+    help="`mini`, a hub name, a folder or a file of weights.",
+)
+@click.option("--tensor", help="What is drawn, e.g. wpe.weight.  [default: an overview of all]")
+@click.option(
+    "--column",
+    "columns",
+    type=WholeNumber(0),
+    multiple=True,
+    help="Drawn as a curve; repeatable.  [default, of wpe.weight: 150, 200, 250]",
+)
+@click.option(
+    "--corner",
+    type=WholeNumber(1, 2000),
+    help="Rows and columns drawn of a matrix too large to be drawn in full.  [default: 300]",
+)
+@click.option("--n-head", type=WholeNumber(1), help="Where no config.json tells it.")
+@click.option("--out", type=OutputFile(), required=True, help="The page to write.")
+def weights(
+    model: str,
+    tensor: str | None,
+    columns: tuple[int, ...],
+    corner: int | None,
+    n_head: int | None,
+    out: Path,
+) -> None:
+    """Look at weights: all tensors of a model in a table, or one of them drawn."""
+    from probekit.pipeline.look.weights import write_weights_page
+
+    page = write_weights_page(
+        model, out, tensor=tensor, columns=columns, corner=corner, n_head=n_head
+    )
+    click.echo(str(page))

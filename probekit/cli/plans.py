@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from probekit.amounts import size_in_words
 from probekit.cli.options import NumberInRange, WholeNumber
 from probekit.cli.streams import json_text
 
 if TYPE_CHECKING:
-    from probekit.pipeline.capture.sizing import CapturePlan, Speed
+    from probekit.pipeline.capture.sizing import CapturePlan
 
 
 @click.command()
@@ -74,12 +75,16 @@ def plan(
 
     Of a MODEL for --tokens tokens, or of an experiment FILE.yaml, whose data are read.
     """
-    speed = _speed(throughput, tflops, utilisation)
+    _check_speed(throughput, tflops, utilisation)
     given = {name: value for name, value in of_tokens.items() if value not in (None, ())}
     if Path(what).suffix in (".yaml", ".yml"):
         found = _of_file(what, overrides, device, given)
     else:
         found = _of_model(what, overrides, device, given)
+
+    from probekit.pipeline.capture.sizing import Speed
+
+    speed = Speed(throughput, tflops, *([] if utilisation is None else [utilisation]))
     found = replace(found, workers=workers, speed=speed, bandwidth=bandwidth)
     if as_json:
         click.echo(json_text(found.numbers))
@@ -87,31 +92,31 @@ def plan(
         print_plan(found)
 
 
-def _speed(throughput: float | None, tflops: float | None, utilisation: float | None) -> Speed:
-    from probekit.pipeline.capture.sizing import Speed
-
+def _check_speed(throughput: float | None, tflops: float | None, share: float | None) -> None:
     if throughput is not None and tflops is not None:
         raise click.UsageError("Give --throughput or --tflops, not both.")
-    if utilisation is not None and tflops is None:
+    if share is not None and tflops is None:
         raise click.UsageError("--utilisation is a share of --tflops: give that, too.")
-    return Speed(throughput, tflops, *([] if utilisation is None else [utilisation]))
 
 
 def _of_file(
     what: str, overrides: tuple[str, ...], device: str, given: dict[str, Any]
 ) -> CapturePlan:
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.capture.sizing import plan_experiment
 
     if given:
         raise click.UsageError(f"--{next(iter(given))} is for a model; {what} says it itself.")
-    return plan_experiment(load_experiment(what, overrides), device)
+    experiment = load_experiment(what, overrides)
+
+    from probekit.pipeline.capture.sizing import plan_experiment
+
+    return plan_experiment(experiment, device)
 
 
 def _of_model(
     what: str, overrides: tuple[str, ...], device: str, given: dict[str, Any]
 ) -> CapturePlan:
-    from probekit.pipeline.capture.sizing import plan_tokens
+    from probekit.model.weights.sources import check_model
 
     if overrides:
         raise click.UsageError("--set is for a FILE.yaml.")
@@ -119,6 +124,10 @@ def _of_model(
     if tokens is None or not 1 <= tokens <= 1e15 or tokens != int(tokens):
         raise click.UsageError("Give how many tokens there will be: --tokens 100e6.")
     given.setdefault("sites", ("blocks.*.hook_resid_post",))
+    check_model(what)
+
+    from probekit.pipeline.capture.sizing import plan_tokens
+
     return plan_tokens(what, int(tokens), device=device, **given)
 
 
@@ -130,9 +139,7 @@ def print_plan(found: CapturePlan) -> None:
 
 def lines(numbers: dict[str, Any]) -> list[tuple[str, str]]:
     """Return what is shown to people: names, and numbers with their units."""
-    from probekit.cli.caches import size_in_words as size
-
-    n = numbers
+    n, size = numbers, size_in_words
     models = f", by {n['caches']} models" if n["caches"] > 1 else ""
     first, *others = n["sites"]
     sites = f"each of {len(n['sites'])} sites" if others else "one site"

@@ -24,11 +24,13 @@ from probekit.cli.options import OutFolder
 )
 def pretrain_command(file: Path, overrides: tuple[str, ...], device: str, out: Path) -> None:
     """Train a small GPT-2 from a recipe; a run that was stopped goes on where it was."""
-    from probekit.cli.terminal import watching
     from probekit.experiment.loader import load_recipe
-    from probekit.pipeline.pretrain import pretrain as run_pretraining
 
     recipe = load_recipe(file, overrides)
+
+    from probekit.cli.show.progress import watching
+    from probekit.pipeline.pretrain import pretrain as run_pretraining
+
     with watching() as watcher:
         result = run_pretraining(recipe, out=out, device=device, watcher=watcher)
     last = result.last

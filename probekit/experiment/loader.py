@@ -9,7 +9,7 @@ from typing import Any
 from probekit.errors import ConfigError, MissingError
 from probekit.experiment.document import Document, dump_settings, load_settings
 from probekit.experiment.schema import URL, Experiment
-from probekit.model.weights.sources import KNOWN_MODELS
+from probekit.model.config import KNOWN_MODELS
 from probekit.training.kept import find_checkpoints
 from probekit.training.recipe import Recipe
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
 from probekit.amounts import LEVEL, counted
-from probekit.probes.data import ProbeSettings, ProbeSpec, Reads
 from probekit.probes.kinds.registry import KINDS
 from probekit.probes.kinds.registry import ProbeKind as KindOfProbe
+from probekit.probes.settings import ProbeSettings, ProbeSpec, Reads
 from probekit.probes.targets import BASELINES, Baseline
 from probekit.section import Section, Seed, broken, each_once
 
@@ -19,20 +19,10 @@ from probekit.section import Section, Seed, broken, each_once
 Strengths = Annotated[tuple[Annotated[float, Field(ge=1e-10, le=1e10)], ...], Field(strict=False)]
 Count = Annotated[int, Field(ge=1)]
 Counts = Annotated[tuple[Count, ...], Field(strict=False)]
-KindName = Literal[
-    "logistic",
-    "ridge",
-    "lda",
-    "mass_mean",
-    "nearest_mean",
-    "svm",
-    "k_sparse",
-    "mlp",
-    "ridge_regression",
-    "structural_distance",
-    "structural_depth",
-    "attention_pooled",
-]
+if TYPE_CHECKING:
+    KindName: TypeAlias = str
+else:
+    KindName = Literal[tuple(KINDS)]
 
 
 class KindSection(Section):

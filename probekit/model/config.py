@@ -13,6 +13,8 @@ from probekit.model.weights.json_files import read_json
 MAX_SIZE = 10**7
 MAX_LAYERS = 1000
 
+HPARAMS = "hparams.json"  # of OpenAI's original checkpoints
+
 
 @dataclass(frozen=True)
 class GPT2Config:
@@ -130,6 +132,7 @@ PUBLISHED = {
     "gpt2-large": GPT2Config(n_layer=36, n_head=20, n_embd=1280),
     "gpt2-xl": GPT2Config(n_layer=48, n_head=25, n_embd=1600),
 }
+KNOWN_MODELS = ("mini", *PUBLISHED)
 
 # What must hold in a config.json for its weights to mean the network written in gpt2.py.
 # Absent keys have these values by the hub's own defaults.
@@ -167,3 +170,43 @@ def read_config(folder: Path) -> GPT2Config:
         return GPT2Config(**{key: value for key, value in entries.items() if key in known})
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+# Their names of sizes, and ours.
+_SIZES = {
+    "n_vocab": "vocab_size",
+    "n_ctx": "n_positions",
+    "n_embd": "n_embd",
+    "n_head": "n_head",
+    "n_layer": "n_layer",
+}
+
+
+def read_hparams(folder: Path) -> GPT2Config:
+    """Return the config that stands in `folder`/hparams.json.
+
+    Raises:
+        MissingError: there is no hparams.json.
+        CheckpointError: it lacks a size, has another key, or a size cannot be.
+    """
+    path = folder / HPARAMS
+    sizes = read_json(path)
+    if sizes.keys() != _SIZES.keys():
+        raise CheckpointError(
+            f"{path} must hold {', '.join(_SIZES)} and nothing else; it holds {', '.join(sizes)}."
+        )
+    try:
+        return GPT2Config(**{_SIZES[key]: size for key, size in sizes.items()})
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def model_config(folder: Path) -> GPT2Config:
+    """Return the sizes of the model in a folder, from config.json or else OpenAI's hparams.json.
+
+    Raises:
+        MissingError: it has neither.
+        CheckpointError: what is there is not a GPT-2.
+    """
+    is_original = (folder / HPARAMS).is_file() and not (folder / "config.json").is_file()
+    return read_hparams(folder) if is_original else read_config(folder)

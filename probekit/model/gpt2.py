@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from probekit.errors import ConfigError
 from probekit.model.cache import ActivationCache, remember
-from probekit.model.config import GPT2Config
+from probekit.model.config import GPT2Config, model_config
 from probekit.model.cross_entropy import cross_entropy
 from probekit.model.initialisation import initialise
 from probekit.model.inputs import (
@@ -45,7 +45,7 @@ from probekit.model.taps import ForwardStoppedError, Tap, Taps
 from probekit.model.visibility import causal, positions_and_visible, seen_from
 from probekit.model.weights.loading import as_dtype, read_checkpoint
 from probekit.model.weights.saving import write_checkpoint
-from probekit.model.weights.sources import find_model, model_config
+from probekit.model.weights.sources import find_model
 from probekit.products import attend, is_derived, linear, with_gradient
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.probes.controls.controls import control_types
-from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
+from probekit.probes.data import ProbeData
 from probekit.probes.fitters import LabelColumn
 from probekit.probes.score.measurement import (
     Measurement,
@@ -23,6 +23,7 @@ from probekit.probes.score.measurement import (
     measure,
 )
 from probekit.probes.score.metrics import Resamples
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import Codes, OnFit

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.data import ProbeSettings, ProbeSpec
 from probekit.probes.kinds.base import LayeredProbe, TrainingRows, TunedProbe
 from probekit.probes.kinds.ridge import ridge_path
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.fits import TunedProbeFit, fit_columns

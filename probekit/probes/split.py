@@ -20,14 +20,7 @@ from probekit.probes.controls.controls import (
     number_baselines,
     uninformed,
 )
-from probekit.probes.data import (
-    ProbeData,
-    ProbeSettings,
-    ProbeSpec,
-    check_known,
-    numbers,
-    typical_rows,
-)
+from probekit.probes.data import ProbeData, check_known, numbers, typical_rows
 from probekit.probes.fitters import FitContext, Fitter, LabelColumn, make_fitter, number_guess
 from probekit.probes.folds import fittable_insides, group_folds, sample_groups
 from probekit.probes.kinds.k_sparse import explained_shares
@@ -36,6 +29,7 @@ from probekit.probes.score.learning_curve import learning_sizes, subsets
 from probekit.probes.score.measurement import Predictions, Reading, Score
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.fits import TunedProbeFit
 from probekit.probes.solve.layers import FittedLayers

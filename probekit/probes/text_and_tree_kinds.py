@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.controls.controls import uninformed
-from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, typical_rows
+from probekit.probes.data import ProbeData, typical_rows
 from probekit.probes.fitters import LabelColumn
 from probekit.probes.kinds.structural.trees import read_trees
 from probekit.probes.score.measurement import Score
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.solver import Codes
 from probekit.probes.text_and_tree import GroupedTokens, chain_answers, text_answers, tree_answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from numbers import Integral, Number
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, validate_data
 
-from probekit.errors import ConfigError, DataError
+from probekit.errors import DataError
+from probekit.probes.bounds import positive_grid
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
@@ -150,46 +151,12 @@ def weights_of(X: NDArray[np.floating], sample_weight: ArrayLike | None) -> NDAr
 
 
 def positive(name: str, values: float | Sequence[float]) -> Floats:
-    """Return the values of a penalty (n_values,), in rising order.
+    """Return the values of a penalty (n_values,), in rising order, as an array.
 
     Raises:
-        ConfigError: There is none, one is not a positive finite number, or one stands there twice.
+        ConfigError: There is none, one is not a positive finite number, or one is given twice.
 
     >>> positive("alpha", [10.0, 1.0]).tolist()
     [1.0, 10.0]
     """
-    try:
-        given = np.atleast_1d(values)
-        if given.ndim > 1 or any(one is None or isinstance(one, bool) for one in given.tolist()):
-            raise TypeError
-        grid = np.sort(given.astype(np.float64))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{name} is {values!r}. Give one number or more, such as 0.01."
-        ) from error
-    wrong = [float(value) for value in grid if not 0 < value < np.inf]
-    if wrong or not len(grid):
-        raise ConfigError(
-            f"{name} must be positive and finite, but holds {wrong or 'nothing'}. Give one or more "
-            "values, such as 0.01 or [0.01, 0.1, 1.0]."
-        )
-    if len(np.unique(grid)) < len(grid):
-        raise ConfigError(f"{name} holds a value twice: {', '.join(map(str, grid))}.")
-    return grid
-
-
-def at_least(estimator: Any, **least: int) -> None:
-    """Return nothing if each named parameter is a whole number, at least as large as given.
-
-    Raises:
-        ConfigError: One is smaller, or no whole number.
-
-    >>> from types import SimpleNamespace
-    >>> at_least(SimpleNamespace(k=0), k=1)
-    Traceback (most recent call last):
-    probekit.errors.ConfigError: k is 0, but must be a whole number, 1 or more.
-    """
-    for name, bound in least.items():
-        value = getattr(estimator, name)
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < bound:
-            raise ConfigError(f"{name} is {value!r}, but must be a whole number, {bound} or more.")
+    return np.array(positive_grid(name, values))

@@ -2,35 +2,12 @@
 
 import csv
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from probekit.cli.main import main
 from probekit.probes.saved.saved_probe import SavedProbe
-
-PROBEKIT = Path(sys.executable).with_name("probekit")
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """A function that runs the command line in the test's folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        streams = capsys.readouterr()
-        return end.value.code or 0, streams.out, streams.err
-
-    return call
 
 
 def columns(out):
@@ -108,44 +85,43 @@ def test_what_is_written_is_told(keep, call, tmp_path):
     assert [json.loads(line)["token"] for line in lines] == ["The", " keys", "A", " dog"]
 
 
+@pytest.fixture
+def terminal(call, monkeypatch):
+    """A function that makes stdout a terminal with these colours, after `call` has set its own."""
+
+    def terminal(colours):
+        monkeypatch.delenv("NO_COLOR")
+        for name, value in (("FORCE_COLOR", "1"), ("COLORTERM", colours), ("TERM", "xterm")):
+            monkeypatch.setenv(name, value)
+
+    return terminal
+
+
 @pytest.mark.parametrize("per", ["text", "token"])
 @pytest.mark.parametrize("classes", [("no", "yes"), ("a", "b", "c"), ()], ids=len)
-def test_a_terminal_with_colours_shows_the_tokens_themselves(keep, tmp_path, classes, per):
+def test_a_terminal_with_colours_shows_the_tokens_themselves(keep, call, terminal, classes, per):
     keep(classes=classes)
-    environment = {**os.environ, "FORCE_COLOR": "1", "COLORTERM": "truecolor", "TERM": "xterm"}
-    environment.pop("NO_COLOR", None)
-    done = subprocess.run(
-        [PROBEKIT, "apply", "probe", "--text", "The keys to\nit \x1b[2J", "--per", per],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    terminal("truecolor")
+    arguments = ("--text", "The keys to\nit \x1b[2J", "--per", per)
+    code, out, _ = call("apply", "probe", *arguments)
+    assert code == 0
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
     assert "\x1b" not in plain
     assert "<U+001B>" in plain
-    assert "\x1b[2m1 \x1b[0m" in done.stdout  # only the number is dim
-    assert "\x1b[2;" not in done.stdout
-    assert "48;2;" in done.stdout
+    assert "\x1b[2m1 \x1b[0m" in out  # only the number is dim
+    assert "\x1b[2;" not in out
+    assert "48;2;" in out
     for name in classes:
-        assert f" {name} " in done.stdout
+        assert f" {name} " in out
 
 
-def test_a_terminal_of_few_colours_shows_columns(keep, tmp_path):
+def test_a_terminal_of_few_colours_shows_columns(keep, call, terminal):
     keep(classes=("no", "yes"))
-    environment = {**os.environ, "FORCE_COLOR": "1", "COLORTERM": "", "TERM": "xterm"}
-    environment.pop("NO_COLOR", None)
-    done = subprocess.run(
-        [PROBEKIT, "apply", "probe", "--text", "The keys"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "\x1b" not in done.stdout
-    assert done.stdout.startswith("number\t")
+    terminal("")
+    code, out, _ = call("apply", "probe", "--text", "The keys")
+    assert code == 0
+    assert "\x1b" not in out
+    assert out.startswith("number\t")
 
 
 @pytest.mark.parametrize(

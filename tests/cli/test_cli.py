@@ -1,4 +1,4 @@
-"""The command line as people meet it: real processes, exit codes, streams."""
+"""The command line as people meet it: results, exit codes, streams; signals to real processes."""
 
 import os
 import re
@@ -11,7 +11,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from probekit.cli.main import main
 from tests.interrupting import interrupt
 from tests.pipeline.planted import YAML, write_rows
 
@@ -37,24 +36,16 @@ def environment(tmp_path):
 
 
 @pytest.fixture
-def probekit(folder, environment):
-    def call(*arguments):
-        return subprocess.run(
-            [PROBEKIT, *arguments],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
+def probekit(folder, call, monkeypatch):
+    monkeypatch.setenv("PROBEKIT_CACHE", str(folder / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hub"))
     return call
 
 
 def test_run_prints_the_table_and_last_the_report(probekit, folder):
     done = probekit("run", "planted.yaml")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     lines = done.stdout.splitlines()
     assert re.search(r"blocks\.\d\.hook_resid_post \*\s+\d\.\d{3}\s+\d\.\d{3} to", done.stdout)
     assert "majority 0.500, word identity 0.500" in done.stdout
@@ -71,13 +62,13 @@ def test_cache_then_probe_reuses_what_was_captured(probekit):
     second = probekit("cache", "planted.yaml")
     assert re.search(r"task: 96 rows, 0 shards computed, 3 reused", second.stdout)
     probed = probekit("probe", "planted.yaml")
-    assert probed.returncode == 0
+    assert probed.code == 0
     assert probed.stdout.strip().endswith("results.csv")
 
 
 def test_validate_says_what_a_run_will_cost(probekit):
     done = probekit("validate", "planted.yaml")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert "96 examples, 96 rows at each of 3 sites, 0.6 MB, " in done.stdout
     assert re.search(r"(less than a|about \d+) seconds? of capture on this machine", done.stdout)
     assert done.stdout.splitlines()[-1] == "ok"
@@ -88,7 +79,7 @@ def test_validate_finds_a_class_that_training_lacks(probekit, folder):
     text = [text[0] + ",side", *(line + ",train" for line in text[1:]), "Late rows,green,z,test"]
     (folder / "rows.csv").write_text("\n".join(text) + "\n")
     done = probekit("validate", "planted.yaml", "--set", "data.columns.split=side")
-    assert done.returncode == 2
+    assert done.code == 2
     assert "Error: " in done.stdout  # as of a command that fails
     assert "green" in done.stdout
     assert done.stdout.splitlines()[-1] == "not ok"
@@ -108,7 +99,7 @@ def test_attention_writes_one_page(probekit, folder):
         "--out",
         "page.html",
     )
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert "keys" in (folder / "page.html").read_text()
     assert done.stderr == "About 0.1 MB: 1 head of 2 tokens.\n"
     assert done.stdout == "page.html\n"
@@ -121,7 +112,7 @@ def test_models_and_sites_need_no_network(probekit):
     sites = probekit("sites", "gpt2")
     assert "208 tensors" in sites.stdout
     assert "n_heads=12 query_pos key_pos" in sites.stdout
-    assert probekit("sites", "mini").returncode == 0
+    assert probekit("sites", "mini").code == 0
 
 
 def test_version(probekit):
@@ -161,20 +152,11 @@ def test_version(probekit):
         (["attention", "--model", "mini", "--text", "", "--out", "x"], 2, "empty"),
     ],
 )
-def test_a_mistake_gets_one_message_and_its_exit_code(
-    folder, monkeypatch, capsys, arguments, code, message
-):
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("PROBEKIT_CACHE", str(folder / "cache"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hub"))
-    monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
+def test_a_mistake_gets_one_message_and_its_exit_code(folder, probekit, arguments, code, message):
     before = written(folder)
-    with pytest.raises(SystemExit) as end:
-        main()
-    errors = capsys.readouterr().err
-    assert end.value.code == code, errors
-    assert message in errors
+    done = probekit(*arguments)
+    assert done.code == code, done.stderr
+    assert message in done.stderr
     assert written(folder) == before
 
 
@@ -293,9 +275,9 @@ def test_a_local_model_folder_is_used(probekit, folder):
         (model / name).write_bytes((MINI / name).read_bytes())
     tensors = safetensors.torch.load_file(MINI / "model.safetensors")
     safetensors.torch.save_file(tensors, model / "model.safetensors")
-    assert probekit("run", "planted.yaml", "--set", "model.source=./model").returncode == 0
+    assert probekit("run", "planted.yaml", "--set", "model.source=./model").code == 0
     tensors["transformer.wpe.weight"] = torch.zeros(3, 3)
     safetensors.torch.save_file(tensors, model / "model.safetensors")
     done = probekit("run", "planted.yaml", "--set", "model.source=./model")
-    assert done.returncode == 3
+    assert done.code == 3
     assert "wrong shape: wpe.weight is (3, 3), must be (256, 256)" in done.stderr

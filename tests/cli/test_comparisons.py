@@ -1,28 +1,12 @@
 """`compare` and `transfer` as people meet them: tables, exit codes, streams."""
 
 import re
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.cli.main import main
 from tests.pipeline.finished import SITES, guesses, made_rows, write_run
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """A function that runs a command; it returns exit code, stdout and stderr."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probekit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        return end.value.code or 0, said.out, said.err
-
-    return call
 
 
 @pytest.fixture

@@ -1,28 +1,9 @@
 """`lens`, `attribution` and `heads` as people meet them: tables, files, exit codes."""
 
-import sys
-
 import pandas as pd
 import pytest
 
-from probekit.cli.main import main
-
 TEXT = "The keys to the old cabinet"
-
-
-@pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """A function that runs a command in a folder of its own: exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probekit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        return end.value.code or 0, said.out, said.err
-
-    return call
 
 
 def test_lens_prints_every_layer_and_writes_the_rows(call, tmp_path):

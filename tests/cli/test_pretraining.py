@@ -1,27 +1,10 @@
 """`pretrain` as people meet it: a line that says what came out, exit codes, going on."""
 
 import re
-import sys
 
 import pytest
 
-from probekit.cli.main import main
 from probekit.experiment.document import dump_settings
-
-
-@pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """A function that runs a command; it returns exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probekit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        return end.value.code or 0, said.out, said.err
-
-    return call
 
 
 @pytest.fixture

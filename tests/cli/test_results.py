@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from probekit.cli.terminal import show_results
+from probekit.cli.show.runs import show_results
 
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 

@@ -9,7 +9,7 @@ from probekit.data.positions import PositionRule
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.schema import experiment_schema
 from probekit.experiment.tokens import PositionSection
-from probekit.probes.curve import ProbeSettings
+from probekit.probes.settings import ProbeSettings
 from probekit.training.recipe import recipe_schema as recipe_schema
 
 SCHEMAS = {"experiment": experiment_schema, "recipe": recipe_schema}

@@ -6,9 +6,10 @@ import pytest
 from probekit.errors import ConfigError, DataError
 from probekit.probes.controls.control_labels import control_labels
 from probekit.probes.curve import Prober
-from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
+from probekit.probes.data import ProbeData
 from probekit.probes.folds import sample_groups
 from probekit.probes.score.measurement import Measurement
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 N_TRAIN = 300
 SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, bootstrap=200, description=False)

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, check_known, numbers
+from probekit.probes.data import ProbeData, check_known, numbers
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 
 def data(**changes) -> ProbeData:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probekit.errors import CheckpointError, MissingError
 from probekit.model.weights.digests import CHUNK, verify
-from probekit.model.weights.json_files import read_json
+from probekit.model.weights.json_files import shard_of_tensors
 from probekit.model.weights.stored import StoredTensor, reading_tensor
 from probekit.provenance import digest
 
@@ -155,24 +155,6 @@ def open_shards(index: Path) -> dict[str, StoredTensor]:
             f"{', '.join(differing)}."
         )
     return stored
-
-
-def shard_of_tensors(index: Path) -> dict[str, str]:
-    """Return the name of the file that holds each tensor, as an index says.
-
-    Raises:
-        CheckpointError: the index is damaged, or names what is no weight file beside it.
-    """
-    shards = read_json(index).get("weight_map")
-    if not isinstance(shards, dict) or not shards:
-        raise CheckpointError(f"{index} has no weight_map from tensors to files.")
-    for shard in shards.values():
-        is_beside = isinstance(shard, str) and Path(shard).name == shard
-        if not is_beside or Path(shard).suffix not in (".safetensors", ".bin"):
-            raise CheckpointError(
-                f"{index} names the shard {shard!r}; a shard is a .safetensors or .bin beside it."
-            )
-    return shards
 
 
 def open_weights(path: Path) -> dict[str, StoredTensor]:

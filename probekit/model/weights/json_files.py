@@ -32,3 +32,21 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not a {type(content).__name__}.")
     return content
+
+
+def shard_of_tensors(index: Path) -> dict[str, str]:
+    """Return the name of the file that holds each tensor, as an index says.
+
+    Raises:
+        CheckpointError: the index is damaged, or names what is no weight file beside it.
+    """
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise CheckpointError(f"{index} has no weight_map from tensors to files.")
+    for shard in shards.values():
+        is_beside = isinstance(shard, str) and Path(shard).name == shard
+        if not is_beside or Path(shard).suffix not in (".safetensors", ".bin"):
+            raise CheckpointError(
+                f"{index} names the shard {shard!r}; a shard is a .safetensors or .bin beside it."
+            )
+    return shards

@@ -19,42 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probekit.errors import CheckpointError, ConfigError, MissingError
-from probekit.model.config import GPT2Config
-from probekit.model.weights.json_files import read_json
+from probekit.errors import MissingError
+from probekit.model.config import HPARAMS
 from probekit.model.weights.stored import StoredTensor, reading_tensor
 
-HPARAMS = "hparams.json"
-
-# Their names of sizes, and ours.
-_SIZES = {
-    "n_vocab": "vocab_size",
-    "n_ctx": "n_positions",
-    "n_embd": "n_embd",
-    "n_head": "n_head",
-    "n_layer": "n_layer",
-}
 # Their last part of a variable's name: weight, gain and bias; the embeddings have none.
 _ENDINGS = {"w": "weight", "g": "weight", "b": "bias"}
-
-
-def read_hparams(folder: Path) -> GPT2Config:
-    """Return the config that stands in `folder`/hparams.json.
-
-    Raises:
-        MissingError: there is no hparams.json.
-        CheckpointError: it lacks a size, has another key, or a size cannot be.
-    """
-    path = folder / HPARAMS
-    sizes = read_json(path)
-    if sizes.keys() != _SIZES.keys():
-        raise CheckpointError(
-            f"{path} must hold {', '.join(_SIZES)} and nothing else; it holds {', '.join(sizes)}."
-        )
-    try:
-        return GPT2Config(**{_SIZES[key]: size for key, size in sizes.items()})
-    except ConfigError as error:
-        raise CheckpointError(f"{path}: {error}") from error
 
 
 def hub_name(variable: str) -> str:

@@ -12,16 +12,13 @@ from urllib.request import getproxies, proxy_bypass
 from huggingface_hub import constants, errors, hf_hub_download
 
 from probekit.errors import ConfigError, MissingError, nearest
-from probekit.model.config import PUBLISHED, GPT2Config, read_config
-from probekit.model.weights.hub_files import shard_of_tensors
-from probekit.model.weights.openai import HPARAMS, read_hparams
+from probekit.model.config import KNOWN_MODELS, PUBLISHED, GPT2Config, model_config, read_config
+from probekit.model.weights.json_files import shard_of_tensors
 
 _CONNECT_SECONDS = 5
 _PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1080}
 
 MINI = Path(__file__).parents[1] / "mini"
-
-KNOWN_MODELS = ("mini", *PUBLISHED)
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -58,6 +55,16 @@ def find_model(source: str | Path) -> Path:
     return _local_folder(source) or _download(str(source))
 
 
+def check_model(source: str | Path) -> None:
+    """Check the name of a model without reading or downloading anything.
+
+    Raises:
+        MissingError: there is no such folder, or no model of that name.
+        ConfigError: the name is empty, or that of a file.
+    """
+    _local_folder(source)
+
+
 def find_config(source: str | Path) -> GPT2Config:
     """Return the sizes of a model, without its weights; published ones need no network.
 
@@ -72,17 +79,6 @@ def find_config(source: str | Path) -> GPT2Config:
     if folder is None and str(source) in PUBLISHED:
         return PUBLISHED[str(source)]
     return model_config(folder or _download(str(source), weights=False))
-
-
-def model_config(folder: Path) -> GPT2Config:
-    """Return the sizes of the model in a folder, from config.json or else OpenAI's hparams.json.
-
-    Raises:
-        MissingError: it has neither.
-        CheckpointError: what is there is not a GPT-2.
-    """
-    is_original = (folder / HPARAMS).is_file() and not (folder / "config.json").is_file()
-    return read_hparams(folder) if is_original else read_config(folder)
 
 
 # What people write for a published name.

@@ -22,7 +22,7 @@ from probekit.pipeline.compare.transfer_sets import SharedRows, TransferSet, fin
 from probekit.pipeline.experiment.features import Probed
 from probekit.probes.controls.control_labels import majority_guess
 from probekit.probes.curve import Prober, ProbeResult
-from probekit.probes.data import LEAST_DRAWS, ProbeData, ProbeSpec
+from probekit.probes.data import ProbeData
 from probekit.probes.directions import cosine, direction, pooled_spread
 from probekit.probes.fitters import number_guess
 from probekit.probes.score.differences import paired_difference
@@ -30,6 +30,7 @@ from probekit.probes.score.measurement import Predictions, metrics_of
 from probekit.probes.score.metrics import ClassPredictions, percentile_interval
 from probekit.probes.score.permutation import permuted_labels
 from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.settings import LEAST_DRAWS, ProbeSpec
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.layers import FittedLayers
 from probekit.provenance import pretty_json, versions, write_atomic

@@ -14,25 +14,11 @@ import pandas as pd
 from probekit.csv_files import csv_text
 from probekit.drafts import sweep_drafts
 from probekit.errors import ConfigError
+from probekit.pipeline.look.endings import ANSWER_FILES, PAGE_OR_ROWS, check_ending
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.provenance import pretty_json, write_atomic
 from probekit.report.pages.texts_page import texts_page
 from probekit.results.text_readings import Per, TextReading, tidy_rows
-
-ANSWER_FILES = (".html", ".csv", ".jsonl")
-PAGE_OR_ROWS = (".csv", ".html")
-
-
-def check_ending(path: Path, allowed: Sequence[str]) -> None:
-    """Refuse, before any work, a file whose ending says none of the formats.
-
-    Raises:
-        ConfigError: as said.
-    """
-    if path.suffix not in allowed:
-        raise ConfigError(
-            f"--out {path}: the ending says what is written. Allowed: {', '.join(allowed)}."
-        )
 
 
 def _write(path: Path, content: str) -> None:

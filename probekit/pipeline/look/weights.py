@@ -13,10 +13,9 @@ from torch import Tensor
 
 from probekit.analysis.weights import circuits, head_norms, output, query_key_value, summarise
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.model.config import PUBLISHED
+from probekit.model.config import HPARAMS, PUBLISHED, model_config
 from probekit.model.weights.checkpoint import CHECKPOINT_FILES, Checkpoint, open_checkpoint
-from probekit.model.weights.openai import HPARAMS
-from probekit.model.weights.sources import find_model, model_config
+from probekit.model.weights.sources import find_model
 from probekit.provenance import write_atomic
 from probekit.report.pages.weights_page import MOST_CELLS, overview_page, weight_page
 from probekit.results.network import HeadWeights, WeightTensor

@@ -25,12 +25,13 @@ from probekit.probes.controls.control_labels import (
     majority_guess,
     word_identity_guess,
 )
-from probekit.probes.data import ProbeData, ProbeSettings
+from probekit.probes.data import ProbeData
 from probekit.probes.fitters import LabelColumn
 from probekit.probes.folds import sample_groups
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.settings import ProbeSettings
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 from probekit.probes.targets import Baseline

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError
+from probekit.probes.bounds import at_least
 from probekit.probes.kinds.attention_objective import (
     AttentionReader,
     TokensOfTexts,
@@ -22,7 +23,7 @@ from probekit.probes.kinds.choice import choose, inner_folds
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import with_reference
 from probekit.probes.solve.solver import Codes
-from probekit.probes.validation import at_least, labelled_rows, positive, units_of, warn_if_flat
+from probekit.probes.validation import labelled_rows, positive, units_of, warn_if_flat
 
 
 class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no types

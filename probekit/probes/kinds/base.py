@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from probekit.probes.bounds import at_least
 from probekit.probes.kinds.choice import choose, inner_folds
 from probekit.probes.kinds.scaling import measured
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers, with_reference
 from probekit.probes.solve.solver import Codes
-from probekit.probes.validation import at_least, labelled_rows, positive, units_of, warn_if_flat
+from probekit.probes.validation import labelled_rows, positive, units_of, warn_if_flat
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import ConfigError
+from probekit.probes.bounds import at_least
 from probekit.probes.kinds.base import TrainingRows, TunedProbe
 from probekit.probes.kinds.logistic import TOLERANCES
 from probekit.probes.kinds.scaling import Scaling
@@ -15,7 +16,6 @@ from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
-from probekit.probes.validation import at_least
 
 # Scores of two copies of a feature differ by rounding; as equals the lower index comes first.
 SCORE_DIGITS = 12

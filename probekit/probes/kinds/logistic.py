@@ -14,13 +14,13 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError
+from probekit.probes.bounds import at_least, positive_grid
 from probekit.probes.folds import fittable_insides, group_folds
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import fit_columns
-from probekit.probes.solve.layers import with_reference
+from probekit.probes.solve.layers import AffineLayer, with_reference
 from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
 from probekit.probes.validation import (
-    at_least,
     positive,
     refuse_mixed_types,
     units_of,
@@ -106,7 +106,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
             DataError: There is one class only, the labels mix types, or there are fewer groups than
                 folds.
         """
-        grid = positive_grid(self.C)
+        grid = positive_grid("C", self.C)
         at_least(self, folds=2, max_iter=1, random_state=0)
         if isinstance(self.class_weight, Mapping):
             # Of a class that counts nothing, nothing is learnt: leave out its rows instead.
@@ -132,6 +132,11 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         self._keep(fits)
         warn_if_flat(self.coef_)
         return self
+
+    @property
+    def layers_(self) -> tuple[AffineLayer, ...]:
+        """The fit as a stack of one layer over raw rows."""
+        return (AffineLayer(self.coef_, self.intercept_),)
 
     def _columns(self, y: NDArray[Any]) -> list[Codes]:
         """Return the label codes of each column to be fitted, and keep the classes."""
@@ -235,15 +240,3 @@ def _one_row(fit: Fit) -> tuple[NDArray[np.float64], float]:
     if len(fit.classes) == 2:
         return fit.coef[0], fit.intercept[0]
     return np.zeros_like(fit.coef[0]), np.inf if fit.classes[0] == 1 else -np.inf
-
-
-def positive_grid(C: float | Sequence[float]) -> tuple[float, ...]:
-    """Return the values of C in rising order.
-
-    Raises:
-        ConfigError: There is none, one is not a positive finite number, or one stands there twice.
-
-    >>> positive_grid([1.0, 0.1])
-    (0.1, 1.0)
-    """
-    return tuple(positive("C", C).tolist())

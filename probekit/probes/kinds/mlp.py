@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
+from probekit.probes.bounds import at_least
 from probekit.probes.kinds.base import TrainingRows, TunedProbe
 from probekit.probes.kinds.scaling import Scaling
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import Codes
-from probekit.probes.validation import at_least
 
 # With scikit-learn's 0.001 a few hundred rows, two batches a pass, stand far from their optimum
 # after 200 passes.

@@ -1,29 +1,21 @@
-"""The kinds of probe by name: what each is, what it takes, how it is built, what it folds into."""
+"""Table of the kinds of probe: name, options, task, penalty and import path.
+
+No numerics are imported here: an experiment file is checked against this table alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Literal, TypeAlias
-
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
-from probekit.probes.kinds.base import LayeredProbe
-from probekit.probes.kinds.k_sparse import KSparseProbe
-from probekit.probes.kinds.lda import LdaProbe
-from probekit.probes.kinds.logistic import LinearProbe
-from probekit.probes.kinds.mass_mean import MassMeanProbe
-from probekit.probes.kinds.mlp import MlpProbe
-from probekit.probes.kinds.nearest_mean import NearestMeanProbe
-from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
-from probekit.probes.kinds.structural.probes import DepthProbe, DistanceProbe
-from probekit.probes.kinds.svm import SvmProbe
-from probekit.probes.solve.layers import AffineLayer
-from probekit.probes.validation import at_least
+from probekit.probes.bounds import at_least
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 Option: TypeAlias = bool | int
 Task = Literal["classification", "regression", "tree", "text"]
@@ -38,7 +30,7 @@ class ProbeKind:
         summary: What it is, in one sentence.
         task: What it answers: "classification" and "regression" read each row by itself, "tree"
             and "text" need the group of a row as the sentence or text that it is a token of.
-        estimator: Its class.
+        path: Module and class of its estimator, which are imported when it is built.
         options: What may be chosen of it, with the defaults.
         grid: The penalty that inner cross-validation chooses, and its values; None for none.
         logits: Whether the softmax of its scores is the probability of each class.
@@ -47,10 +39,16 @@ class ProbeKind:
     name: str
     summary: str
     task: Task
-    estimator: type[BaseEstimator]
+    path: str
     options: Mapping[str, Option] = field(default_factory=dict)
     grid: tuple[str, tuple[float, ...]] | None = None
     logits: bool = False
+
+    @property
+    def estimator(self) -> type[BaseEstimator]:
+        """The class of its estimator."""
+        found: type[BaseEstimator] = resolve_name(self.path)
+        return found
 
     def build(
         self,
@@ -142,7 +140,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "logistic",
                 "Logistic regression, multinomial for more than two classes.",
                 "classification",
-                LinearProbe,
+                "probekit.probes.kinds.logistic:LinearProbe",
                 grid=_C,
                 logits=True,
             ),
@@ -150,41 +148,41 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "ridge",
                 "Ridge regression on +1 for a class and -1 for the rest.",
                 "classification",
-                RidgeProbe,
+                "probekit.probes.kinds.ridge:RidgeProbe",
                 grid=_ALPHA,
             ),
             ProbeKind(
                 "lda",
                 "Linear discriminant analysis with a Ledoit-Wolf covariance.",
                 "classification",
-                LdaProbe,
+                "probekit.probes.kinds.lda:LdaProbe",
             ),
             ProbeKind(
                 "mass_mean",
                 "The difference of the class means in raw space, tilted by the inverse covariance "
                 "if asked.",
                 "classification",
-                MassMeanProbe,
+                "probekit.probes.kinds.mass_mean:MassMeanProbe",
                 options={"covariance": False},
             ),
             ProbeKind(
                 "nearest_mean",
                 "The class with the nearest mean, with features on one scale.",
                 "classification",
-                NearestMeanProbe,
+                "probekit.probes.kinds.nearest_mean:NearestMeanProbe",
             ),
             ProbeKind(
                 "svm",
                 "Linear support vector machine, one class against the rest.",
                 "classification",
-                SvmProbe,
+                "probekit.probes.kinds.svm:SvmProbe",
                 grid=_C,
             ),
             ProbeKind(
                 "k_sparse",
                 "Logistic regression on the k features that tell the classes apart best.",
                 "classification",
-                KSparseProbe,
+                "probekit.probes.kinds.k_sparse:KSparseProbe",
                 options={"k": 16},
                 grid=_C,
                 logits=True,
@@ -193,7 +191,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "mlp",
                 "Perceptron with one hidden layer: what is there, but not linearly.",
                 "classification",
-                MlpProbe,
+                "probekit.probes.kinds.mlp:MlpProbe",
                 options={"hidden": 64},
                 grid=("alpha", (0.1, 1.0, 10.0)),
                 logits=True,
@@ -202,28 +200,28 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "ridge_regression",
                 "Ridge regression on a number.",
                 "regression",
-                RidgeRegressionProbe,
+                "probekit.probes.kinds.ridge:RidgeRegressionProbe",
                 grid=_ALPHA,
             ),
             ProbeKind(
                 "structural_distance",
                 "Squared distances between tokens as distances in the dependency tree.",
                 "tree",
-                DistanceProbe,
+                "probekit.probes.kinds.structural.probes:DistanceProbe",
                 options={"rank": 64},
             ),
             ProbeKind(
                 "structural_depth",
                 "Squared norms of tokens as depths in the dependency tree.",
                 "tree",
-                DepthProbe,
+                "probekit.probes.kinds.structural.probes:DepthProbe",
                 options={"rank": 64},
             ),
             ProbeKind(
                 "attention_pooled",
                 "Logistic regression on a text's tokens, weighted by a query that is learned.",
                 "text",
-                AttentionPooledProbe,
+                "probekit.probes.kinds.attention_pooled:AttentionPooledProbe",
                 grid=("C", (1e-2, 1e-1, 1.0, 10.0)),
                 logits=True,
             ),
@@ -245,27 +243,3 @@ def find_kind(name: str) -> ProbeKind:
     if name not in KINDS:
         raise UnknownNameError(f"Unknown kind of probe {name!r}. {nearest(name, KINDS)}")
     return KINDS[name]
-
-
-def raw_layers(estimator: BaseEstimator) -> tuple[AffineLayer, ...]:
-    """Return a fitted probe as layers over raw rows, with a ReLU between two.
-
-    One layer, (n_out, n_features), for linear kinds; two for the MLP. Two classes have one output,
-    the score of the second.
-
-    Raises:
-        ConfigError: The probe reads trees or texts, not rows.
-
-    >>> probe = MassMeanProbe().fit([[0.0], [2.0]], [0, 1])
-    >>> raw_layers(probe)
-    (Layer(weight=array([[2.]]), bias=array([-2.])),)
-    """
-    check_is_fitted(estimator)
-    if isinstance(estimator, LayeredProbe | RidgeRegressionProbe):
-        return estimator.layers_
-    if isinstance(estimator, LinearProbe):
-        return (AffineLayer(estimator.coef_, estimator.intercept_),)
-    raise ConfigError(
-        f"{type(estimator).__name__} is no stack of layers over single rows. Allowed are the kinds "
-        "for classification and regression."
-    )

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import minimize
 
+from probekit.probes.bounds import at_least
 from probekit.probes.kinds.base import TrainingRows, TunedProbe
 from probekit.probes.kinds.scaling import Scaling
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
-from probekit.probes.validation import at_least
 
 # Largest gradient of the mean objective, in scaled coordinates, at a solution.
 TOLERANCE = 1e-5

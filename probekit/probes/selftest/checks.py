@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.curve import Prober, ProbeResult
-from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
+from probekit.probes.data import ProbeData
 from probekit.probes.folds import group_folds
 from probekit.probes.score.measurement import Measurement
 from probekit.probes.score.metric_table import metric_functions
@@ -20,6 +20,7 @@ from probekit.probes.score.permutation import exchanged_leads, group_leads
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.planted import Planted
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Floats
 
 # A sound engine fails a check on chance events about once in this many drawings of all seeds; as

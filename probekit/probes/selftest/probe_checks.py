@@ -8,7 +8,6 @@ import numpy as np
 from scipy.stats import binom, norm
 
 from probekit.errors import DataError
-from probekit.probes.data import ProbeSpec
 from probekit.probes.score.measurement import Measurement
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.checks import (
@@ -23,6 +22,7 @@ from probekit.probes.selftest.checks import (
     pick,
 )
 from probekit.probes.selftest.planted import Planted
+from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import FittedLayers
 
 FOUR_ERRORS = 0.045  # standard errors of an accuracy near 0.85 on a thousand rows

@@ -16,7 +16,6 @@ from sklearn.metrics import (
 )
 
 from probekit.probes.curve import ProbeResult
-from probekit.probes.data import ProbeSettings
 from probekit.probes.score.metrics import ClassPredictions, percentile_interval
 from probekit.probes.score.permutation import p_values
 from probekit.probes.score.regression import NumberPredictions
@@ -30,6 +29,7 @@ from probekit.probes.selftest.checks import (
     Tools,
     Verdict,
 )
+from probekit.probes.settings import ProbeSettings
 from probekit.probes.solve.design import Floats
 
 

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
+from probekit.errors import ConfigError
 from probekit.probes.solve.design import Floats
 
 
@@ -73,3 +76,27 @@ def with_reference(scores: Floats, n_classes: int) -> Floats:
     if len(scores) == n_classes:
         return scores
     return np.concatenate([np.zeros_like(scores), scores])
+
+
+def raw_layers(estimator: BaseEstimator) -> tuple[AffineLayer, ...]:
+    """Return a fitted probe as layers over raw rows, with a ReLU between two.
+
+    One layer, (n_out, n_features), for linear kinds; two for the MLP. Two classes have one output,
+    the score of the second.
+
+    Raises:
+        ConfigError: The probe reads trees or texts, not rows.
+
+    >>> from probekit.probes.kinds.mass_mean import MassMeanProbe
+    >>> probe = MassMeanProbe().fit([[0.0], [2.0]], [0, 1])
+    >>> raw_layers(probe)
+    (AffineLayer(weight=array([[2.]]), bias=array([-2.])),)
+    """
+    check_is_fitted(estimator)
+    layers: tuple[AffineLayer, ...] | None = getattr(estimator, "layers_", None)
+    if layers is None:
+        raise ConfigError(
+            f"{type(estimator).__name__} is no stack of layers over single rows. Allowed are the "
+            "kinds for classification and regression."
+        )
+    return layers

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from probekit.pipeline.experiment.record import _label_counts, _shown_labels
-from probekit.probes.data import ProbeSettings, ProbeSpec
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 ROWS = {"train": np.arange(30), "test": np.arange(30, 40)}
 

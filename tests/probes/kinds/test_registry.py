@@ -1,9 +1,16 @@
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import probekit
 from probekit.errors import ConfigError, UnknownNameError
-from probekit.probes.kinds.registry import KINDS, find_kind, raw_layers
-from probekit.probes.solve.layers import apply_layers
+from probekit.experiment.probe import KindSection
+from probekit.probes.kinds.registry import KINDS, find_kind
+from probekit.probes.solve.layers import apply_layers, raw_layers
 from tests.probes.kinds import planted
 
 ON_ROWS = [kind for kind in KINDS.values() if kind.task in ("classification", "regression")]
@@ -118,3 +125,37 @@ def test_what_reads_no_single_rows_has_no_layers(name):
     probe = KINDS[name].build(max_iter=1, **penalties).fit(np.eye(4), [-1, 0, 0, 0])
     with pytest.raises(ConfigError, match="no stack of layers over single rows"):
         raw_layers(probe)
+
+
+ROW = """
+            ProbeKind(
+                "guess",
+                "A guess.",
+                "classification",
+                "probekit.probes.kinds.guess:Guess",
+            ),"""
+CODE = """
+from probekit.experiment.probe import KindSection, ProbeSection
+from probekit.probes.kinds.registry import KINDS
+print(KindSection(kind="guess").specs[0].text, KINDS["guess"].estimator.__name__)
+assert "guess" in str(ProbeSection.model_json_schema())
+"""
+
+
+def test_a_kind_is_added_by_its_file_and_its_row(tmp_path):
+    package = tmp_path / "probekit"
+    ignored = shutil.ignore_patterns("mini", "__pycache__", "assets")
+    shutil.copytree(Path(probekit.__file__).parent, package, ignore=ignored)
+    table = package / "probes" / "kinds" / "registry.py"
+    head, rows, tail = table.read_text().partition("        for kind in (")
+    table.write_text(head + rows + ROW + tail)
+    table.with_name("guess.py").write_text("class Guess:\n    pass\n")
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "guess Guess\n", done.stderr
+
+
+def test_every_option_of_a_kind_is_a_key_of_the_experiment_file():
+    keys = set(KindSection.model_fields) - {"kind"}
+    assert {option for kind in KINDS.values() for option in kind.options} == keys

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from probekit.probes.bounds import at_least
 from probekit.probes.kinds.scaling import Scaling, measured
 from probekit.probes.kinds.structural.descent import (
     Reals,
@@ -25,7 +26,7 @@ from probekit.probes.kinds.structural.scores import SentenceScores, score_depths
 from probekit.probes.kinds.structural.trees import Tree, read_trees
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
-from probekit.probes.validation import at_least, units_of
+from probekit.probes.validation import units_of
 
 
 class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types

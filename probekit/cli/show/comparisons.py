@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import islice
 
@@ -11,8 +10,7 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from probekit.cli.tables import print_table
-from probekit.probes.kinds.registry import find_kind
+from probekit.cli.show.tables import print_table
 from probekit.report.figures.style import format_number, format_p
 from probekit.report.texts.glyphs import line_label
 from probekit.results.comparison import RunComparison, both_places
@@ -57,27 +55,6 @@ def _table(comparison: RunComparison) -> Table:
             "holds" if row["holds"] else "does not hold",
         )
     return shown
-
-
-def with_choices(
-    overrides: Sequence[str], sites: Sequence[str], kinds: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the overrides with those that choose sites and kinds of probe.
-
-    Raises:
-        UnknownNameError: There is no such kind.
-
-    >>> with_choices([], ["blocks.*.hook_resid_post"], [])
-    ('capture.sites=["blocks.*.hook_resid_post"]', 'capture.concatenate=[]')
-    """
-    chosen = list(overrides)
-    if sites:
-        chosen += [f"capture.sites={json.dumps(list(sites))}", "capture.concatenate=[]"]
-    for kind in kinds:
-        find_kind(kind)
-    if kinds:
-        chosen.append(f"probe.kinds={json.dumps([{'kind': kind} for kind in kinds])}")
-    return tuple(chosen)
 
 
 def show_transfer(found: Transfer) -> None:

@@ -1,34 +1,16 @@
-"""What the command line shows: progress on stderr, results on stdout."""
+"""Results of runs, validation and self-test on stdout; warnings on stderr."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import click
 import pandas as pd
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
 from probekit.amounts import counted
-from probekit.cli import streams
-from probekit.cli.tables import Console, print_table
-from probekit.model.config import GPT2Config
-from probekit.model.parameters import count_parameters
-from probekit.model.sites import SITES, site_names
-from probekit.model.weights.sources import KNOWN_MODELS, find_config
+from probekit.cli.show.tables import print_table
 from probekit.pipeline.experiment.run import RunResult
 from probekit.pipeline.experiment.validate import ValidationReport
 from probekit.probes.selftest.checks import Verdict
@@ -41,69 +23,10 @@ from probekit.results.metrics import metric_name
 from probekit.results.record import load_record
 from probekit.results.selection import main_metric
 from probekit.results.table import load_table
-from probekit.watcher import Watcher
 
-_SECONDS_BETWEEN_LINES = 10
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # the page has them
 _SHORT = {"control task": "control"}
 _HEADS = {"error": "Error"}  # as of the errors that end a command
-
-
-class _Rate(ProgressColumn):
-    """How many are done in a second, or how many seconds one takes."""
-
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        if not speed:
-            return Text("")
-        return Text(f"{speed:,.1f}/s" if speed >= 1 else f"{1 / speed:,.1f} s each")
-
-
-class _Bars:
-    """Progress bars, for a terminal."""
-
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._tasks: dict[str, Any] = {}
-
-    def progress(self, step: str, done: float, total: int) -> None:
-        if step not in self._tasks or done < self._bars.tasks[self._tasks[step]].completed:
-            self._tasks[step] = self._bars.add_task(step, total=total)
-        self._bars.update(self._tasks[step], completed=done)
-
-    def tell(self, message: str) -> None:
-        self._bars.console.print(Text(message))
-
-
-class _Lines:
-    """Plain lines, for a file or a pipe: the end of a step, and one every ten seconds before."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-        self._line = ""
-
-    def progress(self, step: str, done: float, total: int) -> None:
-        line = f"{step}: {done:,.12g} of {total:,}"
-        is_due = done == total or time.monotonic() - self._last > _SECONDS_BETWEEN_LINES
-        if is_due and line != self._line:
-            self._last, self._line = time.monotonic(), line
-            self.tell(line)
-
-    def tell(self, message: str) -> None:
-        click.echo(message, err=True)
-
-
-@contextmanager
-def watching() -> Iterator[Watcher]:
-    """Yield a watcher that shows bars on a terminal and prints lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    name = TextColumn("{task.description}", markup=False)
-    columns = (name, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        streams.install()  # the bars have redirected both
-        yield _Bars(bars)
 
 
 def show_results(result: RunResult) -> None:
@@ -217,36 +140,3 @@ def show_verdicts(verdicts: Sequence[Verdict]) -> None:
     print_table(shown)
     n_bad = sum(not one.ok for one in verdicts)
     click.echo(f"{counted(len(verdicts), 'check')}, {n_bad} failed.")
-
-
-def show_models() -> None:
-    """Print a line for each model known by name."""
-    shown = Table(
-        "model", "layers", "heads", "d_model", "parameters", "from", box=None, pad_edge=False
-    )
-    for name in KNOWN_MODELS:
-        config = find_config(name)
-        origin = "ships with probekit" if name == "mini" else "the hub"
-        sizes = (config.n_layer, config.n_head, config.n_embd)
-        shown.add_row(name, *map(str, sizes), f"{count_parameters(config):,}", origin)
-    print_table(shown)
-    click.echo("Also: org/name@revision on the hub, or the path of a folder.")
-
-
-def show_sites(model: str) -> None:
-    """Print the table of sites of a model."""
-    config = find_config(model)
-    shown = Table("site", "shape", "formula", box=None, pad_edge=False)
-    for site in SITES:
-        shape = " ".join(_axis(axis, config) for axis in site.axes)
-        note = " (only when asked for)" if site.on_request else ""
-        shown.add_row(Text(site.name), shape, Text(site.formula + note))
-    print_table(shown)
-    last = config.n_layer - 1
-    click.echo(f"{{l}} is 0 to {last}: {len(site_names(config.n_layer))} tensors.")
-
-
-def _axis(axis: str, config: GPT2Config) -> str:
-    return (
-        f"{axis}={config.axis_sizes[axis]}" if axis in config.axis_sizes and axis != "1" else axis
-    )

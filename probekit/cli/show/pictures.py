@@ -9,7 +9,7 @@ from rich.text import Text
 
 from probekit.activations.identity import digest_weights
 from probekit.analysis.attribution import place_of
-from probekit.cli.tables import print_table
+from probekit.cli.show.tables import print_table
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.provenance import versions
 from probekit.report.figures.style import format_number
