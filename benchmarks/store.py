@@ -112,7 +112,8 @@ def reading(folder: Path, values: np.ndarray) -> None:
 def verifying(folder: Path, values: np.ndarray) -> None:
     """Print what it costs to digest the shards of a site before they are read and probed."""
     from probekit.probes.curve import Prober
-    from probekit.probes.settings import ProbeData, ProbeSettings
+    from probekit.probes.data import ProbeData
+    from probekit.probes.settings import ProbeSettings
 
     place = write_store(folder / "verified", values).folder
     times: dict[str, list[float]] = {"trusted": [], "verified": []}

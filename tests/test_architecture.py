@@ -213,5 +213,5 @@ def test_strangers_texts_leave_by_one_door():
             }
             assert not writers, name
             assert "pd.read_csv" not in used, name
-        if name != "cli/tables.py":
+        if name != "cli/show/tables.py":
             assert not {"rich.console.Console", "rich.print", "click.secho"} & used, name

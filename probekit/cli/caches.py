@@ -125,7 +125,7 @@ def show_command(place: Location, as_json: bool) -> None:
 
 @cache.command()
 @_of_caches(-1)
-def verify(places: Sequence[Location], as_json: bool) -> None:
+def verify_command(places: Sequence[Location], as_json: bool) -> None:
     """Digest every byte of caches, or of all, and name the files that are not what was written."""
     from probekit.activations.store.store import ActivationStore
     from probekit.activations.upkeep.maintenance import find_damage

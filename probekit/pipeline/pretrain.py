@@ -25,7 +25,7 @@ from probekit.results.record import pack_record
 from probekit.training.corpus import Text, corpus_digest, read_corpus
 from probekit.training.keeping import keep_checkpoint
 from probekit.training.kept import checkpoint_folder
-from probekit.training.log import LogRow, read_verified
+from probekit.training.log import LogRow, read_verified_log
 from probekit.training.loop import train
 from probekit.training.progress import LOG, read_progress
 from probekit.training.recipe import Recipe
@@ -129,7 +129,7 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
 def _last_row(folder: Path) -> LogRow:
     progress = read_progress(folder)
     assert progress is not None  # the last step writes a state
-    return read_verified(folder / LOG, progress.step, progress.log)[-1]
+    return read_verified_log(folder / LOG, progress.step, progress.log)[-1]
 
 
 def _find_vocabulary(

@@ -84,7 +84,7 @@ def read_log(path: Path) -> Sequence[LogRow]:
     return _parse(path, _read(path))
 
 
-def read_verified(path: Path, steps: int, written: str) -> Sequence[LogRow]:
+def read_verified_log(path: Path, steps: int, written: str) -> Sequence[LogRow]:
     """Return the rows of a log up to the step of a training state, which has their digest.
 
     A killed run may have logged more steps than its state has; these are left out.

@@ -17,7 +17,7 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import NOT_COUNTED
 from probekit.training.batches import Batches
 from probekit.training.first_weights import first_model
-from probekit.training.log import LogRow, read_verified, write_log
+from probekit.training.log import LogRow, read_verified_log, write_log
 from probekit.training.measurement import held_out_loss, held_out_windows, repeat_losses
 from probekit.training.optimizers import make_optimizers
 from probekit.training.progress import LOG, STATE, Progress, read_progress
@@ -105,7 +105,7 @@ def _resume(recipe: Recipe, tokens: TokenFile, folder: Path, learner: Learner) -
             f"{folder / STATE} was trained on other tokens: the texts or the vocabulary have "
             "changed, or it is of another run. Restore them, or delete it to begin from the start."
         )
-    log = read_verified(folder / LOG, progress.step, progress.log)
+    log = read_verified_log(folder / LOG, progress.step, progress.log)
     load_state(folder / STATE, learner)
     return list(log)
 

@@ -30,7 +30,8 @@ from dataclasses import asdict
 from pathlib import Path
 import numpy as np
 from probekit.probes.curve import Prober
-from probekit.probes.data import ProbeData, ProbeSettings
+from probekit.probes.data import ProbeData
+from probekit.probes.settings import ProbeSettings
 from probekit.results.columns import RESULTS, make_table
 from probekit.results.table import load_table
 from probekit.report.pages.parts import result_parts

@@ -18,7 +18,7 @@ from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
 from probekit.results.record import RecordPart, check_seal, reading_run_file
-from probekit.training.log import LogRow, read_log, read_verified
+from probekit.training.log import LogRow, read_log, read_verified_log
 from probekit.training.progress import LOG, read_progress
 
 POINTS_PER_DECADE = 60  # of lines that have a value at each step
@@ -74,7 +74,7 @@ def write_pretraining_report(run_dir: Path) -> Path:
     path = inside(run_dir / LOG)
     progress = read_progress(run_dir)  # before the log, which a running process writes first
     with reading_run_file(path):
-        log = read_verified(path, progress.step, progress.log) if progress else read_log(path)
+        log = read_verified_log(path, progress.step, progress.log) if progress else read_log(path)
     if not log:
         raise DataError(f"{path} has no step yet.")
     with reading_run_file(run_dir / "run.json"):
