@@ -34,7 +34,7 @@ SCORES = {
     ),
     "first_token": HeadScoreText("First token", "mean weight on the first token"),
     "entropy": HeadScoreText("Entropy", "mean entropy of the attention weights, in nats"),
-    "distance": HeadScoreText("Distance", "mean distance of the attention weight in tokens"),
+    "distance": HeadScoreText("Distance", "mean distance back to the attended tokens, in tokens"),
 }
 
 _HOVERED = ["layer", "head", "value", "sd", "n"]
