@@ -164,5 +164,5 @@ def test_concatenated_sites_are_one_more_place_that_is_never_chosen(experiment, 
     assert result.table["site"].dropna().unique().tolist() == ["blocks.0.hook_resid_pre", joined]
     assert result.table.loc[result.table["site"] == joined, "layer"].isna().all()
     assert result.record["best"]["site"] == "blocks.0.hook_resid_pre"
-    assert "several sites side by side" in result.report.read_text()
+    assert "concatenated sites" in result.report.read_text()
     assert max(len(path.name) for path in (result.folder / "sites").rglob("*")) < 120

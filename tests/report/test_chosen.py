@@ -128,7 +128,7 @@ def test_the_page_shows_them_where_the_run_has_them(browser, make_run, confusion
     write_chosen(run, confusion, scatter, wrong)
     more = [part.title for part in run_figures(run)]
     assert [t for t in more if t not in titles] == [
-        "What is taken for what",
+        "Confusion matrix",
         f"{SITES[4 - 1]} by PCA",
         f"{SITES[4 - 1]} by LDA",
     ]

@@ -64,7 +64,7 @@ def test_every_kind_has_its_task_and_only_the_chosen_one_its_company(kinds):
     assert (
         "Control task and random weights are those of the chosen kind of probe, logistic." in said
     )
-    assert "of the chosen line" in said
+    assert "for the chosen line only" in said
 
 
 def test_of_many_lines_the_chosen_one_alone_has_a_band(kinds):
@@ -74,7 +74,7 @@ def test_of_many_lines_the_chosen_one_alone_has_a_band(kinds):
 
 def test_the_answer_names_the_kind(kinds, table):
     assert answer(kinds).startswith(
-        "Chosen: block 2 (blocks.2.hook_resid_post), logistic probe, by cross-validated accuracy on"
+        "Chosen: block 2 (blocks.2.hook_resid_post), logistic probe, with cross-validated accuracy"
     )
     assert "(next: block 3 logistic, 0.912)" in answer(kinds)
     assert "probe" not in answer(table)
@@ -91,7 +91,7 @@ def test_the_score_against_k_has_the_best_sites_control_and_all_features(sparse)
     figure = sparse_curve(sparse)
     assert names(figure) == [
         "blocks.2.hook_resid_post",
-        "control task, best of these sites",
+        "control task at the best site",
         "blocks.3.hook_resid_post",
         "ln_final.hook_normalized",
     ]
@@ -105,7 +105,7 @@ def test_the_score_against_k_has_the_best_sites_control_and_all_features(sparse)
 
 def test_two_sizes_are_no_curve(sparse):
     two = sparse[~sparse["probe"].isin(["k_sparse:1", "k_sparse:4"])]
-    with pytest.raises(DataError, match="fewer than 3 k"):
+    with pytest.raises(DataError, match="at least 3 values of k"):
         sparse_curve(two)
     assert "number of features" not in " ".join(part.title for part in result_parts(two))
 
@@ -133,7 +133,9 @@ def test_learning_curves_are_of_the_chosen_site_its_kinds_and_the_embedding(kind
     own = next(trace for trace in figure.data if trace.name == "logistic")
     assert list(own.x) == [30, 300, 3000]
     assert list(own.y) == pytest.approx([0.741, 0.841, 0.941])
-    assert "at blocks.2.hook_resid_post on 1,039 held-out rows" in growth_caption(learning(kinds))
+    assert "at blocks.2.hook_resid_post on 1,039 held-out rows in" in growth_caption(
+        learning(kinds)
+    )
     with pytest.raises(DataError, match="learning_steps"):
         growth_curve(kinds)
 
@@ -164,7 +166,7 @@ def test_compression_has_a_curve_a_meaning_and_a_column(table):
     (part,) = [part for part in result_parts(both) if part.title == "Compression by layer"]
     assert part.is_open
     assert "1 = no compression" in part.caption
-    assert "Measured on 1,039 training rows of 15 groups" in part.caption
+    assert "Measured on 1,039 training rows in 15 groups" in part.caption
     figure = layer_curve(both, "compression")
     assert "no compression<br>1.00" in [note.text for note in figure.layout.annotations]
     assert site_table(both).rows[3].cells["compression"][0] == "1.882"
@@ -177,13 +179,14 @@ def judged(table, p):
     return pd.concat([table, p_rows], ignore_index=True)
 
 
-def test_luck_is_told_over_all_sites_and_kinds(table, kinds):
-    said = answer(judged(table, 0.004))
-    assert "p = 0.004 that any of the 6 sites reaches this by luck (answers exchanged with" in said
-    assert "any of the 30 pairs of site and kind reaches" in answer(judged(kinds, 0.004))
+def test_the_p_value_is_over_all_sites_and_kinds(table, kinds):
+    text = answer(judged(table, 0.004))
+    assert "constant prediction, p = 0.004 (predictions exchanged group by group; maximum" in text
+    assert "maximum over 6 sites)" in text
+    assert "maximum over 30 pairs of site and kind)" in answer(judged(kinds, 0.004))
     joined = row("blocks.1.hook_resid_post + blocks.2.hook_resid_post", "task", 0.9)
     with_joined = pd.concat([table, pd.DataFrame([joined])], ignore_index=True)
-    assert "any of the 7 sites reaches" in answer(judged(with_joined, 0.004))
+    assert "maximum over 7 sites)" in answer(judged(with_joined, 0.004))
     assert site_table(judged(table, 0.25)).rows[0].cells["p"] == ("0.25", "")
 
 
@@ -211,9 +214,7 @@ def test_a_length_that_beats_the_words_is_told(table, record):
     length = words.assign(target="length", value=0.65, ci_low=0.63)
     run = RunRecord.model_validate(record)
     (warning,) = warnings(pd.concat([table, words, length], ignore_index=True), run)
-    assert warning.startswith(
-        "The length of the text alone gives 0.650, more than its words, 0.600"
-    )
+    assert warning.startswith("Text length alone scores 0.650, more than a bag of words, 0.600")
     near = length.assign(ci_low=0.59)
     assert warnings(pd.concat([table, words, near], ignore_index=True), run) == []
 
@@ -235,7 +236,7 @@ def test_a_run_on_numbers_shows_its_main_metric_first(numbers):
         "Selectivity by layer",
     ]
     said = answer(numbers)
-    assert "by cross-validated R² on training rows 0.931" in said
+    assert "with cross-validated R² 0.931 on training rows" in said
     assert "the mean label 0.500" in said
     assert "highest cross-validated R² on" in caption(numbers, "r2")
     assert site_table(numbers).columns[0] == "R²"
@@ -254,7 +255,7 @@ def test_a_run_on_trees_is_told_without_a_choice(trees):
     said = answer(trees)
     assert said.startswith("No layer was chosen")
     assert (
-        "UUAS on 1,039 held-out sentences goes from 0.712 at blocks.0.hook_resid_pre to 0" in said
+        "UUAS on 1,039 held-out sentences ranges from 0.712 at blocks.0.hook_resid_pre to 0" in said
     )
     assert "linear chain 0.400" in said
     assert [part.title for part in result_parts(trees)] == [

@@ -97,21 +97,19 @@ def test_differences_of_another_choice_are_left_alone(table, differences):
 def test_the_answer_says_which_leads_hold(table, differences):
     said = answer(table, rival_differences(table, differences))
     assert said.endswith(
-        "On the same test rows its lead holds over the majority label and a random network; "
-        "it holds over the embedding by itself but not after the adjustment for all comparisons; "
-        "it does not hold over the words alone."
+        "On the same test rows it is significantly better than the majority label and a random "
+        "network; better than the embedding, but not after adjustment for multiple comparisons; "
+        "not significantly better than the words alone."
     )
-    assert "lead" not in answer(table)
+    assert "On the same test rows" not in answer(table)
 
 
 def test_the_paired_interval_decides_who_is_a_rival(table, clean, differences):
     found = warnings(table, clean, rival_differences(table, differences))
     (warning,) = found
-    assert warning.startswith("Knowing the word alone gives 0.710")
-    assert "; the task, 0.9" in warning
-    assert (
-        "differs from that by 0.020 [−0.030, 0.070] on the same rows: the result may not" in warning
-    )
+    assert warning.startswith("Word identity alone scores 0.710")
+    assert "(task 0.9" in warning
+    assert "paired difference 0.020 [−0.030, 0.070]): the probe may not" in warning
     reaches = table["target"].eq("random_weights") & table["metric"].eq("accuracy")
     table.loc[reaches, "value"] = 0.93
     # The difference to a random network of another score says nothing of this one.

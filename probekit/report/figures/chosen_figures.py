@@ -1,4 +1,4 @@
-"""Figures of the chosen probe: its confusions, its site in a plane, its directions by layer."""
+"""Figures about the selected probe: confusion matrix, scatter plot, direction cosines, neurons."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from probekit.report.maps.text_map import Colours, cell_text, text_map
 from probekit.results.selection import main_metric, ranked_rows
 from probekit.results.table import figure_rows, only, placed, ticks
 
-MOST_TEXTS = 20  # classes along a side, beyond which numbers in cells cannot be read
-MOST_NAMED = 10  # labels of a scatter; the others share one look
+MOST_TEXTS = 20  # classes per side; with more, numbers in cells are too small to read
+MOST_NAMED = 10  # labels of a scatter plot; rarer ones are merged into `OTHERS`
 MOST_NEURONS = 30
-LEAST_NEURONS = 5  # fewer stand as lines in the layer curve
+LEAST_NEURONS = 5  # fewer are drawn as lines in the layer curve
 OTHERS = "other labels"
 
 
 def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
-    """Return the figure of true labels (down) by predicted ones (across), each row adding up to 1.
+    """Return the confusion matrix: true labels down, predicted labels across, rows sum to 1.
 
     Args:
-        rows: `truth`, `guess` and the count `n`, for every pair of labels.
+        rows: true label `truth`, predicted label `guess` and count `n` for every pair of labels.
+
+    Raises:
+        DataError: There are no rows.
 
     >>> figure = confusion_matrix(pd.DataFrame(
     ...     [("a", "a", 3), ("a", "b", 1), ("b", "a", 0), ("b", "b", 2)],
@@ -44,7 +47,7 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
     shares = confusion_shares(counts).to_numpy()
     n_rows = counts.sum(axis=1)
     hover = [
-        f"<b>{plotly_text(truth)}</b> taken for <b>{plotly_text(guess)}</b><br>"
+        f"<b>{plotly_text(truth)}</b> predicted as <b>{plotly_text(guess)}</b><br>"
         f"{counts.loc[truth, guess]:,} of {n_rows[truth]:,} rows"
         for truth in counts.index
         for guess in counts.columns
@@ -63,7 +66,7 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
 
 
 def confusion_counts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the counts with true labels down and predicted ones across, in one order.
+    """Return the counts with true labels down and predicted labels across, both sorted.
 
     Raises:
         DataError: There are no rows.
@@ -76,15 +79,15 @@ def confusion_counts(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def confusion_shares(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return each count over those of its row; a label without a row has no shares."""
+    """Return the counts divided by their row sums; NaN for a label without test rows."""
     return counts.div(counts.sum(axis=1).replace(0, np.nan), axis=0)
 
 
 def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
-    """Return the figure of the test rows in the plane of PCA or LDA, a colour and mark a label.
+    """Return the scatter plot of the test rows in a PCA or LDA plane, coloured by label.
 
     Args:
-        rows: `method`, `x`, `y`, `label`, and what the axes are, `axis_x` and `axis_y`.
+        rows: `method`, coordinates `x` and `y`, `label`, and axis titles `axis_x` and `axis_y`.
         method: `PCA` or `LDA`.
 
     Raises:
@@ -95,10 +98,10 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
         raise DataError(f"There are no rows of {method!r}. There are: {set(rows['method'])}.")
     frequent = list(own["label"].value_counts().index)
     named = sorted(frequent if len(frequent) <= MOST_NAMED else frequent[: MOST_NAMED - 1])
-    looks = own["label"].where(own["label"].isin(named), OTHERS)
+    groups = own["label"].where(own["label"].isin(named), OTHERS)
     figure = go.Figure(layout={"template": TEMPLATE})
-    for number, label in enumerate(dict.fromkeys([*named, *sorted(looks)])):
-        points = own[looks == label]
+    for number, label in enumerate(dict.fromkeys([*named, *sorted(groups)])):
+        points = own[groups == label]
         figure.add_scatter(
             x=points["x"].tolist(),
             y=points["y"].tolist(),
@@ -110,7 +113,7 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
                 "size": 7,
                 "opacity": 0.75,
             },
-            hovertext=[plotly_text(one) for one in points["label"]],
+            hovertext=[plotly_text(text) for text in points["label"]],
             hoverinfo="text",
         )
     figure.update_xaxes(title_text=own["axis_x"].iloc[0])
@@ -119,10 +122,10 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
 
 
 def direction_map(rows: pd.DataFrame) -> go.Figure:
-    """Return the figure of the cosines between the probes' directions at each two sites of a line.
+    """Return the map of cosine similarities between probe directions at each pair of sites.
 
     Args:
-        rows: `site_a`, `site_b` and `cosine`, for every pair.
+        rows: `site_a`, `site_b` and `cosine` for every pair of sites of one component.
     """
     order = placed(pd.DataFrame({"site": rows["site_a"].unique(), "head": np.nan}))
     sites, labels = list(order["site"]), ticks(order)
@@ -147,7 +150,11 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
 
 
 def ranked_neurons(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the test rows of single neurons, by falling cross-validated score; none for a few."""
+    """Return the test rows of single neurons in descending order of cross-validated score.
+
+    The result has at most `MOST_NEURONS` rows, and none if fewer than `LEAST_NEURONS` neurons
+    were probed.
+    """
     metric = main_metric(table)
     ranked = ranked_rows(table)
     ranked = ranked[ranked["site"].str.contains("[neuron=", regex=False)]
@@ -160,14 +167,16 @@ def ranked_neurons(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def neuron_ranking(table: pd.DataFrame) -> go.Figure:
-    """Return the figure of single neurons, the best by cross-validation first, by test score.
+    """Return the figure of test scores of single neurons, ordered by cross-validated score.
 
     Raises:
-        DataError: Fewer than five neurons were probed.
+        DataError: Fewer than `LEAST_NEURONS` neurons were probed.
     """
     rows = ranked_neurons(table)
     if rows.empty:
-        raise DataError(f"Fewer than {LEAST_NEURONS} single neurons were probed: draw layer_curve.")
+        raise DataError(
+            f"Fewer than {LEAST_NEURONS} single neurons were probed. Draw layer_curve instead."
+        )
     names = [_neuron_name(site) for site in rows["site"]]
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_scatter(
@@ -200,7 +209,7 @@ def neuron_ranking(table: pd.DataFrame) -> go.Figure:
 
 
 def _neuron_name(site: str) -> str:
-    """Return layer and neuron of a site.
+    """Return layer and neuron of a site as an axis label.
 
     >>> _neuron_name("blocks.3.mlp.hook_post[neuron=17]")
     '3 · 17'

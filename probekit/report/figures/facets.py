@@ -1,4 +1,4 @@
-"""The layer curve of many kinds of site: a panel each, below each other, on one scale."""
+"""Layer curve with one panel per kind of site, stacked vertically on a common scale."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from probekit.report.figures.levels import level_line, levels, value_range
 from probekit.report.figures.style import LEVELS, TEMPLATE, axis_title, plotly_text
 from probekit.results.table import placed, ticks
 
-MOST_KINDS = 3  # kinds of site, each with its control, random weights and band, in one panel
+MOST_KINDS = 3  # kinds of site in one panel, each with its control, random weights and band
 PANEL_HEIGHT = 9.5  # rem
-AROUND = 7  # rem, for the legend and the layer axis
-_GAP = 1.9  # rem between two panels, where the lower one's name stands
+MARGIN_HEIGHT = 7  # rem, for the legend and the layer axis
+_GAP = 1.9  # rem between panels, for the title of the lower one
 
 
 def panels(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Return the placed rows of each panel with its name: one a kind of site, or one for few.
+    """Return title and rows of each panel: one per kind of site, or a single one for few kinds.
 
     >>> sites = [f"blocks.0.{name}" for name in ("hook_attn_out", "hook_mlp_out", "attn.hook_q")]
     >>> few = placed(pd.DataFrame({"site": sites, "head": None}))
@@ -43,16 +43,16 @@ def _by_kind(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def facets_height(table: pd.DataFrame, metric: str) -> float | None:
-    """Return how high the panels of a metric are together, in rem; None for a single one."""
+    """Return the total height of the panels in rem, or None for a single panel."""
     n_panels = len(panels(placed(measured_rows(table, metric))))
-    return AROUND + PANEL_HEIGHT * n_panels if n_panels > 1 else None
+    return MARGIN_HEIGHT + PANEL_HEIGHT * n_panels if n_panels > 1 else None
 
 
 def site_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """Return the figure of a metric against depth with a panel for each kind of site.
+    """Return the layer curve of a metric with one panel per kind of site.
 
-    Every panel has the lines, the baselines and the two ranges that one of `layer_curve` has, so
-    that panels compare by eye; the name of the one with the chosen site says so.
+    Every panel shows the lines and baselines of `layer_curve`, and all panels share the ranges of
+    both axes. The title of the panel with the selected site says so.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -65,7 +65,7 @@ def site_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     figure = make_subplots(
         rows=len(parts),
         shared_xaxes=True,
-        vertical_spacing=_GAP / (AROUND + PANEL_HEIGHT * len(parts)),
+        vertical_spacing=_GAP / (MARGIN_HEIGHT + PANEL_HEIGHT * len(parts)),
         subplot_titles=[
             _name(part, any(row["part"] == part for row in chosen)) for part, _ in parts
         ],
@@ -96,6 +96,6 @@ def _name(part: str, has_chosen: bool) -> str:
 
 
 def _level_lines(measured: pd.DataFrame, ends: list[float]) -> list[go.Scatter]:
-    """Return the horizontal lines, which the legend names: beside a panel there is no room."""
+    """Return the horizontal lines, labelled in the legend: panels have no margin for labels."""
     drawn = [level_line(LEVELS[target], row, ends) for target, row in levels(measured)]
     return [line.update(showlegend=True, legendgroup=line.name, legendrank=4) for line in drawn]

@@ -1,4 +1,4 @@
-"""Figures as files for a paper: PNG, SVG and PDF, as wide as one column or two."""
+"""Export of figures for a paper: PNG, SVG and PDF files, one or two columns wide."""
 
 from __future__ import annotations
 
@@ -14,50 +14,53 @@ from probekit.provenance import write_atomic
 from probekit.report.pages.parts import FigurePart
 
 FORMATS = ("png", "svg", "pdf")
-# Pixels of the drawing. Printed 89 and 183 mm wide, as journals have them, the text is of 7.5 pt.
+# Width in pixels by number of columns. Printed at 89 and 183 mm (usual journal columns), text has
+# 7.5 pt.
 WIDTHS = {1: 440, 2: 905}
-HEIGHT = 430  # of which some 300 are the plot, as the names of lines count on
-PNG_SCALE = 3  # 377 dots an inch in print
-REM = 16  # pixels, in which parts say their height
+HEIGHT = 430  # pixels; the plot area takes about 300, enough to keep level labels apart
+PNG_SCALE = 3  # 377 dpi at the printed width
+REM = 16  # pixels per rem, the unit of `FigurePart.height`
 
 
 def read_formats(text: str) -> tuple[str, ...]:
-    """Return the formats that a text lists with commas between them.
+    """Return the distinct formats of a comma-separated list.
 
     Raises:
-        ConfigError: There are none.
-        UnknownNameError: One is not known.
+        ConfigError: The list is empty.
+        UnknownNameError: A format is unknown.
 
     >>> read_formats("png, PDF")
     ('png', 'pdf')
     """
     formats = tuple(dict.fromkeys(filter(None, re.split(r"[\s,]+", text.lower()))))
     if not formats:
-        raise ConfigError(f"--figures {text!r} names no format. Give some of {','.join(FORMATS)}.")
+        raise ConfigError(
+            f"--figures {text!r} names no format. Give one or more of {','.join(FORMATS)}."
+        )
     for name in formats:
         if name not in FORMATS:
-            raise UnknownNameError(
-                f"--figures: there is no format {name!r}. {nearest(name, FORMATS)}"
-            )
+            raise UnknownNameError(f"--figures: unknown format {name!r}. {nearest(name, FORMATS)}")
     return formats
 
 
 def check_engine() -> None:
-    """Return nothing if figures can be drawn here; known before any work.
+    """Raise MissingError if figures cannot be exported on this machine.
 
     Raises:
-        MissingError: kaleido or a Chromium is not installed; the text says how to install it.
+        MissingError: kaleido or Chromium is not installed; the message says how to install it.
     """
     if find_spec("kaleido") is None:
         raise MissingError(
-            "Figures are drawn by kaleido, which is not installed: pip install 'probekit[png]'."
+            "Exporting figures requires kaleido, which is not installed. Run "
+            "pip install 'probekit[png]'."
         )
     from choreographer.browsers.chromium import Chromium
 
     if not Chromium.find_browser(skip_local=False):
         raise MissingError(
-            "Figures are drawn by a Chromium or Chrome, and none is found. Install one (on Debian "
-            "`apt install chromium`, anywhere `kaleido_get_chrome`), or set BROWSER_PATH to one."
+            "Exporting figures requires Chromium or Chrome, and neither was found. Install one (on "
+            "Debian `apt install chromium`, elsewhere `kaleido_get_chrome`), or set BROWSER_PATH "
+            "to the executable."
         )
 
 
@@ -67,19 +70,19 @@ def write_figures(
     """Write each figure in each format into a folder and return the paths.
 
     Args:
-        parts: the figures; their titles name the files.
-        folder: is made if it is not there.
-        formats: some of `FORMATS`.
-        columns: of the paper that a figure is wide, 1 or 2.
+        parts: Figures; file names are derived from their titles.
+        folder: Output folder, created if it does not exist.
+        formats: One or more of `FORMATS`.
+        columns: Figure width in columns of the paper, 1 or 2.
 
     Raises:
-        MissingError: What draws figures is not installed.
+        MissingError: kaleido or Chromium is not installed.
         StoreError: A file cannot be written.
     """
     check_engine()
     import kaleido
 
-    # Its formulas would be fetched from a network.
+    # kaleido would load MathJax from a CDN.
     kaleido.start_sync_server(mathjax=False)
     try:
         written = []
@@ -96,7 +99,7 @@ def write_figures(
 
 
 def on_paper(part: FigurePart, columns: int) -> tuple[go.Figure, dict[str, int]]:
-    """Return a figure on white ground, and its width and height in pixels."""
+    """Return the figure on a white background, and its width and height in pixels."""
     figure = go.Figure(part.figure)
     figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", margin_t=24)
     height = HEIGHT if part.height is None else round(REM * part.height)
@@ -104,7 +107,7 @@ def on_paper(part: FigurePart, columns: int) -> tuple[go.Figure, dict[str, int]]
 
 
 def file_names(titles: Sequence[str]) -> list[str]:
-    """Return a name for each title that any file system takes, no two alike.
+    """Return a unique, portable file name (without suffix) for each title.
 
     >>> file_names(["Accuracy by layer", "R² · a/b", "R² · a b"])
     ['accuracy-by-layer', 'r2-a-b', 'r2-a-b-2']

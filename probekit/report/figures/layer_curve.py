@@ -1,4 +1,4 @@
-"""Figures from table rows: the layer curve, its selectivity, and the norm of position 0."""
+"""Layer curves: a metric by layer, and the norm of position 0 by layer."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ from probekit.report.figures.style import (
 from probekit.results.selection import chosen_row, measured_metrics
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
-# Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten; of more than so many, the powers.
+# Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten, or only the powers if that gives
+# more than MOST_LOG_TICKS.
 POWERS = [10.0**power for power in range(-3, 8)]
 LOG_TICKS = [power * step for power in POWERS for step in (1, 2, 5)]
 MOST_LOG_TICKS = 8
-MOST_BANDS = 3  # task lines beyond which only the chosen one has its interval as a band
+MOST_BANDS = 3  # with more task lines, only the selected one shows its interval as a band
 
 
 def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """Return the figure of a metric on the test rows against depth, with all its company.
+    """Return the figure of a test metric by layer, with control task and baselines.
 
-    Selectivity is accuracy on the task minus that on the control task (Hewitt & Liang 2019).
-    Compression is that of the training rows, coded online (Voita & Titov 2020).
+    Selectivity is the score on the task minus the score on the control task (Hewitt & Liang 2019).
+    Compression is measured on the training rows by online coding (Voita & Titov 2020).
 
-    Task lines carry their interval as a band, of many only the chosen one; control and random
-    weights are dashed and dotted; baselines and concatenated sites are horizontal lines. The site
-    that was chosen by cross-validation is marked, in the figure of every metric.
+    Task lines show their interval as a band; with more than `MOST_BANDS` lines only the selected
+    one does. Control task and random weights are dashed and dotted; baselines and concatenated
+    sites are horizontal lines. A ring marks the site selected by cross-validation, whichever metric
+    is drawn.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -62,7 +64,12 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 
 
 def curve_lines(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
-    """Return the lines of the placed rows of a table, with their company and bands."""
+    """Return the lines of task, control task and random weights, with bands of task lines.
+
+    Args:
+        table: All rows of the run, from which the selected site is determined.
+        rows: Rows to draw, with the columns that `placed` adds.
+    """
     all_series = list(series_of(rows))
     banded = banded_series(table, all_series)
     return [
@@ -75,11 +82,12 @@ def curve_lines(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
 
 
 def norm_curve(norms: pd.DataFrame) -> go.Figure:
-    """Return the figure of the mean norm at position 0 and at the others against depth.
+    """Return the figure of mean norms by layer, at position 0 and at all other positions.
 
-    The residual stream, and each other part of the blocks, has two lines of its own.
+    Each component (residual stream, attn_out, ...) has its own two lines.
 
-    Columns: site, first_position_norm, other_norm.
+    Args:
+        norms: Columns `site`, `first_position_norm` and `other_norm`.
     """
     rows = placed(norms.assign(head=math.nan))
     rows["ratio"] = rows["first_position_norm"] / rows["other_norm"]
@@ -103,9 +111,9 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
 
 
 def log_axis(values: pd.Series[float]) -> dict[str, Any]:
-    """Return the settings of a logarithmic axis with two ticks or more around positive values.
+    """Return the settings of a logarithmic axis with at least two ticks around positive values.
 
-    Left to itself, plotly names powers of ten alone, of which there may be one.
+    By default plotly labels only powers of ten, of which the range may contain a single one.
 
     >>> log_axis(pd.Series([60.0, 300.0]))["ticktext"]
     ['50', '100', '200', '500']
@@ -125,18 +133,18 @@ def log_axis(values: pd.Series[float]) -> dict[str, Any]:
 
 
 def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the test rows of a metric, those of the baselines among them.
+    """Return the test rows of a metric, including those of the baselines.
 
-    Compression has rows of training rows coded online instead.
+    For compression these are rows of the split `online`, measured on the training rows.
 
     Raises:
-        UnknownNameError: There are none at any site.
+        UnknownNameError: The table has no such rows at any site.
     """
-    there = measured_metrics(table)
-    if metric not in there:
+    measured = measured_metrics(table)
+    if metric not in measured:
         raise UnknownNameError(
-            f"The results hold no test rows of metric {metric!r} at any site. "
-            f"{nearest(metric, there)}"
+            f"The results contain no test rows of metric {metric!r} at any site. "
+            f"{nearest(metric, measured)}"
         )
     return only(figure_rows(table), metric=metric)
 
@@ -144,7 +152,7 @@ def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 def banded_series(
     table: pd.DataFrame, all_series: Sequence[tuple[str, pd.DataFrame]]
 ) -> tuple[str, ...]:
-    """Return the names of the series whose intervals are drawn: of many only the chosen one."""
+    """Return the names of the series with a band: all, or only the selected one if many."""
     chosen = chosen_row(table)
     if len(all_series) <= MOST_BANDS or chosen is None:
         return tuple(name for name, _ in all_series[:MOST_BANDS])
@@ -152,13 +160,13 @@ def banded_series(
 
 
 def series_of(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield each series of the placed rows with its name."""
+    """Yield name and rows of each series of the placed rows."""
     for name, series in rows.groupby(series_names(rows), sort=False):
         yield str(name), series
 
 
 def series_names(rows: pd.DataFrame) -> pd.Series[str]:
-    """Return for each placed row a name of just the columns in which the series differ."""
+    """Return the series name of each placed row, built from the columns in which series differ."""
     task = only(rows, target="task")
     differing = [column for column in SERIES if len(task[column].unique()) > 1]
     names = pd.Series("", index=rows.index)
@@ -171,13 +179,13 @@ def series_names(rows: pd.DataFrame) -> pd.Series[str]:
 def _line(
     points: pd.DataFrame, target: str, style: LineStyle, series: str, number: int, has_band: bool
 ) -> list[go.Scatter]:
-    """Return the traces of one line: the band of its interval, if wanted for a task, and it."""
+    """Return the traces of one line, preceded by its band if it is a task line with `has_band`."""
     name = f"{style.label} · {plotly_text(series)}" if series else style.label
     hover = [point_hover(name, row) for _, row in points.iterrows()]
     line = scatter(points["depth"], points["value"], style, number, name, hover)
     if target == "task":
         return [*(band(points["depth"], points, line) if has_band else []), line]
-    # Every series has its marker, so one entry stands for the controls of all of them.
+    # Markers identify the series, so the controls of all series share one legend entry.
     return [line.update(name=style.label, legendgroup=style.label)]
 
 
@@ -189,7 +197,7 @@ def scatter(
     name: str,
     hover: list[str],
 ) -> go.Scatter:
-    """Return a line with markers, coloured by its style or else by its number."""
+    """Return a line with markers, in the colour of its style or else of its series number."""
     colour = style.colour or SERIES_COLOURS[number % len(SERIES_COLOURS)]
     return go.Scatter(
         x=list(x),
@@ -206,7 +214,7 @@ def scatter(
 
 
 def band(x: pd.Series[Any], points: pd.DataFrame, line: go.Scatter) -> list[go.Scatter]:
-    """Return the trace that fills the intervals of points at x; none without intervals."""
+    """Return the trace that fills the intervals of the points at x; empty without intervals."""
     known = points.dropna(subset=["ci_low", "ci_high"])
     if known.empty:
         return []
@@ -228,7 +236,7 @@ def band(x: pd.Series[Any], points: pd.DataFrame, line: go.Scatter) -> list[go.S
 
 
 def point_hover(name: str, row: pd.Series) -> str:
-    """Return what a point says of itself: site, value, interval, rows, groups, penalty."""
+    """Return the hover text of a point: site, value, interval, test rows, test groups and C."""
     facts = {
         "test rows": f"{row['n_test']:,.0f}",
         "test groups": f"{row['n_groups']:,.0f}",
@@ -242,23 +250,24 @@ def point_hover(name: str, row: pd.Series) -> str:
 def _mark_chosen(
     figure: go.Figure, table: pd.DataFrame, rows: pd.DataFrame, heights: Sequence[float]
 ) -> None:
-    """Draw a ring around the task's value at the chosen site of each run.
+    """Draw a ring around the task's value at the selected site of each run.
 
-    The ring of a single run says how it was chosen; several would write over each other. The words
-    stand where the next line is farther: those of the rows, and horizontal ones at the heights.
+    The ring is labelled only for a single run, because labels of several runs would overlap. The
+    label is above or below, on the side where the nearest line (of `rows`, or horizontal at
+    `heights`) is farther away.
     """
     marked = chosen_points(table, rows)
     figure.add_traces([ring(row) for row in marked])
     if not differs(table["run"]):
         for row in marked:
-            beside = rows.loc[rows["depth"] == row["depth"], "value"]
-            steps = np.array([*beside, *heights]) - row["value"]
-            above, below = (one[one > 0].min(initial=math.inf) for one in (steps, -steps))
-            _name_ring(figure, row, is_above=above >= below)
+            same_depth = rows.loc[rows["depth"] == row["depth"], "value"]
+            gaps = np.array([*same_depth, *heights]) - row["value"]
+            above, below = (gap[gap > 0].min(initial=math.inf) for gap in (gaps, -gaps))
+            _label_ring(figure, row, is_above=above >= below)
 
 
 def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
-    """Return the placed rows of the task at the site that was chosen in each run of the table."""
+    """Return the placed task row at the selected site of each run in the table."""
     choices = [chosen_row(own) for _, own in table.groupby("run", sort=False)]
     return [
         row
@@ -268,7 +277,7 @@ def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
     ]
 
 
-def _name_ring(figure: go.Figure, row: pd.Series, *, is_above: bool) -> None:
+def _label_ring(figure: go.Figure, row: pd.Series, *, is_above: bool) -> None:
     figure.add_annotation(
         x=row["depth"],
         y=row["value"],
@@ -283,7 +292,7 @@ def _name_ring(figure: go.Figure, row: pd.Series, *, is_above: bool) -> None:
 
 
 def ring(row: pd.Series) -> go.Scatter:
-    """Return the mark of a chosen site at its place on the layer axis."""
+    """Return the ring that marks a selected site."""
     return go.Scatter(
         x=[row["depth"]],
         y=[row["value"]],
@@ -295,12 +304,12 @@ def ring(row: pd.Series) -> go.Scatter:
 
 
 def layer_ends(labels: dict[int, str]) -> list[float]:
-    """Return the ends of a layer axis: half a step wider, so that one site still shows a line."""
+    """Return the range of a layer axis, padded by 0.5 so that levels are visible with one site."""
     return [min(labels) - 0.5, max(labels) + 0.5]
 
 
 def layer_axis(figure: go.Figure, labels: dict[int, str]) -> None:
-    """Name the depths along the horizontal axis."""
+    """Set title, ticks and range of the layer axis."""
     figure.update_xaxes(
         title_text="layer",
         tickmode="array",
@@ -312,7 +321,7 @@ def layer_axis(figure: go.Figure, labels: dict[int, str]) -> None:
 
 
 def name_lines(figure: go.Figure) -> None:
-    """Give each name one entry in the legend, and leave out a legend of a single entry."""
+    """Show each trace name once in the legend, and hide a legend with a single entry."""
     named = [trace for trace in figure.data if trace.showlegend is not False]
     first = {trace.name: trace for trace in reversed(named)}
     for trace in named:
@@ -321,7 +330,7 @@ def name_lines(figure: go.Figure) -> None:
 
 
 def _thinned(labels: dict[int, str]) -> dict[int, str]:
-    """Return labels that do not run into each other: blocks thinned out, the ends a line below."""
+    """Return labels that do not overlap: every n-th block, and names on a second line."""
     step = math.ceil(len(labels) / 16)
     return {
         depth: f"<br>{label}" if not label.isdigit() else label if depth % step == 0 else ""

@@ -1,4 +1,4 @@
-"""Learning curves: the test score of probes that were fitted on more and more rows."""
+"""Learning curves: test score by number of training rows."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from probekit.report.figures.style import LINES, TEMPLATE, axis_title
 from probekit.results.selection import chosen_row, hidden_kinds, main_metric
 from probekit.results.table import EMBED_DEPTH, SAME_FEATURES, only, placed, same_features
 
-# Ticks of the axis of rows: 1, 2 and 5 times each power of ten.
+# Ticks of the logarithmic row axis: 1, 2 and 5 times each power of ten.
 TICKS = [step * 10**power for power in range(7) for step in (1, 2, 5)]
 
 
 def growth_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield name and rows of each learning curve, by rising number of rows.
+    """Yield name and rows of each learning curve, in ascending order of training rows.
 
-    First the chosen probe at the chosen site, then the other kinds there, then the chosen kind at
-    the embedding. Nothing is yielded without a choice.
+    The order is: the selected probe at the selected site, the other kinds at that site, the
+    selected kind at the embedding. Yields nothing if no site was selected.
     """
     rows, chosen = placed(only(table, split="learning")), chosen_row(table)
     if chosen is None:
         return
     rows = rows[~rows["probe"].isin(hidden_kinds(table))].sort_values("n_train", kind="stable")
-    place = {column: chosen[column] for column in SAME_FEATURES if column != "probe"}
+    at_site = {column: chosen[column] for column in SAME_FEATURES if column != "probe"}
     own = same_features(rows, chosen)
     if not own.empty:
         yield str(chosen["probe"]), own
-    for probe, others in only(rows, **place).groupby("probe", sort=False):
+    for probe, others in only(rows, **at_site).groupby("probe", sort=False):
         if probe != chosen["probe"]:
             yield str(probe), others
-    start = only(rows, line=chosen["line"], position=chosen["position"], probe=chosen["probe"])
-    start = start[start["depth"].eq(EMBED_DEPTH)]
-    if chosen["depth"] != EMBED_DEPTH and not start.empty:
-        yield f"{chosen['probe']} at the embedding", start
+    embedding = only(rows, line=chosen["line"], position=chosen["position"], probe=chosen["probe"])
+    embedding = embedding[embedding["depth"].eq(EMBED_DEPTH)]
+    if chosen["depth"] != EMBED_DEPTH and not embedding.empty:
+        yield f"{chosen['probe']} at the embedding", embedding
 
 
 def growth_curve(table: pd.DataFrame) -> go.Figure:
-    """Return the figure of the test score against the number of rows fitted.
+    """Return the figure of test score by number of training rows.
 
-    The chosen probe has its interval as a band; baselines, which know all training rows, are
+    The selected probe shows its interval as a band. Baselines, fitted on all training rows, are
     horizontal lines.
 
     Raises:
-        DataError: The table has no learning curve, or no chosen site.
+        DataError: The table has no learning curve, or no selected site.
     """
     lines = list(growth_lines(table))
     if not lines:
         raise DataError(
-            "The results hold no learning curve of a chosen site. Set `probe.learning_steps`."
+            "The results contain no learning curve of a selected site. Set `probe.learning_steps`."
         )
     figure = go.Figure(layout={"template": TEMPLATE})
     for number, (name, points) in enumerate(lines):
@@ -82,6 +82,6 @@ def growth_curve(table: pd.DataFrame) -> go.Figure:
 
 
 def _baselines(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the baselines of the chosen position; those of no position are of every one."""
+    """Return the baselines at the selected position, or without a position."""
     rows, chosen = only(table, metric=metric, split="test", site=""), chosen_row(table)
     return rows if chosen is None else rows[rows["position"].isin(["", chosen["position"]])]

@@ -1,4 +1,4 @@
-"""Horizontal lines of a figure: what is known without a layer, each with its name beside it."""
+"""Horizontal reference lines of a figure: baselines, chance and concatenated sites."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from probekit.report.figures.style import (
 )
 from probekit.results.table import concatenated, only
 
-# What a narrow window leaves to the plot above a full legend, and what a small line of text takes,
-# in pixels. Names that keep apart there do so in any plot that is higher.
+# Pixels. The plot height is that of a narrow window with a full legend: labels that do not overlap
+# there do not overlap in any higher plot.
 PLOT_HEIGHT = 160
 LINE_HEIGHT = 15
 
@@ -28,9 +28,10 @@ LevelLine = tuple[str, pd.Series]
 
 
 def levels(measured: pd.DataFrame) -> list[LevelLine]:
-    """Return name and row of each distinct horizontal line; chance where majority has no row.
+    """Return name and row of each horizontal line, one per distinct value of a baseline.
 
-    Concatenated sites have no depth, so that they are lines of this kind too.
+    Chance is included if the majority baseline was not measured. Concatenated sites are included
+    because they have no depth.
     """
     is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"])
     rows = [
@@ -45,7 +46,7 @@ def levels(measured: pd.DataFrame) -> list[LevelLine]:
 
 
 def _chance(measured: pd.DataFrame) -> list[LevelLine]:
-    # A probe that learns any labels as well as the true ones has no selectivity.
+    # A difference such as selectivity is 0 for a probe that learns random labels equally well.
     chance = measured["chance"].mask(measured["metric"].map(_is_difference), 0.0)
     bare = measured.assign(value=chance, ci_low=math.nan, ci_high=math.nan)
     bare = bare.dropna(subset="value").drop_duplicates("value")
@@ -53,7 +54,7 @@ def _chance(measured: pd.DataFrame) -> list[LevelLine]:
 
 
 def chance_name(measured: pd.DataFrame) -> str:
-    """Return what knowing nothing is called for the metric of some rows: a key of LEVELS.
+    """Return the key in `LEVELS` of the uninformed reference for the metric of the rows.
 
     >>> chance_name(pd.DataFrame({"metric": ["compression"], "probe": ["logistic"]}))
     'uniform'
@@ -70,7 +71,7 @@ def _is_difference(metric: str) -> bool:
 
 
 def value_range(figure: go.Figure) -> list[float]:
-    """Return a range that holds all that is drawn and leaves room for the label of the ring."""
+    """Return a y range that contains all traces and leaves room for the label of the ring."""
     values = [value for trace in figure.data for value in trace.y]
     low, high = min(values), max(values)
     room = max(high - low, 0.05)
@@ -78,21 +79,21 @@ def value_range(figure: go.Figure) -> list[float]:
 
 
 def draw_levels(figure: go.Figure, levels: Sequence[LevelLine], ends: Sequence[float]) -> None:
-    """Draw each level as a line between the ends, with its name and value at the right.
+    """Draw each level as a line between the ends, labelled with name and value at the right.
 
-    Levels that read the same have one label, with all their names.
+    Levels whose rounded values are equal share one label with all their names.
     """
     levels = sorted(levels, key=lambda level: level[1]["value"])
     for target, row in levels:
         figure.add_trace(level_line(LEVELS[target], row, ends))
-    named: dict[str, list[LevelLine]] = {}
+    by_text: dict[str, list[LevelLine]] = {}
     for level in levels:
-        named.setdefault(without_negative_zero(f"{level[1]['value']:.2f}"), []).append(level)
+        by_text.setdefault(without_negative_zero(f"{level[1]['value']:.2f}"), []).append(level)
     texts = [
         "<br>".join([*dict.fromkeys(LEVELS[target].label for target, _ in same), value])
-        for value, same in named.items()
+        for value, same in by_text.items()
     ]
-    values = [same[0][1]["value"] for same in named.values()]
+    values = [same[0][1]["value"] for same in by_text.values()]
     shifts = label_shifts(values, [text.count("<br>") + 1 for text in texts], value_range(figure))
     for text, value, shift in zip(texts, values, shifts, strict=True):
         figure.add_annotation(
@@ -111,9 +112,15 @@ def draw_levels(figure: go.Figure, levels: Sequence[LevelLine], ends: Sequence[f
 
 
 def label_shifts(values: list[float], n_lines: list[int], ends: list[float]) -> list[float]:
-    """Return by how many pixels the names of ascending levels move to keep apart.
+    """Return the shifts in pixels that keep the labels of levels from overlapping.
 
-    They go up as far as they must, and down again where they would leave the plot by over a line.
+    Labels move up as far as needed, and down again if they would exceed the plot by more than one
+    line of text.
+
+    Args:
+        values: Values of the levels in ascending order.
+        n_lines: Number of text lines of each label.
+        ends: Range of the y axis.
 
     >>> label_shifts([0.0, 0.5, 0.51], [2, 2, 2], [-0.1, 0.9])
     [0.0, 0.0, 28.4]
@@ -135,7 +142,7 @@ def label_shifts(values: list[float], n_lines: list[int], ends: list[float]) -> 
 
 
 def level_line(style: LineStyle, row: pd.Series, ends: Sequence[float]) -> go.Scatter:
-    """Return a horizontal line between the ends, which no legend names."""
+    """Return a horizontal line between the ends, without a legend entry."""
     interval = format_number(row["value"], row["ci_low"], row["ci_high"])
     return go.Scatter(
         x=list(ends),

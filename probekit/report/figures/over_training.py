@@ -1,4 +1,4 @@
-"""The layer curve over training: scores by layer and step, from the rows of training.csv."""
+"""Scores by layer and training step, from the rows of training.csv."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from probekit.results.table import check_columns, load_table
 
 
 def load_training(path: Path) -> pd.DataFrame | None:
-    """Return the rows of every checkpoint with the column `step`; None where there is no file.
+    """Return the rows of all checkpoints with an integer column `step`; None if no file exists.
 
     Raises:
-        DataError: The file cannot be read.
+        DataError: The file cannot be read, or `step` is missing or not an integer.
     """
     if not path.is_file():
         return None
@@ -35,7 +35,7 @@ def load_training(path: Path) -> pd.DataFrame | None:
 
 
 def step_parts(table: pd.DataFrame | None) -> Iterator[FigurePart]:
-    """Yield a map of the main metric by layer and step for each line of the layer curve."""
+    """Yield a map of the main metric by layer and step for each series of the layer curve."""
     if table is None:
         return
     metric = main_metric(table)
@@ -44,7 +44,7 @@ def step_parts(table: pd.DataFrame | None) -> Iterator[FigurePart]:
             yield map_part(
                 f"{title(metric)} by layer and step of training · {name}",
                 step_map(rows, metric),
-                "Each column is a checkpoint, named by the steps of training before it. "
+                "Each column is a checkpoint, labelled with its training step. "
                 + words.map_caption(rows, metric),
                 _description(rows, metric),
             )
@@ -56,6 +56,6 @@ def _description(rows: pd.DataFrame, metric: str) -> str:
     return (
         f"{metric_name(metric)} by layer and step of training, {cells['step'].nunique()} "
         f"checkpoints, from {format_number(cells['value'].min())} to "
-        f"{format_number(best['value'])}, the highest at {best['site']} after {best['step']:,} "
+        f"{format_number(best['value'])}; the highest is at {best['site']} after {best['step']:,} "
         "steps."
     )

@@ -1,4 +1,4 @@
-"""The reliability figure: how often a probe is right where it says that it is so sure."""
+"""Reliability diagram: accuracy against confidence of a probe's predictions."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from probekit.report.figures.style import (
 )
 
 COLUMNS = ("low", "high", "n_rows", "confidence", "accuracy", "ci_low", "ci_high")
-# The counts take the lower part of the figure, and are read on an axis of their own.
+# Vertical domains: bars of row counts below, on their own axis, accuracy curves above.
 COUNTS, CURVES = (0.0, 0.2), (0.28, 1.0)
 
 
 def reliability_figure(bins: pd.DataFrame) -> go.Figure:
-    """Return the figure of accuracy against confidence, above the number of rows of each bin.
+    """Return the reliability diagram, with bars for the number of rows in each bin.
 
-    A probe whose probabilities hold lies on the dashed diagonal; below it, it is too sure.
+    A calibrated probe lies on the dashed diagonal; below it, the probe is overconfident.
 
     Args:
-        bins: a row for each bin that holds rows, with its ends `low` and `high`, `n_rows`, the mean
-            `confidence` and the `accuracy` of the rows, and `ci_low` and `ci_high`, which end its
-            interval. A column `series` names the lines, if there are several.
+        bins: One row for each non-empty bin: edges `low` and `high`, `n_rows`, mean `confidence`,
+            `accuracy`, and its interval `ci_low` and `ci_high`. An optional column `series` names
+            the lines.
 
     Raises:
         DataError: A column is missing, or there are no bins.
@@ -49,7 +49,7 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
     figure.update_layout(
         showlegend=len(lines) > 1,
         barmode="group",
-        xaxis={"title_text": "confidence in the guess", "range": [0, 1.02], "anchor": "y2"},
+        xaxis={"title_text": "confidence in the prediction", "range": [0, 1.02], "anchor": "y2"},
         yaxis={"title_text": "accuracy", "range": [0, 1.04], "domain": CURVES},
         yaxis2={"title_text": "rows", "domain": COUNTS, "rangemode": "tozero", "nticks": 3},
     )
@@ -60,15 +60,15 @@ def _check(bins: pd.DataFrame) -> None:
     missing = [name for name in COLUMNS if name not in bins.columns]
     if missing:
         raise DataError(
-            f"The bins have no column {', '.join(map(repr, missing))}. Needed: {', '.join(COLUMNS)}"
-            "."
+            f"The bins have no column {', '.join(map(repr, missing))}. Required: "
+            f"{', '.join(COLUMNS)}."
         )
     if bins.empty:
-        raise DataError("There are no bins to draw. Give those of one probe at least.")
+        raise DataError("There are no bins to draw. Give the bins of at least one probe.")
 
 
 def _series(bins: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield each line's name and bins, by rising confidence."""
+    """Yield name and bins of each line, in ascending order of confidence."""
     names = bins["series"] if "series" in bins.columns else pd.Series("all", index=bins.index)
     for name, points in bins.groupby(names, sort=False):
         yield plotly_text(name), points.sort_values("confidence")
@@ -88,7 +88,7 @@ def _diagonal() -> go.Scatter:
 
 
 def _line(name: str, points: pd.DataFrame, number: int) -> go.Scatter:
-    """Return the accuracy in each bin, with its interval as an error bar."""
+    """Return the line of accuracy by confidence, with intervals as error bars."""
     colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
     return go.Scatter(
         x=points["confidence"].tolist(),
@@ -111,7 +111,7 @@ def _line(name: str, points: pd.DataFrame, number: int) -> go.Scatter:
 
 
 def _counts(name: str, points: pd.DataFrame, number: int) -> go.Bar:
-    """Return the number of rows in each bin, as bars at the middle of the bins."""
+    """Return the bars of row counts, centred on the bins."""
     return go.Bar(
         x=((points["low"] + points["high"]) / 2).tolist(),
         y=points["n_rows"].tolist(),

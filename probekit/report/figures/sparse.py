@@ -1,4 +1,4 @@
-"""How many features suffice: the score of k-sparse probes against k."""
+"""Score of k-sparse probes by number of features k."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SITE = ["line", "site", "position"]
 
 
 def sparse_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the placed rows of k-sparse probes with their `k`, at the best sites, the best first.
+    """Return the placed test rows of k-sparse probes with `k`, at the best sites, best first.
 
-    The best are those of the highest cross-validated score over all k. Nothing comes back where
-    there are too few k for a curve.
+    Sites are ranked by their highest cross-validated score over all k. The result is empty if
+    there are fewer than `LEAST_SIZES` values of k.
     """
     rows = placed(only(at_shown_position(table), split="test"))
     rows = rows.assign(k=rows["probe"].str.extract(SIZE)["k"].astype(float)).dropna(subset="k")
@@ -37,19 +37,19 @@ def sparse_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def sparse_curve(table: pd.DataFrame) -> go.Figure:
-    """Return the figure of the main metric against k, for the best sites.
+    """Return the figure of the main metric by k, for the best sites.
 
-    The best site has its interval as a band, its control task, and, as horizontal lines, the
-    baselines and the chosen probe on all features of that site.
+    For the best site it also shows the interval as a band, the control task, and, as horizontal
+    lines, the baselines and the best other probe, which uses all features of that site.
 
     Raises:
-        DataError: There are fewer than three k.
+        DataError: There are fewer than `LEAST_SIZES` values of k, or none was cross-validated.
     """
     rows = sparse_rows(table)
     if rows.empty:
         raise DataError(
-            f"There are fewer than {LEAST_SIZES} k, or none of cross-validated k_sparse probes, so "
-            "there is no curve to draw. Give more under `k`."
+            f"A curve of k_sparse probes needs at least {LEAST_SIZES} values of k with "
+            "cross-validated scores. Add values to `k`."
         )
     metric = main_metric(rows)
     rows = only(rows, metric=metric)
@@ -73,12 +73,12 @@ def sparse_curve(table: pd.DataFrame) -> go.Figure:
 
 
 def _site_lines(points: pd.DataFrame, name: str, number: int) -> list[go.Scatter]:
-    """Return the line of a site; of the first, its band and its control as well."""
+    """Return the line of a site; for site number 0 also its band and its control task."""
     targets = ("task", "control") if number == 0 else ("task",)
     traces = []
     for target in targets:
         of_target = only(points, target=target)
-        label = name if target == "task" else f"{LINES[target].label}, best of these sites"
+        label = name if target == "task" else f"{LINES[target].label} at the best site"
         hover = [point_hover(f"k = {row['k']:.0f}", row) for _, row in of_target.iterrows()]
         line = scatter(of_target["k"], of_target["value"], LINES[target], number, label, hover)
         if target == "task" and number == 0:
@@ -88,7 +88,7 @@ def _site_lines(points: pd.DataFrame, name: str, number: int) -> list[go.Scatter
 
 
 def _levels(table: pd.DataFrame, rows: pd.DataFrame, metric: str) -> list[LevelLine]:
-    """Return the baselines, and the best probe on all features of the best site."""
+    """Return the baselines, and the best other probe on all features of the best site."""
     measured = only(at_shown_position(table), metric=metric, split="test")
     return [*levels(measured[measured["site"] == ""]), *_all_features(table, rows, measured)]
 

@@ -1,4 +1,4 @@
-"""How figures look: one template, and the styles of lines and levels."""
+"""Plotly template, line styles and number formats shared by all figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from probekit.probes.targets import TARGETS
 
 @dataclass(frozen=True)
 class LineStyle:
-    """The look of one target's lines; an empty colour leaves it to the series."""
+    """Style of the lines of one target; with an empty colour, the series determines it."""
 
     label: str
     dash: str
@@ -27,8 +27,8 @@ class LineStyle:
     legend_rank: int = 1
 
 
-# All colours have a contrast of 3:1 or more with both white and the page's dark background, and
-# stay apart for colour-blind readers; dash and marker tell the lines apart without any colour.
+# All colours have a contrast of at least 3:1 with white and with the dark background, and are
+# distinguishable with colour blindness; dashes and markers distinguish lines without colour.
 SERIES_COLOURS = ("#0072B2", "#B07D10", "#B2599A", "#6E7F8D", "#8C564B")
 SERIES_MARKERS = ("circle", "square", "diamond", "triangle-up", "pentagon", "star", "hexagon")
 
@@ -47,7 +47,7 @@ LEVELS = {
     "chain": LineStyle("linear chain", "longdash", "#7A7F87", width=1.5),
     "uniform": LineStyle("no compression", "longdash", "#7A7F87", width=1.5),
     "all_features": LineStyle("all features", "longdashdot", "#7A7F87", width=1.5),
-    "concatenated": LineStyle("sites joined", "longdashdot", "#0072B2", width=1.5),
+    "concatenated": LineStyle("concatenated", "longdashdot", "#0072B2", width=1.5),
 }
 NORMS = {
     "first_position_norm": LineStyle("position 0", "solid"),
@@ -66,13 +66,13 @@ _AXIS = {
     "automargin": True,
 }
 
-# The background is transparent and the page recolours ink and grid for its dark form.
+# The background is transparent; the page recolours text and grid in its dark theme.
 TEMPLATE = go.layout.Template(
     layout={
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#1c2430"},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        # Room for the modebar above, and for the names of horizontal lines on the right.
+        # Room for the modebar above, and for the labels of horizontal lines on the right.
         "margin": {"l": 52, "r": 92, "t": 44, "b": 48},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#9aa1ab", "activecolor": "#7A7F87"},
         "xaxis": {**_AXIS, "showgrid": False, "tickfont": {"size": 11}},
@@ -93,7 +93,7 @@ TEMPLATE = go.layout.Template(
 
 
 def axis_title(metric: str) -> str:
-    """Return the title of a metric's axis, which says so where less is better.
+    """Return the axis title of a metric, with a note if lower is better.
 
     >>> axis_title("auroc"), axis_title("brier")
     ('AUROC', 'Brier score (lower is better)')
@@ -102,7 +102,7 @@ def axis_title(metric: str) -> str:
 
 
 def format_p(p: float) -> str:
-    """Return a p-value with as many places as it needs, on the side of 0.05 that it is on.
+    """Return a p-value as text, with enough decimals to stay on its side of 0.05.
 
     >>> format_p(0.0002), format_p(0.0419), format_p(0.3333), format_p(math.nan)
     ('<0.001', '0.042', '0.33', '–')
@@ -116,12 +116,12 @@ def format_p(p: float) -> str:
     if p >= 0.1:
         return f"{p:.2f}"
     texts = (f"{p:.{places}f}" for places in count(3))
-    # A rounded p of 0.050 beside "holds" would contradict it.
+    # A significant p rounded to 0.050 would contradict its verdict.
     return next(text for text in texts if (float(text) < LEVEL) == (p < LEVEL))
 
 
 def plotly_text(text: object) -> str:
-    """Return the text such that plotly shows it as it is: no tags, %{...} or formulas are read.
+    """Return the text escaped for plotly, which interprets tags, %{...} and $formulas$.
 
     >>> plotly_text("<b>%{x}</b>")
     '&lt;b&gt;&#37;{x}&lt;/b&gt;'
@@ -132,7 +132,7 @@ def plotly_text(text: object) -> str:
 
 
 def format_number(value: float, low: float = math.nan, high: float = math.nan) -> str:
-    """Return the value rounded to three places, with its interval when there is one.
+    """Return the value with three decimals, followed by its interval unless `low` is NaN.
 
     >>> format_number(0.9312, 0.91, 0.9476)
     '0.931 [0.910, 0.948]'
@@ -148,7 +148,7 @@ def format_number(value: float, low: float = math.nan, high: float = math.nan) -
 
 
 def without_negative_zero(text: str) -> str:
-    """Return numbers in text without the sign of one that is zero as far as it is shown.
+    """Return the text with the minus sign removed from numbers that are rounded to zero.
 
     >>> without_negative_zero("-0.00 [-0.250, -0.000]")
     '0.00 [-0.250, 0.000]'

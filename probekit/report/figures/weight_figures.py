@@ -1,4 +1,4 @@
-"""Figures of weights: a matrix as a heat map, curves of columns and vectors, spectra of heads."""
+"""Figures of weights: heat maps of matrices, curves of columns, spectra of heads, norms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plotly.subplots import make_subplots
 from probekit.report.figures.style import SERIES_COLOURS, SERIES_MARKERS, TEMPLATE, plotly_text
 from probekit.report.maps.text_map import Colours, text_map
 
-# Colours end at this share of the weights, by size: an outlier would whiten all the others.
+# Quantile of the absolute weights at which colours end; an outlier would wash out all others.
 QUANTILE = 0.995
 _COLOURBAR = {"thickness": 12, "outlinewidth": 0, "nticks": 6}
 
@@ -22,7 +22,7 @@ Floats = NDArray[np.float32]
 
 
 def colour_end(values: Floats) -> float:
-    """Return the size of a number at which the colours of a map end.
+    """Return the absolute value at which the colours of a heat map end; never 0.
 
     >>> colour_end(np.array([[0.0, 0.0, -2.0]], np.float32)) > 1.9
     True
@@ -31,7 +31,13 @@ def colour_end(values: Floats) -> float:
 
 
 def matrix_map(values: Floats, down: str, across: str) -> go.Figure:
-    """Return a matrix as a heat map, rows downwards from 0, colours diverging from exactly 0."""
+    """Return the heat map of a matrix, rows down, with diverging colours centred on 0.
+
+    Args:
+        values: shape (n_rows, n_columns).
+        down: Title of the row axis.
+        across: Title of the column axis.
+    """
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_trace(_heatmap(values, colour_end(values), down, across))
     figure.update_xaxes(title_text=across, showgrid=False)
@@ -41,7 +47,7 @@ def matrix_map(values: Floats, down: str, across: str) -> go.Figure:
 
 def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
     return go.Heatmap(
-        z=np.ascontiguousarray(values, np.float32),  # as bytes in the page, not as digits
+        z=np.ascontiguousarray(values, np.float32),  # plotly stores arrays as bytes, not digits
         zmin=-end,
         zmax=end,
         colorscale=plotly.colors.diverging.PuOr_r,
@@ -51,7 +57,7 @@ def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
 
 
 def column_curves(values: Floats, columns: Sequence[int], down: str) -> go.Figure:
-    """Return the chosen columns of a matrix as curves over its rows."""
+    """Return curves of the given columns of a matrix, one point per row."""
     figure = go.Figure(layout={"template": TEMPLATE})
     for number, column in enumerate(columns):
         figure.add_trace(
@@ -70,7 +76,7 @@ def column_curves(values: Floats, columns: Sequence[int], down: str) -> go.Figur
 
 
 def vector_curve(values: Floats) -> go.Figure:
-    """Return a vector as dots over its index."""
+    """Return the scatter plot of a vector by index."""
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_trace(
         go.Scatter(
@@ -86,7 +92,12 @@ def vector_curve(values: Floats) -> go.Figure:
 
 
 def norm_map(norms: NDArray[np.float64], parts: Sequence[str]) -> go.Figure:
-    """Return the norms of parts (down) of heads (across) as a map with its numbers in it."""
+    """Return the map of weight norms, matrices down and heads across, with numbers in the cells.
+
+    Args:
+        norms: shape (n_parts, n_heads).
+        parts: Names of the matrices, e.g. "query".
+    """
     names = [f"W_{part[0].upper()}" for part in parts]
     figure = text_map(
         norms,
@@ -105,7 +116,7 @@ def norm_map(norms: NDArray[np.float64], parts: Sequence[str]) -> go.Figure:
 
 
 def weight_head_map(parts: Mapping[str, Floats], end: float) -> go.Figure:
-    """Return the matrices of one head side by side, in the same colours, rows downwards."""
+    """Return heat maps of the matrices of one head side by side, on one colour scale."""
     titles = [f"W_{part[0].upper()}" for part in parts]
     figure = make_subplots(1, len(parts), subplot_titles=titles, horizontal_spacing=0.06)
     figure.update_layout(template=TEMPLATE)
@@ -118,7 +129,11 @@ def weight_head_map(parts: Mapping[str, Floats], end: float) -> go.Figure:
 
 
 def spectrum_curves(spectra: NDArray[np.float64]) -> go.Figure:
-    """Return the singular values of each head over their rank."""
+    """Return the singular values of each head by rank.
+
+    Args:
+        spectra: shape (n_heads, n_singular_values), in descending order.
+    """
     figure = go.Figure(layout={"template": TEMPLATE})
     shades = np.linspace(0, 0.9, len(spectra)).tolist()
     colours = plotly.colors.sample_colorscale(plotly.colors.sequential.Viridis, shades)
@@ -140,12 +155,16 @@ def spectrum_curves(spectra: NDArray[np.float64]) -> go.Figure:
 
 
 def norms_by_block(rows: pd.DataFrame) -> go.Figure:
-    """Return the norm of each kind of matrix over the blocks."""
+    """Return the norm of each kind of matrix by block.
+
+    Args:
+        rows: One row per tensor, with columns `name`, `shape` and `norm`.
+    """
     named = rows["name"].str.extract(r"^h\.(?P<block>\d+)\.(?P<kind>.*)$")
     is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
-    found = rows.assign(**named)[is_shown].astype({"block": int}).sort_values("block")
+    matrices = rows.assign(**named)[is_shown].astype({"block": int}).sort_values("block")
     figure = go.Figure(layout={"template": TEMPLATE})
-    for number, (kind, points) in enumerate(found.groupby("kind", sort=False)):
+    for number, (kind, points) in enumerate(matrices.groupby("kind", sort=False)):
         figure.add_trace(
             go.Scatter(
                 x=points["block"].tolist(),
@@ -158,6 +177,6 @@ def norms_by_block(rows: pd.DataFrame) -> go.Figure:
             )
         )
     figure.update_layout(showlegend=True)
-    figure.update_xaxes(title_text="block", dtick=1 + found["block"].max() // 16)
+    figure.update_xaxes(title_text="block", dtick=1 + matrices["block"].max() // 16)
     figure.update_yaxes(title_text="norm", rangemode="tozero")
     return figure

@@ -1,4 +1,4 @@
-"""The figures of a logit taken apart, from its rows: heads and MLPs by layer, and the way to it."""
+"""Figures of a logit attribution: a map of heads and MLPs by layer, and a waterfall of steps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from probekit.report.figures.style import TEMPLATE, without_negative_zero
 from probekit.report.maps.text_map import MOST_TEXTS, Colours, text_map
 from probekit.report.texts.paint import HIGH, LOW
 
-# Heads have the numbers 0, 1, ...; what a block adds beside them stands to their right.
-BESIDE_HEADS = {"attn_bias": "bias", "mlp": "MLP"}
+# Columns of the map to the right of the heads, by part.
+OTHER_COLUMNS = {"attn_bias": "bias", "mlp": "MLP"}
 NAMES = {
     "embed": "token embedding",
     "pos_embed": "position embedding",
@@ -23,18 +23,18 @@ NAMES = {
 
 
 def part_name(part: str, layer: Any, head: Any) -> str:
-    """Return the name of a part as people write it.
+    """Return the display name of a part.
 
     >>> part_name("head", 4, 11), part_name("mlp", 3, pd.NA), part_name("embed", pd.NA, pd.NA)
     ('L4H11', 'L3 MLP', 'token embedding')
     """
     if part == "head":
         return f"L{layer}H{head}"
-    return NAMES[part] if part in NAMES else f"L{layer} {BESIDE_HEADS[part]}"
+    return NAMES[part] if part in NAMES else f"L{layer} {OTHER_COLUMNS[part]}"
 
 
 def signed(value: float) -> str:
-    """Return a contribution with two places and its sign.
+    """Return a contribution with sign and two decimals; 0.00 has no sign.
 
     >>> signed(0.254), signed(-3.0), signed(-0.001)
     ('+0.25', '−3.00', '0.00')
@@ -44,13 +44,15 @@ def signed(value: float) -> str:
 
 
 def attribution_map(rows: pd.DataFrame) -> go.Figure:
-    """Return the figure of what each head, bias and MLP adds: layers down, heads across.
+    """Return the map of contributions of heads, attention biases and MLPs to a logit.
+
+    Layers go down, heads across, followed by a column for biases and one for MLPs.
 
     Args:
-        rows: those of `logit_attribution` of `probekit/analysis/attribution.py`.
+        rows: Rows of `probekit.analysis.attribution.logit_attribution`.
     """
     blocks = rows[rows["layer"].notna()]
-    columns = blocks["head"].astype("string").fillna(blocks["part"].map(BESIDE_HEADS))
+    columns = blocks["head"].astype("string").fillna(blocks["part"].map(OTHER_COLUMNS))
     across = list(dict.fromkeys(columns))
     down = [str(layer) for layer in blocks["layer"].unique()]
     values = blocks["value"].to_numpy().reshape(len(down), len(across))
@@ -71,16 +73,16 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
 
 
 def attribution_steps(rows: pd.DataFrame) -> go.Figure:
-    """Return the figure of the way to the logit: what embeddings, layers and biases add in turn."""
+    """Return the waterfall chart of a logit: contributions in the order of the forward pass."""
     steps = step_rows(rows)
-    told = [f"<b>{name}</b> {signed(value)}" for name, value in steps.items()]
+    hover = [f"<b>{name}</b> {signed(value)}" for name, value in steps.items()]
     total = float(steps.sum())
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_waterfall(
         x=[*steps.index, "logit"],
         y=[*steps, 0.0],
         measure=["relative"] * len(steps) + ["total"],
-        hovertext=[*told, f"<b>logit</b> {signed(total)}"],
+        hovertext=[*hover, f"<b>logit</b> {signed(total)}"],
         hoverinfo="text",
         increasing={"marker": {"color": HIGH}},
         decreasing={"marker": {"color": LOW}},
@@ -89,12 +91,12 @@ def attribution_steps(rows: pd.DataFrame) -> go.Figure:
     )
     figure.add_hline(y=0, line={"color": "#7A7F87", "width": 1.5})
     figure.update_xaxes(type="category", tickangle=-45)
-    figure.update_yaxes(title_text="sum so far")
+    figure.update_yaxes(title_text="cumulative sum")
     return figure
 
 
 def step_rows(rows: pd.DataFrame) -> pd.Series[float]:
-    """Return the contributions in the order of the forward pass, all of an attention in one.
+    """Return the contributions in the order of the forward pass, summed over each attention layer.
 
     >>> rows = pd.DataFrame({
     ...     "part": ["embed", "head", "head", "attn_bias", "mlp"], "value": [1.0, 2, 3, 4, 5],

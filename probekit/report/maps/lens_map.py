@@ -1,4 +1,4 @@
-"""The map of a logit lens, from its rows: layers down, tokens across, what would be said next."""
+"""Map of a logit lens: layers down, tokens across, the most probable next token in each cell."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.maps.text_map import Colours, text_map
 from probekit.report.texts.glyphs import token_label
 
-MOST_TEXTS = 2_000  # cells beyond which a browser is slow to write in them
-MOST_TICKS = 150  # tokens named along the axis
-LONGEST_TEXT = 9  # characters of a token that a cell has room for
+MOST_TEXTS = 2_000  # cells; with more, a browser draws their texts slowly
+MOST_TICKS = 150  # tokens labelled along the axis
+LONGEST_TEXT = 9  # characters of a token that fit into a cell
 
 _SEQUENTIAL = plotly.colors.sequential.Viridis
-_TURNED = plotly.colors.sequential.Viridis_r  # where less is better, bright stays good
+_REVERSED = plotly.colors.sequential.Viridis_r  # for lower is better, so that bright means good
 _POWERS = [*range(7)]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What the colour of a cell says.
+    """Quantity that the colour of a cell shows.
 
     Attributes:
-        title: in words.
-        column: of the lens's rows.
-        scale: from the low to the high end.
-        transform: of the column's values to those that are coloured.
-        colorbar: its ticks, where they are not those of the values.
+        title: Title of the colour bar.
+        column: Column of the lens rows.
+        scale: Colour scale, from low to high.
+        transform: Function from values of the column to values on the colour scale.
+        colorbar: Settings of the colour bar; None for the default ticks.
     """
 
     title: str
@@ -50,35 +50,35 @@ MEASURES = {
     "rank": Measure(
         "rank of the token that follows in the text",
         "next_rank",
-        _TURNED,
+        _REVERSED,
         np.log10,
         {"tickvals": _POWERS, "ticktext": [f"{10**power:,}" for power in _POWERS]},
     ),
-    "entropy": Measure("entropy, nats", "entropy", _TURNED),
-    "kl": Measure("KL divergence from the output, nats", "kl", _TURNED),
+    "entropy": Measure("entropy, nats", "entropy", _REVERSED),
+    "kl": Measure("KL divergence from the output, nats", "kl", _REVERSED),
 }
 
 
 def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
-    """Return the figure of a lens: sites down, tokens across, the likeliest next token in the cell.
+    """Return the map of a logit lens: sites down, tokens across, most probable next token in cells.
 
-    A token that does follow in the text is bold.
+    A token is bold if it is the one that follows in the text.
 
     Args:
-        rows: those of one text, as `lens_rows` of `probekit/analysis/logit_lens.py` gives them.
-        measure: of `MEASURES`, what the colour says.
+        rows: Rows of one text, from `probekit.analysis.logit_lens.lens_rows`.
+        measure: A key of `MEASURES`, shown as colour.
 
     Raises:
-        UnknownNameError: There is no such measure.
-        DataError: The rows are those of several texts.
+        UnknownNameError: The measure is unknown.
+        DataError: The rows belong to more than one text.
     """
     if measure not in MEASURES:
-        raise UnknownNameError(f"No measure is called {measure!r}. {nearest(measure, MEASURES)}")
+        raise UnknownNameError(f"Unknown measure {measure!r}. {nearest(measure, MEASURES)}")
     _check_one_text(rows)
     shown = MEASURES[measure]
     sites, tokens = site_labels(rows), rows.drop_duplicates("position")["token"]
     values = shown.transform(rows[shown.column].to_numpy(dtype=float, na_value=np.nan))
-    # 1 first, as the highest of no numbers is NaN and would win.
+    # The order matters: nanmax of all-NaN values is NaN, and max(1.0, nan) is 1.0.
     high = 1.0 if measure == "probability" else max(1.0, np.nanmax(values, initial=0.0))
     figure = text_map(
         values.reshape(len(sites), len(tokens)),
@@ -87,10 +87,10 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
         Colours(0.0, high, shown.scale, is_diverging=False),
         across=[plotly_text(short_label(token)) for token in tokens],
         down=sites,
-        title="",  # the names are tokens; beside a colour bar above, plotly lays it on the cells
+        title="",  # plotly would draw a title over the cells, because the colour bar is above
         most_texts=MOST_TEXTS,
     )
-    # Above the map and at its left, where it stays in sight when a long text is scrolled.
+    # At the top left, so that it stays visible when a long text is scrolled.
     colorbar = {
         "title": {"text": shown.title, "side": "top"},
         "orientation": "h",
@@ -104,7 +104,7 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     }
     figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"})
     if len(tokens) > MOST_TICKS:
-        # A browser takes half a minute to write a thousand names; the hover has them all.
+        # A browser needs half a minute for a thousand tick labels; the hover text has all tokens.
         step = len(tokens) // MOST_TICKS + 1
         axis = figure.layout.xaxis
         figure.update_xaxes(tickvals=axis.tickvals[::step], ticktext=axis.ticktext[::step])
@@ -114,13 +114,13 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
 def _check_one_text(rows: pd.DataFrame) -> None:
     if rows.duplicated(["site", "position"]).any():
         raise DataError(
-            "The rows hold a site and position more than once: they are those of several texts. "
-            "Give the rows of one, rows[rows['prompt'] == 1]."
+            "A site and position occur more than once, so the rows belong to several texts. Give "
+            "the rows of a single text, e.g. rows[rows['prompt'] == 1]."
         )
 
 
 def site_labels(rows: pd.DataFrame) -> list[str]:
-    """Return the names of the sites as the axis has them.
+    """Return the axis labels of the sites.
 
     >>> sites = ["blocks.0.hook_resid_pre", "blocks.0.hook_attn_out", "blocks.0.hook_resid_post"]
     >>> site_labels(pd.DataFrame({"site": sites}))
@@ -140,7 +140,7 @@ def _site_label(site: str) -> str:
 
 
 def short_label(token: str) -> str:
-    """Return a token as it can be seen, cut to what a cell has room for.
+    """Return a token in visible characters, truncated to fit into a cell.
 
     >>> short_label(" the"), short_label(" incomprehensible")
     ('␣the', '␣incompr…')
@@ -155,25 +155,25 @@ def _cell(row: dict[Hashable, Any]) -> str:
 
 
 def _hover(row: dict[Hashable, Any]) -> str:
-    lines = [f"<b>{_site_label(row['site'])}</b> at [{row['position']}] {_seen(row['token'])}"]
+    lines = [f"<b>{_site_label(row['site'])}</b> at [{row['position']}] {_escaped(row['token'])}"]
     rank = 1
     while f"token_{rank}" in row:
         probability = _probability(row[f"probability_{rank}"])
-        lines.append(f"{rank}. {_seen(row[f'token_{rank}'])} {probability}")
+        lines.append(f"{rank}. {_escaped(row[f'token_{rank}'])} {probability}")
         rank += 1
     if not pd.isna(row["next_rank"]):
         probability = _probability(row["next_probability"])
         lines.append(
-            f"follows: {_seen(row['next_token'])} {probability}, rank {row['next_rank']:,}"
+            f"follows: {_escaped(row['next_token'])} {probability}, rank {row['next_rank']:,}"
         )
     lines.append(f"entropy {row['entropy']:.2f} nats, KL from the output {row['kl']:.2f} nats")
     return "<br>".join(lines)
 
 
 def _probability(value: float) -> str:
-    """Return a probability with its size, however small it is."""
+    """Return a probability as text, in scientific notation below 0.001."""
     return format_number(value) if value >= 0.001 else f"{value:.1e}"
 
 
-def _seen(token: str) -> str:
+def _escaped(token: str) -> str:
     return plotly_text(token_label(token))

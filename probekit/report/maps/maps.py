@@ -1,4 +1,4 @@
-"""Maps from table rows: layers by heads, and layers by positions."""
+"""Maps of a metric by layer and head, by layer and position, and by layer and training step."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from probekit.results.metrics import metric_name
 from probekit.results.selection import main_metric, ranked_rows, selection
 from probekit.results.table import SAME_FEATURES, figure_rows, n_blocks, only, placed, tick
 
-LEAST_RANGE = 0.05  # so that colours do not blow up what is nothing
+LEAST_RANGE = 0.05  # smallest range of a colour scale, so that noise does not look like an effect
 
-# What the hover of a cell says beside its own value.
-BESIDE = {name: TARGETS[name].title for name in ("control", "random_weights")}
+# Targets whose score the hover text of a cell also shows.
+COMPARED = {name: TARGETS[name].title for name in ("control", "random_weights")}
 
 
 def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """Return the figure of a metric on the test rows for each layer (down) and head (across).
+    """Return the map of a test metric by layer (down) and head (across).
 
-    Of the heads drawn, the one of the highest cross-validated score is framed.
+    The head with the highest cross-validated score among those drawn is framed.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
-        DataError: No row is of a head, or two are of the same.
+        DataError: The table has no row for a head, or two rows for the same head.
     """
     cells = map_cells(table, metric)
     cells = cells[cells["head"].notna()]
@@ -41,13 +41,13 @@ def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 
 
 def position_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """Return the figure of a metric on the test rows for each layer (down) and offset (across).
+    """Return the map of a test metric by layer (down) and offset from the span (across).
 
-    Of the cells drawn, the one of the highest cross-validated score is framed.
+    The cell with the highest cross-validated score among those drawn is framed.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
-        DataError: No row is of a position counted from a span, or two are of the same.
+        DataError: No row has a position relative to a span, or two rows have the same cell.
     """
     cells = map_cells(table, metric)
     cells = cells[cells["offset"].notna()]
@@ -56,14 +56,17 @@ def position_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 
 
 def step_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """Return the figure of a metric on the test rows for each layer (down) and step (across).
+    """Return the map of a test metric by layer (down) and training step (across).
 
-    The column `step` says after how many steps of training a row's model was kept. Of the cells
-    drawn, the one of the highest cross-validated score is framed.
+    The cell with the highest cross-validated score among those drawn is framed.
+
+    Args:
+        table: Rows of results.csv with a column `step`, the training step of the checkpoint.
+        metric: A metric that was measured on test rows.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
-        DataError: Two rows are of the same layer and step.
+        DataError: Two rows have the same layer and step.
     """
     cells = map_cells(table, metric)
     labels = [f"{step:,.0f}" for step in _steps(cells["step"])]
@@ -71,7 +74,7 @@ def step_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 
 
 def offset_label(offset: float) -> str:
-    """Return an offset as the axis names it.
+    """Return the axis label of an offset.
 
     >>> offset_label(-1), offset_label(0), offset_label(2)
     ('−1', 'span', '+2')
@@ -79,20 +82,21 @@ def offset_label(offset: float) -> str:
     return f"{offset:+.0f}".replace("-", "−") if offset else "span"
 
 
-# What the columns of a map are, by the column of the table.
+# Axis titles, by column of the cells.
 _TITLES = {"head": "head", "offset": "tokens from the span", "step": "step of training"}
 
 
 def map_cells(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the task's placed test rows of a metric, with the `offset` of their positions."""
+    """Return the task's placed test rows of a metric, with the column `offset` from the span."""
     rows = only(placed(measured_rows(table, metric)), target="task")
     return rows.assign(offset=position_offset(rows["position"]))
 
 
 def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
-    """Return the colours for a metric's values: from chance, or for a difference from 0, upwards.
+    """Return the colour scale for values of a metric.
 
-    Where less is better the scale is turned round, so that bright stays good.
+    It starts at chance, or at 0 for a difference. It is diverging for a difference with negative
+    values, and reversed if lower is better, so that bright means good.
 
     >>> shown = colours([-0.2, 0.1], "selectivity", chance=0.0)
     >>> shown.low, shown.high, shown.is_diverging
@@ -112,7 +116,7 @@ def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
 
 
 def map_colours(cells: pd.DataFrame, metric: str) -> Colours:
-    """Return the colours of a map of these cells."""
+    """Return the colour scale of a map of these cells."""
     return colours(cells["value"].tolist(), metric, cells["chance"].min())
 
 
@@ -123,10 +127,10 @@ def _steps(column: pd.Series[float]) -> list[float]:
 def _draw(
     table: pd.DataFrame, cells: pd.DataFrame, metric: str, across: str, labels: list[str]
 ) -> go.Figure:
-    """Return the map of the cells, by depth and the column `across`."""
+    """Return the map of the cells by depth and the column `across`."""
     _check_cells(cells, across)
-    columns = {step: place for place, step in enumerate(_steps(cells[across]))}
-    rows = {depth: place for place, depth in enumerate(_steps(cells["depth"]))}
+    columns = {step: index for index, step in enumerate(_steps(cells[across]))}
+    rows = {depth: index for index, depth in enumerate(_steps(cells["depth"]))}
     at = (cells["depth"].map(rows).to_numpy(), cells[across].map(columns).to_numpy())
     values = np.full((len(rows), len(columns)), np.nan)
     values[at] = cells["value"]
@@ -158,13 +162,13 @@ def _check_cells(cells: pd.DataFrame, across: str) -> None:
     if not twice.empty:
         first = selection(twice["site"].iloc[0], twice["head"].iloc[0])
         raise DataError(
-            f"{len(twice)} cells of the map have two rows, first {first}. Give the rows of one "
-            "part of the blocks, in one run."
+            f"{len(twice)} cells of the map have two rows, the first at {first}. Give the rows of "
+            "one component in one run."
         )
 
 
 def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
-    """Return for each cell its site, its value with interval, and what was measured beside it."""
+    """Return the hover text of each cell: site, value with interval, and related scores."""
     test = placed(figure_rows(table))
     values: dict[Hashable, dict[tuple[str, str], float]] = {}
     for key, target, name, value in zip(
@@ -172,32 +176,32 @@ def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
     ):
         values.setdefault(key, {})[target, name] = value
     main = main_metric(test)
-    where = {
+    related = {
         metric_name(main): ("task", main),
         "selectivity": ("task", "selectivity"),
-        **{name: (target, main) for target, name in BESIDE.items()},
+        **{name: (target, main) for target, name in COMPARED.items()},
     }
     texts = []
     for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True):
         site = plotly_text(selection(cell["site"], cell["head"]))
         value = format_number(cell["value"], cell["ci_low"], cell["ci_high"])
-        beside = [
-            f"{name}: {format_number(values[key][what])}"
-            for name, what in where.items()
-            if what in values[key] and what != ("task", metric)
+        others = [
+            f"{name}: {format_number(values[key][score])}"
+            for name, score in related.items()
+            if score in values[key] and score != ("task", metric)
         ]
-        place = f"<b>{site}</b> at {plotly_text(cell['position'])}"
-        texts.append("<br>".join([place, f"{metric_name(metric)}: {value}", *beside]))
+        header = f"<b>{site}</b> at {plotly_text(cell['position'])}"
+        texts.append("<br>".join([header, f"{metric_name(metric)}: {value}", *others]))
     return texts
 
 
 def _features(rows: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Return for each placed row what it was measured on."""
+    """Return the values of `SAME_FEATURES` of each placed row as tuples."""
     return list(rows[list(SAME_FEATURES)].itertuples(index=False, name=None))
 
 
 def chosen_cell(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series | None:
-    """Return, of the cells drawn, the one of the highest cross-validated score."""
+    """Return the cell with the highest cross-validated score; None without cross-validation."""
     by_features = {
         key: cell for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True)
     }
@@ -206,7 +210,7 @@ def chosen_cell(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series | None:
 
 
 def _frame(figure: go.Figure, column: int, row: int) -> None:
-    """Frame a cell, such that it shows on every colour, and say what the frame means."""
+    """Frame a cell with outlines visible on every colour, and explain the frame in a note."""
     corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
     for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
         figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})

@@ -1,4 +1,4 @@
-"""A map whose cells say something, in the ink, black or white, that can be read on each."""
+"""Heat map with text in its cells, black or white, whichever has the higher contrast."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 from probekit.report.figures.style import TEMPLATE, without_negative_zero
 
-MOST_TEXTS = 200  # cells beyond which their numbers would be too small to read
-MASKED = "#d9dde2"  # a cell without a value
-# Black and white have the same contrast, 4.6, with a ground of this luminance.
+MOST_TEXTS = 200  # cells; with more, numbers in cells are too small to read
+MASKED = "#d9dde2"  # colour of a cell without a value
+# Luminance of a background on which black and white text have equal contrast (4.6).
 _SPLIT = 0.179
 
 
 @dataclass(frozen=True)
 class Colours:
-    """What the colours of a map stand for: a scale from `low` to `high`.
+    """Colour scale of a map and the values `low` and `high` of its ends.
 
-    It is diverging, with 0 in the middle, only for a difference that is negative somewhere.
+    It is diverging, with 0 in the middle, only for a difference with negative values.
     """
 
     low: float
@@ -44,18 +44,18 @@ def text_map(
     most_texts: int = MOST_TEXTS,
     down_title: str = "layer",
 ) -> go.Figure:
-    """Return a map with a text in each cell, as long as there are not more than can be read.
+    """Return a heat map with a text in each cell, unless there are too many cells.
 
     Args:
-        values: what is coloured, of shape (rows, columns); NaN where there is nothing.
-        texts: one a cell, row by row, already escaped.
-        hover: idem.
-        shown: the colours.
-        across: the names of the columns.
-        down: the names of the rows.
-        title: what the columns are.
-        most_texts: beyond which the cells show none.
-        down_title: what the rows are.
+        values: Values shown as colours, shape (n_rows, n_columns); NaN for an empty cell.
+        texts: Texts of the cells, row by row, already escaped.
+        hover: Hover texts of the cells, row by row, already escaped.
+        shown: Colour scale.
+        across: Labels of the columns.
+        down: Labels of the rows.
+        title: Title of the horizontal axis.
+        most_texts: Number of cells up to which texts are drawn.
+        down_title: Title of the vertical axis.
     """
     figure = go.Figure(layout={"template": TEMPLATE})
     if np.isnan(values).any():
@@ -72,7 +72,7 @@ def text_map(
 
 
 def _heatmap(values: NDArray[np.float64], hover: list[list[str]], shown: Colours) -> go.Heatmap:
-    """Return the cells of a map; NaN is no cell."""
+    """Return the trace of coloured cells; NaN cells are gaps without hover text."""
     return go.Heatmap(
         z=values.tolist(),
         hovertext=hover,
@@ -88,9 +88,9 @@ def _heatmap(values: NDArray[np.float64], hover: list[list[str]], shown: Colours
 
 
 def _name_cells(figure: go.Figure, across: list[str], down: list[str], title: str) -> None:
-    """Name the columns and rows of a map; columns may share a name, as tokens of a text do."""
+    """Label columns and rows by index, because labels such as tokens may occur more than once."""
     axis = {"tickmode": "array", "showgrid": False, "showline": False, "ticks": ""}
-    # A trace of text would leave half a cell's room around the map.
+    # Without a range, the text trace would add a margin around the map.
     figure.update_xaxes(
         **axis,
         title_text=title,
@@ -107,7 +107,7 @@ def _name_cells(figure: go.Figure, across: list[str], down: list[str], title: st
 
 
 def cell_text(value: float) -> str:
-    """Return a value as short as it can be read; only what is whole stands without places.
+    """Return a value as short text: two decimals without a leading zero, or an exact integer.
 
     >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(0.996), cell_text(-0.001)
     ('.97', '−.25', '1', '1.00', '.00')
@@ -121,7 +121,7 @@ def cell_text(value: float) -> str:
 
 
 def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:
-    """Return black or white for each value, whichever has the higher contrast with its colour.
+    """Return black or white as text colour for each value, whichever has the higher contrast.
 
     >>> dark_to_light = Colours(0.0, 1.0, ["#000000", "#ffffff"], is_diverging=False)
     >>> inks(np.array([0.0, 1.0, np.nan]), dark_to_light)
@@ -130,12 +130,12 @@ def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:
     share = ((values - shown.low) / (shown.high - shown.low)).clip(0, 1)
     colours = plotly.colors.sample_colorscale(shown.scale, np.nan_to_num(share), colortype="tuple")
     is_light = (luminance(np.array(colours)) > _SPLIT) | np.isnan(values)
-    found: list[str] = np.where(is_light, "#000000", "#ffffff").tolist()
-    return found
+    text_colours: list[str] = np.where(is_light, "#000000", "#ffffff").tolist()
+    return text_colours
 
 
 def luminance(colours: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the relative luminance of colours of shape (n, 3) whose parts go from 0 to 1.
+    """Return the relative luminance of RGB colours in [0, 1], shape (n, 3) -> (n,).
 
     Source: WCAG 2.2, "relative luminance".
 

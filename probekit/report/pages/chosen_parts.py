@@ -23,7 +23,7 @@ from probekit.report.figures.chosen_figures import (
 from probekit.report.figures.style import format_number
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.texts_page import TokenPart, text_part
-from probekit.report.sentences.answer import company_of
+from probekit.report.sentences.answer import comparison_rows
 from probekit.report.texts.paint import Palette
 from probekit.results.record import RecordPart, reading_run_file
 from probekit.results.selection import chosen_row, selection
@@ -188,7 +188,7 @@ def _scatter_parts(
     rows: pd.DataFrame, chosen: pd.Series, table: pd.DataFrame
 ) -> Iterator[FigurePart]:
     site = selection(chosen["site"], chosen["head"])
-    n_test = company_of(chosen, table)["task"]["n_test"]
+    n_test = comparison_rows(chosen, table)["task"]["n_test"]
     fitted = {
         "PCA": "the first two principal components",
         "LDA": "what parts the labels best, among the first 50 principal components",

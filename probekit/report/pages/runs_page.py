@@ -18,7 +18,7 @@ from probekit.report.maps.maps import map_cells, map_colours
 from probekit.report.maps.text_map import cell_text, text_map
 from probekit.report.pages.parts import FigurePart, figure_json, title
 from probekit.report.pages.template import render
-from probekit.report.sentences.answer import answer, company_of
+from probekit.report.sentences.answer import answer, comparison_rows
 from probekit.report.sentences.words import colour_words, description
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
@@ -272,7 +272,7 @@ def _numbers(run: ShownRun) -> dict[str, tuple[str, str]]:
     chosen = chosen_row(run.table)
     if chosen is None:
         return {}
-    company = company_of(chosen, run.table)
+    company = comparison_rows(chosen, run.table)
     score = company.get("task")
     return {
         metric_name(chosen["metric"]): ("–", "") if score is None else _number(score),

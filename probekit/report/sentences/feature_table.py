@@ -1,4 +1,4 @@
-"""The table of the features that k-sparse probes read: the rows of features.csv."""
+"""Table of the features that k-sparse probes select, from features.csv."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from probekit.results.record import reading_run_file
 from probekit.results.table import check_columns
 
 COLUMNS = ("site", "rank", "feature", "k", "share", "label")
-MOST_ROWS = 20  # that stand open
+MOST_ROWS = 20  # shown without unfolding the table
 
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """The features of the best site of the k-sparse probes, the best first, many of them folded."""
+    """Features at the best site of the k-sparse probes, best first.
+
+    `rows` are shown; `folded` are the rest.
+    """
 
     site: str
     rows: tuple[dict[Hashable, Any], ...]
@@ -25,7 +28,7 @@ class FeatureTable:
 
 
 def load_features(run_dir: Path) -> FeatureTable | None:
-    """Return the features that a run's k-sparse probes chose; None where it kept none.
+    """Return the features that a run's k-sparse probes selected; None without features.csv.
 
     Raises:
         DataError: features.csv cannot be read.

@@ -1,4 +1,4 @@
-"""The table of all sites: what was measured at each, beside each other."""
+"""Table of all sites: one line per site, one column per score."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from probekit.results.table import concatenated, n_blocks, only, placed, same_fe
 UNCONVERGED = "not converged"
 NO_LAYER = "–"
 
-# More lines than the first are cut to the second, the rest folded.
+# A table of more than MOST_ROWS lines shows the best BEST_ROWS and folds the rest.
 MOST_ROWS = 30
 BEST_ROWS = 20
 
 
 def columns_of(metric: str) -> dict[str, tuple[str, str, str]]:
-    """Return each column with the target, split and metric of the row that fills it.
+    """Return target, split and metric of the row that fills each column, by column title.
 
     >>> list(columns_of("r2"))[:2]
     ['R²', 'cross-validated']
@@ -43,7 +43,19 @@ def columns_of(metric: str) -> dict[str, tuple[str, str, str]]:
 
 @dataclass(frozen=True)
 class SiteRow:
-    """One line of the table: each cell has a text and a smaller one below it."""
+    """Line of the table for one site and probe.
+
+    Attributes:
+        layer: Label of the layer, `NO_LAYER` for concatenated sites.
+        site: Name of the site, with its head.
+        series: Name of the series, empty if there is only one.
+        probe: Kind of probe.
+        position: Probed position.
+        cells: By column, the text of the cell and a smaller one below it.
+        metric: Main metric of the line.
+        cross_validated: Cross-validated score; -inf if it was not measured.
+        chosen: Whether cross-validation selected this site.
+    """
 
     layer: str
     site: str
@@ -58,10 +70,10 @@ class SiteRow:
 
 @dataclass(frozen=True)
 class SiteTable:
-    """The lines of the table and the names of the columns that any of them fills.
+    """Lines of the table, and titles of the columns that at least one line fills.
 
-    Where there are too many lines, `rows` are the best by cross-validation, the best first, and
-    `folded` are the others.
+    If there are more than `MOST_ROWS` lines, they are sorted by cross-validated score, `rows` are
+    the best `BEST_ROWS` and `folded` are the others.
     """
 
     rows: tuple[SiteRow, ...]
@@ -70,7 +82,7 @@ class SiteTable:
 
 
 def site_table(table: pd.DataFrame) -> SiteTable:
-    """Return the lines of all sites, the best of very many apart from the others."""
+    """Return the table of all sites, folded if it has more than `MOST_ROWS` lines."""
     rows = site_rows(table)
     columns = filled_columns(rows)
     n_shown = len(rows) if len(rows) <= MOST_ROWS else BEST_ROWS
@@ -80,7 +92,7 @@ def site_table(table: pd.DataFrame) -> SiteTable:
 
 
 def site_rows(table: pd.DataFrame) -> list[SiteRow]:
-    """Return a line for each site with a test row of the task, by series, from shallow to deep.
+    """Return a line for each site with a test row of the task, by series, in order of depth.
 
     Concatenated sites, which have no depth, come last.
     """
@@ -96,9 +108,9 @@ def site_rows(table: pd.DataFrame) -> list[SiteRow]:
 
 
 def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
-    """Return the columns that any of the lines fills."""
+    """Return the titles of the columns that at least one line fills."""
     measured = [name for row in rows for name in columns_of(row.metric)]
-    # The scores first, also where rows of two metrics stand in one table.
+    # Main scores first, also if the lines have two main metrics.
     all_columns = dict.fromkeys([metric_name(row.metric) for row in rows] + measured)
     return tuple(name for name in all_columns if any(name in row.cells for row in rows))
 
@@ -106,7 +118,7 @@ def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
 def _site_row(
     series_name: str, task: pd.Series, series: pd.DataFrame, blocks: int, chosen: pd.Series | None
 ) -> SiteRow:
-    beside = same_features(series, task).set_index(["target", "split", "metric"])
+    measured = same_features(series, task).set_index(["target", "split", "metric"])
     return SiteRow(
         layer=NO_LAYER if task["depth"] is None else tick(task["depth"], blocks),
         site=selection(task["site"], task["head"]),
@@ -114,19 +126,19 @@ def _site_row(
         probe=task["probe"],
         position=task["position"],
         cells={
-            column: _CELLS.get(column, _value_and_interval)(beside.loc[[key]].iloc[0])
+            column: _CELLS.get(column, _value_and_interval)(measured.loc[[key]].iloc[0])
             for column, key in columns_of(task["metric"]).items()
-            if key in beside.index
+            if key in measured.index
         },
         metric=task["metric"],
-        cross_validated=_cross_validated(beside, task["metric"]),
+        cross_validated=_cross_validated(measured, task["metric"]),
         chosen=chosen is not None and not same_features(task.to_frame().T, chosen).empty,
     )
 
 
-def _cross_validated(beside: pd.DataFrame, metric: str) -> float:
+def _cross_validated(measured: pd.DataFrame, metric: str) -> float:
     key = ("task", "validation", metric)
-    return float(beside.loc[[key]]["value"].iloc[0]) if key in beside.index else -math.inf
+    return float(measured.loc[[key]]["value"].iloc[0]) if key in measured.index else -math.inf
 
 
 def _value(row: pd.Series) -> tuple[str, str]:

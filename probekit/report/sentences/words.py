@@ -1,4 +1,4 @@
-"""What the figures show, in sentences: captions, and descriptions for who cannot see them."""
+"""Captions of figures, and text alternatives for readers who cannot see them."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from probekit.results.record import ControlBy
 from probekit.results.selection import chosen_row, main_metric, selection
 from probekit.results.table import concatenated, differs, n_blocks, only, placed, tick
 
-MOST_NAMES = 12  # cells named in the description of a map
+MOST_NAMES = 12  # cells listed in the description of a map
 
-# What the control task is, by what gets one random label in it.
+# Explanation of the control task, by the unit that gets one random label.
 CONTROLS = {
     "word": (
-        "The control task gives each word, at the probed position or the last before it, a random "
-        "label (Hewitt and Liang 2019): a probe that scores well on it can learn words by heart. "
-        "Where the task's test words or groups are new and the control's words are not, "
-        "selectivity can be negative."
+        "The control task assigns a random label to each word at the probed position, or the last "
+        "word before it (Hewitt and Liang 2019): a probe that scores well on it can memorise "
+        "words. If test words or groups are new to the task but the words are not new to the "
+        "control task, selectivity can be negative."
     ),
     "group": (
-        "The control task gives each group of rows a random label (after Hewitt and Liang 2019, "
-        "who give one to each word): a probe that scores well on it can learn groups by heart. "
-        "Groups of test rows are new to it, so that it may stay at chance whatever the probe can "
-        "learn by heart."
+        "The control task assigns a random label to each group of rows (after Hewitt and Liang "
+        "2019, who assign one to each word): a probe that scores well on it can memorise groups. "
+        "The groups of test rows are new to it, so it may score at chance even if the probe "
+        "memorises groups."
     ),
 }
-AT_OFFSETS = {"word": "Word identity and control go", "group": "Word identity goes"}
+AT_OFFSETS = {"word": "Word identity and control use", "group": "Word identity uses"}
 
 
 def caption(table: pd.DataFrame, metric: str = "accuracy", control_by: ControlBy = "word") -> str:
-    """Return what a layer curve of the metric shows: rows, groups, intervals, probes, seed.
+    """Return the caption of a layer curve: rows, groups, intervals, probes and seed.
 
-    `control_by` is what gets one random label in the control task.
+    `control_by` is the unit that gets one random label in the control task.
     """
     measured = measured_rows(table, metric)
     task = only(measured, target="task")
@@ -56,7 +56,7 @@ def caption(table: pd.DataFrame, metric: str = "accuracy", control_by: ControlBy
 
 
 def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
-    """Return what bands, rings and lines of a layer curve mean, and whether there are any."""
+    """Return explanations of the elements of a layer curve, and whether each element is drawn."""
     task = only(measured, target="task")
     parts = panels(placed(measured))
     all_series = [list(series_of(rows)) for _, rows in parts]
@@ -64,24 +64,24 @@ def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
     chosen = chosen_row(table)
     score = "score" if chosen is None else metric_name(chosen["metric"])
     groups = "training" if measured["split"].eq("online").all() else "test"
-    has_company = bool(measured["target"].isin(["control", "random_weights"]).any())
+    has_controls = bool(measured["target"].isin(["control", "random_weights"]).any())
     return {
-        "One panel for each kind of site; all have the same ranges.": len(parts) > 1,
+        "One panel for each kind of site; all panels share their axes.": len(parts) > 1,
         f"Bands: 95 % percentile intervals from resampling the {groups} groups"
-        f"{', of the chosen line; those of the others stand in the table' * some_banded}.": (
+        f"{', for the chosen line only; the table has those of the others' * some_banded}.": (
             bool(task["ci_low"].notna().any())
         ),
         "Control task and random weights are those of the chosen kind of probe, "
         f"{'' if chosen is None else chosen['probe']}.": (
-            chosen is not None and has_company and differs(task["probe"])
+            chosen is not None and has_controls and differs(task["probe"])
         ),
-        f"The ring marks, of the sites drawn, the one of the highest cross-validated {score} on "
-        "training rows; test rows had no say in it.": chosen is not None,
+        f"The ring marks the site with the highest cross-validated {score} on training rows among "
+        "those drawn; test rows were not used for the selection.": chosen is not None,
         "resid_pre of a block is resid_post of the block before it and is drawn there.": (
             bool(task["site"].str.fullmatch(r"blocks\.[1-9]\d*\.hook_resid_pre").any())
         ),
-        "Sites joined: one probe on the features of several sites side by side; it stands at no "
-        "layer and is never the one chosen.": not concatenated(task).empty,
+        "Concatenated: one probe on the features of several sites; it is never selected, because "
+        "it does not localise information.": not concatenated(task).empty,
     }
 
 
@@ -91,17 +91,17 @@ def _main_name(table: pd.DataFrame) -> str:
 
 
 def _measured_on(task: pd.DataFrame, metric: str) -> str:
-    """Return on which rows the metric was measured, and in which view of them."""
+    """Return the rows, groups and seed of a metric, and how the rows were normalised."""
     name = metric_name(metric)
     unit = unit_of(task)
     n_rows, n_groups = _spread(task, "n_test"), _spread(task, "n_groups")
     seed = _spread(task, "seed")
     is_online = task["split"].eq("online").any()
     sentences = {
-        f"{name[0].upper()}{name[1:]} on {n_rows} held-out {unit} of {n_groups} groups, by probes "
+        f"{name[0].upper()}{name[1:]} on {n_rows} held-out {unit} in {n_groups} groups, for probes "
         f"fitted on {_spread(task, 'n_train')} {unit} (seed {seed}).": (not is_online),
-        f"Measured on {n_rows} training rows of {n_groups} groups (seed {seed}).": is_online,
-        "Each row was centred and divided by its own standard deviation first, as by a layer norm "
+        f"Measured on {n_rows} training rows in {n_groups} groups (seed {seed}).": is_online,
+        "Each row was first centred and divided by its own standard deviation, as by a layer norm "
         "without its affine part.": (task["view"] == "normalized").any(),
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds)
@@ -110,42 +110,44 @@ def _measured_on(task: pd.DataFrame, metric: str) -> str:
 def map_caption(
     table: pd.DataFrame, metric: str = "accuracy", control_by: ControlBy = "word"
 ) -> str:
-    """Return what a map of the metric shows: rows, probes, colours, what is framed.
+    """Return the caption of a map: rows, probes, colours and frame.
 
-    `control_by` is what gets one random label in the control task.
+    `control_by` is the unit that gets one random label in the control task.
     """
     cells = map_cells(table, metric)
     score = metric_name(main_metric(table))
     is_difference = METRICS[metric].kind == "difference"
     sentences = {
-        f"{_main_name(table)} on the task minus that on the control task, which gives each "
-        f"{control_by} a random label (Hewitt and Liang 2019).": is_difference,
+        f"{_main_name(table)} on the task minus that on the control task, which assigns a random "
+        f"label to each {control_by} (Hewitt and Liang 2019).": is_difference,
         _measured_on(cells, metric): True,
-        "Each cell is a probe of its own.": True,
+        "Each cell is a separate probe.": True,
         colour_words(cells, metric): True,
-        f"The frame marks, of the cells drawn, the one of the highest cross-validated {score} on "
-        "training rows; test rows had no say in it.": chosen_cell(table, cells) is not None,
-        f"All offsets have the same examples, folds and resamples. {AT_OFFSETS[control_by]} by "
+        f"The frame marks the cell with the highest cross-validated {score} on training rows among "
+        "those drawn; test rows were not used for the selection.": (
+            chosen_cell(table, cells) is not None
+        ),
+        f"All offsets have the same examples, folds and resamples. {AT_OFFSETS[control_by]} "
         "the token at the offset.": differs(cells["position"]),
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds)
 
 
 def colour_words(cells: pd.DataFrame, metric: str) -> str:
-    """Return where the colours of a map of these cells begin and end."""
+    """Return a sentence about the range of the colour scale of these cells."""
     shown = map_colours(cells, metric)
     low, high = format_number(shown.low), format_number(shown.high)
     fact = METRICS[metric]
     least = f"no {fact.title}" if fact.kind == "difference" else LEVELS[fact.reference].label
     if shown.is_diverging:
-        return f"Colours go from {low} to {high}, with 0 in the middle."
+        return f"Colours range from {low} to {high}, with 0 in the middle."
     if METRICS[metric].lower_is_better:
-        return f"Colours go from {high} to {low}; lower is better."
-    return f"Colours go from {low}, {least}, to {high}; what lies below has the colour of {low}."
+        return f"Colours range from {high} to {low}; lower is better."
+    return f"Colours range from {low} ({least}) to {high}; lower values have the colour of {low}."
 
 
 def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
-    """Return a map of the metric in words: its range, and its highest cells."""
+    """Return the text alternative of a map: its range and its highest cells."""
     cells = map_cells(table, metric).sort_values("value", ascending=False, kind="stable")
     several = differs(cells["position"])
     named = [
@@ -162,7 +164,7 @@ def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
 
 
 def unit_of(task: pd.DataFrame) -> str:
-    """Return what counts once in the scores of the probes that some rows are about.
+    """Return the unit that scores are computed over, in the plural: rows, texts or sentences.
 
     >>> unit_of(pd.DataFrame({"probe": ["structural_depth:64"]}))
     'sentences'
@@ -172,7 +174,7 @@ def unit_of(task: pd.DataFrame) -> str:
 
 
 def _spread(rows: pd.DataFrame, column: str) -> str:
-    """Return the number that the column holds, or its smallest and largest."""
+    """Return the range of a column as text; a single number if all values are equal."""
     numbers = rows[column].dropna()
     if numbers.empty:
         return "an unknown number of"
@@ -181,7 +183,7 @@ def _spread(rows: pd.DataFrame, column: str) -> str:
 
 
 def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
-    """Return the figure of the metric in words, for those who cannot see it."""
+    """Return the text alternative of a layer curve: all values of all lines and levels."""
     measured = measured_rows(table, metric)
     rows = placed(measured)
     blocks = n_blocks(rows)
@@ -199,20 +201,20 @@ def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
 
 
 def sparse_caption(table: pd.DataFrame) -> str:
-    """Return what the curve of k-sparse probes shows."""
+    """Return the caption of the curve of k-sparse probes."""
     rows = sparse_rows(table)
     return (
-        f"{_main_name(table)} of logistic probes on only the k features that tell the classes "
-        "apart best on the training rows, each k chosen and fitted anew. The sites of the highest "
-        "cross-validated score are drawn; the best has its 95 % interval as a band, and its "
-        "control task. All features: the best other probe at that site. "
-        f"Measured on {_spread(rows, 'n_test')} held-out rows of {_spread(rows, 'n_groups')} "
+        f"{_main_name(table)} of logistic probes on the k features that separate the classes best "
+        "on the training rows; features are selected and probes fitted separately for each k. The "
+        "sites with the highest cross-validated scores are drawn; the best one with its 95 % "
+        "interval as a band and its control task. All features: the best other probe at that site. "
+        f"Measured on {_spread(rows, 'n_test')} held-out rows in {_spread(rows, 'n_groups')} "
         "groups."
     )
 
 
 def sparse_description(table: pd.DataFrame) -> str:
-    """Return the curve of k-sparse probes in words."""
+    """Return the text alternative of the curve of k-sparse probes."""
     rows = only(sparse_rows(table), target="task", metric=main_metric(table))
     parts = [
         f"{selection(points['site'].iloc[0], points['head'].iloc[0])}: "
@@ -223,20 +225,20 @@ def sparse_description(table: pd.DataFrame) -> str:
 
 
 def growth_caption(table: pd.DataFrame) -> str:
-    """Return what the learning curves show."""
+    """Return the caption of the learning curves."""
     chosen = chosen_row(table)
     (_, rows), *_ = growth_lines(table)
     site = "" if chosen is None else selection(chosen["site"], chosen["head"])
     return (
-        f"{_main_name(table)} at {site} on {_spread(rows, 'n_test')} held-out rows of "
-        f"{_spread(rows, 'n_groups')} groups, after fitting on whole groups of training rows, the "
-        "smaller samples within the larger, at the penalty chosen on all. The band is the 95 % "
-        "interval of the chosen probe. Baselines know all training rows."
+        f"{_main_name(table)} at {site} on {_spread(rows, 'n_test')} held-out rows in "
+        f"{_spread(rows, 'n_groups')} groups, by number of training rows. Training samples consist "
+        "of whole groups and are nested; the penalty is that chosen on all training rows. The band "
+        "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows."
     )
 
 
 def growth_description(table: pd.DataFrame) -> str:
-    """Return the learning curves in words."""
+    """Return the text alternative of the learning curves."""
     parts = [
         f"{name}: "
         + ", ".join(

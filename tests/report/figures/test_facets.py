@@ -1,4 +1,4 @@
-"""The layer curve with a panel for each kind of site."""
+"""Layer curve with one panel per kind of site."""
 
 import pandas as pd
 import pytest
@@ -11,8 +11,8 @@ from tests.report.conftest import make_table
 KINDS = ["residual stream", "attn_out", "mlp_out", "attn.z"]
 
 
-def crowd():
-    """The rows of a run over four kinds of site; the best by cross-validation is an MLP's."""
+def four_kinds():
+    """Return rows of a run over four kinds of site; the best by cross-validation is an MLP's."""
     table = make_table()
     sited = table[table["site"].str.contains("resid_post")]
     others = [
@@ -26,16 +26,16 @@ def crowd():
 
 
 @pytest.fixture
-def crowded():
-    return crowd()
+def many_kinds():
+    return four_kinds()
 
 
 def of_panel(figure, number):
     return [t for t in figure.data if (t.yaxis or "y") == ("y" if number == 1 else f"y{number}")]
 
 
-def test_each_kind_has_a_panel_with_all_company_on_one_scale(crowded):
-    figure = site_facets(crowded)
+def test_each_kind_has_a_panel_with_controls_and_baselines_on_one_scale(many_kinds):
+    figure = site_facets(many_kinds)
     titles = [a.text for a in figure.layout.annotations if a.text.startswith("<b>")]
     assert [title.split("</b>")[0] for title in titles] == [f"<b>{kind}" for kind in KINDS]
     for number in range(1, 5):
@@ -50,13 +50,13 @@ def test_each_kind_has_a_panel_with_all_company_on_one_scale(crowded):
     assert len({figure.layout[f"xaxis{n}"].range for n in ("", 2, 3, 4)}) == 1
 
 
-def test_the_legend_names_each_look_once(crowded):
-    named = [t.name for t in site_facets(crowded).data if t.showlegend]
+def test_the_legend_has_each_name_once(many_kinds):
+    named = [t.name for t in site_facets(many_kinds).data if t.showlegend]
     assert len(named) == len(set(named)) == 5
 
 
-def test_the_ring_stands_in_the_panel_of_the_chosen_site_alone(crowded):
-    figure = site_facets(crowded)
+def test_the_ring_is_only_in_the_panel_of_the_chosen_site(many_kinds):
+    figure = site_facets(many_kinds)
     rings = [
         number
         for number in range(1, 5)
@@ -64,24 +64,24 @@ def test_the_ring_stands_in_the_panel_of_the_chosen_site_alone(crowded):
         if t.marker.symbol == "circle-open"
     ]
     assert rings == [1 + KINDS.index("mlp_out")]
-    (told,) = [a.text for a in figure.layout.annotations if "cross-validation" in a.text]
-    assert told.startswith("<b>mlp_out</b>")
+    (title,) = [a.text for a in figure.layout.annotations if "cross-validation" in a.text]
+    assert title.startswith("<b>mlp_out</b>")
 
 
-def test_the_page_takes_panels_for_four_kinds_and_lines_for_three(crowded, make_run):
+def test_the_page_draws_panels_for_four_kinds_and_lines_for_three(many_kinds, make_run):
     def panels(table):
         part = run_figures(make_run(table))[0]
         n_axes = sum(name.startswith("yaxis") for name in part.figure["layout"])
         return n_axes, part.height is not None, "One panel for each" in part.caption
 
-    assert panels(crowded) == (4, True, True)
-    assert panels(crowded[~crowded["site"].str.contains("hook_z")]) == (1, False, False)
+    assert panels(many_kinds) == (4, True, True)
+    assert panels(many_kinds[~many_kinds["site"].str.contains("hook_z")]) == (1, False, False)
 
 
-def test_panels_take_the_ink_of_the_page(browser, crowded, make_run):
+def test_panels_use_the_colours_of_the_page(browser, many_kinds, make_run):
     grids = "[...document.querySelector('.plot').querySelectorAll('.ygrid')].map("
     grids += "line => getComputedStyle(line).stroke)"
-    browser.open(write_report(make_run(crowded)), width=360, dark=True)
+    browser.open(write_report(make_run(many_kinds)), width=360, dark=True)
     assert len(set(browser.evaluate(grids))) == 1
     assert browser.evaluate("document.documentElement.scrollWidth") <= 360
     assert browser.trouble == []

@@ -1,4 +1,4 @@
-"""Figures as files: the right formats and sizes, and a clear word where they cannot be drawn."""
+"""Exported figures: formats, sizes, and errors if a requirement is missing."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def engine():
 
 
 @pytest.mark.parametrize(("columns", "width"), [(1, 440), (2, 905)])
-def test_every_format_is_written_as_wide_as_asked(engine, table, tmp_path, columns, width):
+def test_every_format_is_written_in_the_requested_width(engine, table, tmp_path, columns, width):
     parts = result_parts(table)[:1]
     paths = write_figures(parts, tmp_path, list(BEGINS), columns)
     assert [path.name for path in paths] == [f"accuracy-by-layer.{kind}" for kind in BEGINS]
@@ -35,18 +35,18 @@ def test_no_format_is_an_error(text):
         read_formats(text)
 
 
-def test_an_unknown_format_offers_the_known(capsys):
+def test_an_unknown_format_is_refused_with_the_nearest_match(capsys):
     with pytest.raises(UnknownNameError, match="svg"):
         read_formats("png,svgg")
 
 
-def test_what_is_missing_is_said_with_the_way_to_install_it(monkeypatch):
+def test_without_kaleido_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(figure_files, "find_spec", lambda name: None)
     with pytest.raises(MissingError, match=r"probekit\[png\]"):
         check_engine()
 
 
-def test_without_a_browser_it_says_what_to_install(monkeypatch, tmp_path):
+def test_without_a_browser_the_error_says_how_to_install_one(monkeypatch, tmp_path):
     chromium = pytest.importorskip("choreographer.browsers.chromium").Chromium
     monkeypatch.setattr(chromium, "find_browser", classmethod(lambda cls, **how: None))
     with pytest.raises(MissingError, match="apt install chromium"):

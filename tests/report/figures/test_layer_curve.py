@@ -68,12 +68,12 @@ def test_baselines_are_named_horizontal_lines(table, target, value):
     assert labels[f"{LEVELS[target].label} {value:.2f}"] == value
 
 
-def test_chance_stands_in_where_no_majority_was_measured(table):
+def test_chance_is_drawn_if_no_majority_was_measured(table):
     assert traces(layer_curve(table, "auroc"), "chance 0.50")
     assert not traces(layer_curve(table), "chance 0.50")
 
 
-def test_the_ring_stands_on_the_task_at_the_chosen_site(table):
+def test_the_ring_marks_the_task_at_the_chosen_site(table):
     figure = layer_curve(table)
     (ring,) = [trace for trace in figure.data if trace.marker.symbol == "circle-open"]
     assert (ring.x[0], ring.y[0]) == (2, 0.941)
@@ -83,14 +83,14 @@ def test_the_ring_stands_on_the_task_at_the_chosen_site(table):
 
 
 @pytest.mark.parametrize(("control", "is_above"), [(0.96, False), (0.92, True)])
-def test_the_words_of_the_ring_keep_away_from_the_next_line(table, control, is_above):
-    is_beside = table["target"].eq("control") & table["layer"].eq(2)
-    table.loc[is_beside & table["metric"].eq("accuracy"), "value"] = control
-    (words,) = [n for n in layer_curve(table).layout.annotations if n.text.startswith("chosen by")]
-    assert (words.ay < 0) == is_above
+def test_the_label_of_the_ring_is_on_the_side_with_more_space(table, control, is_above):
+    is_control = table["target"].eq("control") & table["layer"].eq(2)
+    table.loc[is_control & table["metric"].eq("accuracy"), "value"] = control
+    (label,) = [n for n in layer_curve(table).layout.annotations if n.text.startswith("chosen by")]
+    assert (label.ay < 0) == is_above
 
 
-def test_everything_drawn_lies_inside_the_axes(table):
+def test_all_traces_are_inside_the_axes(table):
     figure = layer_curve(table)
     low, high = figure.layout.yaxis.range
     left, right = figure.layout.xaxis.range
@@ -98,7 +98,7 @@ def test_everything_drawn_lies_inside_the_axes(table):
     assert all(left <= x <= right for trace in figure.data for x in trace.x)
 
 
-def test_the_hover_says_value_interval_rows_groups_and_c(table):
+def test_the_hover_shows_value_interval_rows_groups_and_c(table):
     (line,) = traces(layer_curve(table), "task")
     assert line.hovertext[3] == (
         "<b>blocks.2.hook_resid_post</b><br>task: 0.941 [0.921, 0.961]"
@@ -106,14 +106,14 @@ def test_the_hover_says_value_interval_rows_groups_and_c(table):
     )
 
 
-def test_selectivity_starts_from_nothing(table):
+def test_chance_of_selectivity_is_0(table):
     figure = layer_curve(table, "selectivity")
     (line,) = traces(figure, "task")
     assert list(line.y) == values(table, "task", "selectivity")
     assert list(traces(figure, "chance 0.00")[0].y) == [0, 0]
 
 
-def test_a_metric_that_was_not_measured_is_refused_with_those_that_were(table):
+def test_an_unmeasured_metric_is_refused_with_the_nearest_match(table):
     with pytest.raises(UnknownNameError, match=r"'acuracy' at any site\. Nearest: accuracy"):
         layer_curve(table, "acuracy")
 
@@ -132,7 +132,7 @@ def several_lines(table):
     return pd.concat([table, *others])
 
 
-def test_every_component_is_a_line_told_apart_by_colour_or_marker(table):
+def test_every_component_is_a_line_with_its_own_colour_and_marker(table):
     lines = [t for t in layer_curve(several_lines(table)).data if (t.name or "").startswith("task")]
     assert [line.name for line in lines] == [
         "task · residual stream",
@@ -160,7 +160,7 @@ def test_only_what_differs_is_in_a_name(table):
     assert names == {"task · first", "task · last"}
 
 
-def test_names_are_never_read_as_markup(table, hostile):
+def test_names_are_never_interpreted_as_markup(table, hostile):
     both = pd.concat([table.assign(dataset=hostile), table])
     text = layer_curve(both).to_json()
     assert "%{" not in text
@@ -175,7 +175,7 @@ def luminance(colour):
 
 
 @pytest.mark.parametrize("page", ["#ffffff", "#14171c"])
-def test_colours_stand_out_on_both_pages(page):
+def test_colours_have_enough_contrast_on_both_pages(page):
     styles = [*LINES.values(), *LEVELS.values()]
     for colour in [*SERIES_COLOURS, *(style.colour for style in styles if style.colour)]:
         light, dark = sorted([luminance(colour), luminance(page)], reverse=True)
@@ -209,7 +209,7 @@ def test_norms_are_drawn_by_depth():
     ],
     ids=["near", "far", "decades"],
 )
-def test_the_axis_of_norms_names_two_ticks_or_more_around_all(norms, named):
+def test_the_axis_of_norms_labels_at_least_two_ticks_around_the_values(norms, named):
     rows = pd.DataFrame(
         {
             "site": ["blocks.0.hook_resid_post"],
@@ -223,7 +223,7 @@ def test_the_axis_of_norms_names_two_ticks_or_more_around_all(norms, named):
     assert low <= norms[0] < norms[1] <= high
 
 
-def test_a_part_that_adds_nothing_still_has_its_norms():
+def test_norms_of_zero_are_drawn():
     norms = pd.DataFrame(
         {"site": ["blocks.0.hook_attn_out"], "first_position_norm": 0.0, "other_norm": 0.0}
     )
@@ -242,20 +242,20 @@ def test_norms_of_other_parts_are_not_joined_to_the_residual_stream():
 def test_concatenated_sites_are_a_horizontal_line_and_no_point(table, heads):
     joined = heads[heads["site"].str.contains("+", regex=False)]
     figure = layer_curve(pd.concat([table, joined], ignore_index=True))
-    (line,) = traces(figure, "sites joined 0.98")
+    (line,) = traces(figure, "concatenated 0.98")
     assert list(line.y) == [0.98, 0.98]
     assert "blocks.1.attn.hook_z + blocks.3.attn.hook_z" in line.hovertext
     assert list(traces(figure, "task")[0].y) == values(table, "task")
 
 
-def test_names_of_levels_that_lie_close_keep_apart(table):
+def test_labels_of_close_levels_do_not_overlap(table):
     table.loc[table["target"] == "word_identity", "value"] = 0.506
     notes = {n.text: n for n in layer_curve(table).layout.annotations if "<br>" in n.text}
     assert notes["majority<br>0.50"].yshift == 0
     assert notes["word identity<br>0.51"].yshift > 20
 
 
-def test_levels_that_read_the_same_share_one_name(table):
+def test_levels_with_equal_rounded_values_share_one_label(table):
     table.loc[table["target"] == "word_identity", "value"] = 0.501
     notes = {note.text for note in layer_curve(table).layout.annotations}
     assert "majority<br>word identity<br>0.50" in notes

@@ -1,4 +1,4 @@
-"""The names of horizontal lines keep apart."""
+"""Labels of horizontal lines do not overlap."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ VALUES, N_LINES, ENDS = [0.5, 0.52, 0.6, 0.93], [2, 3, 2, 2], [0.4, 1.0]
 
 
 @pytest.mark.parametrize("height", [160, 270, 430], ids=["narrow", "usual", "high"])
-def test_names_keep_apart_however_high_the_plot_is(height):
+def test_labels_do_not_overlap_at_any_plot_height(height):
     shifts = label_shifts(VALUES, N_LINES, ENDS)
     middles = [
         height * (value - ENDS[0]) / (ENDS[1] - ENDS[0]) + shift

@@ -1,4 +1,4 @@
-"""A map over training has a column for each checkpoint, and a row for each layer."""
+"""Maps over training have a column for each checkpoint and a row for each layer."""
 
 import pandas as pd
 import pytest
@@ -14,7 +14,7 @@ def training():
     return training_rows()
 
 
-def test_steps_go_across_in_their_order_and_layers_down(training):
+def test_steps_go_across_in_order_and_layers_down(training):
     residual, mlp = list(step_parts(training))
     assert "residual stream" in residual.title
     cells = residual.figure["data"][0]
@@ -26,15 +26,15 @@ def test_steps_go_across_in_their_order_and_layers_down(training):
     assert mlp.figure["data"][0]["z"] == [[pytest.approx(0.55 + s / 1000) for s in (0, 10, 100)]]
 
 
-def test_the_frame_and_the_words_name_the_best(training):
+def test_the_frame_and_the_description_identify_the_best_cell(training):
     residual, _ = step_parts(training)
     shapes = residual.figure["layout"]["shapes"]
     assert {(s["x0"], s["y0"]) for s in shapes} == {(1.5, 1.5)}
-    assert "the highest at blocks.1.hook_resid_post after 100 steps" in residual.description
+    assert "the highest is at blocks.1.hook_resid_post after 100 steps" in residual.description
     assert residual.caption.startswith("Each column is a checkpoint")
 
 
-def test_two_scores_of_one_cell_are_refused(training):
+def test_two_rows_for_one_cell_are_refused(training):
     twice = pd.concat([training, training])
     with pytest.raises(DataError, match="two rows"):
         step_map(twice[twice["site"] == TRAINED_SITES[0]])
@@ -45,7 +45,7 @@ def test_without_checkpoints_there_is_no_map(tmp_path):
     assert not list(step_parts(None))
 
 
-def test_a_file_comes_back_as_it_was_written_and_without_steps_is_refused(training, tmp_path):
+def test_a_file_is_read_as_written_and_refused_without_integer_steps(training, tmp_path):
     path = tmp_path / "training.csv"
     training.to_csv(path, index=False)
     assert load_training(path)["step"].tolist() == training["step"].tolist()

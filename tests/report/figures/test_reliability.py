@@ -1,4 +1,4 @@
-"""What stands in the bins stands in the figure, and nothing is read as markup."""
+"""The reliability diagram shows the numbers of its bins and escapes markup."""
 
 import json
 
@@ -25,7 +25,7 @@ def named(figure, name):
     return trace
 
 
-def test_the_line_holds_the_bins_by_rising_confidence_with_their_intervals(bins):
+def test_the_line_has_the_bins_in_order_of_confidence_with_intervals(bins):
     line = named(reliability_figure(bins), "all")
     assert list(line.x) == [0.52, 0.71, 0.97]
     assert list(line.y) == [0.5, 0.55, 0.8]
@@ -35,7 +35,7 @@ def test_the_line_holds_the_bins_by_rising_confidence_with_their_intervals(bins)
     ]
 
 
-def test_the_counts_stand_below_the_middle_of_their_bins(bins):
+def test_bars_of_counts_are_centred_on_their_bins(bins):
     figure = reliability_figure(bins)
     bars = named(figure, "rows: all")
     assert list(bars.x) == pytest.approx([0.5, 0.7, 0.9])
@@ -49,14 +49,14 @@ def test_the_diagonal_is_where_confidence_is_accuracy(bins):
     assert list(diagonal.x) == list(diagonal.y) == [0, 1]
 
 
-def test_the_hover_says_all_numbers(bins):
+def test_the_hover_shows_all_numbers(bins):
     assert named(reliability_figure(bins), "all").hovertext[2] == (
         "<b>confidence above 0.80 to 1.00</b><br>mean confidence: 0.970<br>"
         "accuracy: 0.800 [0.750, 0.860]<br>test rows: 1,900"
     )
 
 
-def test_several_lines_have_a_legend_and_looks_of_their_own(bins, hostile):
+def test_several_lines_have_a_legend_and_distinct_styles(bins, hostile):
     both = pd.concat([bins.assign(series="layer 3"), bins.assign(series=hostile)])
     figure = reliability_figure(both)
     lines = [trace for trace in figure.data if trace.name and trace.showlegend is not False]
@@ -68,7 +68,7 @@ def test_several_lines_have_a_legend_and_looks_of_their_own(bins, hostile):
     assert "</script" not in text
 
 
-def test_numbers_are_lists_that_any_page_reads(bins):
+def test_numbers_are_written_as_lists(bins):
     data = json.loads(reliability_figure(bins).to_json())["data"]
     assert all(isinstance(trace["x"], list) for trace in data)
 

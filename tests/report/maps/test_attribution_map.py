@@ -1,4 +1,4 @@
-"""The figures of a logit taken apart hold every part, once."""
+"""Figures of a logit attribution show every part once."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from probekit.report.maps.attribution_map import attribution_map, attribution_st
 from tests.report.pictures import attribution_rows
 
 
-def test_heads_stand_across_with_bias_and_mlp_to_their_right():
+def test_heads_go_across_with_bias_and_mlp_to_their_right():
     figure = attribution_map(attribution_rows())
     cells, texts = figure.data
     assert list(figure.layout.xaxis.ticktext) == ["0", "1", "bias", "MLP"]

@@ -1,4 +1,4 @@
-"""The map of a head score holds its numbers in their own cells."""
+"""The map of a head score shows each value in its cell."""
 
 import math
 
@@ -21,7 +21,7 @@ def test_layers_go_down_and_heads_across_whatever_the_order_of_the_rows():
     assert cells.hovertext[2][1] == "<b>L2H1</b><br>previous token: 0.450 ± 0.010 (sd), 10 texts"
 
 
-def test_colours_go_as_far_as_the_values_so_that_small_ones_are_told_apart():
+def test_the_colour_scale_ends_at_the_highest_value():
     rows = head_rows()
     rows.loc[rows["score"] == "distance", "value"] *= 10
     for score, most in (("induction", 0.57), ("distance", 6)):
@@ -29,12 +29,12 @@ def test_colours_go_as_far_as_the_values_so_that_small_ones_are_told_apart():
         assert (cells.zmin, cells.zmax) == (0, pytest.approx(most))
 
 
-def test_what_is_nothing_is_not_blown_up():
+def test_the_colour_scale_has_a_minimum_range():
     rows = head_rows().assign(value=0.001)
     assert head_score_map(rows, "induction").data[0].zmax == 0.05
 
 
-def test_a_score_that_no_token_could_have_is_masked_and_said():
+def test_a_score_without_eligible_tokens_is_masked_and_explained():
     cells, texts = head_score_map(head_rows(), "duplicate_token").data
     assert all(math.isnan(value) for row in cells.z for value in row)
     assert set(texts.text) == {""}
@@ -52,6 +52,6 @@ def test_an_unknown_score_is_refused():
         head_score_map(head_rows(), "inductio")
 
 
-def test_every_score_has_its_map():
+def test_every_score_has_a_map():
     for score in SCORES:
         assert len(head_score_map(head_rows(), score).data) == 2

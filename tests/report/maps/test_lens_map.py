@@ -1,4 +1,4 @@
-"""The map of a lens holds the numbers of its rows, each in its own cell, and its text as text."""
+"""The map of a logit lens shows each row in its cell and escapes tokens."""
 
 import math
 
@@ -31,7 +31,7 @@ def test_sites_go_down_and_tokens_across(rows):
     assert figure.layout.xaxis.ticktext[:4] == ("The", "␣keys", "&lt;0xE2&gt;", "␣שלום")
 
 
-def test_the_cell_says_the_likeliest_token_bold_where_it_follows(rows):
+def test_cells_show_the_most_probable_token_in_bold_if_it_follows(rows):
     _, texts = traces(lens_map(rows))
     at = dict(zip(zip(texts.x, texts.y, strict=True), texts.text, strict=True))
     assert at[0, 0] == "The"
@@ -49,7 +49,7 @@ def test_the_cell_says_the_likeliest_token_bold_where_it_follows(rows):
         ("kl", 3, 0, (0, 3)),
     ],
 )
-def test_colour_is_the_measure_asked_for(rows, measure, first, last, ends):
+def test_colours_show_the_requested_measure(rows, measure, first, last, ends):
     cells, _ = traces(lens_map(rows, measure))
     assert (cells.z[0][0], cells.z[-1][0]) == pytest.approx((first, last))
     assert (cells.zmin, cells.zmax) == pytest.approx(ends)
@@ -64,7 +64,7 @@ def test_the_last_position_has_no_rank(rows):
     assert alone.zmax == 1
 
 
-def test_the_hover_says_all_tokens_the_one_that_follows_and_the_measures(rows):
+def test_the_hover_shows_top_tokens_the_next_token_and_the_measures(rows):
     cells, _ = traces(lens_map(rows))
     assert cells.hovertext[3][0] == (
         "<b>2</b> at [0] The<br>1. ␣keys 0.700<br>2. ␣👩‍👩‍👧 0.050<br>"
@@ -73,18 +73,18 @@ def test_the_hover_says_all_tokens_the_one_that_follows_and_the_measures(rows):
     assert "follows" not in cells.hovertext[3][4]
 
 
-def test_hostile_tokens_are_text(rows):
+def test_hostile_tokens_are_escaped(rows):
     figure = lens_map(rows)
     cells, texts = traces(figure)
-    told = [*figure.layout.xaxis.ticktext, *texts.text, *np.ravel(cells.hovertext)]
-    for line in told:
+    texts = [*figure.layout.xaxis.ticktext, *texts.text, *np.ravel(cells.hovertext)]
+    for line in texts:
         assert "</script" not in line
         assert "%{" not in line
         assert "\u202e" not in line
-    assert any("&lt;/script&gt;" in line for line in told)
+    assert any("&lt;/script&gt;" in line for line in texts)
 
 
-def test_too_many_cells_to_read_have_no_texts():
+def test_a_map_with_too_many_cells_has_no_texts():
     (cells,) = lens_map(lens_rows(tuple(f" t{i}" for i in range(600)))).data
     assert len(cells.z[0]) == 600
 

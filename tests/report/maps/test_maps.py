@@ -1,4 +1,4 @@
-"""Maps hold the numbers of the table, each in its own cell, in colours that mean something."""
+"""Maps show each number of the table in its cell, on a meaningful colour scale."""
 
 import math
 
@@ -32,14 +32,14 @@ def test_a_head_that_was_not_probed_is_an_empty_cell(heads):
     assert math.isnan(empty)
 
 
-def test_offsets_go_across_in_their_order_and_layers_down(sweep):
+def test_offsets_go_across_in_order_and_layers_down(sweep):
     figure = position_map(sweep.sample(frac=1, random_state=0))
     assert list(figure.layout.xaxis.ticktext) == ["−1", "span", "+2"]
     assert list(figure.layout.yaxis.ticktext) == ["embed", "0", "1", "2", "3", "final norm"]
     assert [round(value, 3) for value in grid(figure)[3]] == [0.641, 0.941, 0.841]
 
 
-def test_the_frame_is_the_best_by_cross_validation_whatever_the_test_rows_say(heads, sweep):
+def test_the_frame_marks_the_best_by_cross_validation_whatever_the_test_scores(heads, sweep):
     test = (heads["split"] == "test") & (heads["target"] == "task")
     for _ in range(2):
         assert corners(head_map(heads)) == {(0.5, 1.5, 0.5, 1.5)}
@@ -48,14 +48,14 @@ def test_the_frame_is_the_best_by_cross_validation_whatever_the_test_rows_say(he
     assert corners(head_map(heads[heads["split"] == "test"])) == set()
 
 
-def test_accuracy_is_coloured_from_chance_and_selectivity_from_nothing(heads):
+def test_colours_of_accuracy_start_at_chance_and_of_selectivity_at_0(heads):
     cells, *_ = head_map(heads).data
     assert (cells.zmin, cells.zmax) == (0.5, pytest.approx(0.9))
     cells, *_ = head_map(heads, "selectivity").data
     assert (cells.zmin, cells.zmax) == (0, pytest.approx(0.35))
 
 
-def test_a_difference_below_0_somewhere_has_0_in_the_middle(heads):
+def test_a_difference_with_negative_values_has_0_in_the_middle(heads):
     sequential = head_map(heads, "selectivity").data[0].colorscale
     heads.loc[heads["metric"] == "selectivity", "value"] -= 0.25
     cells, *_ = head_map(heads, "selectivity").data
@@ -63,13 +63,13 @@ def test_a_difference_below_0_somewhere_has_0_in_the_middle(heads):
     assert cells.colorscale != sequential
 
 
-def test_what_is_nothing_is_not_blown_up(heads):
+def test_the_colour_scale_has_a_minimum_range(heads):
     heads.loc[heads["metric"] == "accuracy", "value"] = 0.5
     cells, *_ = head_map(heads).data
     assert cells.zmax - cells.zmin == pytest.approx(0.05)
 
 
-def test_the_hover_says_site_value_interval_and_company(heads, sweep):
+def test_the_hover_shows_site_value_interval_and_comparisons(heads, sweep):
     cells, *_ = head_map(heads).data
     assert cells.hovertext[1][0] == (
         "<b>blocks.3.attn.hook_z[head=0]</b> at last<br>accuracy: 0.800 [0.780, 0.820]"
@@ -82,26 +82,26 @@ def test_the_hover_says_site_value_interval_and_company(heads, sweep):
     assert "at word:last-1<br>accuracy: 0.641" in cells.hovertext[3][0]
 
 
-def test_numbers_stand_in_the_cells_while_they_can_be_read(heads):
+def test_numbers_are_in_the_cells_unless_there_are_too_many(heads):
     _, texts = head_map(heads).data
     assert list(texts.text[:2]) == [".60", ".70"]
     many = [heads[heads["head"] == 0].assign(head=float(head)) for head in range(101)]
     assert len(head_map(pd.concat(many, ignore_index=True)).data) == 1
 
 
-def test_what_a_user_wrote_is_never_markup(heads, hostile):
+def test_user_input_is_escaped(heads, hostile):
     text = head_map(heads.assign(position=hostile)).to_json()
     assert "</script" not in text
     assert "%{x}" not in text
 
 
-def test_a_map_of_nothing_or_of_two_things_is_refused(table, heads):
+def test_a_map_without_cells_or_with_duplicate_cells_is_refused(table, heads):
     with pytest.raises(DataError, match=r"No row has a head, so there is no map.*layer_curve"):
         head_map(table)
     with pytest.raises(DataError, match="No row has an offset"):
         position_map(table)
     twice = pd.concat([heads, heads.assign(site=heads["site"].str.replace("hook_z", "hook_q"))])
-    with pytest.raises(DataError, match=r"4 cells .* first blocks\.1\.attn\.hook_q\[head=0\]"):
+    with pytest.raises(DataError, match=r"4 cells .* first at blocks\.1\.attn\.hook_q\[head=0\]"):
         head_map(twice)
     with pytest.raises(UnknownNameError, match="Nearest: accuracy"):
         head_map(heads, "acuracy")

@@ -1,4 +1,4 @@
-"""Every text can be read on the colour that it stands on."""
+"""Every text has enough contrast with the colour of its cell."""
 
 import numpy as np
 import plotly.colors
@@ -8,28 +8,28 @@ from probekit.report.maps.text_map import MASKED, Colours, inks, luminance, text
 
 SCALES = {
     "viridis": plotly.colors.sequential.Viridis,
-    "turned": plotly.colors.sequential.Viridis_r,
+    "reversed": plotly.colors.sequential.Viridis_r,
     "diverging": plotly.colors.diverging.PuOr_r,
 }
 
 
 @pytest.mark.parametrize("name", SCALES)
-def test_the_contrast_of_text_is_4_and_a_half_at_least(name):
+def test_the_contrast_of_text_is_at_least_4_and_a_half(name):
     values = np.linspace(-2, 2, 500)
     shown = Colours(-2.0, 2.0, SCALES[name], is_diverging=False)
-    ground = plotly.colors.sample_colorscale(shown.scale, (values + 2) / 4, colortype="tuple")
-    light = luminance(np.array(ground))
+    background = plotly.colors.sample_colorscale(shown.scale, (values + 2) / 4, colortype="tuple")
+    light = luminance(np.array(background))
     for ink, behind in zip(inks(values, shown), light, strict=True):
         lighter, darker = sorted((behind, {"#000000": 0.0, "#ffffff": 1.0}[ink]), reverse=True)
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5
 
 
-def test_what_is_beyond_the_scale_has_the_colour_of_its_end():
+def test_values_beyond_the_scale_have_the_colour_of_its_end():
     shown = Colours(0.0, 1.0, ["#000000", "#ffffff"], is_diverging=False)
     assert inks(np.array([-9.0, 9.0]), shown) == ["#ffffff", "#000000"]
 
 
-def test_each_text_stands_on_its_own_cell_and_masked_ones_are_grey():
+def test_each_text_is_in_its_cell_and_masked_cells_are_grey():
     values = np.array([[0.0, 1.0, np.nan], [0.2, 0.4, 0.6]])
     shown = Colours(0.0, 1.0, SCALES["viridis"], is_diverging=False)
     figure = text_map(

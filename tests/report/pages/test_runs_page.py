@@ -61,7 +61,7 @@ def test_runs_without_cross_validation_have_a_map_of_their_first_kind(two, table
 
 def test_where_the_colours_of_the_map_begin_and_end_is_told(two):
     _, by_layer = runs_figures(load_runs(two))
-    assert "Colours go from 0.500, chance, to 0.941; what lies below" in by_layer.caption
+    assert "Colours range from 0.500 (chance) to 0.941; lower values" in by_layer.caption
 
 
 @pytest.mark.parametrize(

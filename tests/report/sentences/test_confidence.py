@@ -26,7 +26,7 @@ def bins():
     )
 
 
-def test_bins_come_back_named(tmp_path):
+def test_bins_are_read_with_the_name_of_their_probe(tmp_path):
     path = tmp_path / "reliability.csv"
     assert load_bins(path) is None
     bins().to_csv(path, index=False)
@@ -44,10 +44,10 @@ def test_bins_that_lack_a_column_are_refused(tmp_path):
 
 def test_the_caption_has_the_scores_of_the_same_probe_and_site(table):
     scored = table.replace({"metric": {"macro_f1": "brier", "auroc": "ece"}})
-    said = reliability_caption(bins().assign(series="logistic"), scored)
+    text = reliability_caption(bins().assign(series="logistic"), scored)
     assert (
         "logistic at blocks.2.hook_resid_post: Brier score 0.911 [0.891, 0.931], calibration error "
-        "0.981 [0.961, 1.001]." in said
+        "0.981 [0.961, 1.001]." in text
     )
 
 

@@ -4,7 +4,7 @@ from probekit.report.sentences.sites_table import BEST_ROWS, MOST_ROWS, site_tab
 from probekit.results.table import load_table
 
 
-def test_each_row_holds_what_was_measured_at_its_site(make_run):
+def test_each_row_has_the_scores_of_its_site(make_run):
     sites = site_table(load_table(make_run() / "results.csv"))
     assert [row.layer for row in sites.rows] == ["embed", "0", "1", "2", "3", "final norm"]
     row = sites.rows[3]
@@ -19,7 +19,7 @@ def test_each_row_holds_what_was_measured_at_its_site(make_run):
     }
 
 
-def test_the_accuracy_that_decided_stands_beside_the_accuracy(make_run):
+def test_the_cross_validated_score_follows_the_test_score(make_run):
     sites = site_table(load_table(make_run() / "results.csv"))
     assert sites.columns[:2] == ("accuracy", "cross-validated")
 
@@ -46,7 +46,7 @@ def test_heads_are_named_and_concatenated_sites_come_last_without_a_layer(make_r
     assert sites.folded == ()
 
 
-def test_of_very_many_sites_the_best_by_cross_validation_stand_open(table):
+def test_of_many_sites_only_the_best_by_cross_validation_are_unfolded(table):
     site = table[table["site"] == "blocks.2.hook_resid_post"].assign(site="blocks.0.attn.hook_z")
     many = [site.assign(head=float(head)) for head in range(MOST_ROWS + 1)]
     for head, rows in enumerate(many):
