@@ -21,6 +21,7 @@ LEVELS = (
         "errors",
         "disk",
         "drafts",
+        "moved",
         "interrupts",
         "code_digest",
         "csv_files",
