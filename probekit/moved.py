@@ -20,9 +20,9 @@ def moved(old: str, new: str, renamed: Mapping[str, str] = _SAME) -> Callable[[s
         renamed: new names of the objects that got one.
 
     >>> find = moved("probekit.old", "probekit.amounts", {"number_of": "counted"})
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     print(find("number_of")(2, "row"), len(caught))
-    2 rows 1
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     find("number_of")(2, "row")
+    '2 rows'
     """
 
     def find(name: str) -> Any:
