@@ -20,7 +20,7 @@ from probekit.probes.score.permutation import holm
 from probekit.probes.solve.design import Floats
 
 # Makes the smallest possible p-value half of the level divided by the number of comparisons.
-DRAWS_PER_COMPARISON = round(4 / LEVEL)
+DRAWS_A_COMPARISON = round(4 / LEVEL)
 # Maximum number of entries (groups x draws) of the resampling counts.
 MOST_COUNTS = 50_000_000
 
@@ -131,7 +131,7 @@ def enough_draws(n_comparisons: int, requested: int, n_groups: int) -> int:
     >>> enough_draws(5, 1000, n_groups=3), enough_draws(100, 1000, n_groups=3)
     (1000, 8000)
     """
-    return max(requested, min(DRAWS_PER_COMPARISON * n_comparisons, MOST_COUNTS // n_groups))
+    return max(requested, min(DRAWS_A_COMPARISON * n_comparisons, MOST_COUNTS // n_groups))
 
 
 def adjusted(differences: Mapping[str, Difference]) -> dict[str, Difference]:
