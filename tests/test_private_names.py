@@ -21,7 +21,7 @@ PRIVATE = {
     "torch.autograd.forward_ad._current_level": "products.linear uses F.linear",
     "torch._C._functorch.peek_interpreter_stack": "products.linear uses F.linear",
     "fsspec.asyn.AsyncFileSystem._pipe_file": "an object store gets one writer at a time",
-    "joblib.externals.loky.ProcessPoolExecutor": "side_by_side runs all jobs in its own process",
+    "joblib.externals.loky.ProcessPoolExecutor": "parallel_map runs all jobs in its own process",
 }
 UNKNOWN = "?"  # the owner of a name that only a value has
 

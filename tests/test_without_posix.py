@@ -9,7 +9,7 @@ import pytest
 
 from probekit import workers
 from probekit.cli import main as command
-from probekit.workers import side_by_side
+from probekit.workers import parallel_map
 from tests import without_posix
 from tests.pipeline.planted import write_rows
 
@@ -59,7 +59,7 @@ def process_id(_):
 def test_without_loky_all_jobs_run_here(monkeypatch):
     monkeypatch.setattr(workers, "START_UP", -1.0)
     monkeypatch.setattr(workers, "ProcessPoolExecutor", None)
-    assert set(side_by_side(process_id, range(4), workers=2)) == {os.getpid()}
+    assert set(parallel_map(process_id, range(4), workers=2)) == {os.getpid()}
 
 
 def test_every_signal_that_ends_a_command_lets_it_clean_up(monkeypatch):

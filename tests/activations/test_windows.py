@@ -10,7 +10,7 @@ import pytest
 
 from probekit import disk as disk_module
 from probekit.activations.files.local import LocalFiles
-from probekit.activations.shared.locks import claims_in, free_claims
+from probekit.activations.shared.locks import remove_dead_locks, shard_locks
 from probekit.activations.store.store import ActivationStore
 from probekit.activations.upkeep.maintenance import collect_garbage, remove_cache
 from probekit.disk import Disk, is_on_network
@@ -102,10 +102,10 @@ def test_a_second_writer_drops_its_rows(tmp_path):
 
 def test_claims_are_held_and_given_back(tmp_path):
     files, others = windows_files(tmp_path), LocalFiles(tmp_path)
-    with files.claim("00000.claim") as is_ours:
+    with files.try_lock("00000.claim") as is_ours:
         assert is_ours
         assert not others.remove_abandoned("00000.claim")
-        with others.claim("00000.claim") as is_theirs:
+        with others.try_lock("00000.claim") as is_theirs:
             assert not is_theirs
     assert list(tmp_path.iterdir()) == []
     assert files.disk.refused == []
@@ -116,8 +116,8 @@ def test_what_killed_writers_left_is_removed(tmp_path):
     CONTENT.write(files)
     (tmp_path / "store" / "00001.claim").touch()
     (tmp_path / "store" / CONTENT.sites[0] / ".00000.json.0123").touch()
-    free_claims(files)
-    assert claims_in(files) == []
+    remove_dead_locks(files)
+    assert shard_locks(files) == []
     assert files.sweep() == {f"{CONTENT.sites[0]}/.00000.json.0123": 0}
     assert files.disk.refused == []
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from probekit.activations.shared import locks
-from probekit.activations.shared.locks import claims_in, share
+from probekit.activations.shared.locks import compute_shards, shard_locks
 from probekit.activations.shared.work import Work
 from probekit.activations.upkeep.maintenance import collect_garbage, remove_cache
 from probekit.disk import Disk
@@ -39,7 +39,7 @@ def _work(root, seed, before, answers):
         compute(self, shard, sites)
 
     Work.compute = slow
-    for done in share(work, seed):
+    for done in compute_shards(work, seed):
         answers.put(("done", seed, done.shard))
     work.store.seal()
 
@@ -99,7 +99,7 @@ def test_the_shard_of_a_killed_worker_goes_to_another(tmp_path, model, answers):
     store = begin(tmp_path / "many", model).store
     os.kill(killed.pid, signal.SIGKILL)
     killed.join()
-    assert claims_in(store.files) == [f"{shard:05d}.claim"]
+    assert shard_locks(store.files) == [f"{shard:05d}.claim"]
     other = start(tmp_path / "many", 1, sleep(0), answers)
     other.join(100)
     assert ("done", 1, shard) in drain(answers)
@@ -111,10 +111,10 @@ def test_the_shard_of_a_living_worker_is_waited_for(tmp_path, model, answers):
     slow = start(tmp_path, 0, sleep(1.0), answers)
     _, _, shard = answers.get()
     quick = begin(tmp_path, model)
-    mine = [done.shard for done in share(quick, 1)]
+    mine = [done.shard for done in compute_shards(quick, 1)]
     slow.join(100)
     assert shard not in mine
-    assert quick.lacking() == {}
+    assert quick.missing_sites() == {}
 
 
 def test_where_there_are_no_locks_patience_tells_the_dead(tmp_path, model, monkeypatch):
@@ -123,30 +123,30 @@ def test_where_there_are_no_locks_patience_tells_the_dead(tmp_path, model, monke
     monkeypatch.setattr(Disk, "lock", lambda *_, **__: False)
     monkeypatch.setattr(locks, "PATIENCE", 0.3)
     start = time.monotonic()
-    *_, last = share(work, 0)
+    *_, last = compute_shards(work, 0)
     assert last.shard == 1
     assert time.monotonic() - start > 0.3
-    assert work.lacking() == {}
+    assert work.missing_sites() == {}
 
 
 def test_object_stores_are_shared_too(model, monkeypatch):
     work = begin("memory://claims", model)
     assert work.store.files.create("00000.claim", b"")
     monkeypatch.setattr(locks, "PATIENCE", 0.1)
-    shards = [done.shard for done in share(work, 0)]
+    shards = [done.shard for done in compute_shards(work, 0)]
     assert sorted(shards) == list(range(len(work.shards)))
     assert shards[-1] == 0
-    assert claims_in(work.store.files) == ["00000.claim"]
+    assert shard_locks(work.store.files) == ["00000.claim"]
     assert remove_cache(work.store.folder) == []
 
 
 def test_what_is_damaged_meanwhile_is_made_again(tmp_path, model):
     work = begin(tmp_path, model)
-    done = share(work, 0)
+    done = compute_shards(work, 0)
     first = next(done)
     path = shard_file(work.store.folder, SITES[2], first.shard)
     path.write_bytes(path.read_bytes()[:-1])
-    assert work.store.lacking(SITES, first.shard) == [SITES[2]]
+    assert work.store.missing_sites(SITES, first.shard) == [SITES[2]]
     assert [(again.shard, again.sites) for again in done][-1] == (first.shard, 1)
     work.store.verify()
 
@@ -155,11 +155,14 @@ def test_leftover_claims_go_with_gc_and_rm(tmp_path, model):
     store = begin(tmp_path, model).store
     for name in ("00007.claim", "00008.claim"):
         (store.folder / name).touch()
-    with store.files.claim("00009.claim") as is_ours, store.files.claim("00009.claim") as is_theirs:
+    with (
+        store.files.try_lock("00009.claim") as is_ours,
+        store.files.try_lock("00009.claim") as is_theirs,
+    ):
         assert (is_ours, is_theirs) == (True, False)
         assert set(collect_garbage(store.folder)) == {"00007.claim", "00008.claim"}
-        assert claims_in(store.files) == ["00009.claim"]
-    assert claims_in(store.files) == []
+        assert shard_locks(store.files) == ["00009.claim"]
+    assert shard_locks(store.files) == []
     (store.folder / "00007.claim").touch()
     assert remove_cache(store.folder) == []
 
