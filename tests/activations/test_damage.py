@@ -174,7 +174,7 @@ def test_a_record_that_leads_astray_commits_nothing(folder, changes):
     store = ActivationStore.open(folder)
     assert store.missing(SITE) == (1,)
     assert complaints(folder)
-    with pytest.raises(UnknownNameError, match="3 of 6 rows are there"):
+    with pytest.raises(UnknownNameError, match="3 of 6 rows are stored"):
         store.read(SITE)
     expected = bytes_of(folder)
     CONTENT.write(LocalFiles(folder))
@@ -230,7 +230,7 @@ def test_shards_of_rows_of_several_kinds_are_never_one_array(tmp_path):
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a\\b", "a\0b"])
 def test_no_name_leads_out_of_a_cache(folder, name):
-    with pytest.raises(DamagedError, match="no name of a file"):
+    with pytest.raises(DamagedError, match="not a valid file name"):
         checked(name)
     with pytest.raises((DamagedError, UnknownNameError)):
         ActivationStore.open(folder).read(name)
@@ -250,7 +250,7 @@ def test_a_file_of_a_future_format_is_refused_and_kept(folder, which):
 
 def test_two_caches_of_the_same_name_are_never_mixed(tmp_path, folder):
     other = dataclasses.replace(IDENTITY, weights="others")
-    with pytest.raises(StoreMismatchError, match="weights: there 'w', here 'others'"):
+    with pytest.raises(StoreMismatchError, match="weights: stored 'w', here 'others'"):
         ActivationStore.create(LocalFiles(folder), other, CONTENT.plan, CONTENT.shards)
     moved = Content(n_shards=3, n_rows=2)
     with pytest.raises(StoreMismatchError, match="layout"):
@@ -319,7 +319,9 @@ def test_a_full_disk_keeps_what_was_committed(tmp_path):
         if not is_mounted:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
-        with pytest.raises(StoreError, match=r"Cannot write .* What is there stays valid"):
+        with pytest.raises(
+            StoreError, match=r"Cannot write .* An existing file there is unchanged"
+        ):
             content.write(LocalFiles(small / "key"), done.add)
 
     try:
@@ -409,7 +411,7 @@ def test_a_stranger_who_forges_a_record_as_well_is_found_out(folder):
     for shard in (0, 1):
         record_file(folder, SITE, shard).unlink()
         store.commit(SITE, shard, values[store.shards[shard]])
-    with pytest.raises(DamagedError, match="not those that were sealed"):
+    with pytest.raises(DamagedError, match="differ from the manifest"):
         ActivationStore.open(folder, root=root).read(SITE)
     store.seal()
     with pytest.raises(StoreMismatchError):
@@ -420,7 +422,7 @@ def test_a_partial_cache_is_read_only_when_asked_for(tmp_path):
     store = CONTENT.create(LocalFiles(tmp_path / "key"))
     rows = store.shards[1]
     store.commit(SITE, 1, CONTENT.values[SITE][rows])
-    with pytest.raises(UnknownNameError, match=r"3 of 6 rows are there \(50%\)"):
+    with pytest.raises(UnknownNameError, match=r"3 of 6 rows are stored \(50%\)"):
         store.read(SITE)
     assert sorted(rows) == store.rows_at(SITE).tolist()
     assert np.array_equal(store.read(SITE, partial=True), CONTENT.values[SITE][np.sort(rows)])

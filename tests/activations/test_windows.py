@@ -175,9 +175,9 @@ def test_links_folders_and_pipes_are_refused_without_flags(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "folder", "pipe"):
-        with pytest.raises(DamagedError, match="a link, or no file"):
+        with pytest.raises(DamagedError, match="a link or not a regular file"):
             LocalFiles(tmp_path).read(name)
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             Disk().open_lock(tmp_path / name)
     assert LocalFiles(tmp_path).read("file") == b"x"
     Disk().sync_folder(tmp_path / "no folder is opened")

@@ -83,5 +83,5 @@ def test_all_pieces_of_an_even_draw_come_from_the_vocabulary():
 
 
 def test_too_little_text_is_refused():
-    with pytest.raises(DataError, match=r"15 tokens to learn from; a row of 8 needs 16"):
+    with pytest.raises(DataError, match=r"15 training tokens; rows of 8 tokens need at least 16"):
         batches(2 * N_CTX - 1)

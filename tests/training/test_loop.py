@@ -202,5 +202,5 @@ def test_a_training_that_diverges_ends_with_a_way_out(go, make_recipe, tmp_path)
     tensors = load_file(path)
     tensors["model.wpe.weight"][3] = torch.nan
     write_state(path, tensors, read_progress(path.parent))
-    with pytest.raises(ConfigError, match=r"loss of step 9 is nan.*training.learning_rate"):
+    with pytest.raises(ConfigError, match=r"loss at step 9 is nan.*training.learning_rate"):
         go(make_recipe())

@@ -33,7 +33,7 @@ def test_the_held_out_loss_is_the_mean_over_whole_windows(model):
 
 
 def test_too_few_held_out_tokens_are_refused(model):
-    with pytest.raises(DataError, match="15 held-out tokens do not fill the context of 16"):
+    with pytest.raises(DataError, match="15 held-out tokens do not fill one context of 16"):
         held_out_loss(model, np.zeros(15, dtype=np.uint16))
 
 

@@ -33,5 +33,5 @@ def test_the_same_texts_give_the_same_files(folder, tmp_path):
 
 
 def test_too_little_text_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"give \d+ tokens, not 5000"):
+    with pytest.raises(DataError, match=r"yield only \d+ tokens instead of 5000"):
         train_vocabulary(["a few words"], 5000, tmp_path)

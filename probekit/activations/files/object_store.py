@@ -78,8 +78,8 @@ class ObjectFiles:
         if folder and not self._is_held and not self.is_exclusive:
             raise StoreError(
                 f"{self.place} does not support exclusive creation of objects, so several writers "
-                "would overwrite each other. Write there with one process, which locks it, or write "
-                "to a local folder and run `probekit cache push`."
+                "would overwrite each other. Write there with one process, which locks it, or "
+                "write to a local folder and run `probekit cache push`."
             )
 
     def draft(self, name: str) -> Draft:
@@ -258,8 +258,8 @@ class ObjectFiles:
 
     def _held_by_another(self) -> StoreError:
         return StoreError(
-            f"Another writer has locked {self.place}, which allows only one. Wait for it; if it was "
-            f"killed, remove its lock with `probekit cache repair {self.place}`."
+            f"Another writer has locked {self.place}, which allows only one. Wait for it; if it "
+            f"was killed, remove its lock with `probekit cache repair {self.place}`."
         )
 
     def _key(self, name: str) -> str:

@@ -131,8 +131,8 @@ def check_storable(sites: Iterable[str]) -> None:
         axes = describe(site).axes
         if "pos" not in axes:
             raise ConfigError(
-                f"{site} has the axes {' '.join(axes)}. Its values belong to pairs of positions; they "
-                "can be drawn (`probekit attention`) but not stored and probed row by row."
+                f"{site} has the axes {' '.join(axes)}. Its values belong to pairs of positions; "
+                "they can be drawn (`probekit attention`) but not stored and probed row by row."
             )
 
 

@@ -152,8 +152,8 @@ class ActivationStore(Committed):
         if manifest is None or manifest.root != root:
             actual = "no manifest" if manifest is None else f"the root digest {manifest.root}"
             raise StoreMismatchError(
-                f"{self.folder} has {actual}, expected {root}. The cache was changed or extended after "
-                "that digest was recorded, or it is another cache."
+                f"{self.folder} has {actual}, expected {root}. The cache was changed or extended "
+                "after that digest was recorded, or it is another cache."
             )
         self.verify([])  # verifies the row layout
 

@@ -102,7 +102,7 @@ def test_damage_on_the_way_is_never_copied(tmp_path, root):
     content = bytearray(files.read(name))
     content[-1] ^= 4
     fsspec.filesystem("memory").pipe_file(f"{root.removeprefix('memory:/')}/{KEY}/{name}", content)
-    with pytest.raises(DamagedError, match="its digest is another"):
+    with pytest.raises(DamagedError, match="its digest does not match"):
         copy_cache(f"{root}/{KEY}", tmp_path)
     store = ActivationStore.open(f"{root}/{KEY}")
     assert [damage.file for damage in find_damage(store)] == [name]
@@ -143,12 +143,12 @@ def break_record(cache, aside):
 def lose_rows(cache, aside):
     path = shard_file(cache, SITES[0], 0)
     path.rename(aside)
-    return f"{SITES[0]}/{path.name}", "it is lost"
+    return f"{SITES[0]}/{path.name}", "it is missing"
 
 
 def lose_site(cache, aside):
     (cache / SITES[0]).rename(aside)
-    return SITES[0], "it was sealed, and is lost"
+    return SITES[0], "it is in the manifest, but missing"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def lose_site(cache, aside):
 def test_a_source_that_cannot_be_copied_in_full_is_refused(tmp_path, harm):
     CONTENT.write(LocalFiles(tmp_path / "a" / KEY))
     name, why = harm(tmp_path / "a" / KEY, tmp_path / "aside")
-    with pytest.raises(DamagedError, match=f"is not copied.*{re.escape(name)}.*{why}"):
+    with pytest.raises(DamagedError, match=f"was not copied.*{re.escape(name)}.*{why}"):
         copy_cache(tmp_path / "a" / KEY, tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
@@ -224,7 +224,7 @@ def test_a_store_without_conditional_create_refuses_a_second_writer(root):
     store = CONTENT.create(first)
     with store.locked(print):
         store.commit(SITES[0], 0, CONTENT.values[SITES[0]][store.shards[0]])
-        with pytest.raises(StoreError, match="Another writer holds"), second.lock(print):
+        with pytest.raises(StoreError, match="Another writer has locked"), second.lock(print):
             pass
         with pytest.raises(StoreError, match="overwrite each other"):
             CONTENT.create(second).commit(SITES[1], 0, CONTENT.values[SITES[1]][:3])
@@ -261,5 +261,5 @@ def test_an_unknown_scheme_says_what_to_install():
 def test_two_caches_of_the_same_name_are_never_mixed(root):
     CONTENT.write(ObjectFiles(f"{root}/{KEY}"))
     other = dataclasses.replace(IDENTITY, tokenizer="others")
-    with pytest.raises(StoreMismatchError, match="tokenizer: there 't'"):
+    with pytest.raises(StoreMismatchError, match="tokenizer: stored 't'"):
         ActivationStore.create(ObjectFiles(f"{root}/{KEY}"), other, CONTENT.plan, CONTENT.shards)

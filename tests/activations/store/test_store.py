@@ -28,7 +28,7 @@ def test_a_layout_of_other_rows_is_never_read(tmp_path, model):
     content = bytearray(path.read_bytes())
     content[-9] ^= 1
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"repair .* takes them out"):
+    with pytest.raises(StoreError, match=r"repair .* removes them"):
         run(tmp_path, model)
 
 
@@ -49,8 +49,8 @@ def test_opening_with_another_expectation_lists_what_differs(tmp_path, model):
     expected = dataclasses.replace(store.identity, weights="ab", dtype="float16")
     with pytest.raises(StoreMismatchError) as error:
         ActivationStore.open(store.folder, expect=expected)
-    assert "weights: there" in str(error.value)
-    assert "dtype: there 'float32', here 'float16'" in str(error.value)
+    assert "weights: stored" in str(error.value)
+    assert "dtype: stored 'float32', here 'float16'" in str(error.value)
     assert "tokens" not in str(error.value)
 
 
@@ -68,7 +68,7 @@ def test_a_shard_that_is_not_whole_is_made_again(tmp_path, model, damage):
         record.unlink()
     else:
         record.write_text("{")
-    with pytest.raises(UnknownNameError, match="does not hold all of"):
+    with pytest.raises(UnknownNameError, match="does not contain all of"):
         first.store.read(SITES[3])
     again = run(tmp_path, model)
     assert again.computed == 1
@@ -82,7 +82,7 @@ def test_one_flipped_bit_is_found_and_named(tmp_path, model):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    message = r"1 files are not.*hook_resid_post/00001\.\w+\.safetensors"
+    message = r"1 files are damaged.*hook_resid_post/00001\.\w+\.safetensors"
     with pytest.raises(StoreError, match=message):
         store.verify()
     with pytest.raises(StoreError, match=message):  # no run takes such rows for numbers

@@ -61,7 +61,7 @@ def test_a_cache_is_found_by_folder_and_by_the_beginning_of_its_key(folder):
         find_cache("ab", root)
     with pytest.raises(MissingError, match="Nearest: abc1"):
         find_cache("abc7", root)
-    with pytest.raises(MissingError, match="There are none"):
+    with pytest.raises(MissingError, match="contains no caches"):
         find_cache("abc", root / "elsewhere")
     with pytest.raises(MissingError, match="no cache '~nobody-has-this-name/x'"):
         find_cache("~nobody-has-this-name/x", root)
@@ -227,7 +227,7 @@ def test_exported_rows_are_the_rows(tmp_path, model, monkeypatch, format, dtype)
     assert len(lines) == store.n_rows + 1
     row = store.layout.plan
     assert lines[2] == f"1,0,{' '.join(map(str, row.positions[row.offsets[1] : row.offsets[2]]))}"
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         export_cache(store, tmp_path / "out", format)
 
 
