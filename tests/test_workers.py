@@ -1,4 +1,4 @@
-"""Jobs in several processes: their order, their errors, their threads."""
+"""Parallel jobs: order, errors and threads."""
 
 import contextlib
 import os
@@ -21,14 +21,14 @@ from probekit.workers import parallel_map
 
 @pytest.fixture
 def eager(monkeypatch):
-    """Processes are started however short the jobs, on a machine of two cores."""
+    """Start processes even for short jobs, on a machine of two cores."""
     monkeypatch.setattr(workers, "START_UP", -1.0)
     monkeypatch.setattr(workers, "cpu_count", lambda: 2)
 
 
 @pytest.fixture
 def handler():
-    """Ctrl-C raises, also where the tests were started with it ignored."""
+    """Make Ctrl-C raise, even if the tests were started with it ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -56,7 +56,7 @@ def slept(item, seconds):
     return item, os.getpid()
 
 
-def test_results_come_in_order_from_here_and_from_others_with_their_share_of_threads(eager):
+def test_results_of_all_processes_are_ordered_and_use_their_share_of_threads(eager):
     found = list(parallel_map(where, range(200)))
     assert [item for item, _, _ in found] == list(range(200))
     assert found[0][1] == found[-1][1] == os.getpid()
@@ -64,7 +64,7 @@ def test_results_come_in_order_from_here_and_from_others_with_their_share_of_thr
     assert {n for _, _, n in found} == {1}
 
 
-def test_one_worker_stays_here_with_all_threads(eager):
+def test_one_worker_runs_in_this_process_with_all_threads(eager):
     before = torch.get_num_threads()
     found = list(parallel_map(where, range(3), workers=1))
     assert {pid for _, pid, _ in found} == {os.getpid()}
@@ -82,22 +82,22 @@ def test_long_jobs_start_processes(monkeypatch):
     assert len({pid for _, pid in found[1:]} - {os.getpid()}) > 0
 
 
-def test_an_error_of_a_job_comes_through_as_it_is(eager):
+def test_an_error_of_a_job_is_raised_unchanged(eager):
     with pytest.raises(DataError, match="two is not allowed"):
         list(parallel_map(fails, range(4)))
 
 
-def test_a_process_that_is_killed_is_told_with_advice(eager):
+def test_a_killed_process_is_reported_with_advice(eager):
     with pytest.raises(DataError, match="--workers"):
         list(parallel_map(partial(killed_elsewhere, here=os.getpid()), range(40)))
 
 
-def test_scikit_learn_finds_processes_of_its_own_afterwards(eager):
+def test_scikit_learn_can_start_its_own_processes_afterwards(eager):
     assert len({pid for _, pid, _ in parallel_map(where, range(200))}) == 2
     assert Parallel(n_jobs=2)(delayed(abs)(number) for number in range(-3, 0)) == [3, 2, 1]
 
 
-def test_processes_serve_again_and_new_ones_come_after_idle_or_failed_ones(eager, monkeypatch):
+def test_processes_are_reused_and_replaced_after_idling_or_failing(eager, monkeypatch):
     monkeypatch.setattr(workers, "IDLE", 0.5)
     workers._processes.cache_clear()
     others = []
@@ -120,7 +120,7 @@ def hears_ctrl_c(_):
 
 
 def test_ctrl_c_is_answered_by_this_process_alone(eager):
-    """A terminal sends it to all: another one would print where it was, among our last words."""
+    """A terminal sends Ctrl-C to all processes; only the parent may print."""
     hearing = dict(parallel_map(hears_ctrl_c, range(200)))
     assert hearing.pop(os.getpid())
     assert set(hearing.values()) == {False}

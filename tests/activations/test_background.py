@@ -7,7 +7,7 @@ import pytest
 from probekit.activations.background import MAX_WAITING, background_thread
 
 
-def test_the_work_runs_in_another_thread_and_in_order():
+def test_calls_run_in_another_thread_in_order():
     done = []
     with background_thread() as submit:
         for number in range(50):

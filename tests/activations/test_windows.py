@@ -1,4 +1,4 @@
-"""What a store does where open files are pinned, locked ones unreadable and links not refused."""
+"""A store on systems where open files are pinned, locked ones unreadable, links followed."""
 
 import errno
 import fcntl
@@ -23,7 +23,7 @@ CONTENT = Content()
 
 
 class WindowsDisk(WatchedDisk):
-    """A disk that refuses what Windows refuses while one of its files is open."""
+    """A disk that refuses the operations that Windows refuses on open files."""
 
     pins_open_files = True
 
@@ -100,13 +100,13 @@ def test_a_second_writer_drops_its_rows(tmp_path):
     assert store.files.disk.refused == []
 
 
-def test_claims_are_held_and_given_back(tmp_path):
+def test_shard_locks_are_held_and_released(tmp_path):
     files, others = windows_files(tmp_path), LocalFiles(tmp_path)
-    with files.try_lock("00000.claim") as is_ours:
-        assert is_ours
+    with files.try_lock("00000.claim") as is_first_locked:
+        assert is_first_locked
         assert not others.remove_abandoned("00000.claim")
-        with others.try_lock("00000.claim") as is_theirs:
-            assert not is_theirs
+        with others.try_lock("00000.claim") as is_second_locked:
+            assert not is_second_locked
     assert list(tmp_path.iterdir()) == []
     assert files.disk.refused == []
 

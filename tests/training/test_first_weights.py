@@ -13,7 +13,7 @@ def test_it_is_the_drawn_network(make_recipe):
         assert torch.equal(tensor, drawn[name]), name
 
 
-def test_waves_change_the_positions_alone_and_have_the_strength_asked_for(make_recipe):
+def test_sinusoids_change_only_the_positions_and_have_the_requested_scale(make_recipe):
     drawn = initial_model(make_recipe(), 300).state_dict()
     begun = initial_model(make_recipe(model__position_waves=0.1), 300).state_dict()
     assert {name for name in drawn if not torch.equal(drawn[name], begun[name])} == {"wpe.weight"}

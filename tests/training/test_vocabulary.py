@@ -1,4 +1,4 @@
-"""A trained vocabulary is one that the tokenizer reads, with every byte in it."""
+"""A trained vocabulary can be loaded by the tokenizer and contains every byte."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_it_has_the_size_asked_for_and_the_end_of_text_first(folder):
+def test_it_has_the_requested_size_and_end_of_text_first(folder):
     tokenizer = Tokenizer.from_pretrained(folder)
     assert (tokenizer.n_ids, tokenizer.bos_id) == (300, 0)
 

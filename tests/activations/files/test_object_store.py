@@ -35,7 +35,7 @@ KEY = IDENTITY.key
 
 @pytest.fixture
 def root():
-    """A place of its own in the object store that lives in this process."""
+    """Return a unique folder in the in-memory object store of this process."""
     return f"memory://{uuid.uuid4().hex}"
 
 
@@ -46,7 +46,7 @@ def objects(url):
     }
 
 
-def test_a_capture_goes_to_an_object_store_and_is_read_from_there(tmp_path, root, model):
+def test_a_capture_is_written_to_and_read_from_an_object_store(tmp_path, root, model):
     there, here = run(root, model), run(tmp_path, model)
     assert there.root == here.root
     assert there.computed == here.computed
@@ -58,7 +58,7 @@ def test_a_capture_goes_to_an_object_store_and_is_read_from_there(tmp_path, root
     assert more.computed == len(here.store.shards)
 
 
-def test_the_first_committer_wins_there_too(root):
+def test_the_first_committer_wins_in_an_object_store(root):
     store = CONTENT.create(ObjectFiles(f"{root}/{KEY}"))
     site, rows = SITES[0], store.shards[1]
     first = CONTENT.values[site][rows]
@@ -85,7 +85,7 @@ def test_a_cache_is_pushed_pulled_and_pinned(tmp_path, root):
     assert not (tmp_path / "c").exists()
 
 
-def test_a_pin_is_of_what_was_sealed_whatever_was_begun_since(tmp_path):
+def test_a_pin_covers_the_sealed_sites_only(tmp_path):
     store = CONTENT.write(LocalFiles(tmp_path / "a" / KEY))
     pin = store.manifest().root
     store.commit("blocks.0.hook_mlp_out", 0, CONTENT.values[SITES[0]][store.shards[0]])
@@ -177,7 +177,7 @@ def test_a_cache_that_is_begun_is_copied_as_far_as_it_is(tmp_path):
     assert copy_cache(tmp_path / "a" / KEY, tmp_path / "b")[1] == 1
 
 
-def test_an_interrupted_copy_goes_on(tmp_path, root, monkeypatch):
+def test_an_interrupted_copy_is_resumed(tmp_path, root, monkeypatch):
     CONTENT.write(LocalFiles(tmp_path / KEY))
     send = MemoryFileSystem.put_file
     sent = []
@@ -202,7 +202,7 @@ def test_caches_in_an_object_store_are_looked_after(root):
     summary = summarize(f"{root}/{KEY}")
     assert summary.sites == dict.fromkeys(SITES, 6)
     assert summary.age is not None
-    # No writer can be told from a dead one: what is young stays.
+    # Live and dead writers cannot be distinguished: recent objects are kept.
     ObjectFiles(f"{root}/{KEY}").create(f"{SITES[0]}/00000.{'ab' * 8}.safetensors", b"x")
     assert collect_garbage(f"{root}/{KEY}") == {}
     fsspec.filesystem("memory").pipe_file(f"{root.removeprefix('memory:/')}/{KEY}/mine.txt", b"x")
@@ -212,7 +212,7 @@ def test_caches_in_an_object_store_are_looked_after(root):
 
 
 class PlainFiles(ObjectFiles):
-    """A store that cannot create an object only where there is none."""
+    """An object store without exclusive creation."""
 
     @property
     def is_exclusive(self):
@@ -238,7 +238,7 @@ def test_a_store_without_conditional_create_refuses_a_second_writer(root):
     CONTENT.write(first)
 
 
-def test_a_server_that_lets_a_second_create_through_is_found_out(root, monkeypatch):
+def test_a_server_that_accepts_a_second_create_is_detected(root, monkeypatch):
     assert ObjectFiles(f"{root}/{KEY}").is_exclusive
 
     def careless(self, path, value, mode="overwrite", **options):

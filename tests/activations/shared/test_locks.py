@@ -1,4 +1,4 @@
-"""Workers that know nothing of each other: each shard is computed once, the dead are succeeded."""
+"""Independent workers compute each shard once; shards of dead workers are computed again."""
 
 import functools
 import multiprocessing
@@ -28,7 +28,7 @@ def begin(root, model):
 
 
 def _work(root, seed, before, answers):
-    """Run in a process of its own; tells each shard when it begins and when it is done."""
+    """Run a worker process that reports the start and end of each shard."""
     torch.set_num_threads(1)
     work = begin(root, GPT2(TINY, seed=1))
     compute = Work.compute
@@ -45,7 +45,7 @@ def _work(root, seed, before, answers):
 
 
 def start(root, seed, before, answers):
-    """Start a worker that calls `before()` between its claim of a shard and the computing."""
+    """Start a worker that calls `before()` after locking a shard and before computing it."""
     process = FORK.Process(target=_work, args=(root, seed, before, answers))
     process.start()
     return process
@@ -56,7 +56,7 @@ def sleep(seconds):
 
 
 def meet(workers):
-    """Return what lets a worker go on with its first shard once all others have one, too."""
+    """Return a function that blocks until every worker has a first shard."""
     barrier, waited = FORK.Barrier(workers), []
 
     def wait():
@@ -67,10 +67,10 @@ def meet(workers):
 
 
 def drain(answers):
-    told = []
+    events = []
     while not answers.empty():
-        told.append(answers.get())
-    return told
+        events.append(answers.get())
+    return events
 
 
 @pytest.fixture
@@ -78,21 +78,21 @@ def answers():
     return FORK.SimpleQueue()
 
 
-def test_three_workers_compute_each_shard_once_and_come_to_the_same_bytes(tmp_path, model, answers):
+def test_three_workers_compute_each_shard_once_and_produce_the_same_bytes(tmp_path, model, answers):
     expected = run(tmp_path / "alone", model).store
     all_have_one = meet(3)
     workers = [start(tmp_path / "many", seed, all_have_one, answers) for seed in range(3)]
     for worker in workers:
         worker.join(100)
         assert worker.exitcode == 0
-    told = drain(answers)
-    begun = [shard for what, _, shard in told if what == "begins"]
+    events = drain(answers)
+    begun = [shard for what, _, shard in events if what == "begins"]
     assert sorted(begun) == list(range(expected.spec.sizes.shards))  # none twice, none left out
-    assert len({seed for _, seed, _ in told}) == 3
+    assert len({seed for _, seed, _ in events}) == 3
     assert files(tmp_path / "many" / expected.identity.key) == files(expected.folder)
 
 
-def test_the_shard_of_a_killed_worker_goes_to_another(tmp_path, model, answers):
+def test_the_shard_of_a_killed_worker_is_computed_by_another(tmp_path, model, answers):
     expected = run(tmp_path / "alone", model).store
     killed = start(tmp_path / "many", 0, sleep(1000), answers)
     _, _, shard = answers.get()
@@ -117,7 +117,7 @@ def test_the_shard_of_a_living_worker_is_waited_for(tmp_path, model, answers):
     assert quick.missing_sites() == {}
 
 
-def test_where_there_are_no_locks_patience_tells_the_dead(tmp_path, model, monkeypatch):
+def test_without_file_locks_a_timeout_detects_dead_workers(tmp_path, model, monkeypatch):
     work = begin(tmp_path, model)
     (work.store.folder / "00001.claim").touch()
     monkeypatch.setattr(Disk, "lock", lambda *_, **__: False)
@@ -130,7 +130,7 @@ def test_where_there_are_no_locks_patience_tells_the_dead(tmp_path, model, monke
 
 
 def test_object_stores_are_shared_too(model, monkeypatch):
-    work = begin("memory://claims", model)
+    work = begin("memory://locks", model)
     assert work.store.files.create("00000.claim", b"")
     monkeypatch.setattr(locks, "PATIENCE", 0.1)
     shards = [done.shard for done in compute_shards(work, 0)]
@@ -151,15 +151,15 @@ def test_what_is_damaged_meanwhile_is_made_again(tmp_path, model):
     work.store.verify()
 
 
-def test_leftover_claims_go_with_gc_and_rm(tmp_path, model):
+def test_gc_and_rm_remove_leftover_shard_locks(tmp_path, model):
     store = begin(tmp_path, model).store
     for name in ("00007.claim", "00008.claim"):
         (store.folder / name).touch()
     with (
-        store.files.try_lock("00009.claim") as is_ours,
-        store.files.try_lock("00009.claim") as is_theirs,
+        store.files.try_lock("00009.claim") as is_first_locked,
+        store.files.try_lock("00009.claim") as is_second_locked,
     ):
-        assert (is_ours, is_theirs) == (True, False)
+        assert (is_first_locked, is_second_locked) == (True, False)
         assert set(collect_garbage(store.folder)) == {"00007.claim", "00008.claim"}
         assert shard_locks(store.files) == ["00009.claim"]
     assert shard_locks(store.files) == []
