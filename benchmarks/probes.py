@@ -41,7 +41,7 @@ from probekit.probes.folds import group_folds
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.fits import TunedProbeFit, fit_columns
 from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
-from probekit.workers import side_by_side
+from probekit.workers import parallel_map
 
 Rows = NDArray[np.float32]
 
@@ -228,7 +228,7 @@ def compare(
         some = sites[: rival.n_sites]
         times: list[tuple[float, float]] = []
         while not times or (len(times) < REPEATS and times[0][1] < ONCE):
-            mine = seconds(lambda: list(side_by_side(own, sites, THREADS)))
+            mine = seconds(lambda: list(parallel_map(own, sites, THREADS)))
             theirs = seconds(lambda run=rival.run, some=some: [run(site) for site in some])
             times.append((mine, theirs * len(sites) / len(some)))
         ours, theirs = (median(column) for column in zip(*times, strict=True))

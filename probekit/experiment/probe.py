@@ -12,7 +12,7 @@ from probekit.probes.kinds.registry import KINDS
 from probekit.probes.kinds.registry import ProbeKind as KindOfProbe
 from probekit.probes.settings import ProbeSettings, ProbeSpec, Reads
 from probekit.probes.targets import BASELINES, Baseline
-from probekit.section import Section, Seed, broken, each_once
+from probekit.section import Section, Seed, broken, unique_items
 
 # Outside this range results do not change any more: below, all weights round to 0; above, separable
 # data cannot converge, and from about 1e30 on the description length overflows.
@@ -58,7 +58,7 @@ class KindSection(Section):
     @field_validator("k")
     @classmethod
     def _are_given_once(cls, k: Any) -> Any:
-        return k and each_once(k)
+        return k and unique_items(k)
 
     @property
     def specs(self) -> tuple[ProbeSpec, ...]:
@@ -129,12 +129,12 @@ class ProbeSection(Section):
     @field_validator("C", "baselines")
     @classmethod
     def _are_given_once(cls, items: Any) -> Any:
-        return each_once(items)
+        return unique_items(items)
 
     @field_validator("kinds")
     @classmethod
     def _kinds_differ(cls, kinds: tuple[KindSection, ...]) -> tuple[KindSection, ...]:
-        each_once([[spec.text for spec in kind.specs] for kind in kinds])
+        unique_items([[spec.text for spec in kind.specs] for kind in kinds])
         return kinds
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock, Timeout
 
-from probekit.disk import told
+from probekit.disk import as_store_error
 from probekit.drafts import sweep_drafts
 from probekit.errors import ConfigError
 from probekit.experiment.document import dump_settings
@@ -23,7 +23,7 @@ from probekit.provenance import versions, write_atomic
 from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.results.record import pack_record
 from probekit.training.corpus import Text, corpus_digest, read_corpus
-from probekit.training.keeping import keep_checkpoint
+from probekit.training.keeping import save_checkpoint
 from probekit.training.kept import checkpoint_folder
 from probekit.training.log import LogRow, read_verified_log
 from probekit.training.loop import train
@@ -89,7 +89,7 @@ def pretrain(
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Keep other processes from training in the same folder."""
-    with told("make", folder):
+    with as_store_error("make", folder):
         folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / LOCK, timeout=0):
@@ -118,7 +118,7 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
     dtype = getattr(torch, recipe.checkpoints.dtype)
 
     def keep(model: GPT2, step: int) -> None:
-        keep_checkpoint(folder, model, step, dtype, tokenizer)
+        save_checkpoint(folder, model, step, dtype, tokenizer)
 
     train(recipe, tokens, d_vocab, folder, keep, device=device, watcher=watcher)
     last = _last_row(folder)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from probekit.disk import inside, told
+from probekit.disk import as_store_error, inside
 from probekit.errors import DataError, MissingError, StoreError
 from probekit.probes.saved.files import probe_files, read_probe
 from probekit.probes.score.measurement import Measurement, Predictions
@@ -160,7 +160,7 @@ class SavedSiteResults:
         files = dict(site.probes)
         for weights in map(Path, site.probes):
             facts, _ = probe_files(weights)  # has a time in it, so its digest is not kept
-            with told("read", self._run_dir / facts):
+            with as_store_error("read", self._run_dir / facts):
                 files[facts.as_posix()] = digest([(self._run_dir / facts).read_bytes()])
         return files
 

@@ -64,7 +64,7 @@ def test_damage_is_verified_and_repaired(probekit, root):
     CONTENT.write(LocalFiles(root / "whole"))
     (root / KEY / "spec.json").write_text('{"format": 99}')
     done = probekit("verify", root=root, code=1)  # one that cannot be read hides no other one
-    assert "of format 99" in done.stdout
+    assert "has format 99" in done.stdout
     assert f"{root / 'whole'}: whole" in done.stdout
 
 
@@ -88,7 +88,7 @@ def test_rm_removes_caches_and_nothing_else(probekit, root, tmp_path):
     done = probekit("rm", tmp_path / "mine", root=root, code=3)
     assert f"There is no cache '{tmp_path / 'mine'}'" in done.stderr
     assert probekit("rm", KEY, root=root).stdout == f"removed {root / KEY}\n"
-    assert "There are none" in probekit("rm", KEY, root=root, code=3).stderr
+    assert "contains no caches" in probekit("rm", KEY, root=root, code=3).stderr
     assert (tmp_path / "mine").exists()
 
 

@@ -89,13 +89,17 @@ def test_another_recipe_does_not_go_on_in_the_same_folder(go, make_recipe, chang
 def test_a_schedule_that_would_rewrite_the_past_is_refused(go, make_recipe):
     go(make_recipe())
     longer = make_recipe().training.model_dump() | {"steps": 20}
-    with pytest.raises(ConfigError, match=r"would give step \d+ another learning rate"):
+    with pytest.raises(
+        ConfigError, match=r"would give the completed step \d+ another learning rate"
+    ):
         go(make_recipe(training=longer))
 
 
 def test_fewer_steps_than_are_done_are_refused(go, make_recipe):
     go(make_recipe())
-    with pytest.raises(ConfigError, match=r"has 12 steps already, more than training.steps, 6"):
+    with pytest.raises(
+        ConfigError, match=r"has already completed 12 steps, more than training.steps, 6"
+    ):
         go(make_recipe(training=make_recipe().training.model_dump() | {"steps": 6}, checkpoints={}))
 
 
@@ -165,12 +169,12 @@ def test_a_text_that_is_not_utf8_is_told_before_any_work(go, make_recipe, corpus
 
 
 def test_a_corpus_that_is_not_there_is_told_with_its_key(go, make_recipe, tmp_path):
-    with pytest.raises(MissingError, match=r"no corpus at .*`corpus.source`"):
+    with pytest.raises(MissingError, match=r"does not exist. Check `corpus.source`"):
         go(make_recipe(corpus__source=str(tmp_path / "none")))
 
 
 def test_too_little_text_for_the_vocabulary_is_told_with_its_key(go, make_recipe):
-    with pytest.raises(DataError, match=r"tokens, not 5000.*vocabulary.size"):
+    with pytest.raises(DataError, match=r"tokens instead of 5000.*vocabulary.size"):
         go(make_recipe(vocabulary__size=5000))
 
 

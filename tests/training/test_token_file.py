@@ -1,4 +1,4 @@
-"""The tokens on disk are those of the texts, and are made again when text or vocabulary change."""
+"""Token files match the texts and are rewritten when texts or vocabulary change."""
 
 import numpy as np
 import pytest

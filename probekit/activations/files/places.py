@@ -1,4 +1,4 @@
-"""Where caches lie: folders of this machine, and URLs of object stores."""
+"""Locations of caches: local folders and URLs of object stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from probekit.errors import StoreError
 
 
 def is_url(place: Location) -> bool:
-    """Return whether a place is the URL of an object store.
+    """Return whether a location is the URL of an object store.
 
     >>> is_url("s3://bucket/caches"), is_url("caches")
     (True, False)
@@ -22,20 +22,20 @@ def is_url(place: Location) -> bool:
 
 
 def as_place(text: str) -> Location:
-    """Return what a user wrote as a folder or a URL.
+    """Parse user input as a local folder or a URL.
 
     >>> as_place("memory://caches/")
     'memory://caches'
     """
     if is_url(text):
         return text.rstrip("/")
-    with contextlib.suppress(RuntimeError):  # of a user who is not known here
+    with contextlib.suppress(RuntimeError):  # "~user" of an unknown user
         return Path(text).expanduser()
     return Path(text)
 
 
 def join(root: Location, name: str) -> Location:
-    """Return the place of a cache among others.
+    """Return the location of a cache under a root.
 
     >>> join("s3://bucket/caches", "ab12")
     's3://bucket/caches/ab12'
@@ -44,10 +44,10 @@ def join(root: Location, name: str) -> Location:
 
 
 def files_at(place: Location | Files, *, mapped: bool | None = None) -> Files:
-    """Return the files of the cache at a place; `mapped` as for `LocalFiles`.
+    """Return the files of the cache at a location; `mapped` as for `LocalFiles`.
 
     Raises:
-        StoreError: what reaches such a URL is not installed.
+        StoreError: the fsspec implementation of such URLs is not installed.
     """
     if not isinstance(place, Location):
         return place
@@ -61,7 +61,7 @@ def files_at(place: Location | Files, *, mapped: bool | None = None) -> Files:
 
 
 def default_root() -> Location:
-    """Return where caches lie unless told otherwise: PROBEKIT_CACHE, or the user's cache folder."""
+    """Return the default cache root: $PROBEKIT_CACHE, or the user's cache folder."""
     chosen = os.environ.get("PROBEKIT_CACHE")
     if chosen:
         return as_place(chosen)
@@ -69,5 +69,5 @@ def default_root() -> Location:
         return user_cache_path("probekit") / "activations"
     except RuntimeError as error:
         raise StoreError(
-            "There is no home folder for the caches. Set PROBEKIT_CACHE, or give --cache."
+            "No home folder for caches was found. Set PROBEKIT_CACHE or use --cache."
         ) from error

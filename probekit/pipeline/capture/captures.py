@@ -8,7 +8,7 @@ from functools import partial
 from probekit.activations.capture import Captured, Engine, fill
 from probekit.activations.files.local import Location
 from probekit.activations.files.places import default_root
-from probekit.activations.shared.work import alone
+from probekit.activations.shared.work import compute_locally
 from probekit.activations.store.store import ActivationStore
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
@@ -85,7 +85,7 @@ def capture_models(
             cache_root=cache_root,
             step="capture" if target == TASK else "capture, untrained",
             watcher=watcher,
-            engine=alone if crew is None else partial(crew, Job(experiment, target)),
+            engine=compute_locally if crew is None else partial(crew, Job(experiment, target)),
             device=class_of_device,
         )
         for target, model in models.items()
@@ -100,7 +100,7 @@ def capture_rows(
     cache_root: Location | None,
     step: str,
     watcher: Watcher,
-    engine: Engine = alone,
+    engine: Engine = compute_locally,
     device: str | None = None,
 ) -> Captured:
     """Return the captured rows of all sites that an experiment probes.
@@ -141,7 +141,7 @@ def lay_out(
     for target in targets(experiment):
         model = load_model(experiment, target, "cpu")
         work = begin_work(experiment, prepared, model, root, device.partition(":")[0])
-        if work.lacking():
+        if work.missing_sites():
             put_job(Job(experiment, target), work)
         stores[target] = work.store
     return stores

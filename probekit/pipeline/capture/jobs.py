@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from probekit.activations.files.local import Files, Location
 from probekit.activations.files.places import files_at
 from probekit.activations.identity import Spec
-from probekit.activations.shared.locks import ShardDone, claims_in, share
+from probekit.activations.shared.locks import ShardDone, compute_shards, shard_locks
 from probekit.activations.shared.work import Work
 from probekit.activations.store.committed import SPEC
 from probekit.activations.store.store import ActivationStore
@@ -161,7 +161,7 @@ def work_at(
             if only not in (None, name):
                 continue
             work = job.open(cache, device)
-            for done in share(work, seed):
+            for done in compute_shards(work, seed):
                 yield cache, done
             finish(work.store, job)
 
@@ -184,5 +184,5 @@ def finish(store: ActivationStore, job: Job) -> None:
         StoreError: the store cannot be written.
     """
     store.seal()
-    for name in (job.name, *claims_in(store.files)):
+    for name in (job.name, *shard_locks(store.files)):
         store.files.remove(name)

@@ -16,13 +16,13 @@ from typing import IO, NamedTuple
 from joblib import cpu_count
 
 from probekit.activations.files.places import files_at
-from probekit.activations.shared.locks import free_claims
-from probekit.activations.shared.work import Lacking, OnRows, Work
+from probekit.activations.shared.locks import remove_dead_locks
+from probekit.activations.shared.work import MissingSites, OnRows, Work
 from probekit.errors import StoreError
 from probekit.pipeline.capture.jobs import Job, finish
 from probekit.watcher import Watcher
 
-Workers = Callable[[Job, Work, Lacking, OnRows], None]
+Workers = Callable[[Job, Work, MissingSites, OnRows], None]
 _SECONDS_TO_LEAVE = 20
 # On Windows a process can be interrupted only together with its group: each worker is one.
 _INTERRUPT = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
@@ -33,7 +33,7 @@ _CODE = str(Path(__file__).resolve().parents[3])  # that the workers run, too
 def by_processes(
     job: Job,
     work: Work,
-    lacking: Lacking,
+    lacking: MissingSites,
     on_rows: OnRows,
     *,
     n_workers: int,
@@ -66,7 +66,7 @@ def by_processes(
                 on_rows(json.loads(line)["rows"])
             ends = [worker.end() for worker in workers]
     finally:  # a signal may end a worker before it lets its claim go
-        free_claims(work.store.files)
+        remove_dead_locks(work.store.files)
     close_job(job, work, [end for end in ends if end], at_once, watcher)
 
 
@@ -99,7 +99,7 @@ def close_job(job: Job, work: Work, ends: list[str], n_workers: int, watcher: Wa
         if ends
         else ""
     )
-    missing = len(work.lacking())
+    missing = len(work.missing_sites())
     if missing:
         raise StoreError(
             f"{missing} of {len(work.shards)} shards are missing in {work.store.folder}. {why} "

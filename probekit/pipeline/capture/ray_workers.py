@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from probekit.activations.files.local import Location
-from probekit.activations.shared.work import Lacking, OnRows, Work
+from probekit.activations.shared.work import MissingSites, OnRows, Work
 from probekit.amounts import counted
 from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.pipeline.capture.jobs import Job
@@ -50,7 +50,7 @@ class ShardActor:
         """Return how many rows a shard has, which is now committed at the sites."""
         work = self._work
         assert work is not None
-        lacking = work.store.lacking(sites, shard)
+        lacking = work.store.missing_sites(sites, shard)
         if lacking:
             with threads(self._n_threads):
                 work.compute(shard, lacking)
@@ -60,7 +60,7 @@ class ShardActor:
 def by_ray(
     job: Job,
     work: Work,
-    lacking: Lacking,
+    lacking: MissingSites,
     on_rows: OnRows,
     *,
     n_workers: int | None,
@@ -114,7 +114,7 @@ class _Crew:
         self._in_a_row = 0
         self.deaths: list[str] = []
 
-    def run(self, lacking: Lacking, number: int, on_rows: OnRows) -> None:
+    def run(self, lacking: MissingSites, number: int, on_rows: OnRows) -> None:
         """Have so many actors compute all shards, each at most once for every actor that dies."""
         todo = deque(lacking)
         for _ in range(number):

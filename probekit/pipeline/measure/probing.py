@@ -9,7 +9,7 @@ from typing import Any
 
 from joblib import cpu_count
 
-from probekit.disk import told
+from probekit.disk import as_store_error
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.schema import Experiment
 from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
@@ -24,8 +24,8 @@ from probekit.probes.saved.files import probe_files
 from probekit.provenance import digest
 from probekit.results.predictions import Predictor
 from probekit.results.site_results import SavedSiteResults, SiteResult, site_stem
-from probekit.watcher import Here, Watcher
-from probekit.workers import side_by_side
+from probekit.watcher import InProcessWatcher, Watcher
+from probekit.workers import parallel_map
 
 
 def make_probers(
@@ -105,7 +105,7 @@ def probe_sites(
     spots = [_Spot.of(selection, experiment, folder.path) for selection in (None, *selections)]
     sites = [kept.read(spot.stem, spot.origin) for spot in spots]
     n_kept = sum(site is not None for site in sites[1:])
-    progress = _Progress(Here(watcher), n_kept, len(selections))
+    progress = _Progress(InProcessWatcher(watcher), n_kept, len(selections))
     job = _Job(experiment, prober, stores, kept, folder.path, progress)
     if sites[0] is None:  # takes another time than a site
         sites[0] = job(spots[0])
@@ -115,7 +115,7 @@ def probe_sites(
     items = [spots[number] for number in missing]
     # Not a matter of how many are left or run at once: threads may change the last bits.
     n_threads = max(1, cpu_count() // len(selections))
-    for done, site in enumerate(side_by_side(job, items, workers, n_threads)):
+    for done, site in enumerate(parallel_map(job, items, workers, n_threads)):
         sites[missing[done]] = site
         folder.note(site.files)
         progress.done = n_kept + done + 1
@@ -221,7 +221,7 @@ def _measure(job: _Job, selection: Probed, folder: Path) -> SiteResult:
                 stem = folder / result.spec.text.replace(":", "-")
                 _save(job.run_dir / stem, result, job.experiment, job.prober, store, selection)
                 _, weights = probe_files(stem)
-                with told("read", job.run_dir / weights):
+                with as_store_error("read", job.run_dir / weights):
                     site.probes[weights.as_posix()] = digest([(job.run_dir / weights).read_bytes()])
     return site
 
