@@ -75,7 +75,7 @@ class WrongExamples(RecordPart):
     examples: list[WrongExample]
 
     def painted(self) -> list[tuple[WrongExample, list[tuple[TokenPart, bool]]]]:
-        """Return each example with its coloured tokens, and whether each is in the labelled span."""
+        """Return each example with its coloured tokens, flagged if inside the labelled span."""
         readings = [_reading(example) for example in self.examples]
         palette = Palette.of(readings, self.classes)
         parts = [text_part(reading, palette).tokens for reading in readings]
