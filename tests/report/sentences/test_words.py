@@ -211,7 +211,7 @@ def test_the_page_takes_the_control_and_the_metric_of_its_run(make_run, table, r
     numbers = pd.concat([table, *many]).replace({"metric": {"accuracy": "r2"}})
     page = write_report(make_run(numbers, record | {"control_by": "group"})).read_text("utf-8")
     assert "The control task gives each group of rows a random label" in page
-    assert "sites of the highest cross-validated R²" in page
+    assert "sites with the highest cross-validated R²" in page
 
 
 def test_the_description_holds_every_number_of_the_figure(table):
