@@ -66,7 +66,7 @@ def test_the_summary_of_two_texts_keeps_their_positions_apart():
 def test_the_answer_names_the_layer_from_which_the_lens_agrees_with_the_output():
     rows = lens_rows()
     assert (
-        "From the embedding on, the lens agrees with the model at at least half of the 5"
+        "From the embedding on, the lens agrees with the model on at least half of the 5"
         in lens_answer(rows)
     )
     rows.loc[rows["layer"] == 0, "token_1"] = "other"

@@ -109,9 +109,9 @@ def lens_answer(rows: pd.DataFrame) -> str:
         f"The model predicts the next token of the text at {last['right']} of "
         f"{last['n_next']} positions. "
         + (
-            f"At no layer before the last does the lens agree with the model at {half}."
+            f"At no layer before the last does the lens agree with the model on {half}."
             if since == last["layer"]
-            else f"From {_layer(since)} on, the lens agrees with the model at {half}."
+            else f"From {_layer(since)} on, the lens agrees with the model on {half}."
         )
     )
 
