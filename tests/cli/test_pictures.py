@@ -54,7 +54,7 @@ def test_attribution_prints_parts_that_sum(call):
     assert path == "parts.csv"
     numbers = [float(line.split()[-1].replace("−", "-")) for line in table[1:]]
     assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=0.005 * len(numbers))
-    assert table[-1].startswith("the logit of ␣the less that of ␣his")
+    assert table[-1].startswith("the logit of ␣the minus that of ␣his")
     assert pd.read_csv(path)["value"].sum() == pytest.approx(numbers[-1], abs=0.006)
     assert "39 parts" in answer
 

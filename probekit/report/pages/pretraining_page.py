@@ -1,4 +1,4 @@
-"""The page of a pretraining run: how the losses fell, what was learnt from, what was kept."""
+"""Page of a pretraining run: loss curves, all measurements, training texts and recipe."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from probekit.results.record import RecordPart, check_seal, reading_run_file
 from probekit.training.log import LogRow, read_log, read_verified_log
 from probekit.training.progress import LOG, read_progress
 
-POINTS_PER_DECADE = 60  # of lines that have a value at each step
+POINTS_PER_DECADE = 60  # for averaged lines, which have a value at each step
 
 
 class PretrainRecord(RecordPart):
-    """All that the page takes from run.json."""
+    """Fields of run.json that the page shows."""
 
     run: str
     steps: int
@@ -41,7 +41,7 @@ class PretrainRecord(RecordPart):
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of a figure: its name, its value in a row of the log, and its dash."""
+    """A line of a figure: its name, its value in a row of the log, and its dash style."""
 
     name: str
     value: Callable[[LogRow], float]
@@ -54,8 +54,8 @@ _LOSSES = (
     _Line("held-out text", lambda row: row.held_out_loss),
 )
 _REPEATS = (
-    _Line("first time", lambda row: row.repeated_first, "dot"),
-    _Line("second time", lambda row: row.repeated_second),
+    _Line("first occurrence", lambda row: row.repeated_first, "dot"),
+    _Line("second occurrence", lambda row: row.repeated_second),
 )
 _RATE = (_Line("learning rate", lambda row: row.learning_rate),)
 _NORM = (_Line("gradient norm", lambda row: row.gradient_norm, is_averaged=True),)
@@ -64,19 +64,20 @@ _NORM = (_Line("gradient norm", lambda row: row.gradient_norm, is_averaged=True)
 def write_pretraining_report(run_dir: Path) -> Path:
     """Write report.html into the folder of a pretraining run and return its path.
 
-    The run may still be going on; the page shows what its log holds.
+    The run may still be in progress; the page then shows the steps in its log.
 
     Raises:
-        MissingError: A file of the run is not there.
+        MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or its log has no step yet.
         CheckpointError: The state or the log is damaged.
     """
     path = inside(run_dir / LOG)
-    progress = read_progress(run_dir)  # before the log, which a running process writes first
+    # Read before the log: a running process writes the log first, so it covers this progress.
+    progress = read_progress(run_dir)
     with reading_run_file(path):
         log = read_verified_log(path, progress.step, progress.log) if progress else read_log(path)
     if not log:
-        raise DataError(f"{path} has no step yet.")
+        raise DataError(f"{path} has no step yet. Wait until the run has logged its first step.")
     with reading_run_file(run_dir / "run.json"):
         content = inside(run_dir / "run.json").read_bytes()
         record = PretrainRecord.model_validate_json(content)
@@ -102,20 +103,21 @@ def _page(log: Sequence[LogRow], record: PretrainRecord, recipe: str) -> str:
 
 
 def _answer(log: Sequence[LogRow], record: PretrainRecord) -> str:
-    """Return in words how far the run has come."""
+    """Return the progress of the run and its latest held-out losses, in sentences."""
     done, passes = log[-1], log[-1].tokens / max(1, record.tokens["train"])
-    told = f"{done.step:,} of {record.steps:,} steps: {done.tokens:,} tokens, " + (
-        f"{passes:.1f} times those of the texts."
+    progress = (
+        f"{done.step:,} of {record.steps:,} steps: {done.tokens:,} tokens, "
+        f"{passes:.1f} times the training text."
     )
     measured = [row for row in log if not math.isnan(row.held_out_loss)]
     if not measured:
-        return f"{told} Nothing was measured yet."
+        return f"{progress} No evaluation yet."
     last = measured[-1]
     gap = last.repeated_first - last.repeated_second
     return (
-        f"{told} On held-out text {last.held_out_loss:.3f} nats per token, "
-        f"{last.held_out_per_character:.4f} per character. Random tokens cost {gap:.2f} nats less "
-        "when they come a second time."
+        f"{progress} Held-out loss: {last.held_out_loss:.3f} nats per token, "
+        f"{last.held_out_per_character:.4f} nats per character. On repeated random tokens the loss "
+        f"is {gap:.2f} nats lower at the second occurrence."
     )
 
 
@@ -123,17 +125,18 @@ def _figures(log: Sequence[LogRow], measured: Sequence[LogRow]) -> list[FigurePa
     losses = FigurePart(
         "Loss",
         figure_json(_figure(log, _LOSSES, "nats per token")),
-        "Mean over the tokens that are counted. Batches are averaged over neighbouring steps; held-"
-        "out text is the end of each text, never learnt from. A repeated row counts where its "
-        "piece comes again, and can cost far more or less than text.",
+        "Mean over the tokens that count towards the loss. Batch losses are averaged over adjacent "
+        "steps. Held-out text is the end of each text and is never trained on. Repeated rows count "
+        "from the second occurrence of their segment; their loss can differ much from that of "
+        "text.",
         _words("loss on held-out text", measured, lambda row: row.held_out_loss),
     )
     repeats = FigurePart(
-        "Random tokens, twice",
+        "Loss on repeated random tokens",
         figure_json(_figure(log, _REPEATS, "nats per token")),
-        "Tokens drawn evenly from the vocabulary, and the same once more. What they cost less the "
-        "second time is looked up in the first: induction (Olsson et al. 2022).",
-        _words("loss of the second time", measured, lambda row: row.repeated_second),
+        "Random token sequences that occur twice. The model can predict the second occurrence only "
+        "from the first, so a lower loss there indicates induction (Olsson et al. 2022).",
+        _words("loss at the second occurrence", measured, lambda row: row.repeated_second),
     )
     return [losses, repeats]
 
@@ -147,16 +150,16 @@ def _folded(log: Sequence[LogRow]) -> list[FigurePart]:
             _words(name, log, lines[0].value),
         )
         for lines, name, caption in (
-            (_RATE, "learning rate", "At each step."),
-            (_NORM, "gradient norm", "Before it is cut, averaged over neighbouring steps."),
+            (_RATE, "learning rate", "Learning rate at each step."),
+            (_NORM, "gradient norm", "Norm before clipping, averaged over adjacent steps."),
         )
     ]
 
 
 def _words(name: str, rows: Sequence[LogRow], value: Callable[[LogRow], float]) -> str:
-    """Return a line in words: where it begins and ends."""
+    """Return the first and last value of a line, as a sentence."""
     if not rows:
-        return f"{name}: nothing was measured yet."
+        return f"{name}: no evaluation yet."
     first, last = rows[0], rows[-1]
     return (
         f"{name} by step: {value(first):.4g} at step {first.step:,}, {value(last):.4g} at step "
@@ -165,7 +168,7 @@ def _words(name: str, rows: Sequence[LogRow], value: Callable[[LogRow], float]) 
 
 
 def _figure(log: Sequence[LogRow], lines: Sequence[_Line], unit: str) -> go.Figure:
-    """Return lines over the steps, whose axis is logarithmic."""
+    """Return a figure of lines by step, on a logarithmic step axis."""
     figure = go.Figure(layout={"template": TEMPLATE})
     for line, colour in zip(lines, SERIES_COLOURS, strict=False):
         points = _averaged(log, line) if line.is_averaged else _measured(log, line)
@@ -196,10 +199,10 @@ def _measured(log: Sequence[LogRow], line: _Line) -> list[tuple[float, float]]:
 
 
 def _averaged(log: Sequence[LogRow], line: _Line) -> list[tuple[float, float]]:
-    """Return the means over neighbouring steps, as many in a decade of steps as in the next."""
+    """Return means over adjacent steps, with at most `POINTS_PER_DECADE` points per decade."""
     points = []
     for _, group in groupby(log, lambda row: int(POINTS_PER_DECADE * math.log10(row.step))):
         rows = list(group)
-        middle = sum(row.step for row in rows) / len(rows)
-        points.append((middle, sum(line.value(row) for row in rows) / len(rows)))
+        mean_step = sum(row.step for row in rows) / len(rows)
+        points.append((mean_step, sum(line.value(row) for row in rows) / len(rows)))
     return points

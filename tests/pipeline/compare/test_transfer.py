@@ -120,7 +120,7 @@ def test_files_and_figures(found, folder):
     assert heat.zmin == pytest.approx(min(0.5, *heat.z[0]))
     drawn = cosine_map(only(cosines, space="raw"), found.names).data[0]
     assert (drawn.zmin, drawn.zmax) == (-1, 1)
-    assert "of random labels" in drawn.hovertext[0][1]
+    assert "with permuted labels" in drawn.hovertext[0][1]
 
 
 def test_rows_that_stand_in_both_sets_are_told(folder, go):
