@@ -213,14 +213,14 @@ def test_another_layout_of_the_right_size_gives_no_rows(folder):
     content[order] = np.frombuffer(bytes(content[order]), np.int64)[::-1].tobytes()
     path.write_bytes(content)
     for mapped in (True, False):
-        with pytest.raises(DamagedError, match=r"rows\.safetensors is damaged: it is lost, or not"):
+        with pytest.raises(DamagedError, match=r"rows\.safetensors is damaged: it is missing, or not"):
             ActivationStore.open(folder, mapped=mapped).read(SITE)
 
 
 def test_shards_of_rows_of_several_kinds_are_never_one_array(tmp_path):
     store = CONTENT.create(LocalFiles(tmp_path / "key"))
     rows = [CONTENT.values[SITE][shard] for shard in store.shards]
-    with pytest.raises(ConfigError, match="rows of this store are float32, not float16"):
+    with pytest.raises(ConfigError, match="This store holds float32 rows, not float16"):
         store.commit(SITE, 0, rows[0].astype(np.float16))
     store.commit(SITE, 0, rows[0])
     store.commit(SITE, 1, rows[1][:, :1])
@@ -371,7 +371,7 @@ def flip_last_bit(path):
 @pytest.mark.parametrize("mapped", [True, False])
 def test_a_damaged_shard_is_refused_before_its_first_row_unless_the_disk_is_trusted(folder, mapped):
     flip_last_bit(FILES["rows"](folder))
-    damaged = f"{FILES['rows'](folder).name} is damaged: its digest is another"
+    damaged = f"{FILES['rows'](folder).name} is damaged: its digest does not match"
     store = ActivationStore.open(folder, mapped=mapped)
     with pytest.raises(DamagedError, match=damaged):
         store.read(SITE)

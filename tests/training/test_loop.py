@@ -172,7 +172,7 @@ def test_a_log_of_another_run_is_refused(go, make_recipe, tmp_path):
     go(make_recipe(), "one")
     go(make_recipe(training__batch=8), "other")
     shutil.copy(tmp_path / "other/log.csv", tmp_path / "one")
-    with pytest.raises(CheckpointError, match=r"one/log.csv is damaged or of another run"):
+    with pytest.raises(CheckpointError, match=r"one/log.csv is damaged or belongs to another run"):
         go(make_recipe(), "one")
 
 

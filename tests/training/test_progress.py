@@ -81,5 +81,5 @@ def test_later_steps_of_a_log_are_left_out(tmp_path, progress):
 def test_a_log_of_another_run_is_refused(tmp_path, progress):
     (tmp_path / "other").mkdir()
     write_run(tmp_path / "other", seed=1)
-    with pytest.raises(CheckpointError, match=r"other/log\.csv is damaged or of another run"):
+    with pytest.raises(CheckpointError, match=r"other/log\.csv is damaged or belongs to another"):
         read_verified_log(tmp_path / "other/log.csv", progress.step, progress.log)

@@ -326,7 +326,7 @@ class LocalFiles:
         Args:
             tell: called with a message before waiting; None: raise instead of waiting.
             name: name of the lock file.
-            name: of the file that stands for what is held.
+            name: name of the lock file.
 
         Raises:
             StoreError: the folder cannot be written, or another run is writing it.

@@ -128,5 +128,5 @@ def test_a_log_that_is_not_that_of_the_state_is_refused(folder):
     write_state(folder / "state.safetensors", {}, progress)
     assert write_pretraining_report(folder)
     write_log(folder / "log.csv", a_log(19))
-    with pytest.raises(CheckpointError, match=r"log\.csv is damaged or of another run"):
+    with pytest.raises(CheckpointError, match=r"log\.csv is damaged or belongs to another run"):
         write_pretraining_report(folder)
