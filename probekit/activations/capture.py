@@ -15,7 +15,7 @@ from probekit.activations.shared.work import Lacking, OnRows, Work, alone, check
 from probekit.activations.store.layout import FloatArray
 from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.watcher import SILENT, Watcher
 
 Engine = Callable[[Work, Lacking, OnRows], None]
@@ -39,7 +39,7 @@ class Captured:
 
 
 def capture(
-    model: GPT2,
+    model: Network,
     tokenizer: str,
     tokens: Sequence[IntArray],
     plan: RowPlan,
@@ -124,7 +124,7 @@ def fill(
 
 
 def stream_rows(
-    model: GPT2,
+    model: Network,
     tokens: Sequence[IntArray],
     plan: RowPlan,
     sites: Sequence[str],
@@ -141,7 +141,7 @@ def stream_rows(
         ConfigError: a site has no pos axis.
     """
     check_storable(sites)
-    for batch in make_batches(tokens, plan, batch_tokens(model.wte.weight.device)):
+    for batch in make_batches(tokens, plan, batch_tokens(model.device)):
         part = run_batch(model, batch, plan, sites, dtype)
         if on_batch is not None:
             on_batch(len(batch.rows))
@@ -149,13 +149,13 @@ def stream_rows(
 
 
 def estimate_seconds(
-    model: GPT2, tokens: Sequence[IntArray], plan: RowPlan, sites: Sequence[str]
+    model: Network, tokens: Sequence[IntArray], plan: RowPlan, sites: Sequence[str]
 ) -> float:
     """Return about how long capturing every row will take, from one of its batches, in seconds.
 
     The weights of the model do not matter; what is cached already is not taken off.
     """
-    batches = list(make_batches(tokens, plan, batch_tokens(model.wte.weight.device)))
+    batches = list(make_batches(tokens, plan, batch_tokens(model.device)))
     batch = batches[(len(batches) - 1) // 2]  # of middling length, and not the rest
     times = []
     for _ in range(3):  # the first one warms up

@@ -21,7 +21,7 @@ from probekit.sealed import FORMAT, seal, unseal
 if TYPE_CHECKING:  # torch takes seconds to import, and looking after caches needs none of it
     import torch
 
-    from probekit.model.gpt2 import GPT2
+    from probekit.model.network import Network
 
 # How sequences are put together for the forward pass changes the last bits of a row, and thereby
 # belongs to the identity.
@@ -150,7 +150,7 @@ def _is_typed(value: Identity | Sizes) -> bool:
 
 
 def identify(
-    model: GPT2, tokenizer: str, tokens: Sequence[IntArray], plan: RowPlan, dtype: str
+    model: Network, tokenizer: str, tokens: Sequence[IntArray], plan: RowPlan, dtype: str
 ) -> Identity:
     """Return the identity of the rows that `plan` takes from `tokens` run through `model`.
 
@@ -162,7 +162,6 @@ def identify(
         dtype: `float32` or `float16`, the numbers on disk.
     """
     lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
-    parameter = model.wte.weight
     return Identity(
         weights=digest_weights(model),
         config=model.config.to_json(),
@@ -176,21 +175,21 @@ def identify(
             for part in (str(len(array)).encode() + b";", np.asarray(array, np.int64).tobytes())
         ),
         dtype=dtype,
-        compute=_compute(parameter),
-        device=parameter.device.type,
+        compute=_compute(model.dtype, model.device),
+        device=model.device.type,
         torch=".".join(version("torch").split(".")[:2]),
-        code=digest_code(type(model).__module__, *COMPUTATION),
+        code=digest_code(*model.code_modules, *COMPUTATION),
         shard_rows=SHARD_ROWS,
-        batch_tokens=batch_tokens(parameter.device),
+        batch_tokens=batch_tokens(model.device),
     )
 
 
-def _compute(parameter: torch.Tensor) -> str:
+def _compute(dtype: torch.dtype, device: torch.device) -> str:
     import torch
 
-    backend = torch.backends.cuda if parameter.is_cuda else torch.backends.mkldnn
+    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
     precision = backend.matmul.fp32_precision  # tf32 or bf16, where that was allowed
-    name = str(parameter.dtype).removeprefix("torch.")
+    name = str(dtype).removeprefix("torch.")
     return name if precision in ("none", "ieee") else f"{name}, products in {precision}"
 
 
@@ -199,7 +198,7 @@ def batch_tokens(device: torch.device) -> int:
     return BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])
 
 
-def digest_weights(model: GPT2) -> str:
+def digest_weights(model: Network) -> str:
     """Return the digest over name, dtype, shape and bytes of all parameters, sorted by name."""
     import torch
 

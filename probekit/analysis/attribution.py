@@ -22,8 +22,8 @@ from torch import Tensor
 
 from probekit.errors import ConfigError
 from probekit.model.cache import ActivationCache
-from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import check_tokens
+from probekit.model.network import Network
 
 _SITES = (
     "hook_embed",
@@ -54,7 +54,7 @@ class Attribution:
 
 
 def logit_attribution(
-    model: GPT2,
+    model: Network,
     ids: Tensor,
     token: int,
     *,
@@ -114,7 +114,7 @@ def place_of(position: int, n_tokens: int) -> int:
     return position % n_tokens
 
 
-def _check_tokens(model: GPT2, token: int, minus: int | None, minus_mean: bool) -> None:
+def _check_tokens(model: Network, token: int, minus: int | None, minus_mean: bool) -> None:
     for one in (token, minus):
         if one is not None and not 0 <= one < model.config.vocab_size:
             raise ConfigError(f"No token {one}: the ids are 0 to {model.config.vocab_size - 1}.")
@@ -128,9 +128,9 @@ def _difference(of_tokens: Tensor, token: int, minus: int | None, minus_mean: bo
     return of_tokens[token].double() - (less if minus is None else of_tokens[minus].double())
 
 
-def _parts(model: GPT2, cache: ActivationCache, direction: Tensor) -> Iterator[dict[str, Any]]:
+def _parts(model: Network, cache: ActivationCache, direction: Tensor) -> Iterator[dict[str, Any]]:
     """Yield the parts in the order of the forward pass, in float64, so that their sum is exact."""
-    weighted = model.ln_f.weight.double() * direction
+    weighted = model.final_norm_gain.double() * direction
     # The mean is taken off the direction once instead of off every part.
     along = (weighted - weighted.mean()) / cache["ln_final.hook_scale"][0, -1].double()
 
@@ -141,14 +141,13 @@ def _parts(model: GPT2, cache: ActivationCache, direction: Tensor) -> Iterator[d
 
     yield part("embed", cache["hook_embed"][0, -1].double() @ along)
     yield part("pos_embed", cache["hook_pos_embed"][0, -1].double() @ along)
-    for layer in range(model.config.n_layer):
-        w_o = model.get_parameter(f"h.{layer}.attn.c_proj.weight").double()
+    for layer in range(model.axis_sizes["n_layers"]):
+        w_o, b_o = model.head_output(layer)
         z = cache["z", layer][0, -1].double()  # [n_heads d_head]
-        for head, value in enumerate((z * (along @ w_o).view_as(z)).sum(-1)):
+        for head, value in enumerate((z * (along @ w_o.double()).view_as(z)).sum(-1)):
             yield part("head", value, layer, head)
-        if model.config.bias:
-            b_o = model.get_parameter(f"h.{layer}.attn.c_proj.bias").double()
-            yield part("attn_bias", b_o @ along, layer)
+        if b_o is not None:
+            yield part("attn_bias", b_o.double() @ along, layer)
         yield part("mlp", cache["mlp_out", layer][0, -1].double() @ along, layer)
-    if model.config.bias:
-        yield part("final_bias", model.get_parameter("ln_f.bias").double() @ direction)
+    if model.final_norm_bias is not None:
+        yield part("final_bias", model.final_norm_bias.double() @ direction)

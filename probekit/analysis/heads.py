@@ -17,7 +17,7 @@ from torch import Tensor
 
 from probekit.analysis.head_scores import head_scores
 from probekit.errors import ConfigError, DataError
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.provenance import digest
 from probekit.watcher import SILENT, Watcher
 
@@ -30,13 +30,13 @@ KNOWN_HEADS = {
 _WPE_OF_GPT2_SMALL = "8ef840e2c9b1b4f950baa790cc1aa824c619334d0dc89efb787c3303548164ea"
 
 
-def known_heads(model: GPT2) -> dict[str, tuple[tuple[int, int], ...]]:
+def known_heads(model: Network) -> dict[str, tuple[tuple[int, int], ...]]:
     """Return the heads, as (layer, head), that are known for a score; none but for GPT-2 small.
 
     >>> known_heads(GPT2.from_pretrained("mini"))
     {}
     """
-    wpe = model.wpe.weight.detach().cpu().float().contiguous()
+    wpe = model.position_embedding.detach().cpu().float().contiguous()
     is_small = digest([wpe.numpy().tobytes()]) == _WPE_OF_GPT2_SMALL
     return KNOWN_HEADS if is_small else {}
 
@@ -70,7 +70,7 @@ def random_repeats(
 
 
 def score_heads(
-    model: GPT2, sequences: Sequence[Tensor], watcher: Watcher = SILENT
+    model: Network, sequences: Sequence[Tensor], watcher: Watcher = SILENT
 ) -> pd.DataFrame:
     """Return one row a score, layer and head: the mean over the sequences that can have the score.
 
@@ -109,7 +109,7 @@ def _over_texts(name: str, found: Sequence[dict[str, Tensor]]) -> pd.DataFrame:
     )
 
 
-def _scores(model: GPT2, ids: Tensor) -> dict[str, Tensor]:
+def _scores(model: Network, ids: Tensor) -> dict[str, Tensor]:
     """Return the scores of one text, of shape (layers, heads), a layer's patterns at a time."""
     layers: list[dict[str, Tensor]] = []
 

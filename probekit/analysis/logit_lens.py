@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import ConfigError
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.sites import SitePattern, describe, expand, layer_of
-from probekit.model.taps import Taps
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.watcher import SILENT, Watcher
 
@@ -31,9 +30,9 @@ TOP_K = 5
 _CHUNK = 64  # positions whose logits are held at once
 
 
-def logits_of(model: GPT2, resid: Tensor) -> Tensor:
+def logits_of(model: Network, resid: Tensor) -> Tensor:
     """Return the logits that final norm and unembedding make of residuals, shape [... d_vocab]."""
-    return F.linear(model.ln_f(resid, Taps(None)), model.unembedding)
+    return F.linear(model.final_norm(resid), model.unembedding)
 
 
 def lens_sites(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:
@@ -57,7 +56,7 @@ def lens_sites(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> 
 
 
 def logit_lens(
-    model: GPT2,
+    model: Network,
     ids: Tensor,
     sites: SitePattern | Iterable[SitePattern] = SITES,
     *,
@@ -110,7 +109,7 @@ def logit_lens(
     return {key: torch.cat([chunk[key] for chunk in chunks], dim=1).cpu() for key in chunks[0]}
 
 
-def _log_probabilities(model: GPT2, resid: Tensor) -> Tensor:
+def _log_probabilities(model: Network, resid: Tensor) -> Tensor:
     return logits_of(model, resid).float().log_softmax(-1)
 
 

@@ -45,13 +45,13 @@ class TokenBatch:
         return TokenBatch(self.ids.to(device), self.mask.to(device), self.offsets.to(device))
 
 
-def readable(
+def prepare_tokens(
     config: GPT2Config, tokens: Tensor | TokenBatch, mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return token ids, 0 at padding, and mask, shape [batch pos] each, that a model can read.
 
     >>> batch = TokenBatch(torch.tensor([[-1, 5]]), torch.tensor([[False, True]]), torch.empty(0))
-    >>> readable(GPT2Config(), batch, None)
+    >>> prepare_tokens(GPT2Config(), batch, None)
     (tensor([[0, 5]]), tensor([[False, True]]))
 
     Raises:
@@ -60,7 +60,7 @@ def readable(
     if isinstance(tokens, TokenBatch):
         if mask is not None:
             raise DataError("A TokenBatch has a mask of its own: leave out `mask`.")
-        return readable(config, tokens.ids, tokens.mask)
+        return prepare_tokens(config, tokens.ids, tokens.mask)
     check_tokens(config, tokens, mask)
     return _without_padding(tokens, mask), mask
 
@@ -164,10 +164,10 @@ def check_context(config: GPT2Config, positions: Tensor) -> None:
         )
 
 
-def following(tokens: Tensor, mask: Tensor | None) -> Tensor:
+def next_tokens(tokens: Tensor, mask: Tensor | None) -> Tensor:
     """Return the token after each position, shape [batch pos]; -100 where one of the two is none.
 
-    >>> following(torch.tensor([[5, 6, 7]]), None).tolist()
+    >>> next_tokens(torch.tensor([[5, 6, 7]]), None).tolist()
     [[6, 7, -100]]
     """
     after = F.pad(tokens[:, 1:], (0, 1), value=NOT_COUNTED)

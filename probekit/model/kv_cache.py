@@ -37,7 +37,7 @@ class KeyValueCache:
         self._mask: Tensor | None = None  # [batch length] once there was padding
         self._kept: dict[int, Tensor] = {}  # by block, [kv batch n_heads room d_head]
 
-    def mask_with(self, model: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor | None:
+    def join_mask(self, model: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor | None:
         """Return the mask of all columns, old and new; None where none of them is padding.
 
         Raises:

@@ -48,7 +48,7 @@ def positions_and_visible(
     return positions, causal(n_new, n_keys, tokens.device) & (mask[:, None, None, :] | itself)
 
 
-def seen_from(at: Tensor, visible: Tensor | None, n_new: int, n_keys: int) -> Tensor:
+def visible_at(at: Tensor, visible: Tensor | None, n_new: int, n_keys: int) -> Tensor:
     """Return what some of the new positions see, shape [batch 1 asked key].
 
     Args:

@@ -136,7 +136,7 @@ def _gradients(
     model: GPT2, ids: torch.Tensor, targets: torch.Tensor, training: TrainingSection
 ) -> float:
     """Add up the gradients of the parts of a batch; return the loss of the whole."""
-    device = model.wte.weight.device
+    device = model.device
     n_counted = (targets != NOT_COUNTED).sum()
     rows = training.batch // training.accumulate
     total = 0.0
@@ -163,7 +163,7 @@ def _narrow(training: TrainingSection, device: torch.device) -> bool:
 @contextmanager
 def _dropout(model: GPT2, seed: int, step: int) -> Iterator[None]:
     """Let dropout act inside, drawn from seed and step; no generator is changed by it."""
-    device = model.wte.weight.device
+    device = model.device
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed((seed << 31) + step)

@@ -11,7 +11,7 @@ from probekit.errors import ConfigError, DataError
 from probekit.model.cache import Recording
 from probekit.model.generation.decoding import Decoding, Stop
 from probekit.model.gpt2 import GPT2
-from probekit.model.inputs import NO_TOKEN, TokenBatch, readable, warn_of_padding
+from probekit.model.inputs import NO_TOKEN, TokenBatch, prepare_tokens, warn_of_padding
 from probekit.model.kv_cache import KeyValueCache
 from probekit.model.sites import SitePattern
 from probekit.model.taps import Tap
@@ -109,7 +109,7 @@ def new_tokens(
             "A Recording joins passes that read on, but beyond the context each pass reads a whole "
             "window anew: leave slide out, or look at the windows with a tap of your own."
         )
-    ids, mask = readable(model.config, tokens, mask)
+    ids, mask = prepare_tokens(model.config, tokens, mask)
     if mask is None:
         warn_of_padding(model.config, ids)
     if not len(ids):

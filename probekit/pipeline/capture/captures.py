@@ -11,14 +11,14 @@ from probekit.activations.files.places import default_root
 from probekit.activations.shared.work import alone
 from probekit.activations.store.store import ActivationStore
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device, check_device_name
 from probekit.pipeline.capture.jobs import TASK, Job, begin_work, load_model, targets
 from probekit.pipeline.capture.local_workers import Workers, put_job
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.watcher import SILENT, Watcher
 
-Models = dict[str, GPT2]  # by target: `task`, and `random_weights` if wanted
+Models = dict[str, Network]  # by target: `task`, and `random_weights` if wanted
 
 
 def load_models(experiment: Experiment, device: str) -> Models:
@@ -107,7 +107,7 @@ def capture_models(
 def capture_rows(
     experiment: Experiment,
     prepared: Prepared,
-    model: GPT2,
+    model: Network,
     *,
     cache_root: Location | None,
     step: str,

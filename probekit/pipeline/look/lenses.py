@@ -14,6 +14,7 @@ from probekit.analysis.logit_lens import SITES, TOP_K, lens_rows, lens_sites, lo
 from probekit.errors import ConfigError, DataError
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import check_context, check_tokens
+from probekit.model.network import Network
 from probekit.model.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.capture.devices import check_device
@@ -26,7 +27,7 @@ class ModelAndTokenizer:
     """A model with the tokenizer that belongs to it."""
 
     source: str
-    model: GPT2
+    model: Network
     tokenizer: Tokenizer
 
     @classmethod
@@ -50,7 +51,7 @@ class ModelAndTokenizer:
         ids = self.tokenizer.encode(text, bos=bos).ids
         if not len(ids):
             raise DataError("The text is empty: there is nothing to look at.")
-        tokens = torch.from_numpy(ids).to(self.model.wte.weight.device)
+        tokens = torch.from_numpy(ids).to(self.model.device)
         check_tokens(self.model.config, tokens[None])
         check_context(self.model.config, torch.arange(len(tokens)))
         return tokens
