@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from probekit.activations.identity import digest_weights
-from probekit.analysis.attribution import place_of
+from probekit.analysis.attribution import position_from_start
 from probekit.cli.tables import print_table
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.provenance import versions
@@ -49,7 +49,7 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
     """
     texts = rows.drop_duplicates(["prompt", "position"]).groupby("prompt", sort=False)["token"]
     # A text that lacks the position is refused before anything is printed.
-    places = {number: place_of(position, len(tokens)) for number, tokens in texts}
+    places = {number: position_from_start(position, len(tokens)) for number, tokens in texts}
     for number, text in texts:
         tokens, place = text.tolist(), places[number]
         here = rows[(rows["prompt"] == number) & (rows["position"] == place)]

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probekit.analysis.attribution import logit_attribution, place_of
+from probekit.analysis.attribution import logit_attribution, position_from_start
 from probekit.analysis.logit_lens import SITES, TOP_K, lens_rows, lens_sites, logit_lens
 from probekit.errors import ConfigError, DataError
 from probekit.model.gpt2 import GPT2
@@ -120,7 +120,7 @@ def attribute(
         DataError: the text is empty, or longer than the context.
     """
     ids = network.ids(text, bos=bos)
-    place = place_of(position, len(ids))
+    place = position_from_start(position, len(ids))
     with torch.inference_mode():
         logits = network.model(ids[None, : place + 1])[0, -1].float()
     chosen = int(logits.argmax()) if token is None else one_token(network.tokenizer, token)
