@@ -21,7 +21,7 @@ from probekit.activations.shared.work import (
 from probekit.activations.store.layout import FloatArray
 from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.watcher import SILENT, Watcher
 
 Engine = Callable[[Work, MissingSites, OnRows], None]
@@ -45,7 +45,7 @@ class Captured:
 
 
 def capture(
-    model: GPT2,
+    model: Network,
     tokenizer: str,
     tokens: Sequence[IntArray],
     plan: RowPlan,
@@ -130,7 +130,7 @@ def fill(
 
 
 def stream_rows(
-    model: GPT2,
+    model: Network,
     tokens: Sequence[IntArray],
     plan: RowPlan,
     sites: Sequence[str],
@@ -147,7 +147,7 @@ def stream_rows(
         ConfigError: a site has no pos axis.
     """
     check_storable(sites)
-    for batch in make_batches(tokens, plan, batch_tokens(model.wte.weight.device)):
+    for batch in make_batches(tokens, plan, batch_tokens(model.device)):
         part = run_batch(model, batch, plan, sites, dtype)
         if on_batch is not None:
             on_batch(len(batch.rows))
@@ -155,13 +155,13 @@ def stream_rows(
 
 
 def estimate_seconds(
-    model: GPT2, tokens: Sequence[IntArray], plan: RowPlan, sites: Sequence[str]
+    model: Network, tokens: Sequence[IntArray], plan: RowPlan, sites: Sequence[str]
 ) -> float:
     """Estimate the time to capture all rows, in seconds, by timing one batch.
 
     The values of the weights do not matter. Rows that are already cached are not subtracted.
     """
-    batches = list(make_batches(tokens, plan, batch_tokens(model.wte.weight.device)))
+    batches = list(make_batches(tokens, plan, batch_tokens(model.device)))
     batch = batches[(len(batches) - 1) // 2]  # of median length, and never the last, smaller one
     times = []
     for _ in range(3):  # the first is a warm-up

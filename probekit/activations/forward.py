@@ -14,7 +14,7 @@ from torch import Tensor
 from probekit.activations.batches import Batch
 from probekit.activations.pooling import ranges, row_means
 from probekit.data.positions import IntArray, RowPlan
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.text.tokenizer import pad
 
 FloatArray = npt.NDArray[np.floating[Any]]
@@ -47,7 +47,7 @@ class BatchRows:
 
 @torch.inference_mode()
 def run_batch(
-    model: GPT2, batch: Batch, plan: RowPlan, sites: Sequence[str], dtype: str
+    model: Network, batch: Batch, plan: RowPlan, sites: Sequence[str], dtype: str
 ) -> BatchRows:
     """Return the rows of one batch at each site.
 
@@ -61,7 +61,7 @@ def run_batch(
         dtype: dtype on disk, `float32` or `float16`.
     """
     ids, mask = pad(batch.sequences, "right")
-    device = model.wte.weight.device
+    device = model.device
     is_cuda = device.type == "cuda"
     all_gather, requested_gather, at = _plan_gathers(batch, plan, ids.shape[1])
     gathers = {ids.shape[1]: all_gather.to(device)}

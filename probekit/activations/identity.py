@@ -21,7 +21,7 @@ from probekit.sealed import FORMAT, seal, unseal
 if TYPE_CHECKING:  # torch takes seconds to import, and managing caches does not need it
     import torch
 
-    from probekit.model.gpt2 import GPT2
+    from probekit.model.network import Network
 
 # Batching changes the last bits of a row, so these constants are part of the identity.
 SHARD_ROWS = 4096
@@ -149,7 +149,7 @@ def _is_typed(value: Identity | Sizes) -> bool:
 
 
 def identify(
-    model: GPT2, tokenizer: str, tokens: Sequence[IntArray], plan: RowPlan, dtype: str
+    model: Network, tokenizer: str, tokens: Sequence[IntArray], plan: RowPlan, dtype: str
 ) -> Identity:
     """Return the identity of the rows that `plan` takes from `tokens` run through `model`.
 
@@ -161,7 +161,6 @@ def identify(
         dtype: dtype on disk, `float32` or `float16`.
     """
     lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
-    parameter = model.wte.weight
     return Identity(
         weights=digest_weights(model),
         config=model.config.to_json(),
@@ -175,21 +174,21 @@ def identify(
             for part in (str(len(array)).encode() + b";", np.asarray(array, np.int64).tobytes())
         ),
         dtype=dtype,
-        compute=_compute(parameter),
-        device=parameter.device.type,
+        compute=_compute(model.dtype, model.device),
+        device=model.device.type,
         torch=".".join(version("torch").split(".")[:2]),
-        code=digest_code(type(model).__module__, *COMPUTATION),
+        code=digest_code(*model.code_modules, *COMPUTATION),
         shard_rows=SHARD_ROWS,
-        batch_tokens=batch_tokens(parameter.device),
+        batch_tokens=batch_tokens(model.device),
     )
 
 
-def _compute(parameter: torch.Tensor) -> str:
+def _compute(dtype: torch.dtype, device: torch.device) -> str:
     import torch
 
-    backend = torch.backends.cuda if parameter.is_cuda else torch.backends.mkldnn
+    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
     precision = backend.matmul.fp32_precision  # tf32 or bf16 if the user enabled it
-    name = str(parameter.dtype).removeprefix("torch.")
+    name = str(dtype).removeprefix("torch.")
     return name if precision in ("none", "ieee") else f"{name}, products in {precision}"
 
 
@@ -198,7 +197,7 @@ def batch_tokens(device: torch.device) -> int:
     return BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])
 
 
-def digest_weights(model: GPT2) -> str:
+def digest_weights(model: Network) -> str:
     """Return the digest of name, dtype, shape and bytes of all parameters, sorted by name."""
     import torch
 

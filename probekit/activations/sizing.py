@@ -137,7 +137,7 @@ def size_of(config: GPT2Config, volume: Volume, sites: Sequence[str], dtype: str
         + sum((len(record.pack()) + _IN_MANIFEST) * n_files for record, n_files in records),
         largest=max(record.size for record, _ in records),
         operations=operations(config, volume, sites),
-        weights=sum(count.in_all for count in count_components(config)),
+        weights=sum(count.total for count in count_components(config)),
     )
 
 

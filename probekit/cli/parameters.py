@@ -67,8 +67,8 @@ def _entry(count: ParameterCount, total: ParameterCount) -> dict[str, Any]:
         "formula": count.formula,
         "number": count.number,
         "times": count.times,
-        "in_all": count.in_all,
-        "share": count.in_all / total.in_all,
+        "in_all": count.total,
+        "share": count.total / total.total,
         "megabytes": {dtype: count.megabytes(size) for dtype, size in _BYTES.items()},
     }
 
@@ -91,8 +91,8 @@ def _show(config: GPT2Config) -> None:
                 count.formula,
                 f"{count.number:,}",
                 str(count.times),
-                f"{count.in_all:,}",
-                f"{count.in_all / sums[-1].in_all:.2%}",
+                f"{count.total:,}",
+                f"{count.total / sums[-1].total:.2%}",
                 *(f"{count.megabytes(size):,.2f}" for size in _BYTES.values()),
                 end_section=count is sums[-1],
             )

@@ -16,7 +16,8 @@ def initial_model(recipe: Recipe, d_vocab: int) -> GPT2:
     model = GPT2(recipe.model.config(d_vocab), seed=recipe.seed)
     if recipe.model.position_waves:
         with torch.no_grad():
-            model.wpe.weight.copy_(sinusoids(*model.wpe.weight.shape) * recipe.model.position_waves)
+            positions = model.position_embedding
+            positions.copy_(sinusoids(*positions.shape) * recipe.model.position_waves)
     return model
 
 

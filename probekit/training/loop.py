@@ -136,7 +136,7 @@ def _gradients(
     model: GPT2, ids: torch.Tensor, targets: torch.Tensor, training: TrainingSection
 ) -> float:
     """Accumulate the gradients of a batch part by part; return the loss of the whole batch."""
-    device = model.wte.weight.device
+    device = model.device
     n_counted = (targets != NOT_COUNTED).sum()
     rows = training.batch // training.accumulate
     total = 0.0
@@ -163,7 +163,7 @@ def _uses_bfloat16(training: TrainingSection, device: torch.device) -> bool:
 @contextmanager
 def _dropout(model: GPT2, seed: int, step: int) -> Iterator[None]:
     """Enable dropout in the block, seeded by run and step; restores the global generators."""
-    device = model.wte.weight.device
+    device = model.device
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed((seed << 31) + step)

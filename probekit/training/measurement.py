@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probekit.errors import DataError
 from probekit.model.gpt2 import GPT2
-from probekit.model.inputs import following
+from probekit.model.inputs import next_tokens
 from probekit.training.token_file import TokenArray
 
 ROWS_AT_ONCE = 16
@@ -38,7 +38,7 @@ def held_out_loss(model: GPT2, tokens: TokenArray, rows: int | None = None) -> f
     windows = held_out_windows(tokens, model.config.n_positions)
     if rows is not None and rows < len(windows):
         windows = windows[np.arange(rows) * len(windows) // rows]
-    ids = torch.from_numpy(windows.astype(np.int64)).to(model.wte.weight.device)
+    ids = torch.from_numpy(windows.astype(np.int64)).to(model.device)
     parts = torch.split(ids, ROWS_AT_ONCE)
     return sum(model.loss(part).item() * len(part) for part in parts) / len(ids)
 
@@ -77,8 +77,8 @@ def repeat_losses(model: GPT2, seed: int = 0) -> tuple[float, float]:
     length = min(LONGEST_HALF, model.config.n_positions // 2)
     rng = np.random.default_rng(seed)
     half = torch.from_numpy(rng.integers(model.config.vocab_size, size=(N_REPEATS, length)))
-    ids = half.repeat(1, 2).to(model.wte.weight.device)
-    targets = following(ids, None)
+    ids = half.repeat(1, 2).to(model.device)
+    targets = next_tokens(ids, None)
     halves: list[Tensor] = []
     for part in (slice(0, length - 1), slice(length - 1, 2 * length - 1)):
         counted = torch.full_like(targets, -100)

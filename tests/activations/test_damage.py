@@ -213,7 +213,9 @@ def test_another_layout_of_the_right_size_gives_no_rows(folder):
     content[order] = np.frombuffer(bytes(content[order]), np.int64)[::-1].tobytes()
     path.write_bytes(content)
     for mapped in (True, False):
-        with pytest.raises(DamagedError, match=r"rows\.safetensors is damaged: it is missing, or not"):
+        with pytest.raises(
+            DamagedError, match=r"rows\.safetensors is damaged: it is missing, or not"
+        ):
             ActivationStore.open(folder, mapped=mapped).read(SITE)
 
 

@@ -51,7 +51,9 @@ def test_damage_is_verified_and_repaired(probekit, root):
     path = next((root / KEY / SITES[0]).glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:-1])
     done = probekit("verify", KEY, root=root, code=1)
-    assert f"{root / KEY}/{SITES[0]}/{path.name}: it is missing, or has the wrong size" in done.stdout
+    assert (
+        f"{root / KEY}/{SITES[0]}/{path.name}: it is missing, or has the wrong size" in done.stdout
+    )
     found = json.loads(probekit("verify", "--json", root=root, code=1).stdout)
     assert found[str(root / KEY)][0]["file"] == f"{SITES[0]}/{path.name}"
     assert path.name in probekit("repair", KEY, root=root).stdout

@@ -73,5 +73,5 @@ def test_each_component_is_what_a_built_model_has_under_every_switch(switches):
 
 def test_the_components_are_the_whole():
     for config in (TINY, replace(TINY, tie_word_embeddings=False)):
-        in_all = sum(count.in_all for count in count_components(config))
-        assert in_all == by_name(count_sums(config))["total"].number
+        total = sum(count.total for count in count_components(config))
+        assert total == by_name(count_sums(config))["total"].number

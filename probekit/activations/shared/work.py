@@ -16,7 +16,7 @@ from probekit.activations.store.store import ActivationStore
 from probekit.activations.store.writer import ShardWriter
 from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.sites import describe
 
 MissingSites = Mapping[int, Sequence[str]]  # missing sites by shard; complete shards are absent
@@ -35,7 +35,7 @@ class Work:
         store: the store that receives the rows.
     """
 
-    model: GPT2
+    model: Network
     plan: RowPlan
     sites: tuple[str, ...]
     shards: Sequence[Sequence[Batch]]
@@ -44,7 +44,7 @@ class Work:
     @classmethod
     def begin(
         cls,
-        model: GPT2,
+        model: Network,
         tokenizer: str,
         tokens: Sequence[IntArray],
         plan: RowPlan,

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from probekit.activations.identity import digest_weights
-from probekit.analysis.attribution import place_of
+from probekit.analysis.attribution import position_from_start
 from probekit.cli.show.tables import print_table
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.provenance import versions
@@ -37,7 +37,7 @@ def facts_for_page(network: ModelAndTokenizer, bos: bool) -> dict[str, str]:
         "weights": digest_weights(network.model)[:16],
         "tokenizer": network.tokenizer.digest[:16],
         "<|endoftext|> before the text": "yes" if bos else "no",
-        "dtype": str(network.model.wte.weight.dtype).removeprefix("torch."),
+        "dtype": str(network.model.dtype).removeprefix("torch."),
     } | {name: version for name, version in versions().items() if name in ("probekit", "torch")}
 
 
@@ -49,7 +49,7 @@ def show_lens(rows: pd.DataFrame, position: int) -> None:
     """
     texts = rows.drop_duplicates(["prompt", "position"]).groupby("prompt", sort=False)["token"]
     # A text that lacks the position is refused before anything is printed.
-    places = {number: place_of(position, len(tokens)) for number, tokens in texts}
+    places = {number: position_from_start(position, len(tokens)) for number, tokens in texts}
     for number, text in texts:
         tokens, place = text.tolist(), places[number]
         here = rows[(rows["prompt"] == number) & (rows["position"] == place)]

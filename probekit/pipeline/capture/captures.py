@@ -11,7 +11,7 @@ from probekit.activations.files.places import default_root
 from probekit.activations.shared.work import compute_locally
 from probekit.activations.store.store import ActivationStore
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device_name
 from probekit.pipeline.capture.jobs import Job, begin_work
 from probekit.pipeline.capture.local_workers import Workers, put_job
@@ -95,7 +95,7 @@ def capture_models(
 def capture_rows(
     experiment: Experiment,
     prepared: Prepared,
-    model: GPT2,
+    model: Network,
     *,
     cache_root: Location | None,
     step: str,

@@ -20,7 +20,7 @@ from probekit.activations.store.store import ActivationStore
 from probekit.activations.upkeep.maintenance import JOB, caches_in, is_cache
 from probekit.errors import DamagedError, MissingError
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.models import RANDOM, TASK, load_model
 from probekit.pipeline.experiment.prepare import Prepared, prepare
@@ -94,7 +94,7 @@ class Job:
 def begin_work(
     experiment: Experiment,
     prepared: Prepared,
-    model: GPT2,
+    model: Network,
     root: Location | Files,
     device: str | None = None,
 ) -> Work:

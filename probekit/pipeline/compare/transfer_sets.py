@@ -13,6 +13,7 @@ from probekit.activations.files.local import Location
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.schema import DataSection, Experiment
 from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.pipeline.capture.captures import capture_rows
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.features import FeatureReader
@@ -106,7 +107,7 @@ def _without_extras(experiment: Experiment) -> Experiment:
 def _reader(
     experiment: Experiment,
     prepared: Prepared,
-    model: GPT2,
+    model: Network,
     cache_root: Location | None,
     watcher: Watcher,
 ) -> FeatureReader:

@@ -6,10 +6,11 @@ import torch
 
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.weights.sources import find_config
 from probekit.pipeline.capture.devices import check_device
 
-Models = dict[str, GPT2]  # by target
+Models = dict[str, Network]  # by target
 
 TASK, RANDOM = "task", "random_weights"
 
@@ -30,7 +31,7 @@ def load_models(experiment: Experiment, device: str) -> Models:
     return {target: load_model(experiment, target, device) for target in targets(experiment)}
 
 
-def load_model(experiment: Experiment, target: str, device: str) -> GPT2:
+def load_model(experiment: Experiment, target: str, device: str) -> Network:
     """Return the network of one target on a device.
 
     Raises:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from probekit.data.positions import IntArray
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.sites import describe, layer_of
 from probekit.pipeline.experiment.prepare import Prepared
 
@@ -18,7 +18,7 @@ SAMPLE = 64  # sequences: the ratio is about 30 in GPT-2 small, so few suffice
 
 
 @torch.inference_mode()
-def residual_norms(model: GPT2, prepared: Prepared) -> list[dict[str, Any]]:
+def residual_norms(model: Network, prepared: Prepared) -> list[dict[str, Any]]:
     """Return the mean norm at position 0 and at the others, for each site along d_model.
 
     Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks".
@@ -37,7 +37,7 @@ def residual_norms(model: GPT2, prepared: Prepared) -> list[dict[str, Any]]:
         return value
 
     for ids in sequences:
-        tokens = torch.from_numpy(ids).to(model.wte.weight.device)
+        tokens = torch.from_numpy(ids).to(model.device)
         model(tokens[None], tap=measure, sites=sites, logits=False)
     n_others = sum(len(ids) - 1 for ids in sequences)
     return [

@@ -15,7 +15,7 @@ from probekit.data.checks import Finding, by_level, check_dataset
 from probekit.data.examples import Dataset
 from probekit.data.positions import IntArray
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.sites import layer_of
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
@@ -66,7 +66,7 @@ def describe_run(
     }
 
 
-def model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
+def model_facts(experiment: Experiment, model: Network) -> dict[str, Any]:
     """Return name and sizes of the probed model, and what its files were compared with."""
     config = model.config
     return {

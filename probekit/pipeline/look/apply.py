@@ -15,6 +15,7 @@ from probekit.activations.identity import digest_weights
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.sites import SiteSelection, select
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.model.weights.sources import find_config
@@ -62,7 +63,7 @@ def caution(probe: SavedProbe, per: Per) -> list[str]:
 class ProbedModel:
     """The model that a probe reads, and where it reads it."""
 
-    model: GPT2
+    model: Network
     tokenizer: Tokenizer
     selections: tuple[SiteSelection, ...]
 

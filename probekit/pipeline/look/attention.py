@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.look.attention_patterns import attention_prompt
@@ -15,7 +16,7 @@ from probekit.watcher import SILENT, Watcher
 
 
 def explore_attention(
-    model: GPT2,
+    model: Network,
     tokenizer: Tokenizer,
     texts: str | Sequence[str],
     *,

@@ -7,13 +7,13 @@ import torch
 
 from probekit.analysis.head_scores import head_scores
 from probekit.errors import ConfigError, DataError
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.results.attention import AttentionPrompt
 
 
 def attention_prompt(
-    model: GPT2,
+    model: Network,
     tokenizer: Tokenizer,
     text: str,
     *,
@@ -23,6 +23,7 @@ def attention_prompt(
 ) -> AttentionPrompt:
     """Return the patterns and scores of a text, of all layers and heads or of the chosen ones.
 
+    >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> attention_prompt(model, tokenizer, "The keys", bos=False, layer=2).patterns.shape
     (1, 4, 2, 2)
@@ -39,7 +40,7 @@ def attention_prompt(
         raise DataError("The text is empty: there is no attention to draw.")
     with torch.inference_mode():
         _, cache = model.run_with_cache(
-            ids.to(model.wte.weight.device)[None],
+            ids.to(model.device)[None],
             sites=[("pattern", number) for number in layers],
             logits=False,
         )

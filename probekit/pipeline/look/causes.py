@@ -17,6 +17,7 @@ from torch.nn.functional import log_softmax
 
 from probekit.errors import ConfigError, DataError
 from probekit.model.inputs import TokenBatch
+from probekit.model.network import Network
 from probekit.model.sites import SiteSelection
 from probekit.model.taps import Tap
 from probekit.pipeline.look.apply import load_network
@@ -151,13 +152,13 @@ def erasure_effect(
 
 
 def _next_token(
-    model: torch.nn.Module,
+    model: Network,
     batch: TokenBatch,
     place: SiteSelection,
     directions: NDArray[np.floating] | None,
 ) -> Tensor:
     """Return the log probabilities (n_texts, d_vocab) of the token after each text."""
-    batch = batch.to(next(model.parameters()).device)
+    batch = batch.to(model.device)
     with torch.inference_mode():
         logits = (
             model(batch)

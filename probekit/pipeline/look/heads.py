@@ -57,7 +57,7 @@ def score_random_repeats(
     pool = sorted(set(vocabulary.ids.values()) - set(vocabulary.special.values()))
     begin = network.tokenizer.bos_id if bos else None
     sequences = random_repeats(pool, n, length, seed=seed, bos=begin)
-    device = network.model.wte.weight.device
+    device = network.model.device
     rows = score_heads(network.model, [ids.to(device) for ids in sequences], watcher)
     read = f"{n} sequence{'s' * (n != 1)} of {length} random tokens that come twice, seed {seed}"
     return ScoredHeads(rows, read, known_heads(network.model))

@@ -9,11 +9,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probekit.analysis.attribution import logit_attribution, place_of
+from probekit.analysis.attribution import logit_attribution, position_from_start
 from probekit.analysis.logit_lens import SITES, TOP_K, lens_rows, lens_sites, logit_lens
 from probekit.errors import ConfigError, DataError
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import check_context, check_tokens
+from probekit.model.network import Network
 from probekit.model.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.capture.devices import check_device
@@ -26,7 +27,7 @@ class ModelAndTokenizer:
     """A model with the tokenizer that belongs to it."""
 
     source: str
-    model: GPT2
+    model: Network
     tokenizer: Tokenizer
 
     @classmethod
@@ -50,7 +51,7 @@ class ModelAndTokenizer:
         ids = self.tokenizer.encode(text, bos=bos).ids
         if not len(ids):
             raise DataError("The text is empty: there is nothing to look at.")
-        tokens = torch.from_numpy(ids).to(self.model.wte.weight.device)
+        tokens = torch.from_numpy(ids).to(self.model.device)
         check_tokens(self.model.config, tokens[None])
         check_context(self.model.config, torch.arange(len(tokens)))
         return tokens
@@ -119,7 +120,7 @@ def attribute(
         DataError: the text is empty, or longer than the context.
     """
     ids = network.ids(text, bos=bos)
-    place = place_of(position, len(ids))
+    place = position_from_start(position, len(ids))
     with torch.inference_mode():
         logits = network.model(ids[None, : place + 1])[0, -1].float()
     chosen = int(logits.argmax()) if token is None else one_token(network.tokenizer, token)

@@ -22,7 +22,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
 from probekit.csv_files import csv_text
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.sites import SiteSelection, describe
 from probekit.pipeline.experiment.features import FeatureReader, Probed
 from probekit.pipeline.experiment.prepare import Prepared
@@ -119,7 +119,7 @@ def _said(
     return None
 
 
-def write_chosen(folder: RunFolder, chosen: Chosen, prepared: Prepared, model: GPT2) -> None:
+def write_chosen(folder: RunFolder, chosen: Chosen, prepared: Prepared, model: Network) -> None:
     """Write the files of the chosen probe; one that has no rows is left out."""
     tables = {
         "confusion.csv": confusion_rows(chosen),
@@ -246,7 +246,7 @@ def _is_whole_stream(site: SiteSelection) -> bool:
     return is_whole and describe(site.site).axes[-1] == "d_model"
 
 
-def wrong_examples(chosen: Chosen, prepared: Prepared, model: GPT2) -> list[dict[str, Any]]:
+def wrong_examples(chosen: Chosen, prepared: Prepared, model: Network) -> list[dict[str, Any]]:
     """Return the test rows whose wrong guess lies farthest above the truth, one a group.
 
     Each has the tokens of its text with what the probe reads there, if the probe was kept.
@@ -291,7 +291,7 @@ def _tokens(reading: TextReading | None) -> list[dict[str, Any]]:
 
 
 def _readings(
-    chosen: Chosen, prepared: Prepared, model: GPT2, texts: Sequence[str]
+    chosen: Chosen, prepared: Prepared, model: Network, texts: Sequence[str]
 ) -> Sequence[TextReading | None]:
     probe = chosen.saved(chosen.site.text)
     if probe is None or not texts or not all(texts):

@@ -100,8 +100,8 @@ def test_a_stop_string_is_found_across_tokens_and_bytes(tokenizer):
     ids = tokenizer.encode("Größe", bos=False).ids.tolist()
     assert [stop(ids[: n + 1]) for n in range(len(ids))].count(True) >= 1
     assert stop.cut("the bend, Größe") == "the b"
-    assert stop.sure("a be") == 3
-    assert stop.sure("a bend") == 3
+    assert stop.n_final("a be") == 3
+    assert stop.n_final("a bend") == 3
     assert not StopStrings(tokenizer, [])(ids)
 
 
