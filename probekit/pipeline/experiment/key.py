@@ -9,51 +9,8 @@ from probekit.pipeline.capture.captures import Models
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.provenance import digest_json, versions
 
-# What a run's files depend on beside its inputs and activations, whose identity says it itself.
-# A test follows the imports of a run and fails on a module that is missing.
-CODE = (
-    "probekit.amounts",
-    "probekit.csv_files",
-    "probekit.probes",
-    "probekit.data",
-    "probekit.activations.store.committed",
-    "probekit.activations.store.layout",
-    "probekit.activations.store.reader",
-    "probekit.analysis.head_scores",
-    "probekit.model.sites",
-    "probekit.model.text.tokenizer",
-    "probekit.pipeline.look.apply",
-    "probekit.pipeline.look.attention_patterns",
-    "probekit.pipeline.measure.calibration",
-    "probekit.pipeline.capture.captures",
-    "probekit.pipeline.measure.chosen",
-    "probekit.pipeline.capture.local_workers",
-    "probekit.pipeline.capture.devices",
-    "probekit.pipeline.experiment.features",
-    "probekit.pipeline.measure.run_folder",
-    "probekit.pipeline.experiment.holdout",
-    "probekit.pipeline.capture.jobs",
-    "probekit.pipeline.measure.saving",
-    "probekit.pipeline.experiment.key",
-    "probekit.pipeline.experiment.norms",
-    "probekit.pipeline.experiment.over_training",
-    "probekit.pipeline.experiment.prepare",
-    "probekit.pipeline.measure.probing",
-    "probekit.pipeline.experiment.record",
-    "probekit.pipeline.experiment.rows",
-    "probekit.pipeline.experiment.run",
-    "probekit.pipeline.measure.significance",
-    "probekit.pipeline.measure.sparse_features",
-    "probekit.results.attention",
-    "probekit.results.columns",
-    "probekit.results.differences",
-    "probekit.results.metrics",
-    "probekit.results.predictions",
-    "probekit.results.selection",
-    "probekit.results.site_results",
-    "probekit.results.table",
-    "probekit.results.text_readings",
-)
+# Everything that it imports is digested, too.
+CODE = "probekit.pipeline.experiment.run"
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 
 
@@ -77,7 +34,7 @@ def run_key(experiment: Experiment, prepared: Prepared, models: Models, card: st
                 ).to_json()
                 for target, model in models.items()
             },
-            "code": digest_code(*CODE),
+            "code": digest_code(CODE),
             "libraries": {name: found[name] for name in _LIBRARIES},
         }
     )[:12]
