@@ -23,6 +23,9 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 def find_checkpoints(run: Path) -> dict[int, Path]:
     """Return the folders of the checkpoints that a run has kept, by step.
 
+    Links are followed, also out of the folder of the run: it is a model that the user named, and
+    large checkpoints are often on another disk.
+
     Raises:
         MissingError: there are none.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +18,7 @@ import safetensors.numpy
 from probekit.activations.capture import Captured
 from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
+from probekit.disk import exclusive
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.capture.captures import Models, capture_models, load_models
@@ -53,6 +54,11 @@ from probekit.results.record import pack_record
 from probekit.results.selection import chosen_row
 from probekit.results.site_results import SiteResult
 from probekit.watcher import SILENT, Watcher
+
+_BUSY = (
+    "Another process is running this experiment in {}. Wait for it to end: the same command then "
+    "reuses its results. Or give another --out."
+)
 
 
 @dataclass(frozen=True)
@@ -113,8 +119,34 @@ def run(
         page: whether report.html is written.
 
     Raises:
+        ConfigError: another process is running the same experiment in the same folder.
         ProbekitError: one of its subclasses, whose message says what was wrong and where.
     """
+    with ExitStack() as locks:
+        return _run(
+            experiment,
+            locks,
+            out=out,
+            cache_root=cache_root,
+            device=device,
+            workers=workers,
+            watcher=watcher,
+            page=page,
+        )
+
+
+def _run(
+    experiment: Experiment | str | Path,
+    locks: ExitStack,
+    *,
+    out: Path | str,
+    cache_root: Location | None,
+    device: str,
+    workers: int | None,
+    watcher: Watcher,
+    page: bool,
+) -> RunResult:
+    """Run an experiment; its folder stays locked until `locks` are released."""
     if not isinstance(experiment, Experiment):
         experiment = load_experiment(experiment)
     clock = _Clock()
@@ -127,7 +159,9 @@ def run(
         probers = make_probers(experiment, prepared, device)
         key = run_key(experiment, prepared, models, card)
         # Before the long work, so that an unusable folder is an error at once.
-        folder = RunFolder(Path(out) / experiment.name / key, created)
+        path = Path(out) / experiment.name / key
+        locks.enter_context(exclusive(path, _BUSY.format(path)))
+        folder = RunFolder(path, created)
     with clock.step("capture"):
         captured = capture_models(
             experiment, prepared, models, cache_root=cache_root, watcher=watcher
