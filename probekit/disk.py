@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-from probekit.errors import DataError, ProbekitError, StoreError
+from probekit.errors import ConfigError, DataError, ProbekitError, StoreError
 
 if sys.platform == "darwin":
     import fcntl
@@ -241,6 +241,35 @@ def inside(path: Path, root: Path | None = None) -> Path:
     if target.exists() and not (target.is_file() or target.is_dir()):
         raise DataError(f"{path} is a pipe or a device. Replace it with a regular file.")
     return path
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path, refusal: str) -> Iterator[None]:
+    """Lock a folder for this process, made if it does not exist.
+
+    The operating system releases the lock when the process ends, even if it is killed. A file
+    system without locks lets every process in.
+
+    Args:
+        folder: gets a file `.lock`, which stays there.
+        refusal: the message if another process holds the lock.
+
+    Raises:
+        ConfigError: Another process holds the lock.
+        StoreError: The folder cannot be written.
+    """
+    disk = Disk()
+    with as_store_error("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = disk.open_lock(folder / ".lock")
+    try:
+        with as_store_error("lock", folder):
+            is_locked = disk.lock(descriptor, wait=False)
+        if is_locked is False:
+            raise ConfigError(refusal)
+        yield
+    finally:
+        disk.close(descriptor)
 
 
 @contextlib.contextmanager

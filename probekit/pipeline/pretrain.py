@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 
-from probekit.disk import as_store_error
+from probekit.disk import exclusive
 from probekit.drafts import sweep_drafts
 from probekit.errors import ConfigError
 from probekit.experiment.document import dump_settings
@@ -18,9 +16,12 @@ from probekit.experiment.loader import load_recipe
 from probekit.model.gpt2 import GPT2
 from probekit.model.parameters import count_parameters
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.text.vocabulary import vocabulary_files
+from probekit.model.weights.checkpoint import check_of
+from probekit.model.weights.sources import find_model
 from probekit.pipeline.capture.devices import check_device
-from probekit.provenance import versions, write_atomic
-from probekit.report.pages.pretraining_page import write_pretraining_report
+from probekit.provenance import digest, versions, write_atomic
+from probekit.report.pages.pretraining_page import RECIPE, write_pretraining_report
 from probekit.results.record import pack_record
 from probekit.training.corpus import Text, corpus_digest, read_corpus
 from probekit.training.keeping import save_checkpoint
@@ -32,8 +33,6 @@ from probekit.training.recipe import Recipe
 from probekit.training.token_file import TokenFile, make_token_file
 from probekit.training.vocabulary import train_vocabulary
 from probekit.watcher import SILENT, Watcher
-
-LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -82,21 +81,10 @@ def pretrain(
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe)
     folder = Path(out) / recipe.name
-    with _alone(folder):
+    refusal = f"Another process is training in {folder}. Wait for it, or give another --out."
+    with exclusive(folder, refusal):
+        sweep_drafts(folder.rglob(".*"))
         return _pretrain(recipe, folder, device, watcher)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in the same folder."""
-    with as_store_error("make", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / LOCK, timeout=0):
-            sweep_drafts(folder.rglob(".*"))
-            yield
-    except Timeout as error:
-        raise ConfigError(f"Another process is training in {folder}.") from error
 
 
 def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> PretrainResult:
@@ -110,7 +98,7 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
             f"The texts are not those that the run in {folder} has learnt so far. Give another "
             "`name` or --out, or delete the folder."
         )
-    write_atomic(folder / "recipe.yaml", dump_settings(recipe))
+    write_atomic(folder / RECIPE, dump_settings(recipe))
     tokenizer = _find_vocabulary(recipe, texts, folder, watcher, has_begun=before is not None)
     tokens = make_token_file(texts, tokenizer, folder / "tokens", watcher)
     d_vocab = tokenizer.n_ids
@@ -149,6 +137,15 @@ def _find_vocabulary(
     return Tokenizer.from_pretrained(folder)
 
 
+def _vocabulary_source(recipe: Recipe) -> dict[str, Any]:
+    """Return where the vocabulary is from, and what each of its files was compared with."""
+    source = recipe.vocabulary.source
+    if source is None:
+        return {"source": None, "compared_with": {}}
+    paths = vocabulary_files(find_model(source))
+    return {"source": str(source), "compared_with": {path.name: check_of(path) for path in paths}}
+
+
 def _write_facts(
     folder: Path, recipe: Recipe, texts: tuple[Text, ...], tokenizer: Tokenizer, tokens: TokenFile
 ) -> None:
@@ -164,6 +161,7 @@ def _write_facts(
             "held_out": tokens.n_characters,
         },
         "vocabulary": tokenizer.n_ids,
+        "vocabulary_source": _vocabulary_source(recipe),
         "parameters": count_parameters(recipe.model.config(tokenizer.n_ids)),
         "digests": {
             "corpus": tokens.corpus,
@@ -171,5 +169,6 @@ def _write_facts(
             "tokens": tokens.digest,
         },
         "versions": versions(),
+        "files": {RECIPE: digest([(folder / RECIPE).read_bytes()])},
     }
     write_atomic(folder / "run.json", pack_record(facts))

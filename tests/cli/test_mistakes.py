@@ -246,6 +246,16 @@ def probekit(tmp_path, monkeypatch, capsys):
     return call
 
 
+@pytest.mark.parametrize("command", [("cache", "ls"), ("run", "e.yaml")])
+def test_a_cache_root_of_the_environment_that_is_a_file(probekit, tmp_path, command):
+    write(tmp_path, Mistake("", ()))
+    (tmp_path / "cache").write_text("a file")
+    code, said = probekit(*command)
+    assert code == 2
+    assert "PROBEKIT_CACHE is" in said
+    assert "is a file, not a folder" in said
+
+
 def write(folder, mistake):
     (folder / "e.yaml").write_bytes(mistake.content)
     (folder / "rows.csv").write_text(mistake.rows)

@@ -63,6 +63,14 @@ def test_a_flipped_bit_in_the_cache_is_found(model):
         GPT2.from_pretrained("org/name")
 
 
+def test_a_flipped_bit_in_the_name_of_a_commit_is_found(model, monkeypatch):
+    folder = find_model("org/name")
+    (folder.parents[1] / "refs" / "main").write_bytes(b"\xb0" + b"0" * 39)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match=r"local cache of 'org/name' is damaged.*refs"):
+        find_model("org/name")
+
+
 def test_another_architecture_is_named_before_its_weights_are_fetched(hub, model):
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))

@@ -154,6 +154,41 @@ def test_what_the_numbers_came_from_is_written_down(go, make_recipe):
         write_pretraining_report(result.folder)
 
 
+def test_a_page_is_not_written_of_a_changed_recipe_or_the_record_of_another_run(go, make_recipe):
+    folder = go(make_recipe()).folder
+    path = folder / "recipe.yaml"
+    content = path.read_text()
+    path.write_text(content.replace("steps: 12", "steps: 21"))
+    with pytest.raises(DataError, match=r"recipe\.yaml changed after the run"):
+        write_pretraining_report(folder)
+    path.write_text(content)
+    other = go(make_recipe(vocabulary__size=290), "other").folder
+    for name in ("run.json", "recipe.yaml"):
+        shutil.copy(other / name, folder)
+    with pytest.raises(DataError, match=r"another digest of the tokens than state\.safetensors"):
+        write_pretraining_report(folder)
+
+
+def test_the_record_has_what_a_vocabulary_was_compared_with(go, make_recipe):
+    def source_of(result):
+        return json.loads((result.folder / "run.json").read_text())["vocabulary_source"]
+
+    mini = source_of(go(make_recipe(vocabulary={"source": "mini"}), "mini"))
+    assert mini == {
+        "source": "mini",
+        "compared_with": {"vocab.json": "digests.json", "merges.txt": "digests.json"},
+    }
+    assert source_of(go(make_recipe())) == {"source": None, "compared_with": {}}
+
+
+def test_links_in_a_pretraining_run_are_followed(go, make_recipe, tmp_path):
+    """Checkpoints are large: people keep them on another disk."""
+    folder = go(make_recipe()).folder
+    (folder / "checkpoints").rename(tmp_path / "elsewhere")
+    (folder / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    assert sorted(find_checkpoints(folder)) == [0, 6, 12]
+
+
 def test_drafts_of_a_killed_run_are_removed(go, make_recipe, tmp_path):
     dead = tmp_path / "runs" / "tiny" / "checkpoints" / "step-0000001" / f".x.{'0' * 16}"
     dead.parent.mkdir(parents=True)

@@ -11,7 +11,7 @@ import pytest
 
 from probekit.errors import DataError
 from probekit.training.corpus import read_corpus
-from tests.damage import cut, flipped
+from tests.damage import cut, flipped, swapped
 from tests.training.archives import ARCHIVES, PLAIN_TAR, TEXTS, tar_bytes, zip_bytes
 
 BOOKS = {name: text for name, text in TEXTS.items() if name.endswith(".txt")}
@@ -51,6 +51,13 @@ def test_a_flipped_bit_never_changes_the_training_text(tmp_path, archive):
     refused = [found for found in outcomes if found != BOOKS]
     assert len(refused) >= 90
     assert all(str(tmp_path / name) in message for message in refused)
+
+
+def test_swapped_stretches_never_change_what_is_learnt(tmp_path, archive):
+    name, content = archive
+    for damaged in swapped(content, 40):
+        found = outcome(write(tmp_path, name, damaged))
+        assert found == BOOKS or str(tmp_path / name) in found
 
 
 def test_a_cut_archive_is_refused(tmp_path, archive):

@@ -9,7 +9,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from probekit.activations.files.local import Files, LocalFiles, Location
-from probekit.errors import StoreError
+from probekit.errors import ConfigError, StoreError
 
 
 def is_url(place: Location) -> bool:
@@ -61,13 +61,30 @@ def files_at(place: Location | Files, *, mapped: bool | None = None) -> Files:
 
 
 def default_root() -> Location:
-    """Return the default cache root: $PROBEKIT_CACHE, or the user's cache folder."""
+    """Return the default cache root: $PROBEKIT_CACHE, or the user's cache folder.
+
+    Raises:
+        ConfigError: PROBEKIT_CACHE is a file, or below one.
+        StoreError: The user has no home folder.
+    """
     chosen = os.environ.get("PROBEKIT_CACHE")
     if chosen:
-        return as_place(chosen)
+        place = as_place(chosen)
+        if isinstance(place, Path):
+            _refuse_file(place)
+        return place
     try:
         return user_cache_path("probekit") / "activations"
     except RuntimeError as error:
         raise StoreError(
             "No home folder for caches was found. Set PROBEKIT_CACHE or use --cache."
         ) from error
+
+
+def _refuse_file(folder: Path) -> None:
+    found = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    if found is not None and not found.is_dir():
+        raise ConfigError(
+            f"PROBEKIT_CACHE is {folder}, but {found} is a file, not a folder. Set it to a folder, "
+            "new or not, or give --cache."
+        )

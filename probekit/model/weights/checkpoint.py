@@ -65,10 +65,11 @@ def file_checks(folder: Path) -> dict[str, str]:
     paths = [weights, folder / "config.json", *vocabulary_files(folder)]
     if weights.name.endswith(".index.json"):
         paths += [folder / name for name in sorted(set(shard_of_tensors(weights).values()))]
-    return {path.name: _check_of(path) for path in sorted(paths) if path.is_file()}
+    return {path.name: check_of(path) for path in sorted(paths) if path.is_file()}
 
 
-def _check_of(path: Path) -> str:
+def check_of(path: Path) -> str:
+    """Return what the contents of a file of a model were compared with when it was read."""
     internal = "checksum in the file" if has_own_checksum(path) else "nothing: it has no digest"
     return origin_of_digest(path) or internal
 

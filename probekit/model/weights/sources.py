@@ -11,7 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from huggingface_hub import constants, errors, hf_hub_download
 
-from probekit.errors import ConfigError, MissingError, nearest
+from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.model.config import KNOWN_MODELS, PUBLISHED, GPT2Config, model_config, read_config
 from probekit.model.weights.json_files import shard_of_tensors
 
@@ -51,6 +51,7 @@ def find_model(source: str | Path) -> Path:
     Raises:
         MissingError: no local folder or model of the hub has this name.
         ConfigError: the name is neither a path nor a valid hub name.
+        CheckpointError: the hub's local cache is damaged.
     """
     return _local_folder(source) or _download(str(source))
 
@@ -145,6 +146,11 @@ def _download(source: str, *, weights: bool = True) -> Path:
         raise MissingError(
             f"The hub has no model {name!r}, or it is private and no token is set. "
             f"{nearest(name, KNOWN_MODELS)}"
+        ) from error
+    except UnicodeDecodeError as error:  # the hub's client reads the name of a commit from a file
+        raise CheckpointError(
+            f"The hub's local cache of {name!r} is damaged: a file in its folder refs is not text. "
+            f"Delete that folder in {_hub_cache()} and run again to fetch it anew."
         ) from error
     except errors.HFValidationError as error:
         raise ConfigError(f"{source!r} is neither a folder nor a valid hub name.") from error

@@ -18,6 +18,8 @@ from probekit.csv_files import csv_text
 from probekit.drafts import sweep_drafts
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
+from probekit.model.weights.checkpoint import file_checks
+from probekit.model.weights.sources import find_model
 from probekit.pipeline.compare.transfer_sets import SharedRows, TransferSet, find_leak, make_sets
 from probekit.pipeline.experiment.features import Probed
 from probekit.probes.controls.control_labels import majority_guess
@@ -314,6 +316,7 @@ def _write(out: Path, found: Transfer, sets: Sequence[TransferSet]) -> None:
         "experiments": {one.name: dump_experiment(one.experiment) for one in sets},
         "digests": {one.name: one.prepared.dataset.digest for one in sets},
         "weights": sets[0].reader.identity.weights,
+        "compared_with": file_checks(find_model(sets[0].experiment.model.source)),
         "notes": list(found.notes),
         "versions": versions(),
     }

@@ -15,6 +15,7 @@ import pandas as pd
 
 from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
+from probekit.disk import exclusive
 from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.capture.captures import capture_models
@@ -36,6 +37,11 @@ from probekit.provenance import write_atomic
 from probekit.report.pages.run_page import write_report
 from probekit.results.record import pack_record
 from probekit.watcher import SILENT, Watcher
+
+_BUSY = (
+    "Another process is running this experiment in {}. Wait for it to end: the same command then "
+    "reuses its results. Or give another --out."
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,7 @@ def run(
         page: whether report.html is written.
 
     Raises:
+        ConfigError: another process is running the same experiment in the same folder.
         ProbekitError: one of its subclasses, whose message says what was wrong and where.
     """
     if not isinstance(experiment, Experiment):
@@ -104,42 +111,44 @@ def run(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with clock.step("prepare"):
         inputs = read_inputs(experiment, device)
+        path = Path(out) / experiment.name / run_key(inputs)
+    with exclusive(path, _BUSY.format(path)):
         # Before the long work, so that an unusable folder is an error at once.
-        folder = RunFolder(Path(out) / experiment.name / run_key(inputs), created)
-    with clock.step("capture"):
-        captured = capture_models(
-            experiment, inputs.prepared, inputs.models, cache_root=cache_root, watcher=watcher
-        )
-    with clock.step("probe"):
-        at_once = workers if device == "cpu" else 1  # one accelerator is not shared
-        results = probe_positions(inputs, captured, folder, watcher, at_once)
-    with clock.step("compare"):
-        table = write_scores(inputs, results, folder)
-    with clock.step("checkpoints"):
-        run_one = partial(
-            run,
-            out=folder.path / "checkpoints",
-            cache_root=cache_root,
-            device=device,
-            watcher=watcher,
-            page=False,
-        )
-        training = over_training(experiment, table, run_one)
-        if training is not None:
-            folder.write("training.csv", csv_text(training))
-    with clock.step("look"):
-        prompts = write_details(inputs, captured, results, table, folder)
-        norms = residual_norms(inputs.models[TASK], inputs.prepared)
-    record = {
-        "run": experiment.name,
-        "key": folder.path.name,
-        "created": created,
-        **describe_run(inputs, captured, table, prompts),
-        "norms": norms,
-        "seconds": clock.seconds,
-        "files": folder.digests(),
-    }
-    write_atomic(folder.path / "run.json", pack_record(record))
-    folder.finish()
-    report = write_report(folder.path) if page else None
-    return RunResult(folder.path, table, folder.path / "results.csv", report, record)
+        folder = RunFolder(path, created)
+        with clock.step("capture"):
+            captured = capture_models(
+                experiment, inputs.prepared, inputs.models, cache_root=cache_root, watcher=watcher
+            )
+        with clock.step("probe"):
+            at_once = workers if device == "cpu" else 1  # one accelerator is not shared
+            results = probe_positions(inputs, captured, folder, watcher, at_once)
+        with clock.step("compare"):
+            table = write_scores(inputs, results, folder)
+        with clock.step("checkpoints"):
+            run_one = partial(
+                run,
+                out=folder.path / "checkpoints",
+                cache_root=cache_root,
+                device=device,
+                watcher=watcher,
+                page=False,
+            )
+            training = over_training(experiment, table, run_one)
+            if training is not None:
+                folder.write("training.csv", csv_text(training))
+        with clock.step("look"):
+            prompts = write_details(inputs, captured, results, table, folder)
+            norms = residual_norms(inputs.models[TASK], inputs.prepared)
+        record = {
+            "run": experiment.name,
+            "key": folder.path.name,
+            "created": created,
+            **describe_run(inputs, captured, table, prompts),
+            "norms": norms,
+            "seconds": clock.seconds,
+            "files": folder.digests(),
+        }
+        write_atomic(folder.path / "run.json", pack_record(record))
+        folder.finish()
+        report = write_report(folder.path) if page else None
+        return RunResult(folder.path, table, folder.path / "results.csv", report, record)

@@ -151,6 +151,7 @@ def _read_record(path: Path) -> _Record:
         record = json.loads(content, parse_constant=_refuse_constant)
         if not isinstance(record, dict):
             raise TypeError("it has no names")
+        is_exact = pretty_json(record).encode() == content
         own, version = record.pop("digest"), record["format"]
         found = digest_json(record)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -160,7 +161,7 @@ def _read_record(path: Path) -> _Record:
             f"{path} has format {version!r}; this version reads {FORMAT}. Use the version of "
             "probekit that wrote it, or fit the probe again."
         )
-    if own != found:
+    if own != found or not is_exact:
         raise damaged_probe(path, "its contents are not those that were written")
     try:
         return _Record.model_validate(record)

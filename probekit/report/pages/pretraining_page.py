@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 import plotly.graph_objects as go
+from pydantic import Field
 
 from probekit.disk import inside
 from probekit.errors import DataError
@@ -17,10 +18,11 @@ from probekit.report.figures.learning_curve import TICKS
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
-from probekit.results.record import RecordPart, check_seal, reading_run_file
+from probekit.results.record import RecordPart, changed_files, check_seal, reading_run_file
 from probekit.training.log import LogRow, read_log, read_verified_log
-from probekit.training.progress import LOG, read_progress
+from probekit.training.progress import LOG, STATE, Progress, read_progress
 
+RECIPE = "recipe.yaml"
 POINTS_PER_DECADE = 60  # for averaged lines, which have a value at each step
 
 
@@ -37,6 +39,7 @@ class PretrainRecord(RecordPart):
     parameters: int
     digests: dict[str, str]
     versions: dict[str, str]
+    files: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,11 +85,29 @@ def write_pretraining_report(run_dir: Path) -> Path:
         content = inside(run_dir / "run.json").read_bytes()
         record = PretrainRecord.model_validate_json(content)
     check_seal(content, run_dir / "run.json")
-    with reading_run_file(run_dir / "recipe.yaml"):
-        recipe = inside(run_dir / "recipe.yaml").read_text("utf-8")
+    _check_belongs(run_dir, record, progress)
+    with reading_run_file(run_dir / RECIPE):
+        recipe = inside(run_dir / RECIPE).read_text("utf-8")
     path = run_dir / "report.html"
     write_atomic(path, _page(log, record, recipe))
     return path
+
+
+def _check_belongs(run_dir: Path, record: PretrainRecord, progress: Progress | None) -> None:
+    """Raise DataError if run.json is not that of the recipe and the training state beside it."""
+    damages = [f"{name} {what}" for name, what in changed_files(run_dir, record.files)]
+    if progress is not None:
+        of_state = {"corpus": progress.corpus, "tokens": progress.tokens}
+        damages += [
+            f"run.json has another digest of the {name} than {STATE}"
+            for name, found in of_state.items()
+            if record.digests.get(name) != found
+        ]
+    if damages:
+        raise DataError(
+            f"{run_dir} is damaged: {'; '.join(damages)}. Run the same recipe again with the same "
+            "--out to rewrite the record; the steps that are done are kept."
+        )
 
 
 def _page(log: Sequence[LogRow], record: PretrainRecord, recipe: str) -> str:

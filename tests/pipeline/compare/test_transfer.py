@@ -1,5 +1,7 @@
 """Transfer between data sets: the diagonal is the run, planted reversals show, leaks are told."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -92,6 +94,11 @@ def test_a_probe_of_the_last_noun_is_wrong_where_the_subject_has_the_other_numbe
     assert cosines["p"].eq(1 / 9).all()
     assert found.cosines.loc[found.cosines["train"] == found.cosines["test"], "p"].isna().all()
     assert set(cosines["space"]) == {"raw", "standardised"}
+
+
+def test_the_record_has_what_the_files_of_the_model_were_compared_with(found, folder):
+    record = json.loads((folder / "first" / "transfer.json").read_text())
+    assert record["compared_with"]["model.safetensors"] == "digests.json"
 
 
 def test_cosines_are_of_linear_probes_alone_and_look_the_same_from_both_sides(found):
