@@ -226,9 +226,7 @@ def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context
         n_tokens = len(tokenizer.encode(text, bos=experiment.tokens.bos).ids)
         if not 0 < n_tokens <= context:
             with experiment.at("attention", "texts", number):
-                raise ConfigError(
-                    f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {context}."
-                )
+                raise ConfigError(f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {context}.")
 
 
 def read_card(data: DataSection) -> str | None:

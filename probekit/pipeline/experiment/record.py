@@ -107,7 +107,7 @@ def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) 
 
 
 def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ...]:
-    """Return the findings on the data, on examples without a row and on the controls, errors first."""
+    """Return the findings on the data, on dropped examples and on the controls, errors first."""
     results = list(
         check_dataset(
             prepared.dataset, prepared.split, has_classes=probers[0].settings.reads == "classes"

@@ -80,7 +80,7 @@ class Chosen:
 def find_chosen(
     prepared: Prepared,
     probers: Sequence[Prober],
-    found: Sequence[SiteResult],
+    results: Sequence[SiteResult],
     table: pd.DataFrame,
     readers: Mapping[str, FeatureReader],
     folder: Path,
