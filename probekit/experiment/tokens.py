@@ -24,8 +24,8 @@ class PositionSection(Section):
     """The probed tokens of an example."""
 
     at: Literal["last", "first", "mean", "all", "index", "span", "word"] = Field(
-        description="last or first token; mean over all tokens; all tokens, one row each; one token "
-        "by index; mean over the span; the word marked by the span"
+        description="last or first token; mean over all tokens; all tokens, one row each; one "
+        "token by index; mean over the span; the word marked by the span"
     )
     pieces: Literal["first", "last", "mean", "all"] = Field(
         "last", description="for `at: word`: tokens of the word to read"
