@@ -160,7 +160,7 @@ def together(*options: Callable[[Function], Function]) -> Callable[[Function], F
 
 
 def _texts_options(*, required: bool) -> Decorator:
-    """Return a decorator that adds the options for input texts and passes the texts to a command."""
+    """Return a decorator that adds the text options and passes the texts to a command."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @together(

@@ -137,7 +137,7 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _admit(self, request: socket.socket) -> bool:
-        """Register a connection, closing the oldest idle one at the limit; False if none is idle."""
+        """Register a connection; at the limit, close the oldest idle one or return False."""
         with self._lock:
             if len(self._deadlines) >= self.limits.connections:
                 idle = (one for one, deadline in self._deadlines.items() if deadline < math.inf)
