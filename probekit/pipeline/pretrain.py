@@ -1,4 +1,4 @@
-"""A pretraining run from a recipe to a page: texts, vocabulary, tokens, training, report."""
+"""A pretraining run: corpus, vocabulary, tokens, training, report."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from probekit.watcher import SILENT, Watcher
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """What a pretraining run left.
+    """Paths and final log row of a pretraining run.
 
     Attributes:
-        folder: of the run.
+        folder: folder of the run.
         model: folder of the last checkpoint.
-        last: the last row of the log.
-        report: the page of the run.
+        last: last row of the log.
+        report: path of the page.
     """
 
     folder: Path
@@ -59,22 +59,22 @@ def pretrain(
     device: str = "cpu",
     watcher: Watcher = SILENT,
 ) -> PretrainResult:
-    """Train a GPT-2 as the recipe says, or go on where a run of the same recipe stopped.
+    """Train a GPT-2 from a recipe, or resume an interrupted run of the same recipe.
 
-    The folder `out`/NAME gets the vocabulary, the tokens, checkpoints (each a model by itself),
-    log.csv, recipe.yaml, run.json and report.html.
+    Writes the vocabulary, the tokens, checkpoints (each a complete model), log.csv, recipe.yaml,
+    run.json and report.html to the folder `out`/NAME.
 
     Args:
         recipe: a recipe, or the path of its file.
-        out: folder that gets the folder of the run.
-        device: where the model computes.
-        watcher: hears of progress and measurements.
+        out: results folder; the run is written to `out`/NAME.
+        device: compute device of the model.
+        watcher: receives progress and measurements.
 
     Raises:
-        ConfigError: the folder holds a run of another recipe, or another process is training there;
-            or the device is not there.
-        MissingError: the corpus is not there.
-        DataError: a text is not UTF-8, or there is too little text.
+        ConfigError: the folder contains a run of another recipe, another process is training in it,
+            or the device is not available.
+        MissingError: the corpus does not exist.
+        DataError: a text is not UTF-8, or the corpus is too small.
         CheckpointError: state, log or vocabulary in the folder is damaged.
     """
     check_device(device)
@@ -95,8 +95,8 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
         texts = read_corpus(**recipe.corpus.model_dump())
     if before is not None and before.corpus != corpus_digest(texts):
         raise ConfigError(
-            f"The texts are not those that the run in {folder} has learnt so far. Give another "
-            "`name` or --out, or delete the folder."
+            f"The corpus differs from the one that the run in {folder} was trained on so far. Use "
+            "another `name` or --out, or delete the folder."
         )
     write_atomic(folder / RECIPE, dump_settings(recipe))
     tokenizer = _find_vocabulary(recipe, texts, folder, watcher, has_begun=before is not None)
@@ -123,14 +123,14 @@ def _last_row(folder: Path) -> LogRow:
 def _find_vocabulary(
     recipe: Recipe, texts: tuple[Text, ...], folder: Path, watcher: Watcher, *, has_begun: bool
 ) -> Tokenizer:
-    """Return the tokenizer, whose files are in the folder of the run."""
+    """Return the tokenizer of the recipe and save its files in the folder of the run."""
     source = recipe.vocabulary.source
     if source is not None:
         with recipe.at("vocabulary", "source"):
             tokenizer = Tokenizer.from_pretrained(source)
         tokenizer.save_pretrained(folder)
         return tokenizer
-    if not has_begun:  # files that are there may be of another recipe
+    if not has_begun:  # existing files may be those of another recipe
         watcher.tell(f"training a vocabulary of {recipe.vocabulary.size:,} tokens")
         with recipe.at("vocabulary", "size"):
             train_vocabulary([text.train for text in texts], recipe.vocabulary.size, folder)
@@ -149,7 +149,7 @@ def _vocabulary_source(recipe: Recipe) -> dict[str, Any]:
 def _write_facts(
     folder: Path, recipe: Recipe, texts: tuple[Text, ...], tokenizer: Tokenizer, tokens: TokenFile
 ) -> None:
-    """Write run.json: what the numbers came from."""
+    """Write run.json: sizes, digests and versions."""
     facts = {
         "run": recipe.name,
         "steps": recipe.training.steps,

@@ -1,4 +1,4 @@
-"""The rows of an experiment, captured from its models by one or by many."""
+"""Capturing the rows of an experiment from its models, with one or several workers."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def capture_only(
     watcher: Watcher = SILENT,
     crew: Workers | None = None,
 ) -> dict[str, Captured]:
-    """Return the captured activations of an experiment: `task` and, if wanted, `random_weights`.
+    """Return the captured activations of an experiment by target: `task`, `random_weights`.
 
     Args:
-        experiment: whose rows are captured.
-        cache_root: folder or URL of the caches, None for the user's own.
-        device: where the models compute.
-        watcher: hears how far the work has come.
-        crew: several workers who compute, each on such a device; None for this process alone.
+        experiment: the experiment.
+        cache_root: folder or URL of the caches; None for the user's default.
+        device: compute device of the models.
+        watcher: receives progress.
+        crew: captures with several workers, each on its own device; None for this process only.
 
     Raises:
-        ProbekitError: one of its subclasses, whose message says what was wrong and where.
+        ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     check_device_name(device)
     prepared = prepare(experiment)
-    # For a crew they are only digested here, where there may be no GPU.
+    # With a crew this process only digests the weights, and it may have no GPU.
     models = load_models(experiment, device if crew is None else "cpu")
     return capture_models(
         experiment,
@@ -65,16 +65,16 @@ def capture_models(
     crew: Workers | None = None,
     device: str = "cpu",
 ) -> dict[str, Captured]:
-    """Return the captured rows of all sites that an experiment probes, of each of its models.
+    """Return the captured rows of all probed sites of an experiment, by target.
 
     Args:
-        experiment: gives the numbers on disk.
-        prepared: its rows.
-        models: whose activations are captured.
-        cache_root: folder or URL of the caches, None for the user's own.
-        watcher: hears how far the work has come.
-        crew: several workers who compute, each on a device; None for the models where they are.
-        device: of the crew.
+        experiment: gives the data type on disk.
+        prepared: rows of the experiment.
+        models: model of each target.
+        cache_root: folder or URL of the caches; None for the user's default.
+        watcher: receives progress.
+        crew: captures with several workers; None to use `models` in this process.
+        device: compute device of the crew.
     """
     class_of_device = None if crew is None else device.partition(":")[0]
     return {
@@ -103,17 +103,17 @@ def capture_rows(
     engine: Engine = compute_locally,
     device: str | None = None,
 ) -> Captured:
-    """Return the captured rows of all sites that an experiment probes.
+    """Return the captured rows of all probed sites of an experiment from one model.
 
     Args:
-        experiment: gives the numbers on disk.
-        prepared: its rows.
-        model: whose activations are captured.
-        cache_root: folder or URL of the caches, None for the user's own.
-        step: what the watcher hears that this is.
-        watcher: hears how far the work has come.
-        engine: computes what is lacking, by default in this process.
-        device: class of the devices that the engine computes on; None for that of the model.
+        experiment: gives the data type on disk.
+        prepared: rows of the experiment.
+        model: model whose activations are captured.
+        cache_root: folder or URL of the caches; None for the user's default.
+        step: name of the step for the watcher.
+        watcher: receives progress.
+        engine: computes missing shards; by default in this process.
+        device: type of the engine's devices; None for that of the model.
     """
     root = default_root() if cache_root is None else cache_root
     work = begin_work(experiment, prepared, model, root, device)
@@ -123,16 +123,16 @@ def capture_rows(
 def lay_out(
     experiment: Experiment, *, cache_root: Location | None = None, device: str = "cpu"
 ) -> Mapping[str, ActivationStore]:
-    """Return the caches that workers are to fill, each with its job beside it; nothing is computed.
+    """Create empty caches with job files for workers and return them; nothing is computed.
 
     Args:
-        experiment: whose rows are to be captured.
-        cache_root: folder or URL of the caches, None for the user's own.
-        device: where the workers will compute, which need not be here.
+        experiment: the experiment.
+        cache_root: folder or URL of the caches; None for the user's default.
+        device: compute device of the workers, which may be on other machines.
 
     Raises:
-        ConfigError: there is no such device anywhere.
-        StoreError: the caches cannot be written, or not by several.
+        ConfigError: the device name is invalid.
+        StoreError: the caches cannot be written, or do not support several writers.
     """
     check_device_name(device)
     prepared = prepare(experiment)

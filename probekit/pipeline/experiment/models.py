@@ -1,4 +1,4 @@
-"""The networks of an experiment: the one it asks about and, if wanted, one with random weights."""
+"""The networks of an experiment: the probed model and, optionally, one with random weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TASK, RANDOM = "task", "random_weights"
 
 
 def targets(experiment: Experiment) -> tuple[str, ...]:
-    """Return the targets that need activations: `task` and, if wanted, `random_weights`."""
+    """Return the targets that need activations: `task` and, if enabled, `random_weights`."""
     return (TASK, RANDOM) if experiment.model.random_weights else (TASK,)
 
 
@@ -24,7 +24,7 @@ def load_models(experiment: Experiment, device: str) -> Models:
     """Return the network of each target.
 
     Raises:
-        ConfigError: the device cannot be used here.
+        ConfigError: the device is not available.
         MissingError: the model does not exist.
     """
     check_device(device)
