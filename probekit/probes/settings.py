@@ -22,10 +22,10 @@ _READS: Mapping[Task, Reads] = MappingProxyType(
 
 @dataclass(frozen=True)
 class ProbeSpec:
-    """A kind of probe with what is chosen of it: pairs of option and value.
+    """A kind of probe and its options, as pairs of name and value.
 
     Raises:
-        UnknownNameError: There is no such kind, or it has no such option.
+        UnknownNameError: The kind or an option does not exist.
 
     >>> ProbeSpec("k_sparse", (("k", 4),)).text
     'k_sparse:4'
@@ -39,17 +39,17 @@ class ProbeSpec:
 
     @property
     def text(self) -> str:
-        """Kind and options in one word, as results name them."""
+        """Kind and options in one word, as written to the results."""
         return find_kind(self.kind).text(dict(self.options))
 
     @property
     def task(self) -> Task:
-        """What the kind answers."""
+        """The task of the kind: classification, regression, tree or text."""
         return find_kind(self.kind).task
 
     @property
     def reads(self) -> Reads:
-        """What labels are to the kind."""
+        """How the kind interprets labels: as classes, numbers or trees."""
         return _READS[self.task]
 
     @property
@@ -59,19 +59,19 @@ class ProbeSpec:
 
     @property
     def grid_name(self) -> str | None:
-        """The penalty that cross-validation chooses, `C` or `alpha`; None for none."""
+        """The name of the penalty that cross-validation selects, `C` or `alpha`, or None."""
         grid = find_kind(self.kind).grid
         return None if grid is None else grid[0]
 
     def penalties(self, settings: ProbeSettings) -> tuple[float, ...] | None:
-        """Return the penalties to choose from: those of the settings for C, else the kind's own."""
+        """Return the candidate penalties: `settings.C` if the penalty is C, else the kind's own."""
         grid = find_kind(self.kind).grid
         if grid is None:
             return None
         return settings.C if grid[0] == "C" else grid[1]
 
     def build(self, settings: ProbeSettings) -> Any:
-        """Return its estimator, not fitted yet."""
+        """Return an unfitted estimator of this kind."""
         return find_kind(self.kind).build(
             seed=settings.seed,
             max_iter=settings.max_iter,
@@ -83,25 +83,25 @@ class ProbeSpec:
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """How to fit and to score.
+    """Settings for fitting and scoring probes.
 
     Args:
         kinds: The kinds of probe.
-        C: Inverse strengths of the penalty to choose from, for standardised features.
-        folds: How many group-disjoint folds of the training rows choose C.
-        control_draws: How many random labellings the control task averages; 0 leaves it out.
-        control_by: Whether the control gives each word type its label, or each group.
-        baselines: Which guesses without activations are made.
-        description: Whether the labels are coded online, for their description length.
-        learning_steps: How many sizes of the training set the learning curve has; 0 for none.
-        bootstrap: How many resamples of the test groups make an interval.
-        max_iter: Upper bound on the solver's steps.
-        seed: Seed of folds, control labels, resamples and sampled training groups.
-        fit_rows: Upper bound on the training rows of a probe, drawn by whole groups; None for all.
-        device: Where the logistic probe computes.
+        C: Candidate inverse regularisation strengths, for standardised features.
+        folds: Number of group-disjoint cross-validation folds of the training rows that select C.
+        control_draws: Number of random labellings that the control task averages; 0 for no control.
+        control_by: Whether the control task assigns one label to each word type or to each group.
+        baselines: The baselines to compute, which do not use activations.
+        description: Whether to compute the description length of the labels by online coding.
+        learning_steps: Number of training set sizes of the learning curve; 0 for no curve.
+        bootstrap: Number of bootstrap resamples of the test groups for each interval.
+        max_iter: Maximum number of solver iterations.
+        seed: Random seed for folds, control labels, resamples and sampled training groups.
+        fit_rows: Maximum number of training rows of a probe, sampled by whole groups; None for all.
+        device: Device on which the logistic probe is fitted.
 
     Raises:
-        ConfigError: A value is out of its range.
+        ConfigError: A value is out of range.
 
     >>> ProbeSettings(C=(0.01, 0.1)).folds
     5
@@ -123,7 +123,7 @@ class ProbeSettings:
 
     def __post_init__(self) -> None:
         positive_grid("C", self.C)
-        least = {
+        lower_bounds = {
             "folds": 2,
             "control_draws": 0,
             "bootstrap": LEAST_DRAWS,
@@ -132,25 +132,33 @@ class ProbeSettings:
             "fit_rows": 2,
             "learning_steps": 0,
         }
-        for name, bound in least.items():
+        for name, bound in lower_bounds.items():
             value = getattr(self, name)
             if value is not None and value < bound:
-                raise ConfigError(f"{name} is {value}, but must be {bound} or more.")
+                raise ConfigError(f"{name} is {value}, but must be at least {bound}.")
         if self.learning_steps == 1:
-            raise ConfigError("learning_steps is 1, but a curve needs 2 or more. Set 0 for none.")
+            raise ConfigError(
+                "learning_steps is 1, but a learning curve needs at least 2. Set it to 0 for no "
+                "curve."
+            )
         texts = [spec.text for spec in self.kinds]
         if not texts or len(set(texts)) < len(texts):
             raise ConfigError(
-                f"kinds holds {', '.join(texts) or 'nothing'}. Name one kind or more, each once."
+                f"kinds is {', '.join(texts) or 'empty'}. Give at least one kind, each only once."
             )
-        read = {_READS[spec.task]: spec.text for spec in reversed(self.kinds)}
-        if len(read) > 1:
-            told = " and ".join(f"{kind} reads {what}" for what, kind in sorted(read.items()))
-            raise ConfigError(f"labels are of one sort, but {told}. Run them apart.")
+        expected_by = {_READS[spec.task]: spec.text for spec in reversed(self.kinds)}
+        if len(expected_by) > 1:
+            expected = " and ".join(
+                f"{kind} needs {what}" for what, kind in sorted(expected_by.items())
+            )
+            raise ConfigError(
+                f"All kinds of a run must use the same type of labels, but {expected}. Use a "
+                "separate run for each type."
+            )
 
     @property
     def reads(self) -> Reads:
-        """What the labels are to all the kinds."""
+        """How all kinds interpret the labels: as classes, numbers or trees."""
         return _READS[self.kinds[0].task]
 
     @property

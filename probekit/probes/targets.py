@@ -1,4 +1,4 @@
-"""The table of targets: what a score in the column `target` of results.csv was measured on."""
+"""Table of targets: the values of the column `target` in results.csv."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal
 
 @dataclass(frozen=True)
 class Target:
-    """What is known about one target.
+    """One target: what a probe or a baseline predicts.
 
     Attributes:
-        name: in the column `target`.
-        title: in legends and tables.
-        phrase: in the sentence that compares the chosen probe with it.
-        is_baseline: whether its guesses are made without activations, and have no site.
+        name: the value in the column `target`.
+        title: the name in legends and tables.
+        phrase: the name in sentences that compare the chosen probe with it.
+        is_baseline: whether it is predicted without activations, and therefore has no site.
     """
 
     name: str
@@ -38,7 +38,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target
 
 BASELINES = tuple(target.name for target in _ROWS if target.is_baseline)
 
-# A type checker cannot read the table; the schema of experiment files can.
+# Type checkers cannot evaluate the table; the schema of experiment files needs the exact names.
 if TYPE_CHECKING:
     Baseline = str
 else:

@@ -1,4 +1,4 @@
-"""Kinds of probe that read wholes: all tokens of a text, or the tree of a sentence."""
+"""Predictions of the kinds of probe that read whole texts or sentences, and their metrics."""
 
 from __future__ import annotations
 
@@ -21,29 +21,32 @@ from probekit.probes.solve.solver import Codes
 
 @dataclass(frozen=True, eq=False)
 class GroupedTokens:
-    """Rows (n_rows,) that are tokens, and the text or sentence that each belongs to.
+    """Row numbers of tokens, with the example, a text or a sentence, that each belongs to.
 
-    `first` (n_wholes,) is the first row of each whole, in the order of their sorted numbers.
+    Attributes:
+        rows: The row numbers (n_rows,).
+        example_of_row: The index (n_rows,) of each row's example, from 0.
+        first: The first row (n_examples,) of each example.
     """
 
     rows: Codes
-    whole_of_row: Codes
+    example_of_row: Codes
     first: Codes
 
     @classmethod
     def of(cls, rows: Codes, examples: NDArray[np.int64] | None) -> GroupedTokens:
-        """Return the wholes of some rows; without `examples` each row is its own.
+        """Return the rows grouped by example; without `examples` each row is its own example.
 
         >>> GroupedTokens.of(np.array([3, 4, 5]), np.array([0, 0, 0, 7, 7, 8])).first.tolist()
         [3, 5]
         """
         own = rows if examples is None else examples[rows]
-        _, first, whole = np.unique(own, return_index=True, return_inverse=True)
-        return cls(rows, whole, rows[first])
+        _, first, example_of_row = np.unique(own, return_index=True, return_inverse=True)
+        return cls(rows, example_of_row, rows[first])
 
 
 def first_rows(data: ProbeData) -> ProbeData:
-    """Return the data with the first row of each text alone in train and test."""
+    """Return the data with only the first row of each text in train and test."""
     train, test = (
         GroupedTokens.of(np.sort(s), data.examples).first for s in (data.train, data.test)
     )
@@ -52,7 +55,7 @@ def first_rows(data: ProbeData) -> ProbeData:
 
 @dataclass(frozen=True, eq=False)
 class TreePredictions:
-    """What a structural probe found of each sentence; `hit` names what its hits are."""
+    """Scores of a structural probe on each sentence; `hit` is the metric that its hits measure."""
 
     sentences: SentenceScores
     hit: str
@@ -61,17 +64,17 @@ class TreePredictions:
 
     @property
     def offers(self) -> frozenset[str]:
-        """The metric that is the share of hits."""
+        """The metric that is the hit rate: "uuas" or "root_accuracy"."""
         return frozenset({self.hit})
 
 
 def hit_rate(answers: TreePredictions, resamples: Resamples) -> Floats:
-    """Return hits over trials of all sentences (1 + n_draws,): UUAS or root accuracy."""
+    """Return the hit rate over all sentences (1 + n_draws,): UUAS or root accuracy."""
     return answers.sentences.hit_rate(_counts(resamples))
 
 
 def tree_spearman(answers: TreePredictions, resamples: Resamples) -> Floats:
-    """Return Spearman's correlation of distances or depths (1 + n_draws,)."""
+    """Return Spearman's correlation of distances or depths with the gold trees (1 + n_draws,)."""
     return answers.sentences.spearman(_counts(resamples))
 
 
@@ -79,40 +82,41 @@ def _counts(resamples: Resamples) -> NDArray[np.float32]:
     return resamples.counts[resamples.group_of_row]
 
 
-def tree_answers(
-    probe: StructuralProbe, X: Features, heads: NDArray[np.str_], wholes: GroupedTokens
+def tree_predictions(
+    probe: StructuralProbe, X: Features, heads: NDArray[np.str_], tokens: GroupedTokens
 ) -> TreePredictions:
-    """Return what a fitted structural probe finds in the rows of some sentences."""
-    rows = wholes.rows
-    found = probe.score_sentences(X[rows], heads[rows], wholes.whole_of_row)
-    return TreePredictions(found, _hit(probe))
+    """Return the scores of a fitted structural probe on some sentences."""
+    rows = tokens.rows
+    scores = probe.score_sentences(X[rows], heads[rows], tokens.example_of_row)
+    return TreePredictions(scores, _hit(probe))
 
 
-def chain_answers(
-    probe: StructuralProbe, heads: NDArray[np.str_], wholes: GroupedTokens
+def chain_predictions(
+    probe: StructuralProbe, heads: NDArray[np.str_], tokens: GroupedTokens
 ) -> TreePredictions:
-    """Return what is found by one who takes each word to hang on the one before it."""
-    trees = read_trees(heads[wholes.rows], wholes.whole_of_row)
-    places = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
+    """Return the scores of the linear chain, in which the head of each word is the one before."""
+    trees = read_trees(heads[tokens.rows], tokens.example_of_row)
+    positions = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
     if isinstance(probe, DistanceProbe):
-        chains = [np.abs(place[:, None] - place) for place in places]
+        chains = [np.abs(position[:, None] - position) for position in positions]
         return TreePredictions(score_distances(trees, chains), _hit(probe))
-    return TreePredictions(score_depths(trees, places), _hit(probe))
+    return TreePredictions(score_depths(trees, positions), _hit(probe))
 
 
 def _hit(probe: StructuralProbe) -> str:
     return "uuas" if isinstance(probe, DistanceProbe) else "root_accuracy"
 
 
-def text_answers(
-    probe: AttentionPooledProbe, X: Features, codes: Codes, wholes: GroupedTokens, n_classes: int
+def text_predictions(
+    probe: AttentionPooledProbe, X: Features, codes: Codes, tokens: GroupedTokens, n_classes: int
 ) -> ClassPredictions:
-    """Return what a fitted attention-pooled probe, whose labels are codes, says of each text."""
-    rows = wholes.rows
-    scores = probe.decision_function(X[rows], wholes.whole_of_row)
-    place = np.searchsorted(rows, wholes.first)
-    said = np.full((len(place), n_classes), -np.inf)
+    """Return the predictions of a fitted attention-pooled probe, one for each text."""
+    rows = tokens.rows
+    scores = probe.decision_function(X[rows], tokens.example_of_row)
+    first = np.searchsorted(rows, tokens.first)
+    class_scores = np.full((len(first), n_classes), -np.inf)
     if scores.ndim == 1:
         scores = np.column_stack([np.zeros_like(scores), scores])
-    said[:, probe.classes_] = scores[place]
-    return ClassPredictions(codes[wholes.first], said.argmax(axis=1), n_classes, said)
+    class_scores[:, probe.classes_] = scores[first]
+    guess = class_scores.argmax(axis=1)
+    return ClassPredictions(codes[tokens.first], guess, n_classes, class_scores)

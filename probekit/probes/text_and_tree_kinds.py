@@ -1,4 +1,4 @@
-"""Measuring the kinds of probe that read wholes, each of which counts once: texts and trees."""
+"""Fitting and scoring the kinds of probe that read whole texts or dependency trees."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ from probekit.probes.score.measurement import Score
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.solver import Codes
-from probekit.probes.text_and_tree import GroupedTokens, chain_answers, text_answers, tree_answers
+from probekit.probes.text_and_tree import (
+    GroupedTokens,
+    chain_predictions,
+    text_predictions,
+    tree_predictions,
+)
 
 
 @dataclass(frozen=True, eq=False)
 class GroupedTokenProber:
-    """Fits and measures kinds that read wholes.
+    """Fits and scores the kinds of probe that read whole texts or sentences.
 
     Attributes:
-        data: labels, groups and wholes of all rows.
-        settings: of the probes.
-        train: the wholes that are fitted.
-        test: those that are scored.
+        data: labels, groups and examples of all rows.
+        settings: the settings of the probes.
+        train: the tokens of the examples that probes are fitted on.
+        test: the tokens of the examples that are scored.
     """
 
     data: ProbeData
@@ -38,7 +43,10 @@ class GroupedTokenProber:
 
     @classmethod
     def of(cls, data: ProbeData, settings: ProbeSettings, fitted: Codes) -> GroupedTokenProber:
-        """Return the reader of the wholes that the `fitted` rows are of, and of those of test."""
+        """Return a prober that fits on the examples of the `fitted` rows and scores those of test.
+
+        All training rows of an example are used, even if only one of them is in `fitted`.
+        """
         inside = data.train[np.isin(_own(data)[data.train], _own(data)[fitted])]
         train, test = (
             GroupedTokens.of(np.sort(rows), data.examples) for rows in (inside, data.test)
@@ -46,25 +54,28 @@ class GroupedTokenProber:
         return cls(data, settings, train, test)
 
     def check_trees(self) -> None:
-        """Return nothing if the labels of each sentence are the heads of a tree.
+        """Raise DataError unless the labels of every sentence are the heads of a tree.
 
         Raises:
-            DataError: They are not.
+            DataError: The heads of a sentence do not form a tree.
         """
-        for side in (self.train, self.test):
-            read_trees(self.data.y[side.rows], side.whole_of_row)
+        for tokens in (self.train, self.test):
+            read_trees(self.data.y[tokens.rows], tokens.example_of_row)
 
     def texts(
         self, spec: ProbeSpec, X: Features, columns: Sequence[LabelColumn], target: str
     ) -> list[Score]:
-        """Return what a kind finds of the first label column, with the rest as its controls."""
+        """Return the scores of a kind that reads texts.
+
+        The first label column is the task, the others are control labels.
+        """
         fits, readings = [], []
         for column in columns:
             probe = self._fitted(spec, X, column)
-            said = text_answers(probe, X, column, self.test, len(self.data.classes))
-            known = uninformed(column[self.train.first], said)
+            predictions = text_predictions(probe, X, column, self.test, len(self.data.classes))
+            by_chance = uninformed(column[self.train.first], predictions)
             fits.append(probe)
-            readings.append((said, known))
+            readings.append((predictions, by_chance))
         task, controls = tuple(readings[:1]), tuple(readings[1:])
         score = replace(self._score(spec, target, fits[:1]), readings=task)
         scores = [score]
@@ -75,26 +86,26 @@ class GroupedTokenProber:
         return scores
 
     def trees(self, spec: ProbeSpec, X: Features, target: str) -> Score:
-        """Return what a kind finds of the heads; chance is that each word hangs on the last."""
+        """Return the score of a kind that reads trees; its chance level is the linear chain."""
         heads = self.data.y
         probe = self._fitted(spec, X, heads)
-        said = tree_answers(probe, X, heads, self.test)
-        reading = (said, chain_answers(probe, heads, self.test))
+        predictions = tree_predictions(probe, X, heads, self.test)
+        reading = (predictions, chain_predictions(probe, heads, self.test))
         return replace(self._score(spec, target, [probe]), readings=(reading,))
 
     def _fitted(self, spec: ProbeSpec, X: Features, column: NDArray[Any]) -> Any:
         rows, probe = self.train.rows, spec.build(self.settings)
-        told: dict[str, Any] = {"typical": typical_rows(self.data, rows)}
+        arguments: dict[str, Any] = {"typical": typical_rows(self.data, rows)}
         if spec.task == "text":
-            told["units"] = self.data.groups[rows]
-        return probe.fit(X[rows], column[rows], self.train.whole_of_row, **told)
+            arguments["units"] = self.data.groups[rows]
+        return probe.fit(X[rows], column[rows], self.train.example_of_row, **arguments)
 
     @property
     def _groups(self) -> NDArray[np.str_]:
         return self.data.groups[self.test.first]
 
     def _score(self, spec: ProbeSpec, target: str, fits: Sequence[Any]) -> Score:
-        """Return a score on the test rows, without its predictions."""
+        """Return a score on the test rows, still without predictions."""
         penalties = {getattr(probe, "C_", None) for probe in fits}
         return Score(
             spec.text,

@@ -1,4 +1,4 @@
-"""What all kinds ask of labels, groups and parameters, and what they say when it is not so."""
+"""Checks of the labels, groups and weights that every kind of probe is fitted on."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from probekit.probes.solve.solver import Codes
 def labelled_rows(
     estimator: Any, X: ArrayLike, y: ArrayLike
 ) -> tuple[NDArray[np.floating], NDArray[Any], Codes]:
-    """Return rows (n_samples, n_features), classes (n_classes,) and codes (n_samples,) for a fit.
+    """Return validated rows (n_samples, n_features), classes (n_classes,) and codes (n_samples,).
 
     Raises:
-        DataError: The labels are of several types, or all the same.
-        ValueError: scikit-learn refuses X or y, for instance for a NaN or an infinite feature.
+        DataError: The labels have several types, or all are the same.
+        ValueError: scikit-learn rejects X or y, for example because a feature is NaN or infinite.
 
     >>> from sklearn.base import BaseEstimator
     >>> _, classes, codes = labelled_rows(BaseEstimator(), [[1.0], [2.0], [3.0]], ["b", "a", "b"])
@@ -42,23 +42,27 @@ def labelled_rows(
     classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         raise DataError(
-            f"a classifier needs two classes, but y holds one class, {classes[0]}. Add rows of "
-            "another label."
+            f"A classifier needs at least two classes, but y contains one class, {classes[0]}. Add "
+            "rows with another label."
         )
     return rows, classes, codes
 
 
 def refuse_mixed_types(y: ArrayLike, what: str = "labels") -> None:
-    """Return nothing if all labels are text, or all numbers, or all of one other type.
+    """Raise DataError unless all labels are text, all are numbers, or all have one other type.
 
-    NumPy would make text of the numbers without a word, and 1 and "1" one class.
+    NumPy would silently convert the numbers to text, so that 1 and "1" became one class.
+
+    Args:
+        y: The values.
+        what: What the values are, for the message.
 
     Raises:
-        DataError: The labels, or `what` they are, are of several types.
+        DataError: The values have several types.
 
     >>> refuse_mixed_types([1, "1"])
     Traceback (most recent call last):
-    probekit.errors.DataError: the labels mix types: number, str. Make all of them text, or all ...
+    probekit.errors.DataError: The labels have several types: number, str. Make all of them text ...
     """
     values = y if isinstance(y, list | tuple) else np.asarray(y)
     if isinstance(values, np.ndarray) and values.dtype != object:
@@ -67,41 +71,42 @@ def refuse_mixed_types(y: ArrayLike, what: str = "labels") -> None:
     types = {_type_name(value) for value in flat}
     if len(types) > 1:
         raise DataError(
-            f"the {what} mix types: {', '.join(sorted(types))}. Make all of them text, or all "
-            "numbers, and drop rows that have none."
+            f"The {what} have several types: {', '.join(sorted(types))}. Make all of them text or "
+            "all of them numbers, and remove rows without a value."
         )
 
 
 def _type_name(value: Any) -> str:
-    # NumPy's text is a kind of Python's.
+    # NumPy's str_ is a subclass of str.
     known = {"number": Number, "str": str}
     return next((n for n, kind in known.items() if isinstance(value, kind)), type(value).__name__)
 
 
 def warn_if_flat(weights: Floats) -> None:
-    """Warn where no feature has a weight (n_out, n_features), so that all rows get one answer.
+    """Warn if all weights (n_out, n_features) are 0, so that all rows get the same prediction.
 
-    >>> with warnings.catch_warnings(record=True) as told:
+    >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     warn_if_flat(np.zeros((1, 3)))
-    >>> len(told)
+    >>> len(caught)
     1
     """
     if not np.any(weights):
         warnings.warn(
-            "All weights are 0, and all rows get the same answer: no feature says anything of the "
-            "labels or varies by more than the rounding of its mean, or the penalty leaves nothing "
-            "of them. If the features are far from 0, subtract their mean in float64.",
+            "All weights are 0, so all rows get the same prediction: either no feature is related "
+            "to the labels, or the features vary less than the rounding error of their mean, or "
+            "the penalty is too strong. If the features are far from 0, subtract their mean in "
+            "float64.",
             stacklevel=3,
         )
 
 
 def units_of(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
-    """Return the groups (n_samples,) as an array; without groups each row is its own.
+    """Return the groups (n_samples,) as an array; without groups each row is its own group.
 
     Raises:
-        DataError: The groups are of several types, a row has none, or several.
-        ValueError: There are more or fewer groups than rows.
+        DataError: The groups have several types or more than one dimension, or a row has no group.
+        ValueError: The number of groups differs from the number of rows.
 
     >>> units_of(np.zeros((3, 1)), None).tolist()
     [0, 1, 2]
@@ -111,16 +116,16 @@ def units_of(X: NDArray[np.floating], groups: ArrayLike | None) -> NDArray[Any]:
     refuse_mixed_types(groups, "groups")
     units = np.asarray(groups)
     if units.ndim != 1:
-        raise DataError(f"the groups have shape {units.shape}. Give each row one group.")
+        raise DataError(f"The groups have shape {units.shape}. Give each row one group.")
     check_consistent_length(X, units)
-    lacking = np.flatnonzero(isna(units))
-    if len(lacking):
-        raise DataError(f"row {lacking[0]} has no group. Give each row one, or drop it.")
+    missing = np.flatnonzero(isna(units))
+    if len(missing):
+        raise DataError(f"Row {missing[0]} has no group. Give it one or remove the row.")
     return units
 
 
 def weights_of(X: NDArray[np.floating], sample_weight: ArrayLike | None) -> NDArray[np.floating]:
-    """Return the weight of each row (n_samples,) in the dtype of X; without any, all are 1.
+    """Return the weight (n_samples,) of each row in the dtype of X; without weights all are 1.
 
     Raises:
         DataError: The shape is not (n_samples,), a weight is negative, or all are 0.
@@ -142,19 +147,20 @@ def weights_of(X: NDArray[np.floating], sample_weight: ArrayLike | None) -> NDAr
         )
     if (weights < 0).any():
         raise DataError(
-            f"Negative values in sample_weight: {weights.min()} in row {weights.argmin()}. Give 0 "
-            "to leave a row out."
+            f"Negative values in sample_weight: {weights.min()} in row {weights.argmin()}. Use 0 "
+            "to exclude a row."
         )
     if not weights.any():
-        raise DataError("all sample_weight are 0: at least one must be non-zero.")
+        raise DataError("All values in sample_weight are 0: at least one must be non-zero.")
     return weights
 
 
 def positive(name: str, values: float | Sequence[float]) -> Floats:
-    """Return the values of a penalty (n_values,), in rising order, as an array.
+    """Return the candidate values (n_values,) of a penalty as an array in ascending order.
 
     Raises:
-        ConfigError: There is none, one is not a positive finite number, or one is given twice.
+        ConfigError: No value is given, a value is not a positive finite number, or a value is
+            given twice.
 
     >>> positive("alpha", [10.0, 1.0]).tolist()
     [1.0, 10.0]

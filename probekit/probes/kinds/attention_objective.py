@@ -1,4 +1,4 @@
-"""Learning where to look in a text, and what to read there, in one objective."""
+"""Joint optimisation of the query and the classifier of an attention-pooled probe."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import with_reference
 from probekit.probes.solve.solver import Codes
 
-# Largest gradient of the mean objective, and least share of it that a step must win.
+# Largest gradient component at a solution, and smallest relative decrease of the objective.
 TOLERANCE = 1e-6
 LEAST_PROGRESS = 1e-10
-# A query of zeros is a saddle where the plain mean says nothing; this is small enough to be near.
+# Norm of the initial query. A zero query is a saddle point if the plain mean is uninformative.
 FIRST_QUERY = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class TokensOfTexts:
-    """Tokens (n_tokens, n_features), those of one text together; `text` (n_tokens,) counts texts.
+    """Tokens sorted by text.
 
-    `typical` (n_tokens,) says which tokens features are scaled by; None means all.
+    Attributes:
+        tokens: The tokens (n_tokens, n_features); those of a text are contiguous.
+        text: The number (n_tokens,) of each token's text, from 0.
+        typical: Which tokens (n_tokens,) feature scaling is estimated from; None means all.
 
     >>> TokensOfTexts(np.zeros((3, 1)), np.array([0, 0, 1])).starts.tolist()
     [0, 2]
@@ -37,17 +40,18 @@ class TokensOfTexts:
 
     @property
     def starts(self) -> Codes:
-        """The first token (n_texts,) of each text."""
+        """The index (n_texts,) of the first token of each text."""
         return np.flatnonzero(np.diff(self.text, prepend=-1))
 
     def take(self, texts: NDArray[np.bool_]) -> TokensOfTexts:
-        """Return these of the texts (n_texts,), counted anew."""
-        kept = texts[self.text]
-        typical = None if self.typical is None else self.typical[kept]
-        return TokensOfTexts(self.tokens[kept], (np.cumsum(texts) - 1)[self.text[kept]], typical)
+        """Return the texts selected by a mask (n_texts,), renumbered from 0."""
+        selected = texts[self.text]
+        typical = None if self.typical is None else self.typical[selected]
+        text = (np.cumsum(texts) - 1)[self.text[selected]]
+        return TokensOfTexts(self.tokens[selected], text, typical)
 
     def pool(self, scores: Floats) -> Floats:
-        """Return weights (n_tokens,) from scores (n_tokens,): a softmax within each text.
+        """Return the softmax (n_tokens,) of the scores (n_tokens,) within each text.
 
         >>> texts = TokensOfTexts(np.zeros((3, 1)), np.array([0, 0, 1]))
         >>> texts.pool(np.array([2.0, 2.0, 9.0])).tolist()
@@ -59,10 +63,11 @@ class TokensOfTexts:
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionReader:
-    """A query (n_features,), and the classifier of the tokens' mean weighted by it; for raw rows.
+class AttentionFit:
+    """Result of one fit: query (n_features,), and linear classifier of the weighted mean.
 
-    `coef` (n_out, n_features) and `intercept` (n_out,) are as in `Fit`.
+    All apply to raw, unscaled tokens. `coef` (n_out, n_features) and `intercept` (n_out,) are as in
+    `Fit`.
     """
 
     classes: Codes
@@ -73,14 +78,14 @@ class AttentionReader:
     converged: bool
 
     def guess(self, texts: TokensOfTexts) -> Codes:
-        """Return the code with the highest score (n_texts,) of each text."""
+        """Return the label code (n_texts,) with the highest score for each text."""
         scores = text_scores(texts, self.query, self.coef, self.intercept)
         codes: Codes = self.classes[with_reference(scores.T, len(self.classes)).argmax(axis=0)]
         return codes
 
 
 def text_scores(texts: TokensOfTexts, query: Floats, coef: Floats, intercept: Floats) -> Floats:
-    """Return the scores (n_texts, n_out) of the tokens' mean, weighted by their match to the query.
+    """Return the scores (n_texts, n_out) of each text's mean token, weighted by softmax attention.
 
     >>> texts = TokensOfTexts(np.array([[0.0], [800.0]]), np.array([0, 0]))
     >>> text_scores(texts, np.array([1.0]), np.array([[2.0]]), np.array([0.5])).tolist()
@@ -93,17 +98,17 @@ def text_scores(texts: TokensOfTexts, query: Floats, coef: Floats, intercept: Fl
     return scores + intercept
 
 
-def learn(
+def fit_attention(
     texts: TokensOfTexts, codes: Codes, C: float, max_iter: int, seed: int
-) -> AttentionReader:
-    """Return the reader with the least sum(cross-entropy) + (|coef|^2 + |query|^2) / (2 C).
+) -> AttentionFit:
+    """Return the fit that minimises sum(cross-entropy) + (|coef|^2 + |query|^2) / (2 C).
 
-    Penalties are on standardised tokens; `codes` (n_texts,) are the labels. The objective has
-    several minima, and the seed decides in which of them the descent from a small query ends.
+    Penalties apply to standardised tokens; `codes` (n_texts,) are the labels. The objective has
+    several local minima; the seed of the initial query determines which of them is reached.
 
     >>> texts = TokensOfTexts(np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.arange(4))
-    >>> reader = learn(texts, np.array([0, 0, 1, 1]), C=1.0, max_iter=100, seed=0)
-    >>> reader.guess(texts).tolist(), reader.converged
+    >>> fit = fit_attention(texts, np.array([0, 0, 1, 1]), C=1.0, max_iter=100, seed=0)
+    >>> fit.guess(texts).tolist(), fit.converged
     ([0, 0, 1, 1], True)
     """
     scaling = Scaling.standard(measured(texts.tokens, texts.typical))
@@ -122,9 +127,9 @@ def learn(
     )
     query, coef, intercept = objective.parts(result.x)
     layer = scaling.fold(coef, intercept)
-    return AttentionReader(
+    return AttentionFit(
         classes=objective.classes,
-        # The scaler's mean adds one number to all scores of a text, which the softmax ignores.
+        # Subtracting the mean shifts all scores of a text equally, which the softmax ignores.
         query=query / scaling.scale,
         coef=layer.weight,
         intercept=layer.bias,
@@ -134,13 +139,13 @@ def learn(
 
 
 class _Objective:
-    """The mean cross-entropy and penalty, with its gradient, over query, coef and intercept."""
+    """Mean cross-entropy plus penalty, with its gradient in query, coef and intercept."""
 
     def __init__(self, texts: TokensOfTexts, codes: Codes, C: float) -> None:
         self.texts = texts
         self.classes, own = np.unique(codes, return_inverse=True)
         indicator = np.arange(len(self.classes))[:, None] == own
-        # With two classes the first is the reference: its score is zero and has no parameters.
+        # With two classes the first is the reference: its score is 0, without parameters.
         truth = indicator[1:] if len(indicator) == 2 else indicator
         self.truth = truth.astype(np.float64).T  # (n_texts, n_out)
         self.own = own
@@ -164,7 +169,7 @@ class _Objective:
         projected = tokens @ coef.T  # (n_tokens, n_out)
         scores = np.add.reduceat(weights[:, None] * projected, starts, axis=0) + intercept
         loss, residual = self._cross_entropy(scores)
-        # What a token adds to the loss when it gains weight, less what the text's mean adds.
+        # Derivative of the loss in a token's weight, minus the weighted mean over the text.
         gain = np.sum(projected * residual[text], axis=1)
         excess = weights * (gain - np.add.reduceat(weights * gain, starts)[text])
         query_gradient = excess @ tokens + self.penalty * query
@@ -174,9 +179,9 @@ class _Objective:
         return loss + float(penalty), np.concatenate(gradient)
 
     def _cross_entropy(self, scores: Floats) -> tuple[float, Floats]:
-        """Return the mean loss, and its gradient at the scores (n_texts, n_out)."""
+        """Return the mean loss, and its gradient (n_texts, n_out) in the scores."""
         logs = log_softmax(with_reference(scores.T, len(self.classes)), axis=0)
         loss = -float(np.mean(logs[self.own, np.arange(len(self.own))]))
-        guessed = np.exp(logs[-scores.shape[1] :]).T
-        residual: Floats = (guessed - self.truth) / len(scores)
+        predicted = np.exp(logs[-scores.shape[1] :]).T
+        residual: Floats = (predicted - self.truth) / len(scores)
         return loss, residual

@@ -1,4 +1,4 @@
-"""A linear probe as a scikit-learn classifier."""
+"""The logistic probe: standardised L2 logistic regression as a scikit-learn classifier."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from probekit.probes.validation import (
     weights_of,
 )
 
-# A solution is as exact as the rows are. The excess over the minimum is a square: that of float64
-# is out of sight in the objective itself, but not in its gradient.
+# Relative excess of the objective over its minimum, by the precision of the rows. The excess is
+# quadratic in the gradient, so that in float64 it is measurable only through the gradient.
 TOLERANCES = {"float32": 1e-9, "float64": 1e-19}
 
 ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
@@ -38,26 +38,27 @@ ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
 class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
     """Standardised L2 logistic regression, with C chosen by grouped cross-validation.
 
-    Two labels, several, or any number at once: for a table of 0 and 1 (n_samples, n_labels) each
-    column is a probe of its own.
+    Supports binary, multinomial and multilabel classification: with an indicator matrix y
+    (n_samples, n_labels), each column is fitted as a separate probe.
 
     Args:
-        C: Inverse strength of the penalty on standardised features; of several values the one with
-            the best held-out accuracy is taken, with folds that keep groups whole.
-        folds: How many folds choose C.
-        max_iter: Upper bound on the solver's steps.
-        class_weight: What the rows of each class count, or "balanced" for all classes alike.
-        random_state: Seed of the folds.
+        C: Inverse regularisation strength, for standardised features; of several values the one
+            with the highest held-out accuracy is selected by group-disjoint cross-validation.
+        folds: Number of cross-validation folds that select C.
+        max_iter: Maximum number of solver iterations.
+        class_weight: Weight of each class, or "balanced" to give all classes the same total weight.
+        random_state: Random seed for the folds.
 
     Attributes:
-        classes_: The labels, sorted; of a table the numbers of its columns.
-        coef_: For raw, unscaled rows, shape (1, n_features) for two classes, else
+        classes_: The sorted labels; for multilabel y the column numbers.
+        coef_: Weights for raw, unscaled rows, shape (1, n_features) for two classes, else
             (n_classes, n_features).
-        intercept_: Shape (1,) or (n_classes,).
-        C_: The C of the fit; of a table one a column.
-        n_iter_: Steps the solver took, at most.
-        converged_: Whether it reached its tolerance.
-        gradient_norm_: Norm of the gradient at the solution, where the Hessian is about one.
+        intercept_: Biases, shape (1,) or (n_classes,).
+        C_: The selected C; for multilabel y one per column.
+        n_iter_: Number of solver iterations, the largest of all fits.
+        converged_: Whether every fit reached its tolerance.
+        gradient_norm_: Norm of the gradient at the solution, in coordinates in which the Hessian is
+            approximately the identity; the largest of all fits.
 
     >>> X = np.array([[-3.0], [-2.0], [-1.0], [1.0], [2.0], [3.0]])
     >>> probe = LinearProbe(C=1.0).fit(X, ["down", "down", "down", "up", "up", "up"])
@@ -95,21 +96,21 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
 
         Args:
             X: The rows.
-            y: Their labels (n_samples,), or a table of 0 and 1 (n_samples, n_labels).
-            groups: The group (n_samples,) of each row, whose rows stay in one fold; without it each
-                row is its own.
-            sample_weight: What each row (n_samples,) counts; a row of weight 0 is not there.
+            y: The labels (n_samples,), or an indicator matrix (n_samples, n_labels) of 0 and 1.
+            groups: The cross-validation group (n_samples,) of each row; None makes each row its
+                own group.
+            sample_weight: The weight (n_samples,) of each row; rows with weight 0 are removed.
 
         Raises:
-            ConfigError: A C or the weight of a class is not positive, or there are too few folds or
-                steps.
-            DataError: There is one class only, the labels mix types, or there are fewer groups than
-                folds.
+            ConfigError: A C or a class weight is not positive, or there are too few folds or
+                iterations.
+            DataError: There is only one class, the labels have several types, or there are fewer
+                groups than folds.
         """
         grid = positive_grid("C", self.C)
         at_least(self, folds=2, max_iter=1, random_state=0)
         if isinstance(self.class_weight, Mapping):
-            # Of a class that counts nothing, nothing is learnt: leave out its rows instead.
+            # A class of weight 0 cannot be fitted; its rows should be removed instead.
             for label, weight in self.class_weight.items():
                 positive(f"class_weight of {label!r}", weight)
         refuse_mixed_types(y)
@@ -124,22 +125,22 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         if self.class_weight is None:
             fits = self._fit_columns(rows, columns, units, weights, grid)
         else:
-            # Each column of a table has classes of its own to weigh.
+            # Class weights differ between the columns of a multilabel y.
             fits = [
-                self._fit_columns(rows, [codes], units, self._weighed(codes, weights), grid)[0]
+                self._fit_columns(rows, [codes], units, self._weighted(codes, weights), grid)[0]
                 for codes in columns
             ]
-        self._keep(fits)
+        self._store_fits(fits)
         warn_if_flat(self.coef_)
         return self
 
     @property
     def layers_(self) -> tuple[AffineLayer, ...]:
-        """The fit as a stack of one layer over raw rows."""
+        """The fit as a stack of one layer on raw rows."""
         return (AffineLayer(self.coef_, self.intercept_),)
 
     def _columns(self, y: NDArray[Any]) -> list[Codes]:
-        """Return the label codes of each column to be fitted, and keep the classes."""
+        """Set `classes_` and return the label codes of each column to be fitted."""
         check_classification_targets(y)
         self.multilabel_ = type_of_target(y) == "multilabel-indicator"
         if self.multilabel_:
@@ -148,20 +149,20 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
         if len(self.classes_) < 2:
             raise DataError(
-                f"a classifier needs two classes, but y holds one class, {self.classes_[0]}. Add "
-                "rows of another label."
+                f"A classifier needs at least two classes, but y contains one class, "
+                f"{self.classes_[0]}. Add rows with another label."
             )
         return [codes]
 
-    def _weighed(self, codes: Codes, counts: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Return what each row counts (n_samples,), times the weight of its class."""
+    def _weighted(self, codes: Codes, sample_weight: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return the weight (n_samples,) of each row, multiplied by the weight of its class."""
         if self.class_weight == "balanced":
-            sizes = np.bincount(codes, weights=counts)
-            even = counts.sum() / np.count_nonzero(sizes)
-            weights: NDArray[np.floating] = counts * even / sizes[codes]
+            totals = np.bincount(codes, weights=sample_weight)
+            even = sample_weight.sum() / np.count_nonzero(totals)
+            weights: NDArray[np.floating] = sample_weight * even / totals[codes]
         else:
             labels = codes if self.multilabel_ else self.classes_[codes]
-            weights = counts * compute_sample_weight(self.class_weight, labels)
+            weights = sample_weight * compute_sample_weight(self.class_weight, labels)
         return weights
 
     def _fit_columns(
@@ -176,15 +177,15 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         if len(grid) == 1:
             problems = [Problem(codes, grid[0]) for codes in columns]
             return Solver(X, [weights]).solve(problems, effort)
-        # Rows that agree in all labels are alike for the folds.
+        # Folds are stratified by the combination of all labels of a row.
         _, labels = np.unique(np.stack(columns), axis=1, return_inverse=True)
         folds = group_folds(labels, units, self.folds, self.random_state)
-        if labels.any():  # a table of labels may be the same in each row
+        if labels.any():  # a multilabel y may be the same in all rows
             fittable_insides(labels, folds)
         tuned = fit_columns(X, columns, folds, grid, effort=effort, weights=weights)
         return [column.solution for column in tuned]
 
-    def _keep(self, fits: Sequence[Fit]) -> None:
+    def _store_fits(self, fits: Sequence[Fit]) -> None:
         if self.multilabel_:
             rows = [_one_row(fit) for fit in fits]
             self.coef_ = np.stack([coef for coef, _ in rows])
@@ -197,14 +198,17 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         self.gradient_norm_ = max(fit.gradient_norm for fit in fits)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return scores (n_samples,) of the second of two classes, else (n_samples, n_classes)."""
+        """Return the scores of all classes (n_samples, n_classes).
+
+        For two classes, return only the score (n_samples,) of the second.
+        """
         scores = self._scores(X)
         return scores.T if self.multilabel_ or len(scores) > 1 else scores[0]
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the log probabilities (n_samples, n_classes), in the order of `classes_`.
 
-        Of a table of labels: of each label that it holds.
+        For multilabel y, return the log probability that each label is 1.
         """
         scores = self._scores(X)
         logs: NDArray[np.float64] = (
@@ -215,11 +219,14 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         return logs
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the probabilities, as `predict_log_proba` their logarithms."""
+        """Return the probabilities (n_samples, n_classes); see `predict_log_proba`."""
         return np.exp(self.predict_log_proba(X))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the likeliest label (n_samples,) of each row, or a table of 0 and 1."""
+        """Return the most probable label (n_samples,) of each row.
+
+        For multilabel y, return an indicator matrix (n_samples, n_labels).
+        """
         scores = self._scores(X)
         if self.multilabel_:
             return (scores.T > 0).astype(np.int64)
@@ -236,7 +243,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
 
 
 def _one_row(fit: Fit) -> tuple[NDArray[np.float64], float]:
-    """Return coefficients and intercept of a column of 0 and 1; a constant one is certain."""
+    """Return weights and bias of a binary column; a constant column gets an infinite bias."""
     if len(fit.classes) == 2:
         return fit.coef[0], fit.intercept[0]
     return np.zeros_like(fit.coef[0]), np.inf if fit.classes[0] == 1 else -np.inf

@@ -1,4 +1,4 @@
-"""The non-linear comparison: a perceptron with one hidden layer."""
+"""The MLP probe: a perceptron with one hidden layer, the non-linear reference."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import Codes
 
-# With scikit-learn's 0.001 a few hundred rows, two batches a pass, stand far from their optimum
-# after 200 passes.
+# With scikit-learn's default of 0.001, a fit on a few hundred rows (two batches per epoch) is far
+# from its optimum after 200 epochs.
 LEARNING_RATE = 0.01
 
 
 class MlpProbe(TunedProbe):
-    """Standardised perceptron with one hidden layer of ReLU units, trained by Adam.
+    """Perceptron with one hidden layer of ReLU units on standardised features, trained by Adam.
 
     The same seed gives the same probe.
 
     Args:
-        hidden: Units of the hidden layer.
-        alpha: Strength of the L2 penalty; of several values the one with the best held-out accuracy
-            is taken.
-        folds: How many folds choose alpha.
-        max_iter: Upper bound on the passes over the training rows.
-        random_state: Seed of the folds, the initial weights and the order of the rows.
+        hidden: Number of hidden units.
+        alpha: L2 regularisation strength; of several values the one with the highest held-out
+            accuracy is selected.
+        folds: Number of cross-validation folds that select alpha.
+        max_iter: Maximum number of epochs.
+        random_state: Random seed for the folds, the initial weights and the order of the rows.
 
     >>> X, y = [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 50, [0, 1, 1, 0] * 50
     >>> probe = MlpProbe(hidden=8, alpha=0.01).fit(X, y)
@@ -56,18 +56,18 @@ class MlpProbe(TunedProbe):
         self.random_state = random_state
 
     def solve(self, data: TrainingRows) -> FittedLayers:
-        """Return what is learned from the training rows."""
+        """Return the fit on the training rows."""
         at_least(self, hidden=1, max_iter=1)
         self.alpha_, solution = self._solve_tuned("alpha", data, rising_shrinks=True)
         return solution
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
-        """Return the solution at each of the values."""
+        """Return the fit at each value of alpha."""
         scaling = Scaling.standard(data.measured)
-        rows = scaling.apply(data.X).astype(np.float32)  # half the time of float64
-        return [self._at(alpha, rows, data, scaling) for alpha in values]
+        rows = scaling.apply(data.X).astype(np.float32)  # twice as fast as float64
+        return [self._fit_at(alpha, rows, data, scaling) for alpha in values]
 
-    def _at(
+    def _fit_at(
         self, alpha: float, rows: NDArray[np.float32], data: TrainingRows, scaling: Scaling
     ) -> FittedLayers:
         network = MLPClassifier(
@@ -88,12 +88,12 @@ class MlpProbe(TunedProbe):
 
 
 def _fit(network: MLPClassifier, rows: NDArray[np.float32], codes: Codes) -> None:
-    """Fit the network. Raises an interrupt that scikit-learn catches and only warns about."""
+    """Fit the network; re-raise a KeyboardInterrupt, which scikit-learn turns into a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # recorded in `converged_`
         warnings.filterwarnings("error", "Training interrupted", UserWarning)
         try:
             network.fit(rows, codes)
         except UserWarning as warning:
-            # The warning is raised while the interrupt is handled: that is its context.
+            # The warning is raised while the interrupt is handled, so the interrupt is its context.
             raise warning.__context__ or warning from None

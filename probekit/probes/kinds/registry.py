@@ -1,6 +1,6 @@
 """Table of the kinds of probe: name, options, task, penalty and import path.
 
-No numerics are imported here: an experiment file is checked against this table alone.
+This module imports no numerical libraries, so that experiment files can be checked quickly.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ class ProbeKind:
     """One kind of probe.
 
     Attributes:
-        name: What it is called in YAML and tables.
-        summary: What it is, in one sentence.
-        task: What it answers: "classification" and "regression" read each row by itself, "tree"
-            and "text" need the group of a row as the sentence or text that it is a token of.
-        path: Module and class of its estimator, which are imported when it is built.
-        options: What may be chosen of it, with the defaults.
-        grid: The penalty that inner cross-validation chooses, and its values; None for none.
-        logits: Whether the softmax of its scores is the probability of each class.
+        name: Name in YAML files and tables.
+        summary: Description in one sentence.
+        task: What it predicts. "classification" and "regression" predict each row by itself; "tree"
+            and "text" need the sentence or text of each token, passed as its group.
+        path: Module and class of its estimator, imported when the estimator is built.
+        options: Names of its options with their default values.
+        grid: Name and candidate values of the penalty that cross-validation selects; None if there
+            is no penalty.
+        logits: Whether the softmax of its scores gives class probabilities.
     """
 
     name: str
@@ -46,9 +47,9 @@ class ProbeKind:
 
     @property
     def estimator(self) -> type[BaseEstimator]:
-        """The class of its estimator."""
-        found: type[BaseEstimator] = resolve_name(self.path)
-        return found
+        """The class of the estimator."""
+        estimator: type[BaseEstimator] = resolve_name(self.path)
+        return estimator
 
     def build(
         self,
@@ -59,44 +60,43 @@ class ProbeKind:
         penalties: Sequence[float] | None = None,
         **options: Option,
     ) -> Any:
-        """Return an estimator that is not fitted yet.
+        """Return an unfitted estimator of this kind.
 
-        Closed forms make no use of `max_iter`, kinds without a grid none of `folds`.
+        Estimators with a closed form ignore `max_iter`; kinds without a penalty ignore `folds`.
 
         Args:
-            seed: Its `random_state`.
-            max_iter: Upper bound on its solver's steps.
-            folds: How many folds choose the penalty.
-            penalties: Values of the penalty in place of those of the grid.
-            **options: What is chosen of it.
+            seed: The `random_state` of the estimator.
+            max_iter: Maximum number of solver iterations.
+            folds: Number of cross-validation folds that select the penalty.
+            penalties: Candidate penalties that replace those of `grid`.
+            **options: Options of this kind.
 
         Raises:
-            UnknownNameError: It has no such option.
-            ConfigError: There are penalties for a kind that has none.
+            UnknownNameError: An option does not exist.
+            ConfigError: An option is invalid, or penalties are given for a kind without a penalty.
 
         >>> KINDS["k_sparse"].build(k=16, penalties=[0.1])
         KSparseProbe(C=[0.1], k=16)
         """
         shared = {"random_state": seed, "max_iter": max_iter, "folds": folds}
-        taken = self.estimator().get_params()
-        parameters = {name: value for name, value in shared.items() if name in taken}
+        accepted = self.estimator().get_params()
+        parameters = {name: value for name, value in shared.items() if name in accepted}
         return self.estimator(**parameters, **self._penalties(penalties), **self.complete(options))
 
     def complete(self, options: Mapping[str, Option]) -> dict[str, Option]:
-        """Return the options with the defaults of those not given.
+        """Return the options, with the default values of those not given.
 
         Raises:
-            UnknownNameError: It has no such option.
-            ConfigError: One that counts something is below 1, or no whole number; or one that is
-                true or false is neither.
+            UnknownNameError: An option does not exist.
+            ConfigError: A count is below 1 or not an integer, or a flag is not true or false.
 
         >>> KINDS["mlp"].complete({})
         {'hidden': 64}
         """
         for name in options:
             if name not in self.options:
-                offered = nearest(name, self.options) if self.options else "It has none."
-                raise UnknownNameError(f"{self.name} has no option {name!r}. {offered}")
+                hint = nearest(name, self.options) if self.options else "It has no options."
+                raise UnknownNameError(f"{self.name} has no option {name!r}. {hint}")
         counts = {}
         for name, value in options.items():
             if not isinstance(self.options[name], bool):
@@ -107,7 +107,7 @@ class ProbeKind:
         return {**self.options, **options}
 
     def text(self, options: Mapping[str, Option] | None = None) -> str:
-        """Return name and options as one word for tables.
+        """Return name and options as one word, for tables.
 
         >>> KINDS["k_sparse"].text({"k": 16}), KINDS["mass_mean"].text({"covariance": True})
         ('k_sparse:16', 'mass_mean:covariance')
@@ -123,7 +123,7 @@ class ProbeKind:
     def _penalties(self, values: Sequence[float] | None) -> dict[str, Sequence[float]]:
         if self.grid is None:
             if values is not None:
-                raise ConfigError(f"{self.name} has no penalty to choose. Leave `penalties` out.")
+                raise ConfigError(f"{self.name} has no penalty. Remove `penalties`.")
             return {}
         name, defaults = self.grid
         return {name: defaults if values is None else values}
@@ -146,41 +146,41 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
             ),
             ProbeKind(
                 "ridge",
-                "Ridge regression on +1 for a class and -1 for the rest.",
+                "Ridge regression on +1 for each class and -1 for all others.",
                 "classification",
                 "probekit.probes.kinds.ridge:RidgeProbe",
                 grid=_ALPHA,
             ),
             ProbeKind(
                 "lda",
-                "Linear discriminant analysis with a Ledoit-Wolf covariance.",
+                "Linear discriminant analysis with Ledoit-Wolf shrinkage of the covariance.",
                 "classification",
                 "probekit.probes.kinds.lda:LdaProbe",
             ),
             ProbeKind(
                 "mass_mean",
-                "The difference of the class means in raw space, tilted by the inverse covariance "
-                "if asked.",
+                "Difference of the class means of raw activations, optionally multiplied by the "
+                "inverse covariance.",
                 "classification",
                 "probekit.probes.kinds.mass_mean:MassMeanProbe",
                 options={"covariance": False},
             ),
             ProbeKind(
                 "nearest_mean",
-                "The class with the nearest mean, with features on one scale.",
+                "Nearest class mean on standardised features.",
                 "classification",
                 "probekit.probes.kinds.nearest_mean:NearestMeanProbe",
             ),
             ProbeKind(
                 "svm",
-                "Linear support vector machine, one class against the rest.",
+                "Linear support vector machine, one class against all others.",
                 "classification",
                 "probekit.probes.kinds.svm:SvmProbe",
                 grid=_C,
             ),
             ProbeKind(
                 "k_sparse",
-                "Logistic regression on the k features that tell the classes apart best.",
+                "Logistic regression on the k features that separate the classes best.",
                 "classification",
                 "probekit.probes.kinds.k_sparse:KSparseProbe",
                 options={"k": 16},
@@ -189,7 +189,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
             ),
             ProbeKind(
                 "mlp",
-                "Perceptron with one hidden layer: what is there, but not linearly.",
+                "Perceptron with one hidden layer: information that is not linearly decodable.",
                 "classification",
                 "probekit.probes.kinds.mlp:MlpProbe",
                 options={"hidden": 64},
@@ -198,28 +198,28 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
             ),
             ProbeKind(
                 "ridge_regression",
-                "Ridge regression on a number.",
+                "Ridge regression on numeric labels.",
                 "regression",
                 "probekit.probes.kinds.ridge:RidgeRegressionProbe",
                 grid=_ALPHA,
             ),
             ProbeKind(
                 "structural_distance",
-                "Squared distances between tokens as distances in the dependency tree.",
+                "Squared distances between projected tokens as distances in the dependency tree.",
                 "tree",
                 "probekit.probes.kinds.structural.probes:DistanceProbe",
                 options={"rank": 64},
             ),
             ProbeKind(
                 "structural_depth",
-                "Squared norms of tokens as depths in the dependency tree.",
+                "Squared norms of projected tokens as depths in the dependency tree.",
                 "tree",
                 "probekit.probes.kinds.structural.probes:DepthProbe",
                 options={"rank": 64},
             ),
             ProbeKind(
                 "attention_pooled",
-                "Logistic regression on a text's tokens, weighted by a query that is learned.",
+                "Logistic regression on the mean of a text's tokens, weighted by a learned query.",
                 "text",
                 "probekit.probes.kinds.attention_pooled:AttentionPooledProbe",
                 grid=("C", (1e-2, 1e-1, 1.0, 10.0)),
@@ -231,10 +231,10 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
 
 
 def find_kind(name: str) -> ProbeKind:
-    """Return the kind of that name.
+    """Return the kind of probe with this name.
 
     Raises:
-        UnknownNameError: There is none; the text offers the nearest.
+        UnknownNameError: It does not exist; the message suggests the nearest name.
 
     >>> find_kind("ksparse")
     Traceback (most recent call last):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
-from probekit.probes.kinds.attention_objective import TokensOfTexts, _Objective, learn
+from probekit.probes.kinds.attention_objective import TokensOfTexts, _Objective, fit_attention
 from tests.probes.kinds import planted
 
 
@@ -33,7 +33,8 @@ def test_weights_are_a_softmax_in_each_text_whatever_the_scores():
 def test_a_stronger_penalty_makes_query_and_weights_smaller():
     X, y, texts, _ = planted.marked_texts(100)
     weak, strong = (
-        learn(TokensOfTexts(X, texts), y[::12], C, max_iter=500, seed=0) for C in (10.0, 0.01)
+        fit_attention(TokensOfTexts(X, texts), y[::12], C, max_iter=500, seed=0)
+        for C in (10.0, 0.01)
     )
     assert np.linalg.norm(strong.query) < np.linalg.norm(weak.query)
     assert np.linalg.norm(strong.coef) < np.linalg.norm(weak.coef)

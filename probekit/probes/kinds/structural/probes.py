@@ -1,4 +1,4 @@
-"""Structural probes: is the dependency tree of a sentence a geometry of its tokens?"""
+"""Structural probes: linear maps under which token geometry matches the dependency tree."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from probekit.probes.validation import units_of
 
 
 class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types
-    """A linear map of tokens into the space where trees are measured; `transform` applies it.
+    """Base class of structural probes: a learned projection of tokens, applied by `transform`.
 
     Args:
-        rank: Dimensions of that space.
-        max_iter: Upper bound on the passes over the sentences.
-        random_state: Seed of the first weights, the held-out sentences and the order of batches.
+        rank: Dimension of the projection.
+        max_iter: Maximum number of epochs.
+        random_state: Random seed for initial weights, held-out sentences and the order of batches.
 
     Attributes:
-        coef_: The map for raw, unscaled rows, shape (rank, n_features).
-        intercept_: What it adds, shape (rank,).
-        n_iter_: Passes made.
-        converged_: Whether the loss stopped falling before `max_iter`.
+        coef_: The projection for raw, unscaled rows, shape (rank, n_features).
+        intercept_: Its bias, shape (rank,).
+        n_iter_: Number of epochs.
+        converged_: Whether the held-out loss stopped decreasing before `max_iter`.
     """
 
     def __init__(self, rank: int = 64, max_iter: int = 200, random_state: int = 0) -> None:
@@ -58,52 +58,54 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
     ) -> Self:
         """Return self, fitted on tokens X (n_tokens, n_features) with heads y (n_tokens,).
 
-        A head is the place in its sentence, from 0, of the token's head; -1 for the root. `groups`
-        (n_tokens,) names the sentence of each token; without them all rows are one sentence. The
-        rows of a sentence stand in the order of its words. `typical` (n_tokens,) says which rows
-        features are scaled by; None means all.
+        Args:
+            X: The tokens (n_tokens, n_features), in word order within each sentence.
+            y: The index (n_tokens,) of each token's head within its sentence, from 0; -1 for the
+                root.
+            groups: The sentence (n_tokens,) of each token; None makes all rows one sentence.
+            typical: Which rows (n_tokens,) feature scaling is estimated from; None means all.
 
         Raises:
-            ConfigError: The rank or the number of passes is below 1.
-            DataError: The heads of a sentence are no tree.
+            ConfigError: The rank or the number of epochs is below 1.
+            DataError: The heads of a sentence do not form a tree.
         """
         at_least(self, rank=1, max_iter=1, random_state=0)
         rows, heads = validate_data(self, X, y, dtype=[np.float64, np.float32])
         trees = read_trees(heads, _sentences(rows, groups))
         scaling = Scaling.standard(measured(rows, typical))
-        # A column of ones gives the map an offset, which raw rows have in their mean.
+        # A column of ones gives the projection a bias.
         inputs = np.column_stack([scaling.apply(rows), np.ones(len(rows))]).astype(np.float32)
         sentences = [
             SentenceTargets(inputs[tree.rows], self._gold(tree).astype(np.float32))
             for tree in trees
         ]
-        found = fit_projection(sentences, self._loss, self.rank, self.max_iter, self.random_state)
-        weight = found.weight.astype(np.float64).T
+        fit = fit_projection(sentences, self._loss, self.rank, self.max_iter, self.random_state)
+        weight = fit.weight.astype(np.float64).T
         self.coef_, self.intercept_ = scaling.fold(weight[:, :-1], weight[:, -1])
-        self.n_iter_, self.converged_ = found.n_iter, found.converged
+        self.n_iter_, self.converged_ = fit.n_iter, fit.converged
         return self
 
     def transform(self, X: ArrayLike) -> Floats:
-        """Return the tokens (n_tokens, n_features) in the space of the tree, (n_tokens, rank)."""
+        """Return the projected tokens (n_tokens, rank) of X (n_tokens, n_features)."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         tokens: Floats = rows @ self.coef_.T + self.intercept_
         return tokens
 
     def spearman(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
-        """Return Spearman's correlation with the trees, averaged over sentences of 5 to 50 tokens.
+        """Return the mean Spearman correlation with the trees for sentences of 5 to 50 tokens.
 
-        NaN if no sentence has such a length; see `score_sentences`.
+        NaN if no sentence has such a length. X, y and groups are as in `fit`.
         """
         return float(self.score_sentences(X, y, groups).spearman()[0])
 
     def score_sentences(
         self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None
     ) -> SentenceScores:
-        """Return the scores of each sentence, of X, y and groups as in `fit`.
+        """Return the scores of each sentence; X, y and groups are as in `fit`.
 
         Raises:
-            DataError: The heads of a sentence are no tree.
+            DataError: The heads of a sentence do not form a tree.
         """
         tokens = self.transform(X)
         trees = read_trees(y, _sentences(tokens, groups))
@@ -116,11 +118,11 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
 
     @abstractmethod
     def _loss(self, tokens: Reals, gold: Reals) -> tuple[float, Reals]:
-        """Return the loss of a sentence's projected tokens, and its gradient at the tokens."""
+        """Return the loss of a sentence's projected tokens, and its gradient in the tokens."""
 
     @abstractmethod
     def _gold(self, tree: Tree) -> Codes:
-        """Return what the geometry of a sentence should be."""
+        """Return the gold depths or distances of a sentence."""
 
     @abstractmethod
     def _score(self, trees: Sequence[Tree], tokens: Sequence[Floats]) -> SentenceScores:
@@ -128,7 +130,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
 
 
 class DistanceProbe(StructuralProbe):
-    """Structural probe whose squared distances are those between tokens in the dependency tree.
+    """Structural probe whose squared distances approximate distances in the dependency tree.
 
     >>> line, chain = [[0.0], [1.0], [2.0], [3.0], [4.0]], [-1, 0, 1, 2, 3]
     >>> probe = DistanceProbe(rank=1).fit(line, chain)
@@ -136,7 +138,7 @@ class DistanceProbe(StructuralProbe):
     1.0
 
     Source: Hewitt and Manning (2019), A Structural Probe for Finding Syntax in Word
-    Representations. Rows are standardised here, of which only the speed of the descent is touched.
+    Representations. Here rows are standardised, which affects only the speed of convergence.
     """
 
     def distances(self, X: ArrayLike) -> Reals:
@@ -144,9 +146,10 @@ class DistanceProbe(StructuralProbe):
         return squared_distances(self.transform(X))
 
     def uuas(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
-        """Return the share of all edges that the minimum spanning trees of the sentences have.
+        """Return the undirected unlabelled attachment score.
 
-        X, y and groups are as in `fit`. NaN if every sentence has one token; see `score_sentences`.
+        This is the fraction of gold edges that the minimum spanning trees of the predicted
+        distances contain; NaN if every sentence has one token. X, y and groups are as in `fit`.
         """
         return float(self.score_sentences(X, y, groups).hit_rate()[0])
 
@@ -161,14 +164,14 @@ class DistanceProbe(StructuralProbe):
 
 
 class DepthProbe(StructuralProbe):
-    """Structural probe whose squared norms are the depths of tokens in the dependency tree.
+    """Structural probe whose squared norms approximate depths in the dependency tree.
 
     >>> line, chain = [[0.0], [1.0], [2.0], [3.0], [4.0]], [-1, 0, 1, 2, 3]
     >>> probe = DepthProbe(rank=1).fit(line, chain)
     >>> round(probe.spearman(line, chain), 3)
     1.0
 
-    Source: Hewitt and Manning (2019), section 2.3. The map has an offset of its own here.
+    Source: Hewitt and Manning (2019), section 2.3. Here the projection has a bias.
     """
 
     def predict(self, X: ArrayLike) -> Floats:
@@ -176,7 +179,7 @@ class DepthProbe(StructuralProbe):
         return _norms(self.transform(X))
 
     def root_accuracy(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
-        """Return the share of sentences whose token of least depth is the root."""
+        """Return the fraction of sentences whose token of smallest predicted depth is the root."""
         return float(self.score_sentences(X, y, groups).hit_rate()[0])
 
     def _loss(self, tokens: Reals, gold: Reals) -> tuple[float, Reals]:

@@ -1,4 +1,4 @@
-"""Dependency trees from the heads of their words: ancestors, depths, distances, edges."""
+"""Dependency trees built from word heads: ancestors, depths, distances and edges."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from probekit.probes.solve.solver import Codes
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """One sentence: the rows of its tokens in order, and for each the place of its head.
+    """The dependency tree of one sentence.
 
     Attributes:
-        sentence: Its name.
-        rows: Row numbers (n_tokens,).
-        heads: Place of each token's head in the sentence (n_tokens,), from 0; -1 for the root.
-        depths: Edges from each token to the root (n_tokens,).
-        distances: Edges between each two tokens (n_tokens, n_tokens).
+        sentence: Name of the sentence.
+        rows: Row numbers (n_tokens,) of its tokens, in word order.
+        heads: Index (n_tokens,) of each token's head within the sentence, from 0; -1 for the root.
+        depths: Number of edges (n_tokens,) from each token to the root.
+        distances: Number of edges (n_tokens, n_tokens) between each pair of tokens.
     """
 
     sentence: Any
@@ -33,7 +33,7 @@ class Tree:
 
     @property
     def edges(self) -> NDArray[np.bool_]:
-        """Which two tokens are joined (n_tokens, n_tokens), in either direction."""
+        """Symmetric adjacency matrix (n_tokens, n_tokens)."""
         joined: NDArray[np.bool_] = self.distances == 1
         return joined
 
@@ -41,10 +41,10 @@ class Tree:
 def read_trees(heads: ArrayLike, groups: NDArray[np.generic]) -> list[Tree]:
     """Return the tree of each sentence, in sorted order of the groups (n_tokens,).
 
-    The rows of a sentence stand in the order of its words, but need not stand together.
+    The rows of a sentence must be in word order, but need not be contiguous.
 
     Raises:
-        DataError: The heads (n_tokens,) of a sentence are no tree.
+        DataError: The heads (n_tokens,) of a sentence do not form a tree.
 
     >>> (tree,) = read_trees([1, -1, 1], np.array(["s1", "s1", "s1"]))
     >>> tree.depths.tolist(), tree.distances.tolist()
@@ -64,12 +64,12 @@ def _whole_numbers(heads: ArrayLike) -> Codes:
     except ValueError as error:
         wrong = next(label for label in np.asarray(heads).ravel() if not _is_number(label))
         raise DataError(
-            "the label of a structural probe is the place of a token's head, a number, but one is "
-            f"{str(wrong)!r}. Label the rows by `HEAD`."
+            "Structural probes need the position of each token's head as the label, a number, but "
+            f"one label is {str(wrong)!r}. Label the rows by `HEAD`."
         ) from error
     if np.any(numbers != np.round(numbers)):
         wrong = numbers[numbers != np.round(numbers)][0]
-        raise DataError(f"the place of a head is a whole number, but y holds {wrong}.")
+        raise DataError(f"The position of a head must be an integer, but y contains {wrong}.")
     return numbers.astype(np.int64)
 
 
@@ -82,59 +82,60 @@ def _is_number(label: Any) -> bool:
 
 
 def _tree(name: Any, rows: Codes, heads: Codes) -> Tree:
-    wrong = _what_is_wrong(heads)
-    if wrong:
+    problem = _problem(heads)
+    if problem:
         raise DataError(
-            f"the heads of sentence {str(name)!r} are no tree: {wrong}. Give for each of its "
-            f"{len(heads)} tokens the place of its head, from 0 to {len(heads) - 1}, and -1 for "
-            "one root; a sentence that lost some of its tokens must be left out whole."
+            f"The heads of sentence {str(name)!r} do not form a tree: {problem}. Give each of its "
+            f"{len(heads)} tokens the position of its head, from 0 to {len(heads) - 1}, and the "
+            "root -1. Remove sentences that lack some of their tokens entirely."
         )
     ancestors = _ancestors(heads)
     sizes = ancestors.sum(axis=1)
-    # Two tokens share the ancestors of the token where their ways to the root meet.
+    # The shared ancestors of two tokens are those of their lowest common ancestor.
     distances = sizes[:, None] + sizes - 2 * (ancestors @ ancestors.T)
     return Tree(name, rows, heads, sizes - 1, distances)
 
 
-def _what_is_wrong(heads: Codes) -> str:
+def _problem(heads: Codes) -> str:
+    """Return why the heads do not form a tree; "" if they do."""
     n_roots, outside = int(np.sum(heads == -1)), heads[(heads < -1) | (heads >= len(heads))]
     if len(outside):
-        return f"the place {outside[0]} is outside the sentence"
+        return f"the position {outside[0]} is outside the sentence"
     if n_roots != 1:
         return f"it has {n_roots} roots"
-    if len(heads) > 1 and np.any(_walk(heads, len(heads)) >= 0):
-        return "some of them go in a circle"
+    if len(heads) > 1 and np.any(_ascend(heads, len(heads)) >= 0):
+        return "they contain a cycle"
     return ""
 
 
-def _walk(heads: Codes, steps: int) -> Codes:
-    """Return where each token stands after so many steps to its head; -1 beyond the root."""
-    above = np.append(heads, -1)  # place -1 leads to itself
-    places = np.arange(len(heads))
+def _ascend(heads: Codes, steps: int) -> Codes:
+    """Return the ancestor (n_tokens,) of each token that many steps up; -1 above the root."""
+    parents = np.append(heads, -1)  # index -1 maps to itself
+    positions = np.arange(len(heads))
     for _ in range(steps):
-        places = above[places]
-    return places
+        positions = parents[positions]
+    return positions
 
 
 def _ancestors(heads: Codes) -> Codes:
-    """Return 1 where the second token is the first or above it, (n_tokens, n_tokens)."""
-    above = np.append(heads, -1)
-    marks = np.zeros((len(heads), len(heads) + 1), dtype=np.int64)
-    places = np.arange(len(heads))
-    while np.any(places >= 0):
-        marks[np.arange(len(heads)), places] = 1
-        places = above[places]
-    return marks[:, :-1]  # the last column took what is beyond the root
+    """Return a matrix (n_tokens, n_tokens) with 1 where column j is token i or its ancestor."""
+    parents = np.append(heads, -1)
+    ancestors = np.zeros((len(heads), len(heads) + 1), dtype=np.int64)
+    positions = np.arange(len(heads))
+    while np.any(positions >= 0):
+        ancestors[np.arange(len(heads)), positions] = 1
+        positions = parents[positions]
+    return ancestors[:, :-1]  # the last column collects writes to index -1
 
 
 def spanning_edges(distances: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Return which tokens the minimum spanning tree joins (n_tokens, n_tokens), symmetric.
+    """Return the symmetric adjacency matrix (n_tokens, n_tokens) of the minimum spanning tree.
 
     >>> line = np.array([0.0, 1.0, 3.0])
     >>> spanning_edges(np.abs(line[:, None] - line)).astype(int).tolist()
     [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
     """
-    # SciPy takes a distance of 0 for no edge. Adding one number to all leaves the tree as it is.
+    # SciPy treats a distance of 0 as no edge; adding a constant does not change the tree.
     weights = distances / max(float(distances.max()), np.finfo(np.float64).tiny) + 1.0
     tree = minimum_spanning_tree(np.triu(weights, k=1)).toarray() > 0
     joined: NDArray[np.bool_] = tree | tree.T
