@@ -46,7 +46,7 @@ def write_weights_page(
         tensor: name of the tensor to plot; None for an overview of all.
         columns: columns of a matrix to plot as curves; COLUMNS for the position embeddings.
         corner: number of rows and columns shown of a large matrix; by default CORNER.
-        n_head: number of heads, if stored is no config.json next to the weights.
+        n_head: number of heads, if there is no config.json next to the weights.
 
     Raises:
         MissingError: there are no such weights.
@@ -193,6 +193,6 @@ def _n_head(checkpoint: Checkpoint, n_embd: int, given: int | None) -> int:
         if config.n_embd == n_embd:
             return config.n_head
     raise ConfigError(
-        f"How many heads {checkpoint.path} has does not show in its tensors, and stored is no "
+        f"How many heads {checkpoint.path} has does not show in its tensors, and there is no "
         "config.json beside it; give --n-head."
     )
