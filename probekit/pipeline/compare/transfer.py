@@ -259,15 +259,15 @@ def _uninformed(prober: Prober, predictions: Predictions) -> Predictions:
 
     Their scores are constant and not probabilities, so calibration metrics are not computed.
     """
-    labels, truth = prober.data.y[prober.data.train], predictions.truth
+    labels = prober.data.y[prober.data.train]
     if isinstance(predictions, NumberPredictions):
         mean = labels.astype(np.float64).mean()
-        return NumberPredictions(truth, np.full(len(truth), mean))
+        return NumberPredictions(predictions.truth, np.full(len(predictions.truth), mean))
     assert isinstance(predictions, ClassPredictions)
     codes = np.searchsorted(prober.data.classes, labels)
-    guess = majority_guess(codes, len(truth))
+    guess = majority_guess(codes, len(predictions.truth))
     scores = np.zeros((len(guess), predictions.n_classes))
-    return ClassPredictions(truth, guess, predictions.n_classes, scores)
+    return ClassPredictions(predictions.truth, guess, predictions.n_classes, scores)
 
 
 def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]]:

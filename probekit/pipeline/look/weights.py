@@ -46,13 +46,13 @@ def write_weights_page(
         tensor: name of the tensor to plot; None for an overview of all.
         columns: columns of a matrix to plot as curves; COLUMNS for the position embeddings.
         corner: number of rows and columns shown of a large matrix; by default CORNER.
-        n_head: number of heads, if stored is no config.json next to the weights.
+        n_head: number of heads, if there is no config.json next to the weights.
 
     Raises:
-        MissingError: stored are no such weights.
+        MissingError: there are no such weights.
         CheckpointError: they cannot be read.
-        ConfigError: stored is no such tensor or column, it cannot be plotted, or the number of heads
-            is unknown or contradicts config.json.
+        ConfigError: there is no such tensor or column, it cannot be plotted, or the number of
+            heads is unknown or contradicts config.json.
     """
     checkpoint = open_checkpoint(_locate(source))
     if tensor is None:
@@ -193,6 +193,6 @@ def _n_head(checkpoint: Checkpoint, n_embd: int, given: int | None) -> int:
         if config.n_embd == n_embd:
             return config.n_head
     raise ConfigError(
-        f"How many heads {checkpoint.path} has does not show in its tensors, and stored is no "
-        "config.json beside it; give --n-head."
+        f"The number of heads of {checkpoint.path} is unknown: its tensors do not show it, and "
+        "there is no config.json next to it. Give --n-head."
     )
