@@ -57,12 +57,12 @@ def test_damage_is_verified_and_repaired(probekit, root):
     found = json.loads(probekit("verify", "--json", root=root, code=1).stdout)
     assert found[str(root / KEY)][0]["file"] == f"{SITES[0]}/{path.name}"
     assert path.name in probekit("repair", KEY, root=root).stdout
-    assert "shards not there yet: 1" in probekit("verify", root=root).stdout
+    assert "shards not captured yet: 1" in probekit("verify", root=root).stdout
     (root / KEY / "spec.json").write_text("{}")
     assert "spec.json is damaged" in probekit("verify", root=root, code=1).stdout
     assert "spec.json is damaged" in probekit("show", KEY, root=root, code=1).stdout
     assert "spec.json is damaged" in probekit("ls", root=root).stdout
-    assert "left as it is" in probekit("gc", root=root).stderr
+    assert "skipped" in probekit("gc", root=root).stderr
     CONTENT.write(LocalFiles(root / "whole"))
     (root / KEY / "spec.json").write_text('{"format": 99}')
     done = probekit("verify", root=root, code=1)  # one that cannot be read hides no other one

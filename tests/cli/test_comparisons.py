@@ -29,7 +29,7 @@ def test_compare_says_what_holds(call, runs, tmp_path):
     assert "1 of " in lines[-2]
     assert lines[-1].endswith("found.csv")
     assert len(pd.read_csv(tmp_path / "found.csv")) == len(
-        [line for line in lines if line.rstrip().endswith(("holds", "does not hold"))]
+        [line for line in lines if line.rstrip().endswith(("holds", "not significant"))]
     )
 
 
@@ -92,7 +92,7 @@ def test_transfer_prints_the_matrix_and_last_the_page(call, tmp_path):
     assert re.search(r"warning: \d of 8 test rows of two have a group that stands in", err)
     code, _, err = call("transfer", files[0], "--out", tmp_path / "out")
     assert code == 2
-    assert "two experiments or more" in err
+    assert "at least two experiments" in err
     code, _, err = call("transfer", *files, "--kind", "logistik", "--out", tmp_path / "out")
     assert code == 2
     assert "Nearest: logistic" in err

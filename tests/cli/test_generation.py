@@ -60,7 +60,7 @@ def test_an_empty_prompt_may_follow_the_beginning_of_text():
         (["--prompt", ""], 2, "Prompt 2 is empty"),
         (["--prompt", "so and " * 300], 2, "do not fit the context of 256"),
         (["--max-new-tokens", "300"], 2, "ask for at most 254 new ones"),
-        (["--stream", "--num-samples", "2"], 2, "--stream shows one text"),
+        (["--stream", "--num-samples", "2"], 2, "--stream shows a single text"),
         (["--model", "gpt-2"], 3, "Nearest: gpt2"),
         (["--device", "warp"], 2, "--device warp"),
     ],

@@ -98,12 +98,12 @@ MISTAKES = [
     ),
     Mistake(
         "one group for all rows",
-        ("line 7: all 48 rows are of one group, 'a'", "leave data.columns.group out"),
+        ("line 7: all 48 rows are in one group, 'a'", "remove data.columns.group"),
         rows=table((None, "group", "a")),
     ),
     Mistake(
         "one group for all rows of a split that is given",
-        ("line 7: all 48 rows are of one group, 'a'",),
+        ("line 7: all 48 rows are in one group, 'a'",),
         WITH_SPLIT,
         table((None, "group", "a")),
     ),
@@ -113,9 +113,9 @@ MISTAKES = [
         {"name: small": "name tense"},
     ),
     Mistake(
-        "a text that begins with *",
+        "text that begins with *",
         (
-            "line 11: aliases (*.hook_z) are not allowed; a text that begins with * needs quotes: "
+            "line 11: aliases (*.hook_z) are not allowed; text that begins with * needs quotes: "
             '"*.hook_z[head=*]"',
         ),
         {"[blocks.0.hook_resid_post]": "[*.hook_z[head=*]]"},
@@ -179,7 +179,7 @@ MISTAKES = [
     Mistake(
         "a text that is too long",
         (
-            "rows.csv:7: the text has 2,002 tokens, and the context 256 (1 text too long)",
+            "rows.csv:7: the text has 2,002 tokens, but the context has 256 (1 text too long)",
             "`truncate` or `skip`",
         ),
         rows=table((5, "text", "word " * 2000)),
@@ -219,7 +219,7 @@ MISTAKES = [
     ),
     Mistake(
         "--set of a list item by number",
-        ("--set probe.C.0=1: an item of a list cannot be set", "'probe.C=[0.0001, 0.001]'"),
+        ("--set probe.C.0=1: a single item of a list cannot be set", "'probe.C=[0.0001, 0.001]'"),
         options=("--set", "probe.C.0=1"),
     ),
     Mistake(

@@ -62,13 +62,13 @@ def test_attribution_prints_parts_that_sum(call):
 def test_heads_prints_the_strongest_of_each_score(call):
     code, out, err = call("heads", "--model", "mini", "--random-repeats", 2, "--length", 20)
     assert code == 0, err
-    assert "On 2 sequences of 20 random tokens that come twice, seed 0" in out
+    assert "On 2 sequences of 20 random tokens, each repeated once, seed 0" in out
     for score in ("previous token", "duplicate token", "induction", "first token", "entropy"):
         assert f"\n{score} " in out
     assert "known" not in out
     code, out, _ = call("heads", "--model", "mini", "--text", "One two")
     assert code == 0
-    assert "no token could have it" in out
+    assert "not defined for any token" in out
 
 
 @pytest.mark.parametrize(

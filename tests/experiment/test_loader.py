@@ -59,7 +59,7 @@ def refusal(path, overrides=()):
         ("{at: last}", "{at: word}", r"line 10: tokens\.position\.at is 'word', but data\.columns"),
         ("{at: last}", "\n    at: index", r"line 11: `index` must be given for `at: index`"),
         ("{at: last}", "\n    at: last\n    index: 3", r"line 12: `index` must be given"),
-        ("{at: last}", "\n    at: first\n    pieces: mean", r"line 12: `pieces: mean` goes with"),
+        ("{at: last}", "\n    at: first\n    pieces: mean", r"line 12: `pieces: mean` requires"),
         ("{at: last}", "\n    at: last\n    offset: 1", r"line 12: `offset` is counted from"),
         ("{at: last}", "{at: last}\n  sweep: [0]", r"line 11: `sweep` is counted from a span"),
         ("{at: last}", "\n    at: word\n    pieces: all\n  sweep: [0]", r"line 13: `sweep` g"),
@@ -77,7 +77,7 @@ def refusal(path, overrides=()):
         ("rows.csv", '"\\ud800"', r"line 7: the character '\\ud800' is not allowed"),
         ("name: small", "name: ../up", r"line 1: name is '\.\./up'"),
         ("name: small", "name: [a]", r"line 1: name is \['a'\]"),
-        ("name: small", "name: small\nname: again", r"line 2: the key 'name' stands there twice"),
+        ("name: small", "name: small\nname: again", r"line 2: the key 'name' is given twice"),
         (
             "source: mini",
             "source: mini\nprobe:\n  kinds: [{k: [3]}]",
@@ -86,12 +86,12 @@ def refusal(path, overrides=()):
         (
             "source: mini",
             "source: mini\nprobe:\n  kinds: [{kind: mass_mean, k: 3}]",
-            r"line 5: `k` is no option of `kind: mass_mean`\. It takes `covariance`; `k` is for k",
+            r"line 5: `k` is not an option of `kind: mass_mean`\. Its options: `covariance`; `k` is for k",
         ),
         (
             "source: mini",
             "source: mini\nprobe:\n  folds: 3\n  C: [1, 1]",
-            r"line 6: probe\.C\.1 is 1, which stands in the list already\. Give each once\.",
+            r"line 6: probe\.C\.1 is 1, which is already in the list\. Give each once\.",
         ),
         (
             "source: mini",
@@ -167,7 +167,7 @@ def test_what_yaml_itself_refuses_is_one_line(write):
 def test_what_has_no_keys_is_told_what_a_file_holds(write, text, line, held):
     path = write(text)
     answer = refusal(path)
-    assert answer.startswith(f"{path}, line {line}: {held}. A file holds keys and values")
+    assert answer.startswith(f"{path}, line {line}: {held}. A file must have keys and values")
     assert "{name: ..., model: {source: mini}, data: {name: ..., " in answer
 
 
@@ -324,7 +324,7 @@ def test_a_known_name_is_never_a_folder(source_of, tmp_path, name):
 def test_a_path_that_cannot_be_is_refused(write, key, text):
     answer = refusal(write(GOOD), [f"{key}={text}"])
     assert answer.startswith(f"--set: {key} is ")
-    assert "cannot be a path" in answer
+    assert "is not a valid path" in answer
 
 
 def test_what_is_written_back_means_the_same(write, tmp_path):

@@ -106,7 +106,7 @@ def test_fewer_steps_than_are_done_are_refused(go, make_recipe):
 def test_other_texts_under_the_same_names_are_refused(go, make_recipe, corpus):
     go(make_recipe())
     (corpus / "a.txt").write_text((corpus / "a.txt").read_text() + " One sentence more.")
-    with pytest.raises(ConfigError, match="texts are not those"):
+    with pytest.raises(ConfigError, match="corpus differs from the one"):
         go(make_recipe())
 
 

@@ -160,12 +160,16 @@ def reordered(predictions: Predictions, places: NDArray[np.int64]) -> Prediction
     >>> reordered(predictions, np.array([1, 0])).guess
     array([4., 3.])
     """
+    assert isinstance(predictions, ClassPredictions | NumberPredictions)
     if isinstance(predictions, NumberPredictions):
         return NumberPredictions(predictions.truth[places], predictions.guess[places])
-    assert isinstance(predictions, ClassPredictions)
     scores = None if predictions.scores is None else predictions.scores[places]
-    truth, guess = predictions.truth[places], predictions.guess[places]
-    return replace(predictions, truth=truth, guess=guess, scores=scores)
+    return replace(
+        predictions,
+        truth=predictions.truth[places],
+        guess=predictions.guess[places],
+        scores=scores,
+    )
 
 
 def write_comparison(path: Path, comparison: RunComparison) -> Path:
@@ -251,10 +255,7 @@ def _rows_note(a: FinishedRun[Experiment], b: FinishedRun[Experiment], rows: Row
     if not shares_ids(a, b):
         return f"{note} The data differ and their rows have no ids (`data.columns.id`)."
     shared = n_shared(a.test_rows, b.test_rows)
-    return (
-        f"{note} {shared:,} examples are in both; with many shared examples, intervals are too "
-        "wide."
-    )
+    return f"{note} {shared:,} examples are in both: intervals are too wide if many are."
 
 
 def _groups_note(rows: RowsOfBoth) -> list[str]:

@@ -154,7 +154,7 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
                 "A transfer requires experiments that differ only in their data, but these differ "
                 "in:\n  "
                 + "\n  ".join(differing)
-                + "\nGive them the same values, for example with --set, which applies to all files."
+                + "\nGive them the same values, for instance with --set for all files."
             )
 
 

@@ -51,8 +51,8 @@ def write_weights_page(
     Raises:
         MissingError: there are no such weights.
         CheckpointError: they cannot be read.
-        ConfigError: there is no such tensor or column, it cannot be plotted, or the number of heads
-            is unknown or contradicts config.json.
+        ConfigError: there is no such tensor or column, it cannot be plotted, or the number of
+            heads is unknown or contradicts config.json.
     """
     checkpoint = open_checkpoint(_locate(source))
     if tensor is None:
@@ -193,6 +193,6 @@ def _n_head(checkpoint: Checkpoint, n_embd: int, given: int | None) -> int:
         if config.n_embd == n_embd:
             return config.n_head
     raise ConfigError(
-        f"How many heads {checkpoint.path} has does not show in its tensors, and there is no "
-        "config.json beside it; give --n-head."
+        f"The number of heads of {checkpoint.path} is unknown: its tensors do not show it, and "
+        "there is no config.json next to it. Give --n-head."
     )

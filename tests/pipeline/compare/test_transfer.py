@@ -197,7 +197,7 @@ def test_numbers_and_several_labels(folder, go):
 
 class TestRefusals:
     def test_one_alone_or_the_same_name_twice(self, go):
-        with pytest.raises(ConfigError, match="two experiments or more"):
+        with pytest.raises(ConfigError, match="at least two experiments"):
             go("same")
         with pytest.raises(ConfigError, match="the name 'same'"):
             go("same", "same")
