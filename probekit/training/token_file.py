@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +74,7 @@ def _read(folder: Path, origin: dict[str, str]) -> list[TokenArray] | None:
     try:
         arrays = _load(folder)
         record = json.loads((folder / RECORD).read_text("utf-8"))
-    except (OSError, EOFError, ValueError):
+    except (OSError, EOFError, ValueError, TokenError):  # the last is of numpy's reader of headers
         return None
     return arrays if record == origin | {"tokens": _digest(arrays)} else None
 
