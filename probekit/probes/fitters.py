@@ -70,7 +70,7 @@ class _Logistic:
     ground: FitContext
 
     @property
-    def _effort(self) -> StoppingRule:
+    def _stopping(self) -> StoppingRule:
         return StoppingRule(max_iter=self.ground.settings.max_iter)
 
     def tune(
@@ -81,7 +81,7 @@ class _Logistic:
             columns,
             self.ground.fold_of_row,
             self.ground.settings.C,
-            effort=self._effort,
+            stopping=self._stopping,
             typical=self.ground.typical,
             device=self.ground.settings.device,
             on_fit=on_fit,
@@ -103,7 +103,7 @@ class _Logistic:
             for codes, column in zip(columns, tuned, strict=True)
             for share in range(len(shares))
         ]
-        fits = solver.solve(problems, self._effort)
+        fits = solver.solve(problems, self._stopping)
         return [list(fits[at : at + len(shares)]) for at in range(0, len(fits), len(shares))]
 
 

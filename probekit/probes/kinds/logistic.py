@@ -173,16 +173,16 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         weights: NDArray[np.floating],
         grid: tuple[float, ...],
     ) -> list[Fit]:
-        effort = StoppingRule(TOLERANCES[X.dtype.name], self.max_iter)
+        stopping = StoppingRule(TOLERANCES[X.dtype.name], self.max_iter)
         if len(grid) == 1:
             problems = [Problem(codes, grid[0]) for codes in columns]
-            return Solver(X, [weights]).solve(problems, effort)
+            return Solver(X, [weights]).solve(problems, stopping)
         # Folds are stratified by the combination of all labels of a row.
         _, labels = np.unique(np.stack(columns), axis=1, return_inverse=True)
         folds = group_folds(labels, units, self.folds, self.random_state)
         if labels.any():  # a multilabel y may be the same in all rows
             fittable_insides(labels, folds)
-        tuned = fit_columns(X, columns, folds, grid, effort=effort, weights=weights)
+        tuned = fit_columns(X, columns, folds, grid, stopping=stopping, weights=weights)
         return [column.solution for column in tuned]
 
     def _store_fits(self, fits: Sequence[Fit]) -> None:

@@ -1,13 +1,14 @@
-"""Coordinates in which the Hessians of many logistic fits are about the identity.
+"""Preconditioning: coordinates in which the Hessians of many logistic fits are near the identity.
 
-The Hessian of a fit is close to a product of two small ones: that of the classes, the covariance
-of the predicted labels, and that of the features, their correlations. Both have eigenvectors that
-cost nothing more, and where all rows are about as uncertain this is all it takes.
+The Hessian of a fit is close to a Kronecker product of two small matrices: the covariance of the
+predicted labels and the correlations of the features. Their eigenvectors are cheap, and sufficient
+if all rows are predicted with similar confidence.
 
-Where a fit is sure of most rows the others alone make its Hessian. That is then computed, once for
-all fits of which it is about the same, and has a Cholesky factor for each score.
+If a fit predicts most rows with certainty, only the remaining rows determine its Hessian. The
+Hessian is then computed, once for all fits with about the same Hessian, and a Cholesky factor is
+used for each score.
 
-Shapes: F fits, c scores a fit, n rows, q coordinates and one more for the intercept.
+Shapes: F fits, c scores per fit, n rows, q coordinates plus one for the intercept.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from probekit.probes.solve.design import enough_rows
 from probekit.probes.solve.objectives import Objectives, probabilities
 from probekit.products import linear
 
-LEAST_CURVATURE = 1e-4  # of a class that is nearly always certain
-# Rows whose curvature together is this share of the penalty's are left out of a Hessian.
+LEAST_CURVATURE = 1e-4  # lower bound, for classes that are nearly always certain
+# Rows are omitted from a Hessian if their total curvature is below this fraction of the penalty.
 LEFT_OUT = 0.1
-# Of more coordinates a Hessian takes too much memory, and time.
+# With more coordinates, a Hessian takes too much memory and time.
 MOST_COORDINATES = 2048
-# A Hessian is worth while when the steps so far have cost this share of it.
+# A Hessian is computed once the iterations so far have cost this fraction of it.
 WORTH = 0.1
-# Products with fewer columns take as long as with these: they wait for the rows.
+# Products with fewer columns take as long as with this many: reading the rows dominates.
 LEAST_COLUMNS = 4
 
 
 class _Part(Protocol):
-    """Coordinates of some fits."""
+    """Coordinates of a subset of the fits."""
 
-    def keep(self, fits: Tensor) -> _Part:
-        """Return the coordinates of some of them."""
+    def select(self, fits: Tensor) -> _Part:
+        """Return the coordinates of some of these fits."""
 
     def to_point(self, step: Tensor) -> Tensor:
         """Return coefficients and intercepts (F, c, q + 1) for a step in these coordinates."""
@@ -49,10 +50,12 @@ class _Part(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """Those of a Hessian that is a product of classes and features.
+    """Coordinates for Hessians approximated by a Kronecker product of classes and features.
 
-    `classes` (F, c, c) are the eigenvectors of the label covariance; `scaling` (F, c, q + 1) is the
-    inverse square root of the curvature along each axis of classes and features.
+    Attributes:
+        axes: Principal axes (q, q) of the rows.
+        classes: Eigenvectors (F, c, c) of the covariance of the predicted labels.
+        scaling: Inverse square root (F, c, q + 1) of the curvature along each pair of axes.
     """
 
     axes: Tensor
@@ -61,16 +64,16 @@ class Product:
 
     @classmethod
     def at(cls, objectives: Objectives, scores: Tensor) -> Product:
-        """Return the coordinates that fit where the fits have these scores (F, c, n)."""
+        """Return the coordinates at a point, given its scores (F, c, n)."""
         curvature, classes = torch.linalg.eigh(_label_covariance(objectives.weights, scores))
         curvature = curvature.clamp_min(0)[..., None]
         along_axes = curvature * objectives.variances + objectives.penalty[:, None, None]
-        # No intercepts change the scores along (1, ..., 1): no step is taken there.
+        # The intercept direction (1, ..., 1) does not change the predictions, so no step uses it.
         intercept = curvature.clamp_min(LEAST_CURVATURE)
         scaling = torch.cat([along_axes, intercept], dim=2).rsqrt()
         return cls(objectives.axes, classes, scaling)
 
-    def keep(self, fits: Tensor) -> Product:
+    def select(self, fits: Tensor) -> Product:
         """Return the coordinates of some of the fits."""
         return Product(self.axes, self.classes[fits], self.scaling[fits])
 
@@ -88,18 +91,18 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """Those of the Hessian of each score, `lower` (c, q + 1, q + 1) times its transpose.
+    """Coordinates by the Cholesky factor `lower` (c, q + 1, q + 1) of the Hessian of each score.
 
-    What two scores have together is left to the pairs of the descent.
+    Off-diagonal blocks, between two scores, are left to the L-BFGS pairs.
     """
 
     lower: Tensor
 
     @classmethod
     def at(cls, objectives: Objectives, scores: Tensor) -> Factor | None:
-        """Return the coordinates of all fits where they have these scores (F, c, n).
+        """Return the coordinates of all fits at a point, given its scores (F, c, n).
 
-        None if rounding leaves a Hessian that is not positive.
+        None if rounding errors make a Hessian that is not positive definite.
         """
         hessians = _hessians(objectives, scores)
         for hessian in hessians:
@@ -109,7 +112,7 @@ class Factor:
             hessian.copy_(lower)
         return cls(hessians)
 
-    def keep(self, fits: Tensor) -> Factor:
+    def select(self, fits: Tensor) -> Factor:
         """Return the coordinates of some of the fits."""
         del fits
         return self
@@ -129,10 +132,10 @@ class Factor:
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """Coordinates of F fits: parts, with the places (F_part,) of their fits.
+    """Coordinates of F fits, in parts, each with the indices (F_part,) of its fits.
 
-    A Hessian that fits share may be far above that of one of them. So that a fit is not thought to
-    be at its minimum for that, each has its `own` product beside it.
+    A shared Hessian can be much larger than that of one of its fits, which would then seem to have
+    converged. Each fit therefore also has its `own` product coordinates, for the stopping rule.
     """
 
     parts: tuple[tuple[Tensor, _Part], ...]
@@ -140,19 +143,19 @@ class Coordinates:
 
     @classmethod
     def at(cls, objectives: Objectives, scores: Tensor, n_steps: int = 0) -> Coordinates:
-        """Return the coordinates where the fits have these scores (F, c, n), after some steps."""
+        """Return the coordinates at a point, given its scores (F, c, n), after `n_steps` steps."""
         own = Product.at(objectives, scores)
         return cls(tuple(_parts(objectives, scores, n_steps, own)), own)
 
-    def keep(self, fits: Tensor) -> Coordinates:
+    def select(self, fits: Tensor) -> Coordinates:
         """Return the coordinates of some of the fits."""
-        return Coordinates(tuple(self._kept(fits)), self.own.keep(fits))
+        return Coordinates(tuple(self._selected(fits)), self.own.select(fits))
 
-    def _kept(self, fits: Tensor) -> Iterator[tuple[Tensor, _Part]]:
+    def _selected(self, fits: Tensor) -> Iterator[tuple[Tensor, _Part]]:
         for places, part in self.parts:
             new, old = torch.nonzero(fits[:, None] == places).T
             if len(new):
-                yield new, part.keep(old)
+                yield new, part.select(old)
 
     def to_point(self, step: Tensor) -> Tensor:
         """Return coefficients and intercepts (F, c, q + 1) for a step in these coordinates."""
@@ -167,11 +170,11 @@ class Coordinates:
         norms: Tensor = self.own.of_gradient(centred(gradient)).flatten(1).norm(dim=1)
         return norms
 
-    def _each(self, tensor: Tensor, turned: Callable[[_Part, Tensor], Tensor]) -> Tensor:
-        answer = torch.empty_like(tensor)
+    def _each(self, tensor: Tensor, convert: Callable[[_Part, Tensor], Tensor]) -> Tensor:
+        converted = torch.empty_like(tensor)
         for places, part in self.parts:
-            answer[places] = turned(part, tensor[places])
-        return answer
+            converted[places] = convert(part, tensor[places])
+        return converted
 
 
 def _parts(
@@ -180,7 +183,7 @@ def _parts(
     rest = []
     for group in torch.unique(objectives.group):
         places = torch.nonzero(objectives.group == group).flatten()
-        own = objectives.keep(places)
+        own = objectives.select(places)
         factor = Factor.at(own, scores[places]) if _is_worth_it(own, n_steps) else None
         if factor is None:
             rest.append(places)
@@ -188,11 +191,11 @@ def _parts(
             yield places, factor
     if rest:
         places = torch.cat(rest)
-        yield places, product.keep(places)
+        yield places, product.select(places)
 
 
 def hessian_size(n_coordinates: int) -> int:
-    """Return how many numbers the Hessian of a score takes, 0 if none is made.
+    """Return the number of entries of the Hessian of one score; 0 if it is never computed.
 
     >>> hessian_size(768), hessian_size(4096)
     (591361, 0)
@@ -201,7 +204,7 @@ def hessian_size(n_coordinates: int) -> int:
 
 
 def _is_worth_it(objectives: Objectives, n_steps: int) -> bool:
-    """Return whether so many steps have cost enough beside a Hessian, by the products of both."""
+    """Return whether the steps so far have cost enough, in products, to justify a Hessian."""
     n, q = len(objectives.rows), len(objectives.variances)
     step = 2 * n * q * max(len(objectives.group), LEAST_COLUMNS)
     hessian = min(n, enough_rows(q)) * q**2 + q**3
@@ -209,7 +212,7 @@ def _is_worth_it(objectives: Objectives, n_steps: int) -> bool:
 
 
 def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
-    """Return about the mean Hessian (c, q + 1, q + 1) of the fits, for each score by itself."""
+    """Return the approximate mean Hessian (c, q + 1, q + 1) of the fits, for each score."""
     curvature = objectives.curvature(scores).mean(dim=0)
     penalty, units = objectives.penalty.mean(), objectives.units.mean(dim=0)
     c, q = len(curvature), len(units)
@@ -233,10 +236,11 @@ def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
 
 
 def _counted(curvature: Tensor, least: Tensor, most: int) -> Tensor:
-    """Return the curvature (c, n) of the rows that a Hessian is made of, 0 for others.
+    """Return the curvature (c, n) of the rows that a Hessian is computed from; 0 for other rows.
 
-    The flattest rows, with less than `least` together, are left out. Of the rest, from flat to
-    steep, as many are taken at equal distances as are over `most`, and count for those between.
+    The rows of smallest curvature are omitted, as long as their total is at most `least`. The rest
+    is sorted by curvature and thinned at equal strides if it exceeds `most`; each remaining row is
+    weighted by the stride.
     """
     by_size, order = curvature.sort(dim=1)
     first = (by_size.cumsum(dim=1, dtype=torch.float64) <= least).sum(dim=1)
@@ -250,12 +254,15 @@ def _counted(curvature: Tensor, least: Tensor, most: int) -> Tensor:
 
 
 def centred(values: Tensor) -> Tensor:
-    """Return values (F, c, q + 1) without what is the same in all classes and only costs."""
+    """Return values (F, c, q + 1) minus their mean over the classes.
+
+    The mean does not affect the predictions, but increases the penalty.
+    """
     return values - values.mean(dim=1, keepdim=True) if values.shape[1] > 1 else values
 
 
 def _label_covariance(weights: Tensor, scores: Tensor) -> Tensor:
     """Return the mean covariance (F, c, c) of the predicted labels, as indicators."""
-    likely = probabilities(scores)
-    weighted = likely * weights[:, None]
-    return torch.diag_embed(weighted.sum(dim=2)) - weighted @ likely.mT
+    predicted = probabilities(scores)
+    weighted = predicted * weights[:, None]
+    return torch.diag_embed(weighted.sum(dim=2)) - weighted @ predicted.mT

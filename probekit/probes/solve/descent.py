@@ -1,7 +1,7 @@
-"""L-BFGS on many logistic objectives at once, in coordinates that make their Hessians alike.
+"""Batched L-BFGS for many logistic objectives, in preconditioned coordinates.
 
-Shapes: F fits, c scores a fit (one for two classes, else one a class), n rows, q coordinates and
-one more for the intercept.
+Shapes: F fits, c scores per fit (one for two classes, else one per class), n rows, q coordinates
+plus one for the intercept.
 
 Source: Nocedal and Wright (2006), Numerical Optimization, chapters 3 and 7.
 """
@@ -19,31 +19,31 @@ from torch import Tensor
 from probekit.probes.solve.coordinates import Coordinates, centred
 from probekit.probes.solve.objectives import Objectives, dot
 
-MEMORY = 10  # pairs of steps and changes of the gradient that L-BFGS remembers
-TRIALS = 10  # step lengths tried along one direction
-CURVATURE = 0.9  # share of the slope that may be left at the end of a step
-REFRESH = (10, 30, 90)  # steps after which the coordinates are made anew
-RECOMPUTE = 25  # steps after which the scores are computed from scratch, against drift
-PATIENCE = 20  # steps in a row that get no further, after which rounding is all that is left
-BEYOND = 10  # most steps from the tolerance to the aim
+MEMORY = 10  # (step, gradient change) pairs that L-BFGS stores
+TRIALS = 10  # maximum number of step lengths tried in a line search
+CURVATURE = 0.9  # constant of the curvature condition: largest remaining fraction of the slope
+REFRESH = (10, 30, 90)  # iterations after which the coordinates are recomputed
+RECOMPUTE = 25  # iterations after which scores are recomputed, against accumulated rounding errors
+PATIENCE = 20  # iterations without progress after which a fit stops: only rounding error is left
+BEYOND = 10  # maximum number of iterations between tolerance and aim
 
 
 @dataclass(eq=False)
 class _State:
-    """Where the fits that are still on their way stand."""
+    """State of the fits that have not stopped yet."""
 
-    number: Tensor  # (F,), of each fit in the batch
-    beyond: Tensor  # (F,), steps since the fit came within its tolerance, from 1; 0 before
-    idle: Tensor  # (F,), steps in a row after which neither value nor gradient was a new least
-    least: tuple[Tensor, Tensor]  # (F,) each, the least value and the least excess so far
+    number: Tensor  # (F,), index of each fit in the batch
+    beyond: Tensor  # (F,), iterations since the fit reached its tolerance, from 1; 0 before
+    idle: Tensor  # (F,), consecutive iterations without a new minimum of value or excess
+    least: tuple[Tensor, Tensor]  # (F,) each, smallest value and smallest excess so far
     point: Tensor  # (F, c, q + 1)
     scores: Tensor  # (F, c, n)
-    value: Tensor  # (F,)
-    raw: Tensor  # (F, c, q + 1), the gradient
-    gradient: Tensor  # (F, c, q + 1), in the coordinates
+    value: Tensor  # (F,), of the objective
+    raw: Tensor  # (F, c, q + 1), gradient in the original coordinates
+    gradient: Tensor  # (F, c, q + 1), gradient in the preconditioned coordinates
     pairs: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
 
-    def keep(self, fits: Tensor) -> _State:
+    def select(self, fits: Tensor) -> _State:
         """Return the state of some of the fits."""
         return _State(
             self.number[fits],
@@ -60,40 +60,41 @@ class _State:
 
     @cached_property
     def direction(self) -> Tensor:
-        """Where L-BFGS goes next (F, c, q + 1), in the coordinates."""
+        """The L-BFGS search direction (F, c, q + 1), in preconditioned coordinates."""
         return -_inverse_hessian_times(self.gradient, self.pairs)
 
     @cached_property
     def slope(self) -> Tensor:
-        """The slope (F,) of the objective along the direction."""
+        """The directional derivative (F,) of the objective along the search direction."""
         return dot(self.gradient, self.direction)
 
     @cached_property
     def excess(self) -> Tensor:
-        """About how far each objective (F,) is above its minimum, as a share of its value.
+        """Estimate of (value - minimum) / value of each objective (F,).
 
-        The inverse Hessian is that of L-BFGS or, if that says more, the identity.
+        Half the squared Newton decrement, with the L-BFGS estimate of the inverse Hessian or the
+        identity, whichever gives the larger value.
         """
         decrement = torch.maximum(-self.slope, dot(self.gradient, self.gradient))
         return 0.5 * decrement / self.value
 
-    def watch(self) -> None:
-        """Take account of whether the fits have come further than before."""
-        now = self.value, self.excess
-        is_idle = (now[0] >= self.least[0]) & (now[1] >= self.least[1])
+    def track_progress(self) -> None:
+        """Update the smallest value and excess, and the count of iterations without progress."""
+        value, excess = self.value, self.excess
+        is_idle = (value >= self.least[0]) & (excess >= self.least[1])
         self.idle = torch.where(is_idle, self.idle + 1, 0)
-        self.least = torch.minimum(now[0], self.least[0]), torch.minimum(now[1], self.least[1])
+        self.least = torch.minimum(value, self.least[0]), torch.minimum(excess, self.least[1])
 
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """When a fit ends, by how far its objective is above the minimum, as a share of its value.
+    """Stopping rule of a fit, in terms of the relative excess (value - minimum) / value.
 
     Attributes:
-        tolerance: A fit that ends above it has not converged.
-        max_iter: Most steps.
-        aim: Where it ends, if less and if it gets there in a few steps more. Weights are off by
-            about the root of it.
+        tolerance: Largest relative excess at which a fit counts as converged.
+        max_iter: Maximum number of iterations.
+        aim: Relative excess at which a fit stops, if it is smaller than the tolerance and reached
+            within a few more iterations. The error of the weights is about its square root.
     """
 
     tolerance: float = 1e-8
@@ -103,7 +104,7 @@ class StoppingRule:
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """Where one fit ended, `point` (c, q + 1), and how it came there."""
+    """Result of one fit: `point` (c, q + 1), value, final gradient norm and convergence."""
 
     point: Tensor
     value: float
@@ -113,23 +114,24 @@ class Minimum:
 
 
 def descend(
-    objectives: Objectives, start: Tensor, effort: StoppingRule
+    objectives: Objectives, start: Tensor, stopping: StoppingRule
 ) -> Iterator[tuple[int, Minimum]]:
-    """Yield the number of each fit that ends, and where, setting out from `start` (F, c, q + 1).
+    """Yield the index and the result of each fit as it stops, starting at `start` (F, c, q + 1).
 
-    A fit ends where it aims at, where rounding lets it go no lower, or after the most steps.
+    A fit stops at the aim, when rounding errors prevent further progress, or after `max_iter`
+    iterations.
     """
-    aim, max_iter = min(effort.aim, effort.tolerance), effort.max_iter
+    aim, max_iter = min(stopping.aim, stopping.tolerance), stopping.max_iter
     numbers, start = torch.arange(len(start), device=start.device), centred(start)
     scores = objectives.scores(start)
     coordinates = Coordinates.at(objectives, scores)
     value, raw = _evaluated(objectives, start, objectives.losses(scores))
-    worst, none = torch.full_like(value, torch.inf), torch.zeros_like(numbers)
+    infinite, zeros = torch.full_like(value, torch.inf), torch.zeros_like(numbers)
     state = _State(
         numbers,
-        none,
-        none.clone(),
-        (worst, worst),
+        zeros,
+        zeros.clone(),
+        (infinite, infinite),
         start,
         scores,
         value,
@@ -139,11 +141,11 @@ def descend(
     for n_iter in range(max_iter + 1):
         excess, norms = state.excess, state.gradient.flatten(1).norm(dim=1)
         stopped = (state.idle == PATIENCE) | (state.beyond == BEYOND) | (n_iter == max_iter)
-        if ((excess <= effort.tolerance) | stopped).any():
-            # What fits share may flatter one of them: it must hold in its own coordinates as well.
+        if ((excess <= stopping.tolerance) | stopped).any():
+            # Shared coordinates can underestimate the excess of a fit, so its own are checked too.
             norms = torch.maximum(norms, coordinates.own_norms(state.raw))
             excess = torch.maximum(excess, 0.5 * norms**2 / state.value)
-        state.beyond += (excess <= effort.tolerance) | (state.beyond > 0)
+        state.beyond += (excess <= stopping.tolerance) | (state.beyond > 0)
         ended, converged = (excess <= aim) | stopped, state.beyond > 0
         for fit in torch.nonzero(ended).flatten().tolist():
             norm = float(norms[fit])
@@ -151,11 +153,11 @@ def descend(
         if ended.all():
             break
         if ended.any():
-            going = torch.nonzero(~ended).flatten()
-            objectives, coordinates = objectives.keep(going), coordinates.keep(going)
-            state = state.keep(going)
+            running = torch.nonzero(~ended).flatten()
+            objectives, coordinates = objectives.select(running), coordinates.select(running)
+            state = state.select(running)
         if n_iter in REFRESH:
-            del coordinates  # their memory is needed for the new ones
+            del coordinates  # free their memory before the new ones are computed
             coordinates = Coordinates.at(objectives, state.scores, n_iter)
             state = replace(
                 state,
@@ -170,7 +172,7 @@ def descend(
 def _evaluated(
     objectives: Objectives, point: Tensor, known: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return value (F,) and gradient (F, c, q + 1) at a point with these losses and slopes."""
+    """Return value (F,) and gradient (F, c, q + 1) at a point, from its known losses and slopes."""
     losses, slopes = known
     value = losses + 0.5 * objectives.penalties(point, point)
     return value, objectives.gradient(slopes, point)
@@ -191,10 +193,10 @@ def _solution(
 def _step(
     objectives: Objectives, coordinates: Coordinates, state: _State, recompute: bool
 ) -> _State:
-    """Return the state after one step."""
-    way = coordinates.to_point(state.direction)
-    length, scores, known = _line_search(objectives, state, way)
-    point = state.point + length[:, None, None] * way
+    """Return the state after one iteration."""
+    direction = coordinates.to_point(state.direction)
+    length, scores, known = _line_search(objectives, state, direction)
+    point = state.point + length[:, None, None] * direction
     if recompute:
         scores = objectives.scores(point)
         known = objectives.losses(scores)
@@ -207,28 +209,35 @@ def _step(
     after = replace(
         state, point=point, scores=scores, value=value, raw=raw, gradient=gradient, pairs=pairs
     )
-    after.watch()
+    after.track_progress()
     return after
 
 
 def _inverse_hessian_times(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """Return L-BFGS's estimate of the inverse Hessian times the gradient."""
-    answer, shares = gradient.clone(), []
+    """Return the product of the L-BFGS inverse Hessian and the gradient (two-loop recursion)."""
+    product, shares = gradient.clone(), []
     for step, change, inverse in reversed(pairs):
-        share = (inverse * dot(step, answer))[:, None, None]
-        answer -= share * change
+        share = (inverse * dot(step, product))[:, None, None]
+        product -= share * change
         shares.append(share)
     if pairs:
         _, change, inverse = pairs[-1]
         scale = 1 / (inverse * dot(change, change))
-        answer *= torch.where(inverse > 0, scale, 1.0)[:, None, None]
+        product *= torch.where(inverse > 0, scale, 1.0)[:, None, None]
     for (step, change, inverse), share in zip(pairs, reversed(shares), strict=True):
-        answer += (share - (inverse * dot(change, answer))[:, None, None]) * step
-    return answer
+        product += (share - (inverse * dot(change, product))[:, None, None]) * step
+    return product
 
 
 class _Trial(NamedTuple):
-    """What step lengths come to: scores (F, c, n), losses (F,), their slopes, and slopes (F,)."""
+    """Values at a trial step length of each fit.
+
+    Attributes:
+        scores: (F, c, n).
+        losses: Mean cross-entropies (F,).
+        slopes: Derivatives (F, c, n) of the losses in the scores.
+        slope: Derivative (F,) of the objective along the search direction.
+    """
 
     scores: Tensor
     losses: Tensor
@@ -237,36 +246,37 @@ class _Trial(NamedTuple):
 
 
 def _line_search(
-    objectives: Objectives, state: _State, way: Tensor
+    objectives: Objectives, state: _State, direction: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """Return how far (F,) each fit goes along its way, and scores, losses and slopes there.
+    """Return the step length (F,) of each fit, and scores, losses and slopes at the new point.
 
-    The objective is convex along a line, so the root of its slope is bracketed and approached by
-    secants. Scores change linearly on the way, so a trial costs no product with the rows.
+    The objective is convex along a line, so the root of its derivative is bracketed and approached
+    by secants. Scores are linear in the step length, so a trial needs no product with the rows.
     """
-    along, slope = objectives.scores(way), state.slope
-    linear, square = objectives.penalties(state.point, way), objectives.penalties(way, way)
+    along, slope = objectives.scores(direction), state.slope
+    linear = objectives.penalties(state.point, direction)
+    square = objectives.penalties(direction, direction)
 
-    def tried(fits: Tensor | slice) -> _Trial:
+    def evaluate(fits: Tensor | slice) -> _Trial:
         scores = torch.addcmul(state.scores[fits], along[fits], length[fits][:, None, None])
-        losses, slopes = objectives.keep(fits).losses(scores)
+        losses, slopes = objectives.select(fits).losses(scores)
         penalty = linear[fits] + length[fits] * square[fits]
         return _Trial(scores, losses, slopes, dot(slopes, along[fits]) + penalty)
 
     length, low = torch.ones_like(slope), torch.zeros_like(slope)
     high, low_slope, high_slope = torch.full_like(slope, torch.inf), slope, slope
-    found = tried(slice(None))
+    trial = evaluate(slice(None))
     for _ in range(TRIALS - 1):
-        good = found.slope.abs() <= CURVATURE * slope.abs()
-        if good.all():
+        accepted = trial.slope.abs() <= CURVATURE * slope.abs()
+        if accepted.all():
             break
-        below = found.slope < 0
-        low, low_slope = torch.where(below, length, low), torch.where(below, found.slope, low_slope)
+        below = trial.slope < 0
+        low, low_slope = torch.where(below, length, low), torch.where(below, trial.slope, low_slope)
         high = torch.where(below, high, length)
-        high_slope = torch.where(below, high_slope, found.slope)
+        high_slope = torch.where(below, high_slope, trial.slope)
         secant = low - low_slope * (high - low) / (high_slope - low_slope)
-        length = torch.where(good, length, torch.where(high.isinf(), 4 * low, secant))
-        others = torch.nonzero(~good).flatten() if good.any() else slice(None)
-        for known, new in zip(found, tried(others), strict=True):
+        length = torch.where(accepted, length, torch.where(high.isinf(), 4 * low, secant))
+        others = torch.nonzero(~accepted).flatten() if accepted.any() else slice(None)
+        for known, new in zip(trial, evaluate(others), strict=True):
             known[others] = new
-    return length, found.scores, (found.losses, found.slopes)
+    return length, trial.scores, (trial.losses, trial.slopes)

@@ -1,7 +1,7 @@
-"""The rows of one site made ready for fitting: standardised once, with their principal axes.
+"""Design matrices: the rows of one site, standardised once, with their principal axes.
 
-`shared` makes one matrix for many fits, each on its own share of the rows; `dual` one for a share
-of few rows, in no more coordinates than it has rows.
+`shared` builds one matrix for many fits, each on its own share (weighted subset) of the rows;
+`dual` builds one for a share of few rows, with at most as many coordinates as rows.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Floats = NDArray[np.float64]
 Features = NDArray[np.floating]
 
 BLOCK_ROWS = 4096
-# Rows that take more than this are standardised anew, block by block, at each pass.
+# Matrices larger than this are not stored standardised, but standardised by block in each pass.
 RESIDENT_BYTES = 4 << 30
-# A variance below this share of the mean square is computed anew, in two passes.
+# A variance below this fraction of the mean square is recomputed in two passes, for accuracy.
 CANCELLED = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Standardised rows (n_samples, n_coordinates): kept, or made from raw ones at each pass.
+    """Standardised rows (n_samples, n_coordinates), stored or recomputed in each pass.
 
-    Products are taken over blocks of rows, and sums over blocks in float64.
+    Products are computed by blocks of rows; sums over blocks are accumulated in float64.
     """
 
     raw: Features
@@ -48,8 +48,8 @@ class Rows:
         size = BLOCK_ROWS
         for start in range(0, len(self), size):
             place = slice(start, start + size)
-            kept = self._resident
-            yield place, self._standardised(place) if kept is None else kept[place]
+            stored = self._resident
+            yield place, self._standardised(place) if stored is None else stored[place]
 
     def times(self, coef: Tensor) -> Tensor:
         """Return coef @ rows.T (k, n_samples), for coef (k, n_coordinates)."""
@@ -80,20 +80,20 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Standardised rows, and the way from coefficients on them back to the raw features.
+    """Standardised rows, and the conversion of their coefficients to raw features.
 
     Attributes:
         rows: the standardised features or, in the dual form, their coordinates.
-        axes: (n_coordinates, n_coordinates), orthonormal columns along which the rows vary
-            independently.
-        variances: (n_coordinates,), of the rows along the axes.
-        weights: (n_shares, n_samples), what each row counts in the fits of each share.
-        units: (n_shares, n_coordinates), one over the spread of the rows within each share: turns
-            coefficients on features standardised there to coefficients on `rows`. A feature that is
-            constant in a share has 0: nothing is learned of it, whatever it is elsewhere.
-        mean: (n_features,), of the raw features.
-        back: (n_features, n_coordinates), or (n_features,) for a diagonal: turns coefficients on
-            `rows` to coefficients on raw features.
+        axes: (n_coordinates, n_coordinates), orthonormal columns: the principal axes of the rows.
+        variances: (n_coordinates,), variances of the rows along the axes.
+        weights: (n_shares, n_samples), weight of each row in the fits of each share.
+        units: (n_shares, n_coordinates), reciprocal standard deviation of the rows within each
+            share. It converts coefficients on features standardised within the share to
+            coefficients on `rows`. It is 0 for a feature that is constant within the share, so that
+            the feature is not used there.
+        mean: (n_features,), mean of the raw features.
+        back: (n_features, n_coordinates), or (n_features,) for a diagonal matrix: converts
+            coefficients on `rows` to coefficients on raw features.
     """
 
     rows: Rows
@@ -107,15 +107,15 @@ class Design:
     def fold(self, share: int, coef: Floats, intercept: Floats) -> tuple[Floats, Floats]:
         """Return coefficients (n_out, n_features) and intercepts (n_out,) for raw features.
 
-        Those given are for features standardised within a share. The intercept takes up the mean:
-        b' = b - sum(w * mean / scale).
+        The given ones are for features standardised within a share. The intercept absorbs the
+        mean: b' = b - sum(w * mean / scale).
         """
         coef = coef * self.units[share].cpu().numpy()
         raw = coef * self.back if self.back.ndim == 1 else coef @ self.back.T
         return raw, intercept - raw @ self.mean
 
     def unfold(self, share: int, raw: Floats, intercept: Floats) -> tuple[Floats, Floats]:
-        """Return what `fold` makes these of, where the coordinates are features."""
+        """Invert `fold`, for designs whose coordinates are the features (not dual)."""
         units = self.back * self.units[share].cpu().double().numpy()
         coef = np.divide(raw, units, out=np.zeros_like(raw), where=units > 0)
         return coef, intercept + raw @ self.mean
@@ -126,9 +126,9 @@ def shared(
 ) -> Design:
     """Return the design of rows X (n_samples, n_features) for fits on several shares of them.
 
-    `weights` gives for each share what each row counts; `typical` (n_samples,) says which rows
-    features are scaled by. Features are standardised once, over the rows of all shares; fits on a
-    share are those on features standardised within it all the same, by its `units`.
+    `weights` holds the row weights (n_samples,) of each share; feature scaling is estimated from
+    the `typical` rows (n_samples,). Features are standardised once over the rows of all shares; the
+    `units` of a share make its fits equivalent to fits on features standardised within it.
 
     >>> X = np.array([[1.0, 5.0], [3.0, 5.0], [8.0, 5.0]])
     >>> design = shared(X, [np.array([1.0, 1.0, 0.0]), np.ones(3)], np.ones(3, dtype=bool))
@@ -140,8 +140,8 @@ def shared(
     counted = stacked.any(dim=0).cpu().numpy()
     mean, scale = (_representable(v, dtype) for v in moments(X, counted, typical))
     rows = Rows(X, mean, scale, dtype, device)
-    usual = torch.as_tensor(counted & typical if np.any(counted & typical) else counted)
-    variances, axes = torch.linalg.eigh(_correlations(rows, usual.to(device)))
+    scaled_by = torch.as_tensor(counted & typical if np.any(counted & typical) else counted)
+    variances, axes = torch.linalg.eigh(_correlations(rows, scaled_by.to(device)))
     return Design(
         rows=rows,
         axes=axes,
@@ -153,24 +153,25 @@ def shared(
     )
 
 
-def _correlations(rows: Rows, usual: Tensor) -> Tensor:
-    """Return about the correlations (n_features, n_features), from rows enough to know the axes."""
+def _correlations(rows: Rows, typical: Tensor) -> Tensor:
+    """Return approximate correlations (n_features, n_features), from a sample of typical rows."""
     n_features = rows.raw.shape[1]
-    chosen = torch.nonzero(usual).flatten()
-    chosen = chosen[:: max(1, len(chosen) // enough_rows(n_features))]
-    is_chosen = torch.zeros_like(usual)
-    is_chosen[chosen] = True
+    sample = torch.nonzero(typical).flatten()
+    sample = sample[:: max(1, len(sample) // enough_rows(n_features))]
+    is_sampled = torch.zeros_like(typical)
+    is_sampled[sample] = True
     sums = torch.zeros(n_features, n_features, dtype=rows.dtype, device=rows.device)
     for place, block in rows.blocks():
-        some = block[is_chosen[place]]
-        sums += linear(some.T, some.T)
-    return sums / len(chosen)
+        sampled = block[is_sampled[place]]
+        sums += linear(sampled.T, sampled.T)
+    return sums / len(sample)
 
 
 def enough_rows(n_features: int) -> int:
-    """Return how many rows know well enough how so many features vary together.
+    """Return the number of rows that suffices to estimate the covariance of the features.
 
-    Curvature is made of no more: it sets how fast fits converge, not where to.
+    Curvature is computed from at most this many rows. It affects the speed of convergence, not the
+    solution.
 
     >>> enough_rows(64), enough_rows(768)
     (2048, 3072)
@@ -179,15 +180,15 @@ def enough_rows(n_features: int) -> int:
 
 
 def _representable(values: Floats, dtype: torch.dtype) -> Floats:
-    """Return the values rounded to a dtype, so that rows are shifted by what folding undoes."""
+    """Return the values rounded to a dtype, so that `fold` exactly undoes the standardisation."""
     return torch.as_tensor(values).to(dtype).double().numpy()
 
 
 def dual(X: Features, weights: Features, typical: NDArray[np.bool_], device: str = "cpu") -> Design:
-    """Return the design of the rows that count in one share, in at most as many coordinates.
+    """Return the dual design of one share, with at most as many coordinates as rows.
 
-    The solution of a penalised fit is a sum of its rows, so that the directions which the
-    standardised rows span are all it needs.
+    The solution of a penalised fit is a linear combination of its rows, so that the span of the
+    standardised rows suffices. Rows with weight 0 are removed.
 
     >>> X = np.array([[1.0, 2.0, 3.0], [4.0, 0.0, 9.0], [9.0, 9.0, 9.0]])
     >>> design = dual(X, np.array([1.0, 1.0, 0.0]), typical=np.ones(3, dtype=bool))
@@ -214,10 +215,10 @@ def dual(X: Features, weights: Features, typical: NDArray[np.bool_], device: str
 
 
 def moments(X: Features, weights: Features, typical: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Return weighted mean and spread (n_features,) of the typical rows of X.
+    """Return weighted mean and standard deviation (n_features,) of the typical rows of X.
 
-    Fewer than two typical rows cannot tell a spread: then all rows are taken. A constant feature
-    has an infinite spread, so that dividing by it makes the feature 0.
+    With fewer than two typical rows, all rows are used. A constant feature has an infinite standard
+    deviation, so that dividing by it makes the feature 0.
 
     >>> mean, spread = moments(np.array([[1.0, 5.0], [3.0, 5.0]]), np.ones(2), np.ones(2, bool))
     >>> mean.tolist(), spread.tolist()
@@ -233,31 +234,31 @@ def moments(X: Features, weights: Features, typical: NDArray[np.bool_]) -> tuple
 
 
 def _rounding(X: Features) -> float:
-    """Return the share of its mean below which the spread of a feature is rounding, not data.
+    """Return the standard deviation, relative to the mean, below which a feature is constant.
 
-    A sum of n numbers rounds to n epsilons of float64; and one token at one place comes out of
-    batches of different sizes with a few other last bits.
+    The sum of n numbers has a rounding error of up to n float64 epsilons, and the activation of
+    the same token differs in its last bits between batches of different sizes.
     """
     return max(10 * float(np.finfo(X.dtype).eps), len(X) * float(np.finfo(np.float64).eps))
 
 
 def _spread(rows: Rows, weights: Tensor, typical: NDArray[np.bool_]) -> Tensor:
-    """Return the spread (n_shares, n_features) of each standardised feature within each share."""
-    chosen = weights * torch.as_tensor(typical, device=weights.device)
-    few = (chosen > 0).sum(dim=1, keepdim=True) < 2
-    chosen = torch.where(few, weights, chosen)
-    chosen = chosen / chosen.sum(dim=1, keepdim=True)
-    squares = sum(chosen[:, place] @ block**2 for place, block in rows.blocks())
-    variance = squares - rows.sum_of(chosen) ** 2
+    """Return the standard deviation (n_shares, n_features) of `rows` within each share."""
+    scaled_by = weights * torch.as_tensor(typical, device=weights.device)
+    few = (scaled_by > 0).sum(dim=1, keepdim=True) < 2
+    scaled_by = torch.where(few, weights, scaled_by)
+    scaled_by = scaled_by / scaled_by.sum(dim=1, keepdim=True)
+    squares = sum(scaled_by[:, place] @ block**2 for place, block in rows.blocks())
+    variance = squares - rows.sum_of(scaled_by) ** 2
     spread = variance.clamp_min(0).sqrt()
-    # Where most of the difference cancels it is rounding; such features are rare.
+    # Where the difference cancels, rounding errors dominate; this is rare.
     for share in torch.nonzero((variance < CANCELLED * squares).any(dim=1)).flatten():
-        spread[share] = _exact_spread(rows, chosen[share]).to(spread)
+        spread[share] = _exact_spread(rows, scaled_by[share]).to(spread)
     return spread
 
 
 def _exact_spread(rows: Rows, share: Tensor) -> Tensor:
-    """Return the spread (n_features,) in float64, in two passes; 0 where it is rounding alone."""
+    """Return the standard deviation (n_features,) in float64 by two passes; 0 if only rounding."""
     share = share.double()
     mean = torch.stack([share[p] @ block.double() for p, block in rows.blocks()]).sum(dim=0)
     squares = [share[p] @ (block.double() - mean) ** 2 for p, block in rows.blocks()]

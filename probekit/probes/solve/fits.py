@@ -1,7 +1,7 @@
-"""Many label columns fitted on one feature matrix, with C chosen by cross-validation.
+"""Cross-validated fits of many label columns on one feature matrix.
 
-All columns, folds and values of C of the search are one batch; the last fits, one a column, on all
-rows and at the C that was best, are another.
+The fits of all columns, folds and values of C form one batch; the final fits, one per column on all
+rows at the selected C, form another.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import BLOCK_ROWS, Features
 from probekit.probes.solve.layers import FittedLayers
-from probekit.probes.solve.solver import FULL_EFFORT, Codes, Fit, OnFit, Problem, Solver
+from probekit.probes.solve.solver import DEFAULT_STOPPING, Codes, Fit, OnFit, Problem, Solver
 
-# Choosing C compares accuracies, so its fits may stop earlier than the one that is reported.
+# Selecting C only compares accuracies, so these fits may stop earlier than the final one.
 SEARCH_TOLERANCE = 1e-5
 
 Fit_co = TypeVar("Fit_co", bound=FittedLayers, covariant=True)
@@ -26,13 +26,13 @@ Fit_co = TypeVar("Fit_co", bound=FittedLayers, covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class TunedProbeFit(Generic[Fit_co]):
-    """One label column after tuning.
+    """Result of tuning on one label column.
 
     Attributes:
-        penalty: the value chosen; None for a kind without one.
+        penalty: the selected penalty; None for a kind without a penalty.
         solution: the fit on all rows.
-        held_out: (n_samples,), for each row the guess of the fit that left out its fold.
-        search: those fits, one per fold.
+        held_out: (n_samples,), the prediction for each row by the fit that held out its fold.
+        search: the fits at the selected penalty, one per fold.
     """
 
     penalty: float | None
@@ -42,13 +42,13 @@ class TunedProbeFit(Generic[Fit_co]):
 
     @property
     def solved_at(self) -> float:
-        """The penalty, of a kind that has one."""
+        """The selected penalty, for kinds that have a penalty."""
         assert self.penalty is not None
         return self.penalty
 
 
 def count_fits(n_columns: int, folds: int, grid: Sequence[float]) -> int:
-    """Return how many fits `fit_columns` makes: the search, and a last one for each column.
+    """Return the number of fits that `fit_columns` makes: the search plus one final fit per column.
 
     >>> count_fits(n_columns=4, folds=5, grid=(0.01, 0.1, 1.0))
     64
@@ -62,17 +62,27 @@ def fit_columns(
     fold_of_row: NDArray[np.int64],
     grid: Sequence[float],
     *,
-    effort: StoppingRule = FULL_EFFORT,
+    stopping: StoppingRule = DEFAULT_STOPPING,
     weights: Features | None = None,
     typical: NDArray[np.bool_] | None = None,
     device: str = "cpu",
     on_fit: OnFit | None = None,
 ) -> list[TunedProbeFit[Fit]]:
-    """Return each label column (n_samples,), tuned and fitted on X (n_samples, n_features).
+    """Return the tuned fit of each label column (n_samples,) on X (n_samples, n_features).
 
-    `weights` (n_samples,) says what each row counts in every fit, `typical` (n_samples,) which
-    rows features are scaled by; None means equally, and all. The C with the best held-out accuracy
-    wins; of equals the smallest, which shrinks most.
+    The C with the highest held-out accuracy is selected; ties go to the smallest C, the strongest
+    regularisation.
+
+    Args:
+        X: the rows.
+        columns: label codes (n_samples,) of each column.
+        fold_of_row: the fold number (n_samples,) of each row.
+        grid: candidate values of C.
+        stopping: stopping rule of the final fits; the search stops earlier.
+        weights: weight (n_samples,) of each row in every fit; None means equal weights.
+        typical: which rows (n_samples,) feature scaling is estimated from; None means all.
+        device: where the products are computed.
+        on_fit: called as `on_fit(done, total)` after each fit.
 
     >>> X = np.array([[-2.0], [2.0], [-1.0], [1.0]])
     >>> folds, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
@@ -84,7 +94,7 @@ def fit_columns(
     n_folds = int(fold_of_row.max()) + 1
     total = count_fits(len(columns), n_folds, grid)
 
-    def tell(done: int) -> None:
+    def report(done: int) -> None:
         if on_fit is not None:
             on_fit(done, total)
 
@@ -94,19 +104,19 @@ def fit_columns(
     problems = [
         Problem(codes, C, fold) for codes in columns for C in grid for fold in range(n_folds)
     ]
-    enough = max(effort.tolerance, SEARCH_TOLERANCE)
-    quick = replace(effort, tolerance=enough, aim=enough)
-    searched = solver.solve(problems, quick, on_fit=lambda done, _: tell(done))
+    tolerance = max(stopping.tolerance, SEARCH_TOLERANCE)
+    early_stopping = replace(stopping, tolerance=tolerance, aim=tolerance)
+    searched = solver.solve(problems, early_stopping, on_fit=lambda done, _: report(done))
     paths = np.array(searched, dtype=object).reshape(len(columns), len(grid), n_folds)
     held_out = _held_out(X, paths, fold_of_row)
-    right = held_out == np.stack(columns)[:, None, :]
-    best = (right @ counts.astype(np.float64)).argmax(axis=1)
+    correct = held_out == np.stack(columns)[:, None, :]
+    best = (correct @ counts.astype(np.float64)).argmax(axis=1)
     chosen = [tuple(path[place]) for path, place in zip(paths, best, strict=True)]
     finals = [
-        Problem(codes, grid[place], share=n_folds, start=_alike(codes, fits))
+        Problem(codes, grid[place], share=n_folds, start=_with_all_classes(codes, fits))
         for codes, place, fits in zip(columns, best, chosen, strict=True)
     ]
-    fits = solver.solve(finals, effort, on_fit=lambda done, _: tell(len(problems) + done))
+    fits = solver.solve(finals, stopping, on_fit=lambda done, _: report(len(problems) + done))
     return [
         TunedProbeFit(grid[place], fit, held_out[column, place], search)
         for column, (place, fit, search) in enumerate(zip(best, fits, chosen, strict=True))
@@ -114,10 +124,10 @@ def fit_columns(
 
 
 def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: NDArray[np.int64]) -> Codes:
-    """Return for each path of fits (n_columns, n_grid, n_folds) the guesses for the rows left out.
+    """Return the held-out predictions (n_columns, n_grid, n_samples) of the search.
 
-    The answer has shape (n_columns, n_grid, n_samples). Rows are read in blocks, as they may be a
-    file that is larger than the memory.
+    `paths` (n_columns, n_grid, n_folds) holds its fits. Rows are read in blocks, because they may
+    be a memory-mapped file that is larger than the memory.
     """
     guesses = np.zeros((*paths.shape[:2], len(X)), dtype=np.int64)
     for fold in range(paths.shape[2]):
@@ -131,7 +141,7 @@ def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: NDArray[np.i
     return guesses
 
 
-def _alike(codes: Codes, fits: Sequence[Fit]) -> tuple[Fit, ...]:
-    """Return the fits that know all the classes of the labels."""
+def _with_all_classes(codes: Codes, fits: Sequence[Fit]) -> tuple[Fit, ...]:
+    """Return the fits whose training rows contained all classes of the labels."""
     n_classes = len(np.unique(codes))
     return tuple(fit for fit in fits if len(fit.classes) == n_classes)

@@ -1,4 +1,4 @@
-"""A fitted probe as a short stack of layers over raw rows: one if it is linear, two for the MLP."""
+"""Fitted probes as stacks of affine layers on raw rows: one for linear kinds, two for the MLP."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ class AffineLayer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FittedLayers:
-    """What one fit learned, for raw rows, and how its solver came to it.
+    """Result of one fit: layers on raw rows, iteration count and convergence flag.
 
-    `classes` are the label codes that occurred; for two of them the last layer has one row, the
-    score of the second, else one row a class. Between layers negative values become 0 (ReLU).
-    `gradient_norm` is None where the solver does not tell it.
+    Attributes:
+        classes: Label codes that occurred in the training rows.
+        layers: Affine layers with a ReLU between them. The last has one output for two classes, the
+            score of the second, else one per class.
+        n_iter: Number of solver iterations.
+        converged: Whether the solver reached its tolerance.
+        gradient_norm: Final gradient norm; None if the solver does not report it.
     """
 
     classes: NDArray[np.int64]
@@ -42,19 +46,19 @@ class FittedLayers:
 
     def class_scores(self, X: NDArray[np.floating], n_classes: int) -> Floats:
         """Return the scores (n_samples, n_classes); -inf for a class that was not fitted."""
-        answer = np.full((len(X), n_classes), -np.inf)
-        answer[:, self.classes] = with_reference(self.scores(X).T, len(self.classes)).T
-        return answer
+        scores = np.full((len(X), n_classes), -np.inf)
+        scores[:, self.classes] = with_reference(self.scores(X).T, len(self.classes)).T
+        return scores
 
     def guess(self, X: NDArray[np.floating]) -> NDArray[np.int64]:
-        """Return the code with the highest score for each row (n_samples, n_features)."""
+        """Return the label code (n_samples,) with the highest score for each row."""
         scores = with_reference(self.scores(X).T, len(self.classes))
         codes: NDArray[np.int64] = self.classes[scores.argmax(axis=0)]
         return codes
 
 
 def apply_layers(layers: tuple[AffineLayer, ...], X: NDArray[np.floating]) -> Floats:
-    """Return the last layer's values (n_samples, n_out), with a ReLU after each one before it.
+    """Return the output (n_samples, n_out) of the layers, with a ReLU after each hidden layer.
 
     >>> twice = AffineLayer(np.array([[2.0]]), np.array([0.0]))
     >>> apply_layers((twice, twice), np.array([[-1.0], [1.0]])).tolist()
@@ -68,7 +72,7 @@ def apply_layers(layers: tuple[AffineLayer, ...], X: NDArray[np.floating]) -> Fl
 
 
 def with_reference(scores: Floats, n_classes: int) -> Floats:
-    """Return scores (n_classes, n_samples), with zeros for the reference class if it is absent.
+    """Return scores (n_classes, n_samples), adding zeros for the reference class if it is absent.
 
     >>> with_reference(np.array([[0.5, -2.0]]), n_classes=2).tolist()
     [[0.0, 0.0], [0.5, -2.0]]
@@ -79,13 +83,13 @@ def with_reference(scores: Floats, n_classes: int) -> Floats:
 
 
 def raw_layers(estimator: BaseEstimator) -> tuple[AffineLayer, ...]:
-    """Return a fitted probe as layers over raw rows, with a ReLU between two.
+    """Return the layers of a fitted probe on raw rows, with a ReLU between them.
 
-    One layer, (n_out, n_features), for linear kinds; two for the MLP. Two classes have one output,
-    the score of the second.
+    Linear kinds have one layer (n_out, n_features), the MLP has two. For two classes there is one
+    output, the score of the second.
 
     Raises:
-        ConfigError: The probe reads trees or texts, not rows.
+        ConfigError: The probe reads trees or texts instead of single rows.
 
     >>> from probekit.probes.kinds.mass_mean import MassMeanProbe
     >>> probe = MassMeanProbe().fit([[0.0], [2.0]], [0, 1])
@@ -96,7 +100,7 @@ def raw_layers(estimator: BaseEstimator) -> tuple[AffineLayer, ...]:
     layers: tuple[AffineLayer, ...] | None = getattr(estimator, "layers_", None)
     if layers is None:
         raise ConfigError(
-            f"{type(estimator).__name__} is no stack of layers over single rows. Allowed are the "
-            "kinds for classification and regression."
+            f"{type(estimator).__name__} is not a stack of layers on single rows. Use a kind for "
+            "classification or regression."
         )
     return layers

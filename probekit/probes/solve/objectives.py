@@ -1,7 +1,7 @@
-"""What many logistic fits on the same rows minimise, with its slopes.
+"""Objectives of many logistic fits on the same rows, with their gradients.
 
-Shapes: F fits, c scores a fit (one for two classes, else one a class), n rows, q coordinates and
-one more for the intercept.
+Shapes: F fits, c scores per fit (one for two classes, else one per class), n rows, q coordinates
+plus one for the intercept.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from probekit.probes.solve.design import Rows
 
 @dataclass(frozen=True, eq=False)
 class Objectives:
-    """What F fits on the same rows minimise: mean cross-entropy and penalty.
+    """Objectives of F fits on the same rows: mean cross-entropy plus L2 penalty.
 
-    `codes` (F, n) are numbers of classes; `weights` (F, n) sum to one in each fit; `units` (F, q)
-    turn the coefficients of a fit to those on the rows; `penalty` (F,) is what half the square of
-    each coefficient costs; `group` (F,) is the same for fits with about the same Hessian.
+    Attributes:
+        rows: The standardised rows (n, q).
+        axes: Principal axes (q, q) of the rows.
+        variances: Variances (q,) of the rows along the axes.
+        codes: Label codes (F, n).
+        weights: Row weights (F, n), which sum to 1 in each fit.
+        units: Factors (F, q) that convert the coefficients of a fit to coefficients on the rows.
+        penalty: Regularisation strength (F,): the factor of half the squared coefficients.
+        group: Group number (F,); fits of a group have about the same Hessian.
     """
 
     rows: Rows
@@ -33,7 +39,7 @@ class Objectives:
     penalty: Tensor
     group: Tensor
 
-    def keep(self, fits: Tensor | slice) -> Objectives:
+    def select(self, fits: Tensor | slice) -> Objectives:
         """Return the objectives of some of the fits."""
         return Objectives(
             self.rows,
@@ -47,13 +53,13 @@ class Objectives:
         )
 
     def scores(self, point: Tensor) -> Tensor:
-        """Return the scores (F, c, n) at coefficients and intercepts (F, c, q + 1)."""
+        """Return the scores (F, c, n) for coefficients and intercepts (F, c, q + 1)."""
         coef = point[..., :-1] * self.units[:, None]
         products = self.rows.times(coef.flatten(0, 1))
         return products.view(*point.shape[:2], -1).add_(point[..., -1:])
 
     def losses(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean cross-entropy (F,) in float64, and its slopes (F, c, n) in the scores."""
+        """Return the mean cross-entropy (F,) in float64, and its gradient (F, c, n) in scores."""
         if scores.shape[1] == 1:
             score, is_second = scores[:, 0], self.codes
             loss = softplus(score, threshold=40) - score * is_second
@@ -67,12 +73,12 @@ class Objectives:
         return (loss * self.weights).sum(dim=1, dtype=torch.float64), slopes
 
     def curvature(self, scores: Tensor) -> Tensor:
-        """Return how fast the slopes (F, c, n) change with their scores."""
-        likely = probabilities(scores)
-        return (likely - likely**2).mul_(self.weights[:, None])
+        """Return the second derivative (F, c, n) of the loss in each score."""
+        predicted = probabilities(scores)
+        return (predicted - predicted**2).mul_(self.weights[:, None])
 
     def gradient(self, slopes: Tensor, point: Tensor) -> Tensor:
-        """Return the gradient (F, c, q + 1) at a point with these slopes in the scores."""
+        """Return the gradient (F, c, q + 1) at a point, given the loss gradient in the scores."""
         product = self.rows.sum_of(slopes.flatten(0, 1)).view(*slopes.shape[:2], -1)
         product *= self.units[:, None]
         product += self.penalty[:, None, None] * point[..., :-1]
@@ -84,7 +90,7 @@ class Objectives:
 
 
 def probabilities(scores: Tensor) -> Tensor:
-    """Return those (F, c, n) that scores stand for: of the second class, or of each."""
+    """Return the probabilities (F, c, n) of the second of two classes, or of each class."""
     return torch.sigmoid(scores) if scores.shape[1] == 1 else scores.softmax(dim=1)
 
 

@@ -1,9 +1,9 @@
-"""L2 logistic regression, many fits at once: all share the products with one matrix of rows.
+"""Batched L2 logistic regression: many fits share the products with one matrix of rows.
 
-A fit has its own labels, its own share of the rows and its own C. Fits of as many classes are
-columns of one descent; a fit that has converged leaves.
+Each fit has its own labels, its own share (weighted subset) of the rows and its own C. Fits with
+the same number of classes are solved in one batch; fits that have converged are removed from it.
 
-    Problem   labels, share and C of a fit
+    Problem   labels, share and C of one fit
     Solver    rows and shares -> a Fit for each problem
 """
 
@@ -31,22 +31,26 @@ from probekit.probes.solve.objectives import Objectives
 Codes = NDArray[np.int64]
 OnFit = Callable[[int, int], None]
 
-# What all fits of a batch need: scores, rows x fits x classes, of which there are some eight at a
-# time; steps that the descent remembers; and a Hessian for each group and class.
+# Memory of one batch: about eight score tensors (rows x fits x classes), the L-BFGS memory, and a
+# Hessian for each group and class.
 BATCH_BYTES = 1 << 30
 SCORE_TENSORS = 8
-# The scores of a batch on a CPU. glibc keeps what is freed for the next tensor, but up to 32 MB
-# only: the pages of a larger one come from the system each time, ten times as slow.
+# Size of one score tensor of a batch on a CPU. glibc reuses freed memory only up to 32 MB; larger
+# tensors get new pages from the system each time, which is ten times slower.
 SCORES_BYTES = 24 << 20
-# At this penalty coefficients are 0 to the last bit; a larger one overflows float32.
+# At this penalty all coefficients are exactly 0; a larger one overflows float32.
 LARGEST_PENALTY = 1e30
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One fit to be made: label codes (n_samples,), C, the number of its share, where to set out.
+    """Specification of one fit.
 
-    `start` holds fits of the same labels and classes; their mean is where the solver sets out.
+    Attributes:
+        codes: Label codes (n_samples,).
+        C: Inverse regularisation strength.
+        share: Index of the share of the rows that is fitted.
+        start: Fits with the same labels and classes, whose mean is the starting point.
     """
 
     codes: Codes
@@ -57,12 +61,12 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Fit(FittedLayers):
-    """A logistic fit of one layer for raw, unscaled rows.
+    """A logistic fit: one layer for raw, unscaled rows.
 
-    `classes` are the label codes that occurred in the share; with two of them `coef` has one row,
-    that of the second, else one row a class. `objective` is the mean objective. `gradient_norm` is
-    that of its gradient in coordinates in which the Hessian is about the identity: half its square
-    is about how far the objective is above its minimum.
+    `classes` are the label codes that occurred in the share; for two classes `coef` has one row,
+    that of the second, else one row per class. `objective` is the mean objective. `gradient_norm`
+    is the norm of its gradient in coordinates in which the Hessian is approximately the identity;
+    half its square estimates the difference of the objective from its minimum.
     """
 
     gradient_norm: float = np.nan
@@ -71,12 +75,12 @@ class Fit(FittedLayers):
 
     @property
     def coef(self) -> Floats:
-        """The weights, (1 or n_classes, n_features)."""
+        """The weights, shape (1 or n_classes, n_features)."""
         return self.layers[0].weight
 
     @property
     def intercept(self) -> Floats:
-        """The biases, (1 or n_classes,)."""
+        """The biases, shape (1 or n_classes,)."""
         return self.layers[0].bias
 
     def _scores_by_class(self, X: Features) -> Floats:
@@ -85,33 +89,34 @@ class Fit(FittedLayers):
 
     def log_probabilities(self, X: Features, n_classes: int) -> Floats:
         """Return log probabilities (n_samples, n_classes); -inf for a class that was not fitted."""
-        answer = np.full((len(X), n_classes), -np.inf)
-        answer[:, self.classes] = log_softmax(self._scores_by_class(X), axis=0).T
-        return answer
+        logs = np.full((len(X), n_classes), -np.inf)
+        logs[:, self.classes] = log_softmax(self._scores_by_class(X), axis=0).T
+        return logs
 
     def predict(self, X: Features) -> Codes:
-        """Return the likeliest label code (n_samples,) of raw rows (n_samples, n_features)."""
+        """Return the most probable label code (n_samples,) of raw rows (n_samples, n_features)."""
         codes: Codes = self.classes[self._scores_by_class(X).argmax(axis=0)]
         return codes
 
 
-FULL_EFFORT = StoppingRule()
+DEFAULT_STOPPING = StoppingRule()
 
 
 class Solver:
-    """Minimises sum(weight * cross-entropy) + |coef|^2 / (2 C) for any problems on the same rows.
+    """Minimises sum(weight * cross-entropy) + |coef|^2 / (2 C) for many problems on the same rows.
 
-    The objective is scikit-learn's, on features standardised within the share: one coefficient
-    vector for two classes, one each for more; the intercept is free. Rows are solved in their own
-    precision, float32 or float64, with sums over rows in float64. A share of fewer rows than
-    features is solved in its dual form. Memory: the rows once more, if that is below 4 GB, and at
-    most 1 GB for scores and Hessians. Where in the tolerance a fit ends depends on those solved
-    with it.
+    The objective is that of scikit-learn, on features standardised within the share: one
+    coefficient vector for two classes, else one per class; the intercept is not penalised. Fits are
+    computed in the precision of the rows, float32 or float64, with sums over rows in float64. A
+    share with fewer rows than features is solved in its dual form.
+
+    Memory: one copy of the rows, if it is at most 4 GB, plus at most 1 GB for scores and Hessians.
+    Results depend on the other fits of a batch only within the tolerance.
 
     Args:
         X: the rows (n_samples, n_features); a memory-mapped array is read in blocks.
-        shares: for each share of the rows what each row (n_samples,) counts in it, 0 for nothing.
-        typical: (n_samples,), which rows features are scaled by; None means all.
+        shares: the row weights (n_samples,) of each share; rows with weight 0 are not part of it.
+        typical: which rows (n_samples,) feature scaling is estimated from; None means all.
         device: where the products are computed.
 
     >>> X = np.array([[-2.0], [-1.0], [1.0], [2.0]])
@@ -136,14 +141,14 @@ class Solver:
     def solve(
         self,
         problems: Sequence[Problem],
-        effort: StoppingRule = FULL_EFFORT,
+        stopping: StoppingRule = DEFAULT_STOPPING,
         on_fit: OnFit | None = None,
     ) -> list[Fit]:
-        """Return the fit of each problem; `on_fit` hears `(done, total)` after each."""
+        """Return the fit of each problem; calls `on_fit(done, total)` after each."""
         fits: dict[int, Fit] = {}
         for design, counted, numbers in self._designs(problems):
             tasks = list(_tasks(problems, numbers, design, counted))
-            for number, fit in _solved(design, tasks, effort):
+            for number, fit in _solved(design, tasks, stopping):
                 fits[number] = fit
                 if on_fit is not None:
                     on_fit(len(fits), len(problems))
@@ -152,7 +157,7 @@ class Solver:
     def _designs(
         self, problems: Sequence[Problem]
     ) -> Iterator[tuple[Design, slice | Codes, list[int]]]:
-        """Yield each design with the rows of X it is made of and the numbers of its problems."""
+        """Yield each design with its rows of X and the indices of its problems."""
         by_share: dict[int, list[int]] = defaultdict(list)
         for number, problem in enumerate(problems):
             by_share[problem.share].append(number)
@@ -172,10 +177,10 @@ class Solver:
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """A problem in terms of a design: its own codes count the `classes` of its share from 0.
+    """A problem in terms of a design, with `codes` renumbered to index the `classes` of its share.
 
     Tasks of a group have the same labels, classes and C, and shares of about the same size and
-    spread, so that about the same Hessian.
+    standard deviations, and therefore about the same Hessian.
     """
 
     number: int
@@ -188,50 +193,51 @@ class _Task:
 
     @property
     def n_scores(self) -> int:
-        """One for two classes, else one a class."""
+        """Number of scores: one for two classes, else one per class."""
         return 1 if len(self.classes) == 2 else len(self.classes)
 
 
 def _tasks(
     problems: Sequence[Problem], numbers: Sequence[int], design: Design, counted: slice | Codes
 ) -> Iterator[_Task]:
-    """Yield the tasks of some problems; `counted` are the rows that the design is made of."""
+    """Yield the tasks of some problems; `counted` selects the rows of the design."""
     known: dict[tuple[int, int], tuple[Codes, Codes]] = {}
     groups: dict[tuple[object, ...], int] = {}
     totals = design.weights.sum(dim=1, keepdim=True)
-    looks = torch.cat([totals, design.units], dim=1).log2().round().cpu().numpy() + 0.0  # no -0
+    # Shares with equal rounded logarithms have similar Hessians; adding 0.0 turns -0 to 0.
+    signatures = torch.cat([totals, design.units], dim=1).log2().round().cpu().numpy() + 0.0
     for number in numbers:
         problem = problems[number]
         share = problem.share if len(design.weights) > 1 else 0
-        labels = id(problem.codes), share  # the same for every C
+        labels = id(problem.codes), share  # shared by all values of C
         if labels not in known:
             codes = problem.codes[counted]
             classes = np.unique(codes[design.weights[share].cpu().numpy() > 0])
-            # A label that is not in the share counts nothing there, whichever class it is given.
+            # Labels outside the share have weight 0, so their code does not matter.
             own = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
             known[labels] = classes, own
         classes, own = known[labels]
-        alike = id(problem.codes), classes.tobytes(), problem.C, looks[share].tobytes()
-        group = groups.setdefault(alike, len(groups))
+        key = id(problem.codes), classes.tobytes(), problem.C, signatures[share].tobytes()
+        group = groups.setdefault(key, len(groups))
         yield _Task(number, group, problem.C, share, classes, own, problem.start)
 
 
 def _solved(
-    design: Design, tasks: Sequence[_Task], effort: StoppingRule
+    design: Design, tasks: Sequence[_Task], stopping: StoppingRule
 ) -> Iterator[tuple[int, Fit]]:
-    """Yield the number of each problem and its fit, as they end."""
+    """Yield the index of each problem and its fit, in the order in which they stop."""
     for task in tasks:
         if len(task.classes) == 1:
-            yield task.number, _certain(design, task)
+            yield task.number, _constant(design, task)
     for batch in _batches(design, [task for task in tasks if len(task.classes) > 1]):
         start = torch.stack([_start(design, task) for task in batch])
-        ends = descend(_objectives(design, batch), start, effort)
-        for number, solution in ends:
+        solutions = descend(_objectives(design, batch), start, stopping)
+        for number, solution in solutions:
             yield batch[number].number, _fit(design, batch[number], solution)
 
 
-def _certain(design: Design, task: _Task) -> Fit:
-    """Return the fit of one class alone, which is always guessed."""
+def _constant(design: Design, task: _Task) -> Fit:
+    """Return the fit for a single class, which always predicts it."""
     return Fit(
         classes=task.classes,
         layers=(AffineLayer(np.zeros((1, len(design.mean))), np.zeros(1)),),
@@ -244,7 +250,7 @@ def _certain(design: Design, task: _Task) -> Fit:
 
 
 def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
-    """Yield tasks of as many classes together, as many as the memory for their scores allows."""
+    """Yield batches of tasks with the same number of classes that fit into the memory limits."""
     by_size: dict[int, list[_Task]] = defaultdict(list)
     for task in tasks:
         by_size[task.n_scores].append(task)
@@ -264,7 +270,10 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
 
 
 def _start(design: Design, task: _Task) -> Tensor:
-    """Return where a task (n_scores, n_coordinates + 1) sets out."""
+    """Return the starting point (n_scores, n_coordinates + 1) of a task.
+
+    It is the mean of the given fits; without any, the class log odds with zero coefficients.
+    """
     if task.start and design.back.ndim == 1:
         raw = np.mean([fit.coef for fit in task.start], axis=0)
         intercept = np.mean([fit.intercept for fit in task.start], axis=0)
@@ -301,7 +310,7 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
 def _fit(design: Design, task: _Task, solution: Minimum) -> Fit:
     point = solution.point.cpu().double().numpy()
     coef, intercept = design.fold(task.share, point[:, :-1], point[:, -1])
-    # Adding one number to all intercepts changes nothing; of these take the centred ones.
+    # Adding a constant to all intercepts does not change the predictions; centre them.
     bias = intercept - intercept.mean() if len(intercept) > 1 else intercept
     return Fit(
         classes=task.classes,

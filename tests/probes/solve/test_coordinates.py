@@ -23,8 +23,8 @@ def two_groups(n_classes):
     objectives, point = uneven(n_classes, n_fits=4)
     scores = objectives.scores(point)
     first, second = torch.tensor([1, 3]), torch.tensor([0, 2])
-    exact = Factor.at(objectives.keep(first), scores[first])
-    rest = Product.at(objectives.keep(second), scores[second])
+    exact = Factor.at(objectives.select(first), scores[first])
+    rest = Product.at(objectives.select(second), scores[second])
     return Coordinates(((first, exact), (second, rest)), Product.at(objectives, scores)), point
 
 
@@ -53,7 +53,7 @@ def test_steps_and_gradients_keep_their_inner_product_in_the_coordinates(n_class
 def test_fits_that_are_kept_keep_their_coordinates(n_classes):
     found, point = two_groups(n_classes)
     for fits in map(torch.tensor, ([3], [0, 1], [2, 3], [0, 2])):
-        kept = found.keep(fits)
+        kept = found.select(fits)
         torch.testing.assert_close(kept.to_point(point[fits]), found.to_point(point)[fits])
         torch.testing.assert_close(kept.of_gradient(point[fits]), found.of_gradient(point)[fits])
 
@@ -89,7 +89,7 @@ def test_fits_of_a_group_share_the_hessian_of_their_mean():
     objectives = replace(objectives, group=torch.tensor([0, 1, 0]))
     (first, shared), (second, own) = Coordinates.at(objectives, scores, LONG).parts
     assert (first.tolist(), second.tolist()) == ([0, 2], [1])
-    lowers = [Factor.at(objectives.keep(fit), scores[fit]).lower for fit in torch.eye(3).bool()]
+    lowers = [Factor.at(objectives.select(fit), scores[fit]).lower for fit in torch.eye(3).bool()]
     hessians = [lower @ lower.mT for lower in lowers]
     torch.testing.assert_close(own.lower, lowers[1])
     mean = (hessians[0] + hessians[2]) / 2

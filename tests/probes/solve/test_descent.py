@@ -22,7 +22,7 @@ def test_fits_end_apart_and_keep_their_numbers(n_classes):
     order = [number for number, _ in descend(objectives, start, StoppingRule(1e-12, 500))]
     assert (order[0], sorted(order)) == (1, [0, 1, 2])
     for number, end in ends.items():
-        alone = dict(descend(objectives.keep(torch.tensor([number])), near[:1], tight))[0]
+        alone = dict(descend(objectives.select(torch.tensor([number])), near[:1], tight))[0]
         torch.testing.assert_close(end.point, alone.point, atol=1e-5, rtol=1e-5)
         assert end.converged
         assert end.value == pytest.approx(values(objectives, end.point.expand(3, -1, -1))[number])
@@ -44,8 +44,8 @@ def test_a_stall_is_told_before_the_last_step():
 def test_a_fit_goes_on_to_its_aim_and_is_judged_by_its_tolerance():
     objectives, *_ = objectives_of(2)
     loose, aiming, cut, never = (
-        dict(descend(objectives, random_point(2), effort))
-        for effort in (
+        dict(descend(objectives, random_point(2), stopping))
+        for stopping in (
             StoppingRule(1e-2, 500, aim=1e-2),
             StoppingRule(1e-2, 500, aim=1e-12),
             StoppingRule(1e-2, 6, aim=1e-12),

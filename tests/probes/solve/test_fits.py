@@ -147,7 +147,7 @@ def test_the_rows_are_made_ready_once_for_all_columns_folds_and_every_c(monkeypa
 
 def test_too_few_steps_are_told_of_the_search_and_of_the_last_fit():
     X, codes = planted()
-    (column,), _ = fit(X, [codes], grid=(100.0,), effort=StoppingRule(max_iter=1))
+    (column,), _ = fit(X, [codes], grid=(100.0,), stopping=StoppingRule(max_iter=1))
     assert [one.converged for one in (*column.search, column.solution)] == [False] * 5
 
 
@@ -159,7 +159,7 @@ def test_the_memory_of_tuning_does_not_grow_with_the_file(tmp_path, monkeypatch)
     for module in (design, fits):
         monkeypatch.setattr(module, "BLOCK_ROWS", 256)
     tracemalloc.start()
-    (column,) = fit_columns(file, [codes], folds, (0.1,), effort=StoppingRule(max_iter=3))
+    (column,) = fit_columns(file, [codes], folds, (0.1,), stopping=StoppingRule(max_iter=3))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < file.nbytes / 2

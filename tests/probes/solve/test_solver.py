@@ -18,8 +18,8 @@ GRID = (1e-4, 1e-2, 1.0, 100.0)
 def alone(X, codes, C, counts=None, **others):
     """The fit of one problem on one share."""
     counts = np.ones(len(X)) if counts is None else counts
-    effort = others.pop("effort", StoppingRule())
-    return Solver(X, [counts], **others).solve([Problem(codes, C)], effort)[0]
+    stopping = others.pop("stopping", StoppingRule())
+    return Solver(X, [counts], **others).solve([Problem(codes, C)], stopping)[0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -155,9 +155,9 @@ def test_many_fits_together_equal_each_alone(n_features):
     labels = [codes, (codes == 1).astype(int), np.random.default_rng(1).integers(4, size=len(X))]
     shares = [np.where(np.arange(len(X)) % 4 != fold, 1.0, 0.0) for fold in range(4)]
     problems = [Problem(y, C, share) for y in labels for C in (0.01, 1.0) for share in range(4)]
-    effort = StoppingRule(tolerance=1e-16)
-    for one, fit in zip(problems, Solver(X, shares).solve(problems, effort), strict=True):
-        own = alone(X, one.codes, one.C, shares[one.share], effort=effort)
+    stopping = StoppingRule(tolerance=1e-16)
+    for one, fit in zip(problems, Solver(X, shares).solve(problems, stopping), strict=True):
+        own = alone(X, one.codes, one.C, shares[one.share], stopping=stopping)
         np.testing.assert_allclose(fit.scores(X), own.scores(X), atol=1e-6)
         assert fit.C == one.C
 
@@ -166,7 +166,7 @@ def test_many_fits_together_equal_each_alone(n_features):
 def test_a_folded_fit_scores_raw_rows_as_standardised_ones(n_classes):
     """PITFALL 18: b' = b - sum(w * mean / std)."""
     X, codes = problem(n_classes)
-    fit = alone(X, codes, C=0.1, effort=StoppingRule(tolerance=1e-16))
+    fit = alone(X, codes, C=0.1, stopping=StoppingRule(tolerance=1e-16))
     Z = standardised(X, np.ones(len(X)))
     flat = np.zeros(fit.coef.size + len(fit.coef))
 
@@ -222,7 +222,7 @@ def test_the_memory_of_streaming_does_not_grow_with_the_file(tmp_path, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(design.Rows, "_standardised", noted)
             tracemalloc.start()
-            alone(file, codes, C=0.1, effort=StoppingRule(max_iter=3))
+            alone(file, codes, C=0.1, stopping=StoppingRule(max_iter=3))
             peaks[resident] = tracemalloc.get_traced_memory()[1], max(seen)
             tracemalloc.stop()
     numpy_peak, largest_block = peaks[0]
@@ -298,7 +298,7 @@ def test_too_few_steps_are_told_and_nothing_is_printed(capfd):
     X, codes = problem(4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fit = alone(X, codes, C=100.0, effort=StoppingRule(max_iter=2))
+        fit = alone(X, codes, C=100.0, stopping=StoppingRule(max_iter=2))
     assert (fit.converged, fit.n_iter) == (False, 2)
     assert fit.gradient_norm > 1e-3
     assert capfd.readouterr() == ("", "")
@@ -308,7 +308,9 @@ def test_too_few_steps_are_told_and_nothing_is_printed(capfd):
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_a_goal_that_rounding_puts_out_of_reach_is_told_and_ends(n_classes, dtype):
     X, codes = problem(n_classes)
-    fit = alone(X.astype(dtype), codes, C=1.0, effort=StoppingRule(tolerance=0.0, max_iter=100_000))
+    fit = alone(
+        X.astype(dtype), codes, C=1.0, stopping=StoppingRule(tolerance=0.0, max_iter=100_000)
+    )
     assert not fit.converged
     assert fit.n_iter < 1000
     assert abs(excess(fit, X.astype(dtype), codes)) < 1e-6
@@ -323,7 +325,7 @@ def test_separable_classes_with_hardly_a_penalty_end(n_features, n_classes, dtyp
     codes = rank * n_classes // len(X)
     X[:, 0] += 5 * codes * X[:, 0].std()
     X = X.astype(dtype)
-    fit = alone(X, codes, C=1e8, effort=StoppingRule(max_iter=300))
+    fit = alone(X, codes, C=1e8, stopping=StoppingRule(max_iter=300))
     assert fit.n_iter <= 300
     assert np.isfinite(fit.coef).all()
     assert np.array_equal(fit.predict(X), codes)
