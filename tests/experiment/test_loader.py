@@ -86,7 +86,7 @@ def refusal(path, overrides=()):
         (
             "source: mini",
             "source: mini\nprobe:\n  kinds: [{kind: mass_mean, k: 3}]",
-            r"line 5: `k` is not an option of `kind: mass_mean`\. Its options: `covariance`; `k` is",
+            r"line 5: `k` is not an option of `kind: mass_mean`\. Its options: `covariance`; `k`",
         ),
         (
             "source: mini",
