@@ -10,7 +10,7 @@ from probekit.errors import DataError
 HEAD_SCORES = {
     "previous_token": "weight on the token just before",
     "duplicate_token": "weight on earlier occurrences of the same token",
-    "induction": "weight on what followed an earlier occurrence of the same token",
+    "induction": "weight on the token after an earlier occurrence of the same token",
     "first_token": "weight on the first token",
     "entropy": "entropy of a row, in nats",
     "distance": "mean distance to the attended token, in tokens",

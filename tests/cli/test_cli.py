@@ -125,7 +125,7 @@ def test_version(probekit):
         (["run", "none.yaml"], 3, "Experiment file"),
         (["run", "planted.yaml", "--set", "probe.fold=3"], 2, "Nearest: folds"),
         (["run", "planted.yaml", "--set", "model.source=gpt-2"], 3, "Nearest: gpt2"),
-        (["run", "planted.yaml", "--set", "model.source=gpt2"], 3, "go on without a network"),
+        (["run", "planted.yaml", "--set", "model.source=gpt2"], 3, "work offline"),
         (["run", "planted.yaml", "--set", "data.file=none.csv"], 3, "none.csv"),
         (["run", "planted.yaml", "--set", "capture.sites=[x]"], 2, "--set capture.sites: No site"),
         (["run", "planted.yaml", "--device", "warp"], 2, "--device warp"),

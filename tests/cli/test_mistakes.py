@@ -186,13 +186,13 @@ MISTAKES = [
     ),
     Mistake(
         "an empty span cell",
-        ("rows.csv:7: column 'end' is empty. Write a whole number",),
+        ("rows.csv:7: column 'end' is empty. Write an integer",),
         WITH_SPANS,
         table((5, "end", "")),
     ),
     Mistake(
         "a span cell that is no number",
-        ("rows.csv:7: column 'start' holds 'four', not a position in the text",),
+        ("rows.csv:7: column 'start' has the value 'four', which is not a position",),
         WITH_SPANS,
         table((5, "start", "four")),
     ),
