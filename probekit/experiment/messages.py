@@ -85,8 +85,8 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
 def example_of(kind: type[BaseModel]) -> str:
     """Return an example of a section or file in YAML, with its required keys.
 
-    >>> from probekit.experiment.tokens import Tokens
-    >>> example_of(Tokens)
+    >>> from probekit.experiment.tokens import TokensSection
+    >>> example_of(TokensSection)
     '{bos: true, position: {at: last}}'
     """
     return f"{{{', '.join(_example_keys(kind))}}}"

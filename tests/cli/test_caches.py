@@ -47,7 +47,7 @@ def test_ls_and_show_say_what_there_is(probekit, root):
 
 
 def test_damage_is_verified_and_repaired(probekit, root):
-    assert probekit("verify", root=root).stdout == f"{root / KEY}: whole\n"
+    assert probekit("verify", root=root).stdout == f"{root / KEY}: intact\n"
     path = next((root / KEY / SITES[0]).glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:-1])
     done = probekit("verify", KEY, root=root, code=1)
@@ -67,7 +67,7 @@ def test_damage_is_verified_and_repaired(probekit, root):
     (root / KEY / "spec.json").write_text('{"format": 99}')
     done = probekit("verify", root=root, code=1)  # one that cannot be read hides no other one
     assert "has format 99" in done.stdout
-    assert f"{root / 'whole'}: whole" in done.stdout
+    assert f"{root / 'whole'}: intact" in done.stdout
 
 
 def test_gc_takes_leftovers_and_what_is_old(probekit, root):

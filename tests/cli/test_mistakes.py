@@ -212,7 +212,7 @@ MISTAKES = [
     Mistake(
         "--set of a list item, without a value",
         (
-            "--set probe.kinds[0].kind=: no value after the =, and an item of a list",
+            "--set probe.kinds[0].kind=: no value after the =, and a single item of a list",
             "--set 'probe.kinds=[{kind: logistic}]'",
         ),
         options=("--set", "probe.kinds[0].kind="),

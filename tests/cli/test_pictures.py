@@ -106,7 +106,7 @@ def test_out_writes_a_page(call, tmp_path, command):
         ("attribution --model mini --text a --device nowhere", 2, "--device nowhere"),
         ("heads --model mini --text a --random-repeats 3", 2, "not both"),
         ("heads --model mini --random-repeats 0", 2, "random-repeats"),
-        ("heads --model mini --length 500", 2, "up to 128"),
+        ("heads --model mini --length 500", 2, "at most 128"),
     ],
 )
 def test_a_mistake_gets_one_message_and_its_exit_code(call, arguments, code, message):

@@ -46,13 +46,21 @@ def refusal(path, overrides=()):
         ("model:", "modle:", r"line 2: unknown key 'modle'. Nearest: model\."),
         ("  source:", "  sorce:", r"line 3: unknown key 'model.sorce'. Nearest: source\."),
         ("bos: false", "bos: no", r"line 9: tokens\.bos is 'no'"),
-        ("  bos: false\n", "", r"line 8: the key 'tokens\.bos' is missing; whether <\|endoftext"),
+        (
+            "  bos: false\n",
+            "",
+            r"line 8: the key 'tokens\.bos' is missing; whether to prepend <\|endoftext",
+        ),
         (
             "tokens:\n",
             "probe: {kinds: [{kind: attention_pooled}]}\ntokens:\n",
-            r"attention_pooled reads whole texts .* `tokens\.position: {at: all}`",
+            r"attention_pooled computes a weighted mean .* `tokens\.position: {at: all}`",
         ),
-        ("name: small\n", "", r"the key 'name' is missing; the folder of its runs"),
+        (
+            "name: small\n",
+            "",
+            r"the key 'name' is missing; name of the experiment and of the folder of its runs",
+        ),
         ("format: csv", "format: xls", r"line 6: data\.format is 'xls'\. Allowed: conllu, csv"),
         ("{at: last}", "{at: lasd}", rf"line 10: tokens\.position\.at is 'lasd'\. {AT}$"),
         ("{at: last}", "{at: index}", r"line 10: `index` must be given for `at: index`"),
@@ -62,7 +70,7 @@ def refusal(path, overrides=()):
         ("{at: last}", "\n    at: first\n    pieces: mean", r"line 12: `pieces: mean` requires"),
         ("{at: last}", "\n    at: last\n    offset: 1", r"line 12: `offset` is counted from"),
         ("{at: last}", "{at: last}\n  sweep: [0]", r"line 11: `sweep` is counted from a span"),
-        ("{at: last}", "\n    at: word\n    pieces: all\n  sweep: [0]", r"line 13: `sweep` g"),
+        ("{at: last}", "\n    at: word\n    pieces: all\n  sweep: [0]", r"line 13: `sweep` r"),
         ("{at: last}", "{at: word, offset: 1}\n  sweep: [0]", r"line 11: give either `sweep` or"),
         ("{at: last}", "{at: word}\n  sweep: [1, 1]", r"line 11: `sweep` lists an offset twice"),
         ("{at: last}", "{at: word}\n  sweep: [a]", r"line 11: tokens\.sweep\.0 is 'a'\."),
@@ -91,13 +99,13 @@ def refusal(path, overrides=()):
         (
             "source: mini",
             "source: mini\nprobe:\n  folds: 3\n  C: [1, 1]",
-            r"line 6: probe\.C\.1 is 1, which is already in the list\. Give each once\.",
+            r"line 6: probe\.C\.1 is 1, which is already in the list\. Give each value once\.",
         ),
         (
             "source: mini",
             "source: mini\nprobe:\n  kinds:\n  - {kind: mass_mean}\n"
             "  - {kind: mass_mean, covariance: false}",
-            r"line 7: probe\.kinds\.1 is \{'kind': 'mass_mean', .*, which stands in the list alre",
+            r"line 7: probe\.kinds\.1 is \{'kind': 'mass_mean', .*, which is already in the list",
         ),
         ("name: small", "name: small\nseed: 3", r"line 2: unknown key 'seed'\..* Did you mean sp"),
         ("name: small", "name: [a", r"line \d+: the list begun with \["),
@@ -114,7 +122,7 @@ def refusal(path, overrides=()):
         (
             "source: mini",
             "source: mini\nprobe: {permutations: 19}",
-            r"line 4: .*with 19 permutations no p is below 0\.05; give 20 or more",
+            r"line 4: .*with 19 permutations no p-value is below 0\.05; give at least 20",
         ),
         ("source: mini", "source: mini\nprobe:\n  bootstrap: 10", r"line 5: probe\.bootstrap"),
     ],
@@ -262,7 +270,9 @@ def test_overrides_are_typed_and_named_in_messages(write):
     assert refusal(path, ["tokens.position={at: lats}"]).startswith(
         "--set: tokens.position.at is 'lats'"
     )
-    assert refusal(path, ["probe.C=[1, 1]"]).startswith("--set: probe.C.1 is 1, which stands in")
+    assert refusal(path, ["probe.C=[1, 1]"]).startswith(
+        "--set: probe.C.1 is 1, which is already in"
+    )
     assert "section.key=value" in refusal(path, ["probe.folds"])
     assert "not a section" in refusal(path, ["name.x=1"])
     assert "--set name" in refusal(path, ["name=[a"])

@@ -55,7 +55,11 @@ def answer(dotted, value):
         ("tokens.position.at", "word:last-1", "{at: word, pieces: last}, {at: span, offset: -1}."),
         ("probe.seed", "abc", "It must be a whole number. Allowed: at least 0, less than 4,294,"),
         ("split.test", "half", "It must be a number. Allowed: greater than 0, less than 1."),
-        ("probe.baselines", ["length", "length"], "probe.baselines.1 is 'length', which stands "),
+        (
+            "probe.baselines",
+            ["length", "length"],
+            "probe.baselines.1 is 'length', which is already ",
+        ),
         ("capture.concatenate", ["x"], "It must be a list, such as [blocks.*.hook_resid_post]."),
         ("seed", 3, "Did you mean split.seed or probe.seed?"),
         ("model.folds", 3, "Did you mean split.folds or probe.folds?"),
