@@ -68,14 +68,14 @@ class TreePredictions:
         return frozenset({self.hit})
 
 
-def hit_rate(answers: TreePredictions, resamples: Resamples) -> Floats:
+def hit_rate(predictions: TreePredictions, resamples: Resamples) -> Floats:
     """Return the hit rate over all sentences (1 + n_draws,): UUAS or root accuracy."""
-    return answers.sentences.hit_rate(_counts(resamples))
+    return predictions.sentences.hit_rate(_counts(resamples))
 
 
-def tree_spearman(answers: TreePredictions, resamples: Resamples) -> Floats:
+def tree_spearman(predictions: TreePredictions, resamples: Resamples) -> Floats:
     """Return Spearman's correlation of distances or depths with the gold trees (1 + n_draws,)."""
-    return answers.sentences.spearman(_counts(resamples))
+    return predictions.sentences.spearman(_counts(resamples))
 
 
 def _counts(resamples: Resamples) -> NDArray[np.float32]:

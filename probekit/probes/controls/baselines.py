@@ -1,12 +1,12 @@
-"""What may be told without a single activation: by the words of a text, by its length, by the mean.
+"""Baselines without activations: bag of words, text length, mean, and mean per word.
 
-Texts become counts of words, or lengths, and a penalised linear model reads these. Vocabulary,
-scale and strength come from training rows alone, the strength by folds that keep groups whole. A
-probe that does no better than these has found nothing that needs a network.
+A regularised linear model is fitted on word counts or on text lengths. Vocabulary, scaling and
+regularisation strength are estimated on training rows only, the strength by group-disjoint
+cross-validation. A probe that does not beat these baselines shows nothing about the network.
 
-    bag_of_words_guess     length_guess       labels, beside those of `controls`
-    bag_of_words_numbers   length_numbers     numbers
-    mean_numbers           word_mean_numbers
+    bag_of_words_guess     length_guess       for class labels; see also `control_labels`
+    bag_of_words_numbers   length_numbers     for numbers
+    mean_numbers           word_mean_numbers  for numbers
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from probekit.probes.solve.fits import fit_columns
 from probekit.probes.solve.solver import Codes
 
 Texts = Sequence[str] | NDArray[np.str_] | NDArray[np.object_]
-# Fitted on training inputs, it turns any inputs into a feature matrix, sparse or dense.
+# Maps inputs to a sparse or dense feature matrix, with parameters fitted on training inputs.
 FeatureExtractor = Callable[[NDArray[Any]], Any]
 
 C_GRID = (0.01, 0.1, 1.0)
 PENALTIES = (1000.0, 100.0, 10.0, 1.0, 0.1)
 MAX_ITER = 1000
-# Words, and each other mark by itself; upper and lower case are one.
+# Words, and every other symbol as a token of its own. Case is ignored.
 WORD = r"\w+|[^\w\s]"
 LENGTH_BINS = 10
 
@@ -44,8 +44,8 @@ LENGTH_BINS = 10
 class BaselinePredictions:
     """Label codes (n_samples,) and log probabilities (n_samples, n_classes) of a baseline.
 
-    A class that no training row has is -inf. `C` is the strength that was chosen; `converged` is
-    False where the solver gave up.
+    Classes without training rows have -inf. `C` is the selected inverse regularisation strength;
+    `converged` is False if the solver reached its iteration limit.
     """
 
     guess: Codes
@@ -57,17 +57,16 @@ class BaselinePredictions:
 def bag_of_words_guess(
     train_texts: Texts, train_codes: Codes, fold_of_row: Codes, texts: Texts, n_classes: int
 ) -> BaselinePredictions:
-    """Return what a logistic regression on counts of words says of `texts` (n_samples,).
+    """Return the predictions of a logistic regression on word counts for `texts` (n_samples,).
 
-    `fold_of_row` (n_train,) numbers the folds of the training rows that choose C.
+    `fold_of_row` (n_train,) holds the cross-validation folds of the training rows that select C.
 
     Raises:
-        DataError: The training rows have one label only.
+        DataError: The training rows have only one label.
 
     >>> train = ["so good", "so bad", "good, good", "bad day"]
     >>> folds = np.array([0, 0, 1, 1])
-    >>> told = bag_of_words_guess(train, np.array([1, 0, 1, 0]), folds, ["a good day"], 2)
-    >>> told.guess.tolist()
+    >>> bag_of_words_guess(train, np.array([1, 0, 1, 0]), folds, ["a good day"], 2).guess.tolist()
     [1]
     """
     inputs = _array(train_texts), _array(texts)
@@ -77,29 +76,31 @@ def bag_of_words_guess(
 def length_guess(
     train_lengths: Floats, train_codes: Codes, fold_of_row: Codes, lengths: Floats, n_classes: int
 ) -> BaselinePredictions:
-    """Return what a logistic regression on `lengths` (n_samples, n_lengths) says.
+    """Return the predictions of a logistic regression on `lengths` (n_samples, n_lengths).
 
-    A length is read as a number and as the tenth of the training rows that it falls in: so labels
-    of middling lengths are found as well. `fold_of_row` (n_train,) is as for words.
+    Features are the length itself and its decile among the training rows, so that non-monotonic
+    relations are fitted too. `fold_of_row` (n_train,) is as in `bag_of_words_guess`.
 
     Raises:
-        DataError: The training rows have one label only.
+        DataError: The training rows have only one label.
 
     >>> train, folds = np.array([[1.0], [2.0], [8.0], [9.0]]), np.array([0, 1, 0, 1])
     >>> length_guess(train, np.array([0, 0, 1, 1]), folds, np.array([[7.0]]), 2).guess.tolist()
     [1]
     """
     _check_several(train_codes)
-    read = _tenths(train_lengths)
-    (column,) = fit_columns(read(train_lengths), [train_codes], fold_of_row, C_GRID)
-    logs = column.solution.log_probabilities(read(lengths), n_classes)
+    features = _decile_features(train_lengths)
+    (column,) = fit_columns(features(train_lengths), [train_codes], fold_of_row, C_GRID)
+    logs = column.solution.log_probabilities(features(lengths), n_classes)
     return BaselinePredictions(
         logs.argmax(axis=1), logs, column.solved_at, column.solution.converged
     )
 
 
 def text_lengths(texts: Texts, n_tokens: NDArray[np.integer] | None = None) -> Floats:
-    """Return the numbers of characters and of words, and of tokens if given, (n_samples, 2 or 3).
+    """Return the number of characters, words and, if given, tokens of each text.
+
+    The shape is (n_samples, 2 or 3).
 
     >>> text_lengths(["so good", "bad"], n_tokens=np.array([3, 1])).tolist()
     [[7.0, 2.0, 3.0], [3.0, 1.0, 1.0]]
@@ -112,11 +113,11 @@ def text_lengths(texts: Texts, n_tokens: NDArray[np.integer] | None = None) -> F
 def bag_of_words_numbers(
     train_texts: Texts, train_y: Floats, fold_of_row: Codes, texts: Texts
 ) -> Floats:
-    """Return the numbers that a ridge regression on counts of words tells of `texts` (n_samples,).
+    """Return the numbers (n_samples,) that a ridge regression on word counts predicts for `texts`.
 
     >>> train, y = ["two two", "one", "two", "one one"], np.array([4.0, 1.0, 2.0, 2.0])
-    >>> told = bag_of_words_numbers(train, y, np.array([0, 0, 1, 1]), ["two", "two two two"])
-    >>> bool(told[1] > told[0])
+    >>> guess = bag_of_words_numbers(train, y, np.array([0, 0, 1, 1]), ["two", "two two two"])
+    >>> bool(guess[1] > guess[0])
     True
     """
     return _regress(_word_counts, (_array(train_texts), _array(texts)), train_y, fold_of_row)
@@ -125,18 +126,18 @@ def bag_of_words_numbers(
 def length_numbers(
     train_lengths: Floats, train_y: Floats, fold_of_row: Codes, lengths: Floats
 ) -> Floats:
-    """Return the numbers (n_samples,) that a ridge regression on `lengths` tells.
+    """Return the numbers (n_samples,) that a ridge regression on `lengths` predicts.
 
     >>> train, folds = np.array([[1.0], [2.0], [8.0], [9.0]]), np.array([0, 1, 0, 1])
-    >>> told = length_numbers(train, np.array([1.0, 2.0, 8.0, 9.0]), folds, np.array([[7.0]]))
-    >>> bool(6 < told[0] < 9)
+    >>> guess = length_numbers(train, np.array([1.0, 2.0, 8.0, 9.0]), folds, np.array([[7.0]]))
+    >>> bool(6 < guess[0] < 9)
     True
     """
-    return _regress(_tenths, (train_lengths, lengths), train_y, fold_of_row)
+    return _regress(_decile_features, (train_lengths, lengths), train_y, fold_of_row)
 
 
 def mean_numbers(train_y: Floats, n_rows: int) -> Floats:
-    """Return the mean of the training rows, once for each of `n_rows`.
+    """Return the mean of the training labels, repeated `n_rows` times.
 
     >>> mean_numbers(np.array([1.0, 2.0]), n_rows=3).tolist()
     [1.5, 1.5, 1.5]
@@ -147,7 +148,7 @@ def mean_numbers(train_y: Floats, n_rows: int) -> Floats:
 def word_mean_numbers(
     train_types: NDArray[np.str_], train_y: Floats, types: NDArray[np.str_]
 ) -> Floats:
-    """Return for each of `types` its mean in the training rows, the mean of all for unseen ones.
+    """Return the mean training label of each of `types`; unseen types get the overall mean.
 
     >>> words, y = np.array(["run", "run", "cat"]), np.array([1.0, 2.0, 6.0])
     >>> word_mean_numbers(words, y, np.array(["run", "bird"])).tolist()
@@ -161,34 +162,34 @@ def word_mean_numbers(
 
 
 def _array(texts: Texts) -> NDArray[np.object_]:
-    # Of fixed width, one long text would blow up all others.
+    # In a fixed-width string array, every text would take the memory of the longest one.
     return np.array(list(texts), dtype=object)
 
 
 def _word_counts(train: NDArray[Any]) -> FeatureExtractor:
-    """Return what counts the words of the training texts in others."""
-    reader: FeatureExtractor = (
+    """Return a function that counts the words of the training vocabulary in texts."""
+    features: FeatureExtractor = (
         CountVectorizer(token_pattern=WORD, dtype=np.float64).fit(train).transform
     )
-    return reader
+    return features
 
 
-def _tenths(train: NDArray[Any]) -> FeatureExtractor:
-    """Return what standardises lengths by the training rows, and says which tenth they fall in."""
+def _decile_features(train: NDArray[Any]) -> FeatureExtractor:
+    """Return a function that maps lengths to standardised lengths and training deciles."""
     mean, spread = train.mean(axis=0), train.std(axis=0)
     scale = np.where(spread > 0, spread, 1.0)
     inner = np.quantile(train, np.linspace(0, 1, LENGTH_BINS + 1)[1:-1], axis=0)
 
-    def read(lengths: NDArray[Any]) -> Floats:
+    def features(lengths: NDArray[Any]) -> Floats:
         above = [lengths > edge for edge in inner]
         return np.hstack([(lengths - mean) / scale, *above])
 
-    return read
+    return features
 
 
 def _check_several(codes: Codes) -> None:
     if len(np.unique(codes)) < 2:
-        raise DataError("The training rows have one label only. Give train two labels or more.")
+        raise DataError("The training rows have only one label. Give train at least two labels.")
 
 
 def _classify(
@@ -197,14 +198,14 @@ def _classify(
     fold_of_row: Codes,
     n_classes: int,
 ) -> BaselinePredictions:
-    """Return the guesses for the second of the texts, learnt from the words of the first."""
+    """Return the predictions for the second texts by a model fitted on the first."""
     _check_several(codes)
 
-    def n_right(guess: Codes, truth: Codes) -> float:
+    def n_correct(guess: Codes, truth: Codes) -> float:
         return float((guess == truth).sum())
 
     models = [LogisticRegression(C=C, max_iter=MAX_ITER) for C in C_GRID]
-    model, X = _best(_word_counts, models, inputs, codes, fold_of_row, n_right)
+    model, X = _best(_word_counts, models, inputs, codes, fold_of_row, n_correct)
     log_probabilities = np.full((len(inputs[1]), n_classes), -np.inf)
     log_probabilities[:, model.classes_] = model.predict_log_proba(X)
     return BaselinePredictions(
@@ -216,49 +217,49 @@ def _classify(
 
 
 def _regress(
-    learn: Callable[[NDArray[Any]], FeatureExtractor],
+    fit_features: Callable[[NDArray[Any]], FeatureExtractor],
     inputs: tuple[NDArray[Any], NDArray[Any]],
     y: Floats,
     fold_of_row: Codes,
 ) -> Floats:
-    """Return the numbers for the second of the inputs, learnt from the first."""
+    """Return the predicted numbers for the second inputs by a model fitted on the first."""
 
-    def nearness(guess: Floats, truth: Floats) -> float:
+    def negative_error(guess: Floats, truth: Floats) -> float:
         return -float(np.sum((guess - truth) ** 2))
 
     models = [Ridge(alpha=penalty) for penalty in PENALTIES]
-    model, X = _best(learn, models, inputs, y, fold_of_row, nearness)
+    model, X = _best(fit_features, models, inputs, y, fold_of_row, negative_error)
     numbers: Floats = model.predict(X)
     return numbers
 
 
 def _best(
-    learn: Callable[[NDArray[Any]], FeatureExtractor],
+    fit_features: Callable[[NDArray[Any]], FeatureExtractor],
     models: Sequence[Any],
     inputs: tuple[NDArray[Any], NDArray[Any]],
     y: NDArray[Any],
     fold_of_row: Codes,
     score: Callable[[Any, Any], float],
 ) -> tuple[Any, Any]:
-    """Return the model of the best held-out score, of equals the first, and what it is to read.
+    """Return the model with the highest held-out score, and the features of the second inputs.
 
-    It is fitted on all training rows; the other features are those of the second of the inputs.
+    The model is refitted on all training inputs, the first of `inputs`. Ties go to the first model.
     """
     train, others = inputs
     scores = np.zeros(len(models))
     for fold in np.unique(fold_of_row):
         outside = fold_of_row == fold
-        if len(np.unique(y[~outside])) > 1:  # a rare label may leave a fold nothing to learn
-            read = learn(train[~outside])
-            inside, held_out = read(train[~outside]), read(train[outside])
+        if len(np.unique(y[~outside])) > 1:  # with a rare label, a fold may have a single class
+            features = fit_features(train[~outside])
+            inside, held_out = features(train[~outside]), features(train[outside])
             fits = [_fitted(model, inside, y[~outside]) for model in models]
             scores += [score(fit.predict(held_out), y[outside]) for fit in fits]
-    read = learn(train)
-    return _fitted(models[int(scores.argmax())], read(train), y), read(others)
+    features = fit_features(train)
+    return _fitted(models[int(scores.argmax())], features(train), y), features(others)
 
 
 def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
     with warnings.catch_warnings():
-        # `Guesses.converged` tells it of the model that counts.
+        # `BaselinePredictions.converged` reports it for the selected model.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return clone(model).fit(X, y)

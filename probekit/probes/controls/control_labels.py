@@ -1,4 +1,4 @@
-"""The company of a probe: control labels without meaning, and guesses that read no activation."""
+"""Random labels of the control task, and the majority and word identity baselines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ HASH_BYTES = 8
 def control_labels(
     types: NDArray[np.str_], train_labels: NDArray[np.str_], seed: int, draw: int
 ) -> NDArray[np.str_]:
-    """Return a random label (n_samples,) per word type, the same wherever the type stands.
+    """Return control labels (n_samples,): one random label per word type.
 
-    Labels follow the frequencies of `train_labels`. A hash of (seed, draw, type) decides, so
-    neither the order of the rows nor the other types matter.
+    Labels are drawn with the frequencies of `train_labels`, from a hash of (seed, draw, type), so
+    that they do not depend on the order of the rows or on the other types.
 
     >>> words = np.array(["bank", "river", "bank"])
     >>> labels = control_labels(words, np.array(["noun", "verb"]), seed=0, draw=0)
@@ -30,20 +30,20 @@ def control_labels(
     labels, counts = np.unique(train_labels, return_counts=True)
     edges = np.cumsum(counts) / counts.sum()
     names, type_of_row = np.unique(types, return_inverse=True)
-    places = np.array([_place(seed, draw, str(name)) for name in names])
-    drawn: NDArray[np.str_] = labels[np.searchsorted(edges, places, side="right")][type_of_row]
+    uniform = np.array([_uniform(seed, draw, str(name)) for name in names])
+    drawn: NDArray[np.str_] = labels[np.searchsorted(edges, uniform, side="right")][type_of_row]
     return drawn
 
 
-def _place(seed: int, draw: int, name: str) -> float:
-    """Return a number in [0, 1) that depends on nothing but the three."""
+def _uniform(seed: int, draw: int, name: str) -> float:
+    """Return a pseudo-random number in [0, 1) that is a function of the arguments."""
     digest = hashlib.blake2b(f"{seed}\0{draw}\0{name}".encode(), digest_size=HASH_BYTES).digest()
-    # 53 bits are what a float64 holds exactly; all 64 could round up to 1.
+    # A float64 holds 53 bits exactly; all 64 could round up to 1.
     return (int.from_bytes(digest, "big") >> 11) / 2**53
 
 
 def majority_guess(train_codes: Codes, n_rows: int) -> Codes:
-    """Return the most frequent training label (of equals the first), once for each of `n_rows`.
+    """Return the most frequent training label, repeated `n_rows` times; ties go to the first.
 
     >>> majority_guess(np.array([2, 1, 1]), n_rows=2).tolist()
     [1, 1]
@@ -54,9 +54,9 @@ def majority_guess(train_codes: Codes, n_rows: int) -> Codes:
 def word_identity_guess(
     train_types: NDArray[np.str_], train_codes: Codes, types: NDArray[np.str_]
 ) -> Codes:
-    """Return for each of `types` its most frequent training label, the majority for unseen ones.
+    """Return the most frequent training label of each of `types`; unseen types get the majority.
 
-    Of labels equally frequent for a type, the one more frequent over all training rows is taken.
+    Ties go to the label that is more frequent over all training rows.
 
     >>> words, codes = np.array(["run", "run", "cat", "dog"]), np.array([1, 1, 0, 0])
     >>> word_identity_guess(words, codes, np.array(["run", "bird"])).tolist()

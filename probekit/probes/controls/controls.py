@@ -1,4 +1,4 @@
-"""What stands beside a probe: control labels, and guesses made without activations."""
+"""Control tasks (Hewitt and Liang 2019), chance level predictions, and baselines of a split."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 from probekit.probes.targets import Baseline
 
-# Draws beyond those wanted, in search of some that hold two labels.
+# Additional draws that replace those in which all types get the same label.
 SPARE_DRAWS = 100
-# Rows that the baselines of words and lengths are fitted on, at most.
+# Maximum number of rows that the bag-of-words and length baselines are fitted on.
 MOST_TEXTS = 20_000
 
 
 def control_types(data: ProbeData, settings: ProbeSettings) -> NDArray[np.str_]:
-    """Return what gets one label in the control (n_rows,): the word type or group of each row."""
+    """Return the unit (n_rows,) that gets one control label: the word type or group of each row."""
     return data.types if settings.control_by == "word" else data.groups
 
 
@@ -53,84 +53,88 @@ def draw_controls(
     """Return the control labels (n_rows,) of each draw.
 
     Raises:
-        ConfigError: The fitted rows have one word type, or types whose labels never differ.
+        ConfigError: All fitted rows have the same word type or group, each row is a group of its
+            own, or too few draws assign different labels.
     """
     types = control_types(data, settings)
     wanted = settings.control_draws
     n_types = len(np.unique(types[fitted]))
     if wanted and n_types == 1:
         n_groups = len(np.unique(data.groups[fitted]))
-        could = settings.control_by == "word" and 1 < n_groups < len(fitted)
+        groups_possible = settings.control_by == "word" and 1 < n_groups < len(fitted)
         raise ConfigError(
             f"control_draws is {wanted}, but all training rows have the {settings.control_by} type "
-            f"{str(types[fitted][0])!r}: one random label for all of them controls nothing. Set "
-            f"{'`control_by` to group or ' if could else ''}`control_draws` to 0."
+            f"{str(types[fitted][0])!r}, so the control task would have a single label. Set "
+            f"{'`control_by` to group or ' if groups_possible else ''}`control_draws` to 0."
         )
     if wanted and settings.control_by == "group" and n_types == len(fitted):
         raise ConfigError(
-            "control_by is `group`, but each training row is a group of its own: a random label "
-            "for each row cannot be learnt, and flatters selectivity. Name a column of groups, "
-            "or set `control_by` to word or `control_draws` to 0."
+            "control_by is `group`, but each training row is a group of its own. A random label "
+            "for each row cannot be learned, which would inflate selectivity. Set a column of "
+            "groups, or set `control_by` to word or `control_draws` to 0."
         )
     labels = data.y[data.train]
     drawn = (
         control_labels(types, labels, settings.seed, draw) for draw in range(wanted + SPARE_DRAWS)
     )
-    # Few types may all draw one label by chance: there is nothing to learn in such a draw.
+    # With few types, a draw can give all of them the same label; such draws are skipped.
     usable = (one for one in drawn if len(np.unique(one[fitted])) > 1)
     controls = list(islice(usable, wanted))
     if len(controls) < wanted:
         raise ConfigError(
-            f"control_draws is {wanted}, but {n_types} {settings.control_by} types draw labels "
-            "that differ too seldom. Set `control_draws` to 0."
+            f"control_draws is {wanted}, but with {n_types} {settings.control_by} types too few "
+            "draws give different labels. Set `control_draws` to 0."
         )
     return controls
 
 
-def uninformed(known: LabelColumn, said: Predictions) -> Predictions:
-    """Return the answers of one who knows the training labels (n_known,), and nothing of the rows.
+def uninformed(train_labels: LabelColumn, predictions: Predictions) -> Predictions:
+    """Return the chance level predictions for the same rows: the majority class or the mean.
 
-    >>> said = ClassPredictions(np.array([0, 1]), np.array([0, 1]), n_classes=2)
-    >>> answers = uninformed(np.array([1, 1, 0]), said)
-    >>> answers.guess.tolist()
+    Scores, if the given predictions have any, are the log frequencies of the training labels
+    (n_train,).
+
+    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 1]), n_classes=2)
+    >>> uninformed(np.array([1, 1, 0]), predictions).guess.tolist()
     [1, 1]
     """
-    if isinstance(said, NumberPredictions):
-        return NumberPredictions(said.truth, np.full(len(said.truth), known.mean()))
-    assert isinstance(said, ClassPredictions)
-    guess = majority_guess(known, len(said.truth))
-    if said.scores is None:
-        return ClassPredictions(said.truth, guess, said.n_classes)
+    truth = predictions.truth
+    if isinstance(predictions, NumberPredictions):
+        return NumberPredictions(truth, np.full(len(truth), train_labels.mean()))
+    assert isinstance(predictions, ClassPredictions)
+    guess, n_classes = majority_guess(train_labels, len(truth)), predictions.n_classes
+    if predictions.scores is None:
+        return ClassPredictions(truth, guess, n_classes)
     with np.errstate(divide="ignore"):
-        shares = np.log(np.bincount(known, minlength=said.n_classes) / len(known))
-    scores = np.tile(shares, (len(said.truth), 1))
+        frequencies = np.bincount(train_labels, minlength=n_classes) / len(train_labels)
+        scores = np.tile(np.log(frequencies), (len(truth), 1))
     return ClassPredictions(
-        said.truth, guess, said.n_classes, scores, said.scores_are_log_probabilities
+        truth, guess, n_classes, scores, predictions.scores_are_log_probabilities
     )
 
 
 @dataclass(frozen=True, eq=False)
 class BaselineSample:
-    """The training rows that baselines of texts are fitted on, and their folds."""
+    """The training rows that the text baselines are fitted on, and their folds."""
 
     rows: Codes
     fold_of_row: Codes
 
     @classmethod
     def of(cls, data: ProbeData, rows: Codes, fold_of_row: Codes, seed: int) -> BaselineSample:
-        """Return all fitted rows, or whole groups of them as far as they are not too many."""
+        """Return the fitted rows, or a sample of whole groups if there are too many."""
         if len(rows) <= MOST_TEXTS:
             return cls(rows, fold_of_row)
-        kept = sample_groups(data.groups[rows], MOST_TEXTS, seed)
-        return cls(rows[kept], fold_of_row[kept])
+        sampled = sample_groups(data.groups[rows], MOST_TEXTS, seed)
+        return cls(rows[sampled], fold_of_row[sampled])
 
 
 def label_baselines(
     data: ProbeData, codes: Codes, sample: BaselineSample, names: tuple[Baseline, ...]
 ) -> Iterator[tuple[str, ClassPredictions, int]]:
-    """Yield each baseline's target, its answers on the test rows, and how many rows it knew.
+    """Yield target, test predictions and number of training rows of each named baseline.
 
-    Those of words and lengths need texts; without texts they are left out.
+    The bag-of-words and length baselines are omitted if the data have no texts.
     """
     train, test, n_classes = data.train, data.test, len(data.classes)
     truth = codes[test]
@@ -145,24 +149,25 @@ def label_baselines(
         yield "word_identity", ClassPredictions(truth, guess, n_classes), len(train)
     if data.texts is None:
         return
-    known, folds = codes[sample.rows], sample.fold_of_row
-    texts, asked = data.texts[sample.rows], data.texts[test]
+    y, folds = codes[sample.rows], sample.fold_of_row
+    texts, test_texts = data.texts[sample.rows], data.texts[test]
     if "bag_of_words" in names:
-        told = bag_of_words_guess(texts, known, folds, asked, n_classes)
-        yield "bag_of_words", _answers(truth, told, n_classes), len(sample.rows)
+        baseline = bag_of_words_guess(texts, y, folds, test_texts, n_classes)
+        yield "bag_of_words", _predictions(truth, baseline, n_classes), len(sample.rows)
     if "length" in names:
-        told = length_guess(text_lengths(texts), known, folds, text_lengths(asked), n_classes)
-        yield "length", _answers(truth, told, n_classes), len(sample.rows)
+        lengths, test_lengths = text_lengths(texts), text_lengths(test_texts)
+        baseline = length_guess(lengths, y, folds, test_lengths, n_classes)
+        yield "length", _predictions(truth, baseline, n_classes), len(sample.rows)
 
 
-def _answers(truth: Codes, told: BaselinePredictions, n_classes: int) -> ClassPredictions:
-    return ClassPredictions(truth, told.guess, n_classes, told.log_probabilities, True)
+def _predictions(truth: Codes, baseline: BaselinePredictions, n_classes: int) -> ClassPredictions:
+    return ClassPredictions(truth, baseline.guess, n_classes, baseline.log_probabilities, True)
 
 
 def number_baselines(
     data: ProbeData, y: Floats, sample: BaselineSample, names: tuple[Baseline, ...]
 ) -> Iterator[tuple[str, NumberPredictions, int]]:
-    """Yield as `label_baselines`, for labels that are numbers (n_rows,); majority is the mean."""
+    """Yield the same as `label_baselines` for numeric labels y (n_rows,); majority is the mean."""
     train, test = data.train, data.test
     if "majority" in names:
         yield "majority", NumberPredictions(y[test], mean_numbers(y[train], len(test))), len(train)
@@ -171,11 +176,11 @@ def number_baselines(
         yield "word_identity", NumberPredictions(y[test], guess), len(train)
     if data.texts is None:
         return
-    known, folds = y[sample.rows], sample.fold_of_row
-    texts, asked = data.texts[sample.rows], data.texts[test]
+    train_y, folds = y[sample.rows], sample.fold_of_row
+    texts, test_texts = data.texts[sample.rows], data.texts[test]
     if "bag_of_words" in names:
-        guess = bag_of_words_numbers(texts, known, folds, asked)
+        guess = bag_of_words_numbers(texts, train_y, folds, test_texts)
         yield "bag_of_words", NumberPredictions(y[test], guess), len(sample.rows)
     if "length" in names:
-        guess = length_numbers(text_lengths(texts), known, folds, text_lengths(asked))
+        guess = length_numbers(text_lengths(texts), train_y, folds, text_lengths(test_texts))
         yield "length", NumberPredictions(y[test], guess), len(sample.rows)

@@ -1,7 +1,7 @@
-"""Whether the probabilities of a probe mean what they say: Brier score, ECE, reliability bins.
+"""Calibration of predicted probabilities: Brier score, ECE and reliability bins.
 
-The metrics here read `Answers.scores` as log probabilities and refuse answers that do not promise
-them; a margin or a count ranks rows just as well, but has no calibration.
+The functions here need predictions whose `scores` are log probabilities and raise an error for
+others, because margins and counts rank rows but cannot be calibrated.
 """
 
 from __future__ import annotations
@@ -24,46 +24,47 @@ from probekit.probes.solve.solver import Codes
 BINS = 15
 
 
-def brier(answers: ClassPredictions, resamples: Resamples) -> Floats:
+def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the Brier score (1 + n_draws,): 0 at best, 2 at worst.
 
-    It is the mean over rows of the sum over classes of (p - [class is true])^2; for two classes
-    that is twice the score that looks at one of them.
+    It is the mean over rows of the sum over classes of (p - [class is true])^2. For two classes
+    this is twice the Brier score that is computed from one class.
 
     Raises:
-        DataError: The answers have no log probabilities.
+        DataError: The predictions have no log probabilities.
 
     >>> scores = np.log([[0.75, 0.25], [0.5, 0.5]])
-    >>> answers = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
-    >>> brier(answers, Resamples.draw(np.arange(2), draws=0, seed=0)).round(4).tolist()
+    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
+    >>> brier(predictions, Resamples.draw(np.arange(2), draws=0, seed=0)).round(4).tolist()
     [0.3125]
 
     Source: Brier (1950), Verification of forecasts expressed in terms of probability.
     """
-    misses = _probabilities(answers, "brier")
-    misses[np.arange(len(misses)), answers.truth] -= 1
+    misses = _probabilities(predictions, "brier")
+    misses[np.arange(len(misses)), predictions.truth] -= 1
     return mean_of_rows(np.einsum("ij,ij->i", misses, misses), resamples)
 
 
-def ece(answers: ClassPredictions, resamples: Resamples) -> Floats:
+def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     """Return the expected calibration error (1 + n_draws,): 0 at best, 1 at worst.
 
     It is the mean over rows of |accuracy - mean confidence| of the row's bin. The confidence is the
-    probability of the guess; there are 15 bins of equal width, each with its upper end. Bins that
-    hold few rows add noise, so that even a perfect forecast scores above 0 on a finite sample.
+    probability of the predicted class; there are 15 bins of equal width, which include their upper
+    end. Bins with few rows add noise, so that even perfectly calibrated predictions score above 0
+    on a finite sample.
 
     Raises:
-        DataError: The answers have no log probabilities.
+        DataError: The predictions have no log probabilities.
 
     >>> scores = np.log([[0.75, 0.25], [0.75, 0.25]])
-    >>> answers = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
-    >>> ece(answers, Resamples.draw(np.arange(2), draws=0, seed=0)).round(4).tolist()
+    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
+    >>> ece(predictions, Resamples.draw(np.arange(2), draws=0, seed=0)).round(4).tolist()
     [0.25]
 
     Source: Guo et al. (2017), On calibration of modern neural networks, equation 3.
     """
-    confidence = _confidence(answers, "ece")
-    gap = (answers.truth == answers.guess) - confidence
+    confidence = _confidence(predictions, "ece")
+    gap = (predictions.truth == predictions.guess) - confidence
     groups, shape = resamples.group_of_row, (BINS, resamples.n_groups)
     # Within a bin |accuracy - confidence| * n_rows is the size of the summed gap.
     gaps = tally(_bin(confidence, BINS), groups, shape, gap) @ resamples.counts
@@ -74,9 +75,9 @@ def ece(answers: ClassPredictions, resamples: Resamples) -> Floats:
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """The rows whose confidence lies in (low, high]: how sure the guesses were, and how right.
+    """Mean confidence and accuracy of the rows whose confidence is in (low, high].
 
-    `ci_low` and `ci_high` end the 95 % interval of `accuracy`.
+    `ci_low` and `ci_high` are the limits of the 95 % confidence interval of `accuracy`.
     """
 
     low: float
@@ -89,21 +90,21 @@ class ReliabilityBin:
 
 
 def reliability_bins(
-    answers: ClassPredictions, resamples: Resamples, bins: int = BINS
+    predictions: ClassPredictions, resamples: Resamples, bins: int = BINS
 ) -> list[ReliabilityBin]:
-    """Return the bins of equal width that hold rows, by rising confidence.
+    """Return the non-empty bins of equal width, in ascending order of confidence.
 
     Raises:
-        DataError: The answers have no log probabilities.
+        DataError: The predictions have no log probabilities.
 
     >>> scores = np.log([[0.75, 0.25], [0.75, 0.25]])
-    >>> answers = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
-    >>> (found,) = reliability_bins(answers, Resamples.draw(np.arange(2), 10, 0), bins=4)
+    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
+    >>> (found,) = reliability_bins(predictions, Resamples.draw(np.arange(2), 10, 0), bins=4)
     >>> found.low, found.high, found.n_rows, round(found.confidence, 6), found.accuracy
     (0.5, 0.75, 2, 0.75, 0.5)
     """
-    confidence = _confidence(answers, "reliability_bins")
-    right = (answers.truth == answers.guess).astype(np.float64)
+    confidence = _confidence(predictions, "reliability_bins")
+    correct = (predictions.truth == predictions.guess).astype(np.float64)
     number = _bin(confidence, bins)
 
     def summed(values: Floats) -> Floats:
@@ -111,13 +112,15 @@ def reliability_bins(
         sums: Floats = table @ resamples.counts
         return sums
 
-    n_rows, n_right = summed(np.ones(len(right))), summed(right)
-    sure = summed(confidence)[:, 0]
-    # A draw without a row of the bin has no accuracy there.
-    nothing = np.full(n_rows.shape, np.nan)
-    accuracy = np.divide(n_right, n_rows, out=nothing, where=n_rows > 0)
+    n_rows, n_correct = summed(np.ones(len(correct))), summed(correct)
+    total_confidence = summed(confidence)[:, 0]
+    # The accuracy is undefined in resamples without rows in the bin.
+    undefined = np.full(n_rows.shape, np.nan)
+    accuracy = np.divide(n_correct, n_rows, out=undefined, where=n_rows > 0)
     return [
-        _reliability_bin(at, bins, sure[at] / n_rows[at, 0], n_rows[at, 0], accuracy[at])
+        _reliability_bin(
+            at, bins, total_confidence[at] / n_rows[at, 0], n_rows[at, 0], accuracy[at]
+        )
         for at in range(bins)
         if n_rows[at, 0]
     ]
@@ -138,27 +141,28 @@ def _reliability_bin(
     )
 
 
-def _probabilities(answers: ClassPredictions, metric: str) -> Floats:
-    if answers.scores is None or not answers.scores_are_log_probabilities:
+def _probabilities(predictions: ClassPredictions, metric: str) -> Floats:
+    if predictions.scores is None or not predictions.scores_are_log_probabilities:
         raise DataError(
-            f"{metric} needs log probabilities, and these answers have "
-            f"{'no scores' if answers.scores is None else 'scores of another kind'}. Give "
-            "`scores` that are, and set `scores_are_log_probabilities`."
+            f"{metric} needs log probabilities, but these predictions have "
+            f"{'no scores' if predictions.scores is None else 'other scores'}. Give log probabilities "
+            "as `scores`, and set `scores_are_log_probabilities`."
         )
-    probabilities: Floats = np.exp(answers.scores)
+    probabilities: Floats = np.exp(predictions.scores)
     return probabilities
 
 
-def _confidence(answers: ClassPredictions, metric: str) -> Floats:
-    """Return the probability (n_samples,) of each guess."""
-    probabilities = _probabilities(answers, metric)
-    return probabilities[np.arange(len(probabilities)), answers.guess]
+def _confidence(predictions: ClassPredictions, metric: str) -> Floats:
+    """Return the probability (n_samples,) of the predicted class of each row."""
+    probabilities = _probabilities(predictions, metric)
+    return probabilities[np.arange(len(probabilities)), predictions.guess]
 
 
 def _bin(confidence: Floats, bins: int) -> Codes:
-    """Return the number of the bin ((number, number + 1] / bins) of each confidence.
+    """Return the bin number (n_samples,) of each confidence; bin b is (b, b + 1] / bins.
 
-    The logarithm and back moves the last bit: what lies that near above an end belongs below it.
+    Values just above an edge count as below it, because taking logarithms and exponentials changes
+    the last bit.
     """
     numbers: Codes = np.ceil(confidence * bins - 1e-9).astype(np.int64) - 1
     return np.clip(numbers, 0, bins - 1)

@@ -1,12 +1,12 @@
-"""How many bits the labels need, given the activations: online coding of the training rows.
+"""Description length of the labels given the activations, by online coding of the training rows.
 
-Somebody who has the activations is sent the labels, block by block. Each block is coded with the
-probabilities of a probe fitted on the blocks before it, which both sides know by then. A probe that
-learns from few rows saves bits early; one that must learn the labels by heart saves none. Its
-penalty, chosen on all the rows, is taken as known: to send it costs log2 of the grid's size. So the
-length tells how easily labels are read, where accuracy tells how well in the end.
+The labels are transmitted block by block to a receiver that has the activations. Each block is
+coded with the probabilities of a probe fitted on the previous blocks. A probe that learns from few
+rows saves bits early; one that can only memorise the labels saves none. The penalty, selected on
+all rows, is assumed to be known; transmitting it would cost log2 of the grid size in bits. The
+description length thus measures how easily the labels are decoded, in addition to how accurately.
 
-    blocks         groups -> which rows are coded, and by a probe fitted on which rows
+    blocks         groups -> rows coded in each block, and rows that its probe is fitted on
     code_lengths   log probabilities, labels -> bits of each row
     OnlineCode     bits of all rows -> codelength, compression
 
@@ -31,17 +31,17 @@ from probekit.probes.score.metrics import Resamples, mean_of_rows
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
-# Shares of the rows at which a probe is fitted anew.
+# Fractions of the rows at which blocks end and a new probe is fitted.
 PREFIXES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
-# Rows a class in the first block, on average: fewer teach the first probe nothing.
+# Average number of rows per class in the first block; fewer are too few to fit a probe.
 LEAST_ROWS = 2
 
 
 @dataclass(frozen=True, eq=False)
 class CodedBlock:
-    """Rows `coded` (n_coded,) by a probe that was fitted on the rows `fitted` (n_fitted,).
+    """Rows `coded` (n_coded,) in a block, with a probe fitted on the rows `fitted` (n_fitted,).
 
-    The first block has nothing to be fitted on, and is coded uniformly.
+    The first block has no rows to fit on and is coded uniformly.
     """
 
     fitted: Codes
@@ -51,40 +51,43 @@ class CodedBlock:
 def blocks(
     groups: NDArray[np.generic], n_classes: int, seed: int, shares: Sequence[float] = PREFIXES
 ) -> list[CodedBlock]:
-    """Return the blocks of rows in the order they are sent: whole groups, in random order.
+    """Return the blocks of rows in transmission order: whole groups in random order.
 
-    Each ends with the first group that reaches its share of the rows, the first not before 2 rows a
-    class. Shares that end with the same group are one. Every row is coded once.
+    Each block ends with the group that reaches its share of the rows; the first has at least 2 rows
+    per class on average. Shares that end with the same group are merged. Every row is coded once.
 
-    A first block of a single class is possible; whoever fits must mind.
+    The first block may contain a single class; callers must handle that when fitting.
 
     Raises:
-        ConfigError: The shares do not rise to 1.
+        ConfigError: The shares do not increase to 1.
 
     >>> [(len(b.fitted), len(b.coded)) for b in blocks(np.arange(64), n_classes=2, seed=0)]
     [(0, 4), (4, 4), (8, 8), (16, 16), (32, 32)]
     """
     if not shares or shares[-1] != 1 or min(np.diff([0.0, *shares])) <= 0:
-        raise ConfigError(f"Shares rise from above 0 to 1; given are {list(shares)}.")
+        raise ConfigError(
+            f"Shares must increase from above 0 to exactly 1, but are {list(shares)}."
+        )
     n_rows = len(groups)
     least = min(LEAST_ROWS * n_classes, n_rows)
     sizes = [max(least, int(np.ceil(share * n_rows))) for share in shares]
-    known = np.zeros(n_rows, dtype=bool)
-    found: list[CodedBlock] = []
+    previous = np.zeros(n_rows, dtype=bool)
+    coded_blocks: list[CodedBlock] = []
     for sent in subsets(groups, sizes, seed):
-        if (sent & ~known).any():
-            found.append(CodedBlock(np.flatnonzero(known), np.flatnonzero(sent & ~known)))
-        known = sent
-    return found
+        new = sent & ~previous
+        if new.any():
+            coded_blocks.append(CodedBlock(np.flatnonzero(previous), np.flatnonzero(new)))
+        previous = sent
+    return coded_blocks
 
 
 def code_lengths(log_probabilities: Floats, truth: Codes, n_fitted: int) -> Floats:
-    """Return the bits (n_samples,) that code each true label, by a probe fitted on `n_fitted` rows.
+    """Return the code length in bits (n_samples,) of each true label.
 
-    The probabilities (n_samples, n_classes) are mixed with the uniform ones, which count like
-    n_classes rows more: -log2((n p + 1) / (n + n_classes)). So a class that the probe has never
-    seen costs finite bits, and without any rows each label costs log2(n_classes). The mixture is
-    ours; the paper's probes have no class unseen.
+    The probabilities (n_samples, n_classes), by a probe fitted on n = `n_fitted` rows, are smoothed
+    with a uniform prior worth n_classes rows: -log2((n p + 1) / (n + n_classes)). Classes unseen in
+    training therefore have a finite cost, and without training rows each label costs
+    log2(n_classes). The smoothing is not in the paper, whose probes have seen every class.
 
     >>> p = np.log([[0.5, 0.5], [0.75, 0.25]])
     >>> code_lengths(p, np.array([0, 0]), n_fitted=0).tolist()
@@ -100,12 +103,15 @@ def code_lengths(log_probabilities: Floats, truth: Codes, n_fitted: int) -> Floa
 
 @dataclass(frozen=True, eq=False)
 class OnlineCode:
-    """The bits (n_samples,) that code the label of each training row, one of `n_classes`.
+    """Online code of the training labels.
 
-    `n_codes` is more than one where several splits code their training rows, one after the other.
+    Attributes:
+        bits: Code length (n_samples,) of the label of each training row.
+        n_classes: Number of classes.
+        n_codes: Number of concatenated codes, one for each split of a cross-validation.
 
     Raises:
-        DataError: There is one class, and nothing to code, or a length is not finite.
+        DataError: There are fewer than two classes, or a code length is not finite.
     """
 
     bits: Floats
@@ -117,25 +123,29 @@ class OnlineCode:
 
     def __post_init__(self) -> None:
         if self.n_classes < 2:
-            raise DataError(f"{self.n_classes} class needs no code. Give two classes or more.")
+            raise DataError(
+                f"Online coding needs at least two classes, but n_classes is {self.n_classes}."
+            )
         if not np.isfinite(self.bits).all():
-            raise DataError("The bits of some rows are not finite. Was every block coded?")
+            raise DataError(
+                "The code lengths of some rows are not finite. Check that every block was coded."
+            )
 
     @property
     def uniform(self) -> OnlineCode:
-        """The code of one who knows nothing but the number of classes."""
+        """The uniform code, log2(n_classes) bits per label."""
         return OnlineCode(np.full_like(self.bits, np.log2(self.n_classes)), self.n_classes)
 
     @classmethod
     def of_blocks(
         cls, coded: Sequence[CodedBlock], log_probabilities: Sequence[Floats], truth: Codes
     ) -> OnlineCode:
-        """Return the code of the labels (n_samples,) by what was foretold of each block.
+        """Return the code of the labels (n_samples,) from the predictions for each block.
 
-        There are log probabilities (n_coded, n_classes) for every block but the first.
+        `log_probabilities` holds an array (n_coded, n_classes) for every block except the first.
 
         Raises:
-            DataError: There is not one table for each block after the first.
+            DataError: The number of arrays does not match the number of blocks.
 
         >>> parts = blocks(np.arange(16), n_classes=2, seed=0, shares=(0.5, 1.0))
         >>> certain = np.log([[1.0, 1e-9]] * 8)
@@ -145,8 +155,8 @@ class OnlineCode:
         """
         if len(log_probabilities) != len(coded) - 1 or not log_probabilities:
             raise DataError(
-                f"{len(coded)} blocks need {len(coded) - 1} tables of log probabilities, and at "
-                f"least one; given are {len(log_probabilities)}."
+                f"{len(coded)} blocks need {len(coded) - 1} arrays of log probabilities (at least "
+                f"one), but {len(log_probabilities)} are given."
             )
         n_classes = log_probabilities[0].shape[1]
         bits = np.full(len(truth), np.nan)
@@ -157,10 +167,10 @@ class OnlineCode:
 
 
 def codelength(code: OnlineCode, resamples: Resamples) -> Floats:
-    """Return the bits of all labels (1 + n_draws,); of a draw, scaled to the number of rows.
+    """Return the total code length in bits (1 + n_draws,), scaled to the number of rows.
 
-    A draw counts groups with the bits they had in the one order that was sent: the interval is that
-    of other groups, not of other orders.
+    Resamples reuse the code lengths of a single transmission order, so that the interval reflects
+    the sampling of groups, not the choice of the order.
 
     >>> code = OnlineCode(np.array([1.0, 0.5, 0.5]), n_classes=2)
     >>> codelength(code, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
@@ -170,7 +180,9 @@ def codelength(code: OnlineCode, resamples: Resamples) -> Floats:
 
 
 def compression(code: OnlineCode, resamples: Resamples) -> Floats:
-    """Return how many times shorter the code is than the uniform one (1 + n_draws,); 1 is none.
+    """Return the uniform code length divided by the code length (1 + n_draws,).
+
+    A value of 1 means no compression.
 
     >>> code = OnlineCode(np.array([1.0, 0.5, 0.5]), n_classes=2)
     >>> compression(code, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
@@ -181,10 +193,11 @@ def compression(code: OnlineCode, resamples: Resamples) -> Floats:
 
 
 def tempered(scores: Floats, truth: Codes) -> float:
-    """Return the factor that makes probabilities of scores (n_samples, n_classes) by their softmax.
+    """Return the inverse temperature that calibrates scores (n_samples, n_classes).
 
-    It is the one under which the true codes (n_samples,) are likeliest, for kinds of probe whose
-    scores are no logits. A class of -inf was not fitted, and no truth is of it.
+    It is the factor of the scores that maximises the likelihood of the true codes (n_samples,)
+    under a softmax, for kinds of probe whose scores are not logits. Classes that were not fitted
+    have scores of -inf and must not occur in `truth`.
 
     >>> scores = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [0.0, -1.0]])
     >>> round(tempered(scores, np.array([1, 1, 0, 0])), 2)

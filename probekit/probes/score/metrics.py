@@ -1,9 +1,9 @@
-"""Scores of a probe, and their grouped bootstrap.
+"""Metrics for classification, with a grouped bootstrap.
 
-Every metric is a function of the answers and of how often each group counts; it returns one number
-for each column of counts. Column 0 counts each group once and gives the value itself, the others
-are bootstrap draws and give the interval. Groups are resampled, not rows: rows of a group resemble
-each other, and intervals over rows would be too narrow.
+Every metric is a function of predictions and `Resamples`, and returns one number for each column
+of counts. Column 0 counts each group once and gives the value itself; the others are bootstrap
+draws and give the confidence interval. Groups are resampled instead of rows, because rows of a
+group are correlated and intervals over rows would be too narrow.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from probekit.probes.solve.solver import Codes
 
 CONFIDENCE = 0.95
 _SCORES, _PROBABILITIES = frozenset({"scores"}), frozenset({"scores", "probabilities"})
-# Draws that AUROC treats at a time; 128 columns of 25,000 rows are 26 MB.
+# Number of draws that AUROC computes at a time; 128 columns of 25,000 rows take 26 MB.
 BLOCK = 128
 
 
 @dataclass(frozen=True, eq=False)
 class ClassPredictions:
-    """What a probe said on some rows: `truth` and `guess` (n_samples,) are label codes.
+    """Predicted and true classes of some rows.
 
-    `scores` (n_samples, n_classes) rank the rows for each class; a guess without scores has None.
-    `scores_are_log_probabilities` says that they are natural logarithms of probabilities as well,
-    which calibration needs and ranking does not.
+    Attributes:
+        truth: True label codes (n_samples,).
+        guess: Predicted label codes (n_samples,).
+        n_classes: Number of classes.
+        scores: Scores (n_samples, n_classes) that rank the rows for each class, or None.
+        scores_are_log_probabilities: Whether `scores` are natural logarithms of probabilities,
+            which calibration metrics require.
     """
 
     truth: Codes
@@ -44,7 +48,7 @@ class ClassPredictions:
 
     @property
     def offers(self) -> frozenset[str]:
-        """What metrics may need beyond a guess: "scores" and "probabilities"."""
+        """What is available to metrics besides `guess`: "scores" and "probabilities"."""
         if self.scores is None:
             return frozenset()
         return _PROBABILITIES if self.scores_are_log_probabilities else _SCORES
@@ -52,9 +56,14 @@ class ClassPredictions:
 
 @dataclass(frozen=True, eq=False)
 class Resamples:
-    """How often each group counts: `counts` (n_groups, 1 + n_draws), and each row's group number.
+    """Bootstrap resamples of groups.
 
-    All answers on the same rows share one `Resamples`, so their differences are paired.
+    All predictions on the same rows share one `Resamples`, so that their differences are paired.
+
+    Attributes:
+        group_of_row: The group number (n_samples,) of each row.
+        counts: Multiplicity (n_groups, 1 + n_draws) of each group in each resample; column 0 is the
+            original sample.
     """
 
     group_of_row: Codes
@@ -62,7 +71,7 @@ class Resamples:
 
     @classmethod
     def draw(cls, groups: NDArray[np.generic], draws: int, seed: int) -> Resamples:
-        """Return `draws` resamples of the groups (n_samples,) with replacement.
+        """Return `draws` bootstrap resamples of the groups (n_samples,) with replacement.
 
         >>> resamples = Resamples.draw(np.array(["s1", "s1", "s2"]), draws=4, seed=0)
         >>> resamples.counts.sum(axis=0).tolist()
@@ -78,7 +87,7 @@ class Resamples:
 
     @property
     def undrawn(self) -> Resamples:
-        """The groups counted once each, without the draws."""
+        """The original sample only, without the bootstrap draws."""
         return Resamples(self.group_of_row, self.counts[:, :1])
 
     @property
@@ -87,70 +96,70 @@ class Resamples:
         return len(self.counts)
 
 
-def accuracy(answers: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the share of rows guessed right.
+def accuracy(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the accuracy (1 + n_draws,): the fraction of correct predictions.
 
-    >>> answers = ClassPredictions(truth=np.array([0, 1]), guess=np.array([0, 0]), n_classes=2)
-    >>> accuracy(answers, Resamples.draw(np.array([0, 1]), draws=0, seed=0)).tolist()
+    >>> predictions = ClassPredictions(truth=np.array([0, 1]), guess=np.array([0, 0]), n_classes=2)
+    >>> accuracy(predictions, Resamples.draw(np.array([0, 1]), draws=0, seed=0)).tolist()
     [0.5]
     """
-    return mean_of_rows(answers.truth == answers.guess, resamples)
+    return mean_of_rows(predictions.truth == predictions.guess, resamples)
 
 
-def balanced_accuracy(answers: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the mean recall over the classes that occur in the rows counted.
+def balanced_accuracy(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the mean recall (1 + n_draws,) over the classes that occur in each resample.
 
-    >>> answers = ClassPredictions(np.array([0, 0, 0, 1]), np.array([0, 0, 0, 0]), n_classes=2)
-    >>> balanced_accuracy(answers, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist()
+    >>> predictions = ClassPredictions(np.array([0, 0, 0, 1]), np.array([0, 0, 0, 0]), n_classes=2)
+    >>> balanced_accuracy(predictions, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist()
     [0.5]
     """
-    hits, truths, _ = _by_class(answers, resamples)
+    hits, truths, _ = _by_class(predictions, resamples)
     return _mean_of_defined(hits, truths)
 
 
-def macro_f1(answers: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the mean F1 over the classes that occur, as truth or as guess, in the rows counted.
+def macro_f1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the mean F1 (1 + n_draws,) over the true or predicted classes of each resample.
 
-    >>> answers = ClassPredictions(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), n_classes=3)
-    >>> macro_f1(answers, Resamples.draw(np.arange(4), draws=0, seed=0)).round(3).tolist()
+    >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), n_classes=3)
+    >>> macro_f1(predictions, Resamples.draw(np.arange(4), draws=0, seed=0)).round(3).tolist()
     [0.733]
     """
-    hits, truths, guesses = _by_class(answers, resamples)
+    hits, truths, guesses = _by_class(predictions, resamples)
     return _mean_of_defined(2 * hits, truths + guesses)
 
 
-def auroc(answers: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the area under the ROC curve; for more than two classes the mean of one against rest.
+def auroc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the area under the ROC curve (1 + n_draws,), averaged one-vs-rest for many classes.
 
-    Ties count one half. Classes that occur in none or in all of the rows counted are left out; NaN
-    where that leaves no class.
+    Ties count one half. Classes that occur in none or in all rows of a resample are excluded; the
+    value is NaN if no class is left.
 
     Raises:
-        DataError: The answers have no scores.
+        DataError: The predictions have no scores.
 
     >>> scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]])
-    >>> answers = ClassPredictions(np.array([0, 0, 1, 1]), scores.argmax(axis=1), 2, scores)
-    >>> auroc(answers, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist()
+    >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), scores.argmax(axis=1), 2, scores)
+    >>> auroc(predictions, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist()
     [0.75]
 
     Source: Hanley and McNeil (1982): the probability that a positive row outranks a negative one.
     """
-    if answers.scores is None:
-        raise DataError("auroc needs scores, and these answers have none. Give `scores`.")
-    if answers.n_classes == 2:
-        # Both classes have the same area. Of log probabilities the larger rounds to 0; their
-        # difference still ranks.
-        ranked = {1: answers.scores[:, 1] - answers.scores[:, 0]}
+    if predictions.scores is None:
+        raise DataError("auroc needs scores, but these predictions have none. Give `scores`.")
+    if predictions.n_classes == 2:
+        # Both classes have the same area. The larger log probability may round to 0, so rows are
+        # ranked by the difference.
+        ranked = {1: predictions.scores[:, 1] - predictions.scores[:, 0]}
     else:
-        ranked = dict(enumerate(answers.scores.T))
-    areas = [_area(scores, answers.truth == code, resamples) for code, scores in ranked.items()]
+        ranked = dict(enumerate(predictions.scores.T))
+    areas = [_area(scores, predictions.truth == code, resamples) for code, scores in ranked.items()]
     wins, pairs = np.stack(areas, axis=1)
     return _mean_of_defined(wins, pairs)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with the ends of its 95 % interval."""
+    """A value with the limits of its 95 % confidence interval."""
 
     value: float
     low: float
@@ -158,9 +167,9 @@ class Interval:
 
 
 def percentile_interval(values: Floats) -> Interval:
-    """Return column 0 as the value, and the central 95 % of the draws (those that are not NaN).
+    """Return element 0 as the value, with the central 95 % of the other elements, the draws.
 
-    Without a draw that is defined, both ends are NaN.
+    Draws that are NaN are ignored; if all are, both limits are NaN.
 
     >>> percentile_interval(np.array([5.0, 3.0, 3.0, np.nan]))
     Interval(value=5.0, low=3.0, high=3.0)
@@ -174,7 +183,7 @@ def percentile_interval(values: Floats) -> Interval:
 
 
 def mean_of_rows(values: NDArray[np.generic], resamples: Resamples) -> Floats:
-    """Return the mean of a number per row (n_samples,), (1 + n_draws,).
+    """Return the mean (1 + n_draws,) of values (n_samples,) over the rows of each resample.
 
     >>> mean_of_rows(np.array([1.0, 4.0]), Resamples.draw(np.array([0, 1]), 0, 0)).tolist()
     [2.5]
@@ -189,7 +198,7 @@ def mean_of_rows(values: NDArray[np.generic], resamples: Resamples) -> Floats:
 def tally(
     rows: NDArray[np.int64], columns: Codes, shape: tuple[int, int], weight: float | Floats = 1.0
 ) -> csr_array:
-    """Return a sparse matrix with `weight` at each (row, column), repeats added up.
+    """Return a sparse matrix with `weight` added at each (row, column).
 
     >>> tally(np.array([0, 0, 1]), np.array([1, 1, 0]), shape=(2, 2)).toarray().tolist()
     [[0.0, 2.0], [1.0, 0.0]]
@@ -197,41 +206,41 @@ def tally(
     return csr_array((np.broadcast_to(weight, len(rows)), (rows, columns)), shape=shape)
 
 
-def _by_class(answers: ClassPredictions, resamples: Resamples) -> tuple[Floats, Floats, Floats]:
-    """Return how often each class is guessed right, is true and is guessed.
+def _by_class(predictions: ClassPredictions, resamples: Resamples) -> tuple[Floats, Floats, Floats]:
+    """Return the number of correct, true and predicted rows of each class.
 
     Each has shape (n_classes, 1 + n_draws).
     """
 
     def counted(codes: Codes, groups: Codes) -> Floats:
-        table = tally(codes, groups, (answers.n_classes, resamples.n_groups))
+        table = tally(codes, groups, (predictions.n_classes, resamples.n_groups))
         counts: Floats = table @ resamples.counts
         return counts
 
-    groups, right = resamples.group_of_row, answers.truth == answers.guess
+    groups, correct = resamples.group_of_row, predictions.truth == predictions.guess
     return (
-        counted(answers.truth[right], groups[right]),
-        counted(answers.truth, groups),
-        counted(answers.guess, groups),
+        counted(predictions.truth[correct], groups[correct]),
+        counted(predictions.truth, groups),
+        counted(predictions.guess, groups),
     )
 
 
-def _mean_of_defined(parts: Floats, wholes: Floats) -> Floats:
-    """Return the mean over axis 0 of part / whole where whole is not 0; NaN if it always is."""
-    defined = wholes > 0
-    ratios = np.divide(parts, wholes, out=np.zeros_like(wholes), where=defined)
+def _mean_of_defined(numerators: Floats, denominators: Floats) -> Floats:
+    """Return the mean ratio over axis 0, ignoring zero denominators; NaN if all are zero."""
+    defined = denominators > 0
+    ratios = np.divide(numerators, denominators, out=np.zeros_like(denominators), where=defined)
     count = defined.sum(axis=0)
-    nothing = np.full(count.shape, np.nan)
-    mean: Floats = np.divide(ratios.sum(axis=0), count, out=nothing, where=count > 0)
+    undefined = np.full(count.shape, np.nan)
+    mean: Floats = np.divide(ratios.sum(axis=0), count, out=undefined, where=count > 0)
     return mean
 
 
 def _area(scores: Floats, positive: NDArray[np.bool_], resamples: Resamples) -> Floats:
-    """Return (2, 1 + n_draws): the pairs that the positive row wins, and all pairs.
+    """Return the number of pairs won by the positive row, and of all pairs (2, 1 + n_draws).
 
-    With the positives' distinct scores as levels, a negative row loses to every level above it, and
-    half to the level it ties with: so it enters half at each side of its place, and a running sum
-    over the levels counts the negatives that each level beats.
+    Levels are the distinct scores of the positives. A negative row loses to every level above it
+    and half to a level it ties with, so half of it is added on each side of its position. A
+    cumulative sum over the levels then counts the negatives that each level beats.
     """
     groups = resamples.group_of_row
     levels, level_of_positive = np.unique(scores[positive], return_inverse=True)
@@ -249,6 +258,6 @@ def _area(scores: Floats, positive: NDArray[np.bool_], resamples: Resamples) -> 
 
 
 def _pairs(positives: csr_array, negatives: csr_array, counts: NDArray[np.float32]) -> Floats:
-    """Return (2, n_draws), pairs won and all pairs, of the tables (n_levels + 1, n_groups)."""
+    """Return pairs won and all pairs (2, n_draws) from the tables (n_levels + 1, n_groups)."""
     won, beaten = positives @ counts, np.cumsum(negatives @ counts, axis=0)
     return np.stack([np.einsum("ld,ld->d", won, beaten), won.sum(axis=0) * beaten[-1]])

@@ -1,6 +1,6 @@
 """Scores of a probe that tells numbers, and their grouped bootstrap.
 
-As in `metrics`, each is a function of the answers and of how often each group counts, and returns
+As in `metrics`, each is a function of the predictions and of how often each group counts, and returns
 one number for each column of counts: column 0 is the value, the others are draws.
 """
 
@@ -51,19 +51,24 @@ class NumberPredictions:
                 )
 
 
-def r2(answers: NumberPredictions, resamples: Resamples) -> Floats:
+def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     """Return the coefficient of determination, against the mean of the rows counted.
 
     1 at best; 0 is what the mean of these very rows scores, worse guesses fall below it. NaN where
     all rows counted have one number.
 
-    >>> answers = NumberPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0]))
-    >>> r2(answers, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
+    >>> predictions = NumberPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0]))
+    >>> r2(predictions, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
     [0.5]
     """
     # The mean of all rows is near that of any draw: little is lost where squares are subtracted.
-    centred = answers.truth - answers.truth.mean()
-    parts = (np.ones_like(centred), centred, centred**2, (answers.truth - answers.guess) ** 2)
+    centred = predictions.truth - predictions.truth.mean()
+    parts = (
+        np.ones_like(centred),
+        centred,
+        centred**2,
+        (predictions.truth - predictions.guess) ** 2,
+    )
     n_rows, total, square, error = (_summed(values, resamples) for values in parts)
     spread = square - total**2 / n_rows
     defined = spread > SMALLEST_SPREAD * square
@@ -72,17 +77,17 @@ def r2(answers: NumberPredictions, resamples: Resamples) -> Floats:
     return value
 
 
-def spearman(answers: NumberPredictions, resamples: Resamples) -> Floats:
+def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     """Return the rank correlation; rows that tie share the mean of their ranks.
 
     Ranks are those among the rows counted, each row as often as it counts. NaN where all rows
     counted have one truth, or one guess.
 
-    >>> answers = NumberPredictions(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0]))
-    >>> spearman(answers, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
+    >>> predictions = NumberPredictions(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0]))
+    >>> spearman(predictions, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
     [0.5]
     """
-    sides = [_Levels.of(values, resamples) for values in (answers.truth, answers.guess)]
+    sides = [_Levels.of(values, resamples) for values in (predictions.truth, predictions.guess)]
     blocks = range(0, resamples.counts.shape[1], BLOCK)
     return np.concatenate(
         [_correlation(sides, resamples, resamples.counts[:, at : at + BLOCK]) for at in blocks]
