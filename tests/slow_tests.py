@@ -2,8 +2,8 @@
 
 A test is slow if all of its parameters, fixtures and child processes together take more than LIMIT
 seconds of processor time, which hardly depends on what else the machine does. Tests of real data
-and those in a browser are slow, too. A fixture shared by several tests counts for the first of them, so a test is never
-taken off the list by itself: remove a line by hand, or empty the file before `make slow`.
+and those in a browser are slow, too. A fixture that several tests share counts for the first of them,
+so `make slow` takes no test off the list: remove a line by hand, or empty the file before `make slow`.
 """
 
 import os

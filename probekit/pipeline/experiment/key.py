@@ -69,7 +69,9 @@ def run_key(experiment: Experiment, prepared: Prepared, models: Models, card: st
                 ).to_json()
                 for target, model in models.items()
             },
-            "code": digest_code(*CODE),
+            "code": digest_code(
+                *(c for c in CODE if c not in ("probekit.probes", "probekit.data"))
+            ),
             "libraries": {name: found[name] for name in _LIBRARIES},
         }
     )[:12]
