@@ -145,8 +145,8 @@ def _probabilities(predictions: ClassPredictions, metric: str) -> Floats:
     if predictions.scores is None or not predictions.scores_are_log_probabilities:
         raise DataError(
             f"{metric} needs log probabilities, but these predictions have "
-            f"{'no scores' if predictions.scores is None else 'other scores'}. Give log probabilities "
-            "as `scores`, and set `scores_are_log_probabilities`."
+            f"{'no scores' if predictions.scores is None else 'other scores'}. Give log "
+            "probabilities as `scores`, and set `scores_are_log_probabilities`."
         )
     probabilities: Floats = np.exp(predictions.scores)
     return probabilities

@@ -1,7 +1,7 @@
 """Scores of a probe that tells numbers, and their grouped bootstrap.
 
-As in `metrics`, each is a function of the predictions and of how often each group counts, and returns
-one number for each column of counts: column 0 is the value, the others are draws.
+As in `metrics`, each is a function of the predictions and of how often each group counts. It
+returns one number for each column of counts: column 0 is the value, the others are draws.
 """
 
 from __future__ import annotations
