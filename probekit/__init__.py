@@ -1,6 +1,6 @@
-"""Linear probes for GPT-2: named activations, a verified cache on disk, honest layer curves.
+"""Linear probes for GPT-2: named activations, a verified cache on disk, layer curves with controls.
 
-The public names are imported when first used, so that the command line starts without torch.
+Public names are imported on first access, so that the command line starts without torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Digest of the code that computes a number, so that changed code never serves old numbers."""
+"""Digest of the code that computes a result, so that changed code invalidates cached results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from probekit.provenance import digest_json
 
-# Calls whose arguments only people read.
+# Methods whose arguments are messages, which do not affect results.
 _MESSAGES = frozenset({"tell", "warn", "echo", "debug", "info", "warning"})
 
 
@@ -21,7 +21,7 @@ def digest_code(*roots: str) -> str:
     do not. Docstrings, comments, formatting and the text of errors and messages are left out.
 
     Args:
-        roots: dotted names of modules.
+        roots: dotted names of the modules.
 
     >>> digest_code("probekit.errors") == digest_code("probekit.errors")
     True
@@ -35,23 +35,23 @@ def closure(*roots: str) -> dict[str, Path]:
     >>> sorted(closure("probekit.disk"))
     ['probekit.disk', 'probekit.errors']
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     waiting = [*roots]
     while waiting:
         name = waiting.pop()
         path = _source(name)
         assert path is not None, name
-        if name not in found:
-            found[name] = path
+        if name not in files:
+            files[name] = path
             waiting += _imports(name)
-    return dict(sorted(found.items()))
+    return dict(sorted(files.items()))
 
 
 @cache
 def _source(name: str) -> Path | None:
     """Return the file of a module of a package; None if there is no such module.
 
-    Nothing is imported: a name may be that of an object in a module.
+    Nothing is imported. Returns None for objects in a module, whose names look the same.
     """
     package, *parts = name.split(".")
     spec = find_spec(package)
@@ -66,12 +66,12 @@ def _imports(name: str) -> frozenset[str]:
     """Return the names of the modules that a module imports from its own package."""
     package, path = name.partition(".")[0], _source(name)
     assert path is not None, name
-    names = {found for node in _run_nodes(_parsed(path)) for found in _named(node)}
+    names = {named for node in _run_nodes(_parsed(path)) for named in _named(node)}
     return frozenset(one for one in names if one.partition(".")[0] == package and _source(one))
 
 
 def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree that run; those under `if TYPE_CHECKING` do not."""
+    """Yield the nodes of a tree that are executed; those under `if TYPE_CHECKING` are not."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield from (part for other in node.orelse for part in ast.walk(other))
@@ -81,7 +81,7 @@ def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _named(node: ast.AST) -> Iterator[str]:
-    """Yield the names that may be modules: those imported, and import paths such as `a.b:Name`."""
+    """Yield possible module names: imported names, and import paths such as `a.b:Name`."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
@@ -97,7 +97,7 @@ def _parsed(path: Path) -> ast.Module:
 
 @cache
 def _code(path: Path) -> str:
-    """Return the code of a file without what only people read."""
+    """Return the source code of a file without docstrings, comments and messages."""
     return ast.unparse(ast.fix_missing_locations(_WithoutProse().visit(_parsed(path))))
 
 
@@ -108,9 +108,10 @@ class _WithoutProse(ast.NodeTransformer):
         super().generic_visit(node)
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            # A string by itself is a docstring, or a comment.
-            kept = [part for part in body if not _is_string(part)]
-            node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]  # it has a body
+            # A bare string is a docstring or a comment.
+            statements = [part for part in body if not _is_string(part)]
+            node.body = statements or [ast.Pass()]  # type: ignore[attr-defined]  # it has a body
+
         return node
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:

@@ -1,4 +1,4 @@
-"""A digest of code says of every module whether what it computes changed."""
+"""A code digest changes exactly when the computation of a module changes."""
 
 import sys
 from itertools import count
@@ -35,7 +35,7 @@ NUMBERS = count()
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package of five modules, under a name that no other test has."""
+    """Return a package of five modules with a unique name."""
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     folder = tmp_path / f"known{next(NUMBERS)}"
     (folder / "inner").mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_prose_and_layout_do_not_count(package, old, new):
         ("declared.py", "pass", "size = 1"),
     ],
 )
-def test_a_changed_constant_counts_wherever_it_is_imported(package, name, old, new):
+def test_a_changed_constant_changes_the_digest_of_every_importer(package, name, old, new):
     first = digest_anew(package)
     path = package / name
     path.write_text(path.read_text().replace(old, new))

@@ -1,4 +1,4 @@
-"""Tables of strangers' texts: no cell is a formula, and every value is read back unchanged."""
+"""Tables with untrusted texts: no cell is a formula, every value is read back unchanged."""
 
 import csv
 from io import StringIO
@@ -62,7 +62,7 @@ def cells(text):
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=repr)
-def test_a_text_is_no_formula_and_comes_back(text):
+def test_a_text_is_escaped_and_restored(text):
     table = pd.DataFrame({text: [text, "b"], "x": [-1.5, 2.0]})
     written = csv_text(table)
     for row in cells(written):

@@ -1,4 +1,4 @@
-"""Links out of the folder of a run are refused, whichever file they stand in for."""
+"""Links out of a run folder are refused for every file of a run."""
 
 import json
 import os
@@ -52,7 +52,7 @@ OUT = "leads out of"
 
 
 def link_out(path, outside):
-    """Put a link in the place of a file or folder, to itself outside the run."""
+    """Move a file or folder out of the run and replace it with a link."""
     target = outside / f"of-{path.name}"
     if path.exists():
         shutil.move(path, target)
@@ -125,7 +125,7 @@ def test_a_probe_of_a_run_is_read_from_its_run(tmp_path, name):
         SavedProbe.load(folder / "probe")
 
 
-def test_the_index_tells_it_and_shows_nothing(tmp_path):
+def test_the_index_reports_it_and_shows_nothing(tmp_path):
     run = write_shown(tmp_path / "runs" / "n" / "key")
     (tmp_path / "mine.csv").write_text("my secret\n")
     (run / "results.csv").unlink()

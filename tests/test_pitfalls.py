@@ -1,4 +1,4 @@
-"""Errors that other probing tools make: each test fails where its pitfall is put back.
+"""Errors of other probing tools: each test fails if its pitfall is reintroduced.
 
 The numbers are those of the list of pitfalls that the design keeps.
 """
@@ -77,7 +77,7 @@ def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_pitfall_17_the_size_of_features_is_no_prior_and_a_fit_that_did_not_converge_is_told():
+def test_pitfall_17_feature_scale_is_no_prior_and_non_convergence_is_reported():
     data = planted.class_direction(300, seed=0)
     codes = (data.data.y == "yes").astype(int)
     logistic = SPECS["logistic"]
@@ -117,7 +117,7 @@ def test_pitfall_19_no_group_is_on_two_sides_of_anything():
         ProbeData(labels, groups, groups, crossed[::2], crossed[1::2])
 
 
-def test_pitfall_20_what_stands_on_both_sides_is_told_and_left_out_if_asked():
+def test_pitfall_20_train_test_overlap_is_reported_and_removed_on_request():
     texts = [f"text {n}" for n in range(60)]
     texts[50] = texts[0]
     examples = [Example(t, "xy"[n % 2], str(n), str(n)) for n, t in enumerate(texts)]
@@ -127,7 +127,7 @@ def test_pitfall_20_what_stands_on_both_sides_is_told_and_left_out_if_asked():
     assert sorted(set(split.test) - set(without_repeated(split, dataset).test)) == [50]
 
 
-def test_pitfall_21_words_alone_tell_most_tags_until_they_are_kept_apart(shared):
+def test_pitfall_21_words_predict_most_tags_unless_grouped_by_word(shared):
     folder = shared / "datasets" / "ud_english_ewt"
     sides = [read_dataset(folder / f"{side}.conllu", format="conllu") for side in ("train", "test")]
     examples = [example for side in sides for example in side.examples]
@@ -152,7 +152,7 @@ def test_pitfall_21_words_alone_tell_most_tags_until_they_are_kept_apart(shared)
     assert by_word(apart) == right(apart, of_apart)
 
 
-def test_pitfall_22_control_labels_can_be_learnt_by_word_in_every_draw():
+def test_pitfall_22_control_labels_are_learnable_by_word_in_every_draw():
     generator = np.random.default_rng(0)
     words = np.array([f"w{n}" for n in generator.integers(50, size=2000)])
     train_labels = np.array(["a"] * 70 + ["b"] * 30)
@@ -262,15 +262,15 @@ def test_pitfall_27_nothing_is_the_mean_of_no_rows():
         assert np.isfinite(METRICS[name](answers, Resamples.draw(np.arange(2), 100, 0))).all()
 
 
-def test_pitfall_28_a_label_that_is_a_length_is_told_by_the_length_alone():
+def test_pitfall_28_a_label_that_is_a_length_is_predicted_by_length_alone():
     generator = np.random.default_rng(0)
     codes = generator.integers(2, size=400)
     lengths = np.where(codes == 1, generator.integers(8, 15, 400), generator.integers(2, 8, 400))
     texts = [" ".join(generator.choice(list("abcdef"), size=length)) for length in lengths]
     train, test, folds = np.arange(300), np.arange(300, 400), np.arange(300) % 5
     features = text_lengths(texts)
-    told = length_guess(features[train], codes[train], folds, features[test], 2)
-    assert np.mean(told.guess == codes[test]) > 0.97
+    predicted = length_guess(features[train], codes[train], folds, features[test], 2)
+    assert np.mean(predicted.guess == codes[test]) > 0.97
     # As a bag of words knows how many there are, it finds the same: a leak, not a meaning.
     counted = bag_of_words_guess(texts[:300], codes[train], folds, texts[300:], 2)
     assert np.mean(counted.guess == codes[test]) > 0.9
@@ -282,7 +282,7 @@ def test_pitfall_28_a_label_that_is_a_length_is_told_by_the_length_alone():
     assert found["length"] == "warning"
 
 
-def test_pitfall_30_company_stands_beside_every_site_unless_it_is_sent_away():
+def test_pitfall_30_every_site_has_controls_unless_disabled():
     schema = ProbeSection()
     assert schema.control_draws > 0
     assert set(schema.baselines) == {"majority", "word_identity", "bag_of_words", "length"}

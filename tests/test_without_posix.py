@@ -1,4 +1,4 @@
-"""Systems without POSIX's own calls, such as Windows: what the package does without them."""
+"""The package on systems without POSIX calls, such as Windows."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import pytest
 
 from probekit import workers
 from probekit.cli import main as command
-from probekit.workers import side_by_side
+from probekit.workers import parallel_map
 from tests import without_posix
 from tests.pipeline.planted import write_rows
 
@@ -56,14 +56,14 @@ def process_id(_):
     return os.getpid()
 
 
-def test_without_loky_all_jobs_run_here(monkeypatch):
+def test_without_loky_all_jobs_run_in_this_process(monkeypatch):
     monkeypatch.setattr(workers, "START_UP", -1.0)
     monkeypatch.setattr(workers, "ProcessPoolExecutor", None)
-    assert set(side_by_side(process_id, range(4), workers=2)) == {os.getpid()}
+    assert set(parallel_map(process_id, range(4), workers=2)) == {os.getpid()}
 
 
 def test_every_signal_that_ends_a_command_lets_it_clean_up(monkeypatch):
-    """Windows has SIGBREAK beside SIGTERM."""
+    """Windows has SIGBREAK in addition to SIGTERM."""
     monkeypatch.setattr(command, "_TERMINATE", [signal.SIGTERM, signal.SIGUSR1])
     before = signal.getsignal(signal.SIGUSR1)
     with pytest.raises(command._Terminated), command._told_of_sigterm():

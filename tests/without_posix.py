@@ -97,14 +97,14 @@ def main(folder):
     warnings.filterwarnings("error", category=EncodingWarning, module="probekit")
     import probekit
     from probekit.activations.files.local import LocalFiles
-    from probekit.workers import side_by_side
+    from probekit.workers import parallel_map
 
-    assert list(side_by_side(abs, [-1, 2])) == [1, 2]
+    assert list(parallel_map(abs, [-1, 2])) == [1, 2]
     where = {"out": folder / "runs", "cache_root": folder / "cache"}
     result = probekit.run(folder / "experiment.yaml", **where, page=False)
     for cache in (folder / "cache").iterdir():
         probekit.ActivationStore.open(cache).verify()
-    with LocalFiles(cache).claim("x.claim") as is_ours:
+    with LocalFiles(cache).try_lock("x.claim") as is_ours:
         sys.stdout.write(f"{probe_arrays()} {len(result.table)} {is_ours}")
 
 

@@ -1,4 +1,4 @@
-"""Work that is done beside the computation: a thread that does one thing after another."""
+"""A background thread that runs queued function calls in order."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from typing import ParamSpec, Protocol
 
 P = ParamSpec("P")
 
-AHEAD = 2  # pieces of work that may wait; each holds the rows of a batch in memory
+MAX_WAITING = 2  # queued calls; each holds the rows of a batch in memory
 
 
-class Do(Protocol):
-    """Has a function called in the thread, after all those before it."""
+class Submit(Protocol):
+    """Queue a function call on the background thread."""
 
     def __call__(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Return at once, or as soon as no more than AHEAD calls are waiting."""
+        """Return immediately, or block while more than MAX_WAITING calls are queued."""
 
 
 @contextmanager
-def beside() -> Iterator[Do]:
-    """Yield a function that has work done in a thread of its own, in the order given.
+def background_thread() -> Iterator[Submit]:
+    """Yield a function that queues calls on one background thread, which runs them in order.
 
-    What the work raises is raised where the next work is given, or at the end of the block. Nothing
-    is done after work that failed. When the block itself fails, what waits is dropped.
+    An exception in a call is raised by the next `submit`, or at the end of the block. Calls queued
+    after a failed one are not run. If the block itself fails, queued calls are dropped.
 
     >>> done = []
-    >>> with beside() as do:
+    >>> with background_thread() as submit:
     ...     for number in range(4):
-    ...         do(done.append, number)
+    ...         submit(done.append, number)
     >>> done
     [0, 1, 2, 3]
     """
     waiting: deque[Future[None]] = deque()
     last: Future[None] | None = None
 
-    def do(function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def submit(function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         nonlocal last
-        before = last
+        previous = last
 
-        def work() -> None:
-            if before is not None:
-                before.result()  # raises again what an earlier one has raised
+        def call() -> None:
+            if previous is not None:
+                previous.result()  # re-raises an exception of an earlier call
             function(*args, **kwargs)
 
-        last = pool.submit(work)
+        last = pool.submit(call)
         waiting.append(last)
-        while len(waiting) > AHEAD:
+        while len(waiting) > MAX_WAITING:
             waiting.popleft().result()
 
-    pool = ThreadPoolExecutor(1, thread_name_prefix="probekit-beside")
+    pool = ThreadPoolExecutor(1, thread_name_prefix="probekit-background")
     try:
-        yield do
+        yield submit
         while waiting:
             waiting.popleft().result()
     finally:

@@ -1,8 +1,8 @@
 """The command line: each command parses, calls one function and prints.
 
-Results go to stdout, progress and logs to stderr. Exit codes: 0 done, 1 a run failed, 2 usage or
-configuration, 3 model or data missing, 130 interrupted, 143 terminated. Nothing heavy is imported
-up here: a command checks what it is given, and then imports the step that it calls.
+Results go to stdout, progress and logs to stderr. Exit codes: 0 success, 1 failure, 2 usage or
+configuration error, 3 model or data missing, 130 interrupted, 143 terminated. Heavy modules are not
+imported at the top: a command checks its arguments first and then imports the step that it calls.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the command line and end the process with its exit code."""
+    """Run the command line and exit with its exit code."""
     _prepare_streams()
     try:
         with _sigterm_raises(), Interruptible():
@@ -61,25 +61,25 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as error:
-        again = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        click.echo(f"\nInterrupted. What was finished is kept; go on with:\n  {again}", err=True)
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        click.echo(f"\nInterrupted. Completed work is saved; continue with:\n  {command}", err=True)
         sys.exit(143 if isinstance(error, _Terminated) else 130)
     except ProbekitError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_code)
-    except OSError as error:  # of the output, or of a file that the system does not give us
+    except OSError as error:  # the output cannot be written, or a file cannot be accessed
         click.echo(f"Error: {error}.", err=True)
-        # What is left in the buffer of a full disk has no place to go.
+        # After a full disk, flushing the buffer at exit would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 
-# Windows has SIGBREAK instead, sent by Ctrl-Break and by the process that started a worker.
+# Windows has SIGBREAK instead, sent by Ctrl-Break and by the parent process of a worker.
 _TERMINATE = [getattr(signal, n) for n in ("SIGTERM", "SIGBREAK") if hasattr(signal, n)]
 
 
 class _Terminated(KeyboardInterrupt):
-    """A cluster or a container wants the machine back: the same end as after Ctrl-C."""
+    """The process received SIGTERM, for example from a cluster; handled like Ctrl-C."""
 
 
 def _terminated(*_: object) -> None:
@@ -88,7 +88,7 @@ def _terminated(*_: object) -> None:
 
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # only it can set handlers
+    if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
         yield
         return
     before = {number: signal.signal(number, _terminated) for number in _TERMINATE}
@@ -100,7 +100,7 @@ def _sigterm_raises() -> Iterator[None]:
 
 
 def _prepare_streams() -> None:
-    """Replace closed streams; escape control characters and what the encoding lacks."""
+    """Replace closed streams; escape control characters and characters not in the encoding."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
@@ -110,15 +110,15 @@ def _prepare_streams() -> None:
 
 
 class _Commands(click.Group):
-    """Offers the nearest commands, those of `cache` too, to whoever mistyped one."""
+    """Suggests similar commands, including those of `cache`, for an unknown command."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return the command that is meant."""
+        """Return the command; raise UsageError with suggestions if it is unknown."""
         if args[0] not in self.commands and not args[0].startswith("-"):
             known = [*self.commands, *(f"cache {name}" for name in cache.commands)]
-            alike = [name for name in known if name.endswith(f" {args[0]}")]
-            offer = f"Did you mean: {alike[0]}?" if alike else nearest(args[0], known)
-            raise click.UsageError(f"No such command {args[0]!r}. {offer}", ctx)
+            similar = [name for name in known if name.endswith(f" {args[0]}")]
+            advice = f"Did you mean: {similar[0]}?" if similar else nearest(args[0], known)
+            raise click.UsageError(f"No such command {args[0]!r}. {advice}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -128,7 +128,7 @@ class _Commands(click.Group):
 )
 @click.version_option(package_name="probekit", message="probekit %(version)s")
 def cli() -> None:
-    """Linear probes for GPT-2: one experiment file in, an honest layer curve out."""
+    """Train and evaluate linear probes on GPT-2 activations, from one experiment file."""
 
 
 _out_option = click.option(
@@ -136,7 +136,7 @@ _out_option = click.option(
     type=OutFolder(),
     default="runs",
     show_default=True,
-    help="Folder that gets NAME/KEY.",
+    help="Results folder; the run is written to PATH/NAME/KEY.",
 )
 _run_options = together(
     capture_options,
@@ -144,7 +144,7 @@ _run_options = together(
     click.option(
         "--workers",
         type=WholeNumber(min=1),
-        help="Sites probed at once, each in a process; one a core if not given.",
+        help="Number of sites probed in parallel.  [default: number of cores]",
     ),
 )
 
@@ -153,7 +153,7 @@ _run_options = together(
 @_run_options
 @figure_options
 def run_command(formats: tuple[str, ...], columns: int, **given: Any) -> None:
-    """Run an experiment: capture, probe, report."""
+    """Run an experiment: capture activations, fit probes, write the report."""
     result = _run(**given, page=True)
     draw_figures(result.folder, formats, columns)
     click.echo(str(result.report))
@@ -162,12 +162,12 @@ def run_command(formats: tuple[str, ...], columns: int, **given: Any) -> None:
 @cli.command()
 @_run_options
 def probe_command(**given: Any) -> None:
-    """Capture what is missing and probe; write results.csv but no page."""
+    """Run an experiment without writing a page: capture activations, fit probes, write results."""
     click.echo(str(_run(**given, page=False).results))
 
 
-def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
-    """Run an experiment and show its numbers and warnings."""
+def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
+    """Run an experiment and print its results and warnings."""
     from probekit.experiment.loader import load_experiment
 
     experiment = load_experiment(file, overrides)
@@ -177,7 +177,7 @@ def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
     from probekit.pipeline.experiment.run import run as run_experiment
 
     with watching() as watcher:
-        result = run_experiment(experiment, **how, watcher=watcher)
+        result = run_experiment(experiment, **options, watcher=watcher)
     show_results(result)
     show_warnings(result)
     return result
@@ -186,10 +186,10 @@ def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
 @cli.command()
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
-@click.option("--metric", help="On the test rows.  [default: accuracy, of numbers r2]")
-@click.option("--out", type=OutputFile(*PAGE_OR_ROWS), help="A .csv or .html to write.")
+@click.option("--metric", help="Metric on the test rows.  [default: accuracy; r2 for regression]")
+@click.option("--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file (.csv or .html).")
 def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
-    """Say which differences between two finished runs hold: RUN_A less RUN_B."""
+    """Compare two finished runs: differences RUN_A minus RUN_B, with intervals and p-values."""
     from probekit.cli.show.comparisons import show_comparison
     from probekit.pipeline.compare.compare import compare as compare_runs
     from probekit.pipeline.compare.compare import write_comparison
@@ -202,19 +202,27 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
 
 @cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="a.b=c", help="For all; repeatable.")
-@click.option("--site", "sites", multiple=True, help="Name or glob, for all files; repeatable.")
-@click.option("--kind", "kinds", multiple=True, help="Of probe, for all files; repeatable.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="a.b=c",
+    help="Override of a key in all files; repeatable.",
+)
+@click.option(
+    "--site", "sites", multiple=True, help="Name or glob of sites, for all files; repeatable."
+)
+@click.option("--kind", "kinds", multiple=True, help="Kind of probe, for all files; repeatable.")
 @click.option(
     "--null-draws",
     type=WholeNumber(0, 1000),
     default=10,
     show_default=True,
-    help="Permuted labels that judge the cosines.",
+    help="Number of label permutations for the null distribution of cosines.",
 )
 @cache_option
-@click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
-@click.option("--out", type=OutFolder(), required=True, help="Folder that is written.")
+@click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
+@click.option("--out", type=OutFolder(), required=True, help="Output folder.")
 def transfer_command(
     files: tuple[Path, ...],
     overrides: tuple[str, ...],
@@ -225,18 +233,18 @@ def transfer_command(
     device: str,
     out: Path,
 ) -> None:
-    """Train on the data of one experiment, test on those of the others: all pairs of FILES."""
+    """Train probes on the data of each experiment and test them on all others."""
     from probekit.experiment.loader import load_experiment
 
-    chosen = with_choices(overrides, sites, kinds)
-    experiments = [load_experiment(file, chosen) for file in files]
+    all_overrides = with_choices(overrides, sites, kinds)
+    experiments = [load_experiment(file, all_overrides) for file in files]
 
     from probekit.cli.show.comparisons import show_transfer
     from probekit.cli.show.progress import watching
     from probekit.pipeline.compare.transfer import transfer as transfer_all
 
     with watching() as watcher:
-        found = transfer_all(
+        result = transfer_all(
             experiments,
             out=out,
             null_draws=null_draws,
@@ -244,7 +252,7 @@ def transfer_command(
             device=device,
             watcher=watcher,
         )
-    show_transfer(found)
+    show_transfer(result)
     click.echo(str(out / "transfer.html"))
 
 
@@ -254,20 +262,22 @@ _probe_argument = click.argument("probe", type=click.Path(path_type=Path))
 @cli.command()
 @_probe_argument
 @texts_options
-@click.option("--per", type=click.Choice(["text", "token"]), help="What gets an answer.")
-@click.option("--out", type=OutputFile(*ANSWER_FILES), help="A .html, .csv or .jsonl to write.")
-@click.option("--model", help="Where the probe's model is now.")
+@click.option("--per", type=click.Choice(["text", "token"]), help="Unit of prediction.")
+@click.option("--out", type=OutputFile(*ANSWER_FILES), help="Output file (.html, .csv or .jsonl).")
+@click.option("--model", help="Current location of the probe's model.")
 @click.option(
-    "--allow-other-model", is_flag=True, help="Go on with a model that is not the probe's."
+    "--allow-other-model",
+    is_flag=True,
+    help="Permission to use a model other than the one the probe was fitted on.",
 )
 @click.option(
     "--too-long",
     type=click.Choice(["error", "truncate", "skip"]),
     default="error",
     show_default=True,
-    help="For texts that exceed the context.",
+    help="Handling of texts that exceed the context.",
 )
-@click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
+@click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
 def apply(
     probe: Path,
     texts: tuple[str, ...],
@@ -278,7 +288,7 @@ def apply(
     too_long: Any,
     device: str,
 ) -> None:
-    """Read new texts with a kept probe: a label and a score per text or per token."""
+    """Apply a saved probe to new texts: a label and a score per text or per token."""
     from probekit.pipeline.measure.saving import load_probe
 
     saved = load_probe(probe)
@@ -309,10 +319,10 @@ def apply(
 
 @cli.command()
 @_probe_argument
-@click.option("--out", type=OutputFile(), required=True, help="The .npy to write.")
-@click.option("--unit", is_flag=True, help="Bring each direction to length 1.")
+@click.option("--out", type=OutputFile(), required=True, help="Output file (.npy).")
+@click.option("--unit", is_flag=True, help="Normalisation of each direction to length 1.")
 def directions(probe: Path, out: Path, unit: bool) -> None:
-    """Write the directions that a kept probe reads along, for numpy, with a JSON of their names."""
+    """Export the directions of a saved probe as a numpy array, with a JSON file of their names."""
     from probekit.pipeline.measure.saving import load_probe
 
     saved = load_probe(probe)
@@ -326,7 +336,7 @@ def directions(probe: Path, out: Path, unit: bool) -> None:
 @cli.command()
 @file_options
 def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
-    """Check file and data before any work: counts, duplicates, leaks, sizes, time."""
+    """Validate file and data before a run: counts, duplicates, leaks, sizes, time."""
     from probekit.experiment.loader import load_experiment
 
     experiment = load_experiment(file, overrides)
@@ -341,9 +351,11 @@ def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
 
 
 @cli.command()
-@click.option("--quick", is_flag=True, help="Simulate less; half a minute instead of two.")
+@click.option(
+    "--quick", is_flag=True, help="Fewer simulations; half a minute instead of two minutes."
+)
 def selftest_command(quick: bool) -> None:
-    """Ask the engine for answers that are known: planted signals, noise, intervals, metrics."""
+    """Test the engine on data with known answers: planted signals, noise, intervals, metrics."""
     from probekit.cli.show.progress import watching
     from probekit.cli.show.runs import show_verdicts
     from probekit.probes.selftest.selftest import selftest as run_selftest
@@ -357,7 +369,7 @@ def selftest_command(quick: bool) -> None:
 
 @cli.command()
 def models() -> None:
-    """List the models that are known by name."""
+    """List the models that can be used by name."""
     from probekit.cli.show.models import show_models
 
     show_models()
@@ -366,7 +378,7 @@ def models() -> None:
 @cli.command()
 @click.argument("model", type=ModelName())
 def sites(model: str) -> None:
-    """List the sites of a model: name, shape, formula."""
+    """List the sites of a model with name, shape and formula."""
     from probekit.cli.show.models import show_sites
 
     show_sites(model)

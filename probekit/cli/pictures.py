@@ -1,4 +1,4 @@
-"""The commands that draw a model's insides: lens, attribution, heads, attention, weights."""
+"""Commands that visualise a model: lens, attribution, heads, attention, weights."""
 
 from __future__ import annotations
 
@@ -17,17 +17,24 @@ from probekit.cli.options import (
 from probekit.pipeline.look.endings import PAGE_OR_ROWS
 
 _MODEL = click.option(
-    "--model", type=ModelName(), required=True, help="`mini`, a hub name or a folder."
+    "--model", type=ModelName(), required=True, help="Model: `mini`, a hub name or a folder."
 )
 _BOS = click.option(
-    "--bos/--no-bos", default=False, show_default=True, help="Begin with <|endoftext|>."
+    "--bos/--no-bos",
+    default=False,
+    show_default=True,
+    help="Whether to prepend <|endoftext|> to each text.",
 )
-_DEVICE = click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
+_DEVICE = click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
 _OUT = click.option(
-    "--out", type=OutputFile(*PAGE_OR_ROWS), help="A .html (page) or .csv (rows) to write."
+    "--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file: .html (page) or .csv (rows)."
 )
 _POSITION = click.option(
-    "--position", type=int, default=-1, show_default=True, help="A token; below 0 from the end."
+    "--position",
+    type=int,
+    default=-1,
+    show_default=True,
+    help="Index of a token; negative values count from the end.",
 )
 
 
@@ -40,9 +47,11 @@ _POSITION = click.option(
     "sites",
     multiple=True,
     metavar="SITE",
-    help="Name or glob; repeatable.  [default: the residual stream after each block]",
+    help="Name or glob of sites; repeatable.  [default: the residual stream after each block]",
 )
-@click.option("--top-k", type=int, default=5, show_default=True, help="Tokens named in a cell.")
+@click.option(
+    "--top-k", type=int, default=5, show_default=True, help="Number of tokens shown per cell."
+)
 @_POSITION
 @_DEVICE
 @_OUT
@@ -56,9 +65,9 @@ def lens(
     device: str,
     out: Path | None,
 ) -> None:
-    """Say what each layer would predict if the network ended there: the logit lens.
+    """Show what each layer would predict if it were the last one: the logit lens.
 
-    Prints what is said at one position of each text; --out writes all positions.
+    Prints the predictions at one position of each text; --out writes all positions.
     """
     from probekit.analysis.logit_lens import SITES
     from probekit.cli.show.pictures import facts_for_page, show_lens
@@ -81,12 +90,14 @@ def lens(
 
 @click.command()
 @_MODEL
-@click.option("--text", required=True, help="What is read.")
+@click.option("--text", required=True, help="Input text.")
 @click.option(
-    "--token", help="Whose logit, with the space before a word.  [default: the likeliest]"
+    "--token",
+    help="Token whose logit is decomposed, with the space before a word.  [default: the most "
+    "probable one]",
 )
-@click.option("--minus", help="A token whose logit is taken off.")
-@click.option("--minus-mean", is_flag=True, help="Take off the mean logit of all tokens.")
+@click.option("--minus", help="Token whose logit is subtracted.")
+@click.option("--minus-mean", is_flag=True, help="Subtraction of the mean logit of all tokens.")
 @_POSITION
 @_BOS
 @_DEVICE
@@ -102,7 +113,7 @@ def attribution(
     device: str,
     out: Path | None,
 ) -> None:
-    """Take a logit, or a difference of two, apart: what each head and MLP adds to it."""
+    """Decompose a logit, or a difference of two, into contributions of heads and MLPs."""
     from probekit.cli.show.pictures import facts_for_page, show_attribution
     from probekit.pipeline.look.exports import write_page_or_rows
     from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute
@@ -128,16 +139,18 @@ def attribution(
     "--random-repeats",
     type=WholeNumber(min=1),
     metavar="N",
-    help="Read N sequences of random tokens that come twice.  [default without texts: 10]",
+    help="Number of sequences of repeated random tokens.  [default without texts: 10]",
 )
 @click.option(
     "--length",
     type=WholeNumber(min=1),
     default=50,
     show_default=True,
-    help="Of a repeat, in tokens.",
+    help="Length of the repeated sequence in tokens.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random tokens.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Random seed for the random tokens."
+)
 @_BOS
 @_DEVICE
 @_OUT
@@ -160,7 +173,7 @@ def heads(
     from probekit.report.pages.heads_page import heads_page
 
     if texts and random_repeats is not None:
-        raise click.UsageError("Give texts or --random-repeats, not both: they are other scores.")
+        raise click.UsageError("Give texts or --random-repeats, not both.")
     network = ModelAndTokenizer.load(model, device)
     with watching() as watcher:
         if texts:
@@ -179,8 +192,8 @@ def heads(
 @click.command()
 @_MODEL
 @texts_options
-@click.option("--layer", type=int, help="Only this layer.")
-@click.option("--head", type=int, help="Only this head of each layer.")
+@click.option("--layer", type=int, help="Layer to show.  [default: all]")
+@click.option("--head", type=int, help="Head to show of each layer.  [default: all]")
 @_BOS
 @_DEVICE
 @click.option(
@@ -188,9 +201,9 @@ def heads(
     type=NumberInRange(0, min_open=True),
     default=25,
     show_default=True,
-    help="What the page may have.",
+    help="Maximum size of the page in MB.",
 )
-@click.option("--out", type=OutputFile(), required=True, help="The page to write.")
+@click.option("--out", type=OutputFile(), required=True, help="Output page.")
 def attention(
     model: str,
     texts: tuple[str, ...],
@@ -201,7 +214,7 @@ def attention(
     max_mb: float,
     out: Path,
 ) -> None:
-    """Write a page to explore the attention of texts: every head, every weight."""
+    """Write a page for exploring the attention patterns of texts, for every head."""
     from probekit.cli.show.progress import watching
     from probekit.pipeline.look.attention import write_attention_page
 
@@ -225,23 +238,23 @@ def attention(
     "--model",
     type=ModelName(or_file=True),
     required=True,
-    help="`mini`, a hub name, a folder or a file of weights.",
+    help="Model: `mini`, a hub name, a folder or a file of weights.",
 )
-@click.option("--tensor", help="What is drawn, e.g. wpe.weight.  [default: an overview of all]")
+@click.option("--tensor", help="Tensor to plot, e.g. wpe.weight.  [default: an overview of all]")
 @click.option(
     "--column",
     "columns",
     type=WholeNumber(0),
     multiple=True,
-    help="Drawn as a curve; repeatable.  [default, of wpe.weight: 150, 200, 250]",
+    help="Column to plot as a curve; repeatable.  [default for wpe.weight: 150, 200, 250]",
 )
 @click.option(
     "--corner",
     type=WholeNumber(1, 2000),
-    help="Rows and columns drawn of a matrix too large to be drawn in full.  [default: 300]",
+    help="Number of rows and columns shown of a matrix too large to show in full.  [default: 300]",
 )
-@click.option("--n-head", type=WholeNumber(1), help="Where no config.json tells it.")
-@click.option("--out", type=OutputFile(), required=True, help="The page to write.")
+@click.option("--n-head", type=WholeNumber(1), help="Number of heads, if there is no config.json.")
+@click.option("--out", type=OutputFile(), required=True, help="Output page.")
 def weights(
     model: str,
     tensor: str | None,
@@ -250,7 +263,7 @@ def weights(
     n_head: int | None,
     out: Path,
 ) -> None:
-    """Look at weights: all tensors of a model in a table, or one of them drawn."""
+    """Write a page about weights: a table of all tensors of a model, or plots of one tensor."""
     from probekit.pipeline.look.weights import write_weights_page
 
     page = write_weights_page(

@@ -1,8 +1,7 @@
-"""The table of all sites: every tensor that GPT-2 names, its axes and its formula.
+"""The table of sites: name, axes and formula of every tensor that a tap can read or replace.
 
-The table is the one place that knows them; names are those of TransformerLens. `expand` turns what
-people write (names, globs, shorthands) into names, `SiteSelection` adds a head or a neuron, and
-`SiteConcatenation` takes several of those as one.
+Names are those of TransformerLens. `expand` turns names, globs and shorthands into names.
+`SiteSelection` adds a head or a neuron to a site, and `SiteConcatenation` joins several selections.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ class Site:
         axes: names of the axes.
         formula: how the tensor is computed.
         stage: where the forward pass computes it: before, in or after the blocks.
-        on_request: computed only where the name is given in full; a glob that other sites match
-            too does not reach it.
-        begins_block: available before the block has computed anything.
-        in_stream: part of the residual stream, or added to it; the logit lens can read it.
-        masked: the value at keys that a query does not see.
+        on_request: computed only if requested by name; a glob that also matches other sites does
+            not include it.
+        begins_block: available before the block computes anything.
+        in_stream: part of the residual stream, or added to it, so that the logit lens applies.
+        masked: value at keys that a query does not attend to.
     """
 
     name: str
@@ -50,12 +49,12 @@ class Site:
 
     @property
     def in_block(self) -> bool:
-        """Whether every block has such a tensor."""
+        """Whether every block has this tensor."""
         return self.stage == "block"
 
     @property
     def component(self) -> str:
-        """The name without block number and hook prefix.
+        """The name without block index and `hook_`.
 
         >>> [site.component for site in SITES if site.axes[-1] == "key_pos"]
         ['attn.attn_scores', 'attn.pattern']
@@ -122,13 +121,15 @@ JOINT = " + "  # between the parts of a concatenation
 
 
 def site_names(n_layers: int, *, on_request: bool = False) -> tuple[str, ...]:
-    """Return the names of all sites in the order of the forward pass.
+    """Return the names of all sites, in the order of the forward pass.
+
+    Sites that are computed on request are included with `on_request`.
 
     >>> len(site_names(12))
     208
     """
-    there = [site for site in SITES if on_request or not site.on_request]
-    in_stage = {stage: [s.name for s in there if s.stage == stage] for stage in get_args(Stage)}
+    sites = [site for site in SITES if on_request or not site.on_request]
+    in_stage = {stage: [s.name for s in sites if s.stage == stage] for stage in get_args(Stage)}
     return (
         *in_stage["embedding"],
         *(name.format(l=layer) for layer in range(n_layers) for name in in_stage["block"]),
@@ -137,13 +138,13 @@ def site_names(n_layers: int, *, on_request: bool = False) -> tuple[str, ...]:
 
 
 def describe(name: str) -> Site:
-    """Return the row of the table that a site's name belongs to.
+    """Return the row of the table for the full name of a site.
 
     >>> describe("blocks.3.mlp.hook_post").axes
     ('batch', 'pos', 'd_mlp')
 
     Raises:
-        UnknownNameError: no site has that name; globs and short names are for `expand`.
+        UnknownNameError: no site has this name. Globs and shorthands need `expand`.
     """
     general = _BLOCK.sub("blocks.{l}.", name)
     if general not in _BY_NAME:
@@ -152,7 +153,7 @@ def describe(name: str) -> Site:
 
 
 def blocks_before(name: str, n_layers: int) -> int:
-    """Return how many blocks a forward pass runs, wholly or in part, to reach a site.
+    """Return the number of blocks that a forward pass starts before it reaches a site.
 
     >>> [blocks_before(name, 12) for name in ("hook_embed", "blocks.3.hook_resid_pre")]
     [0, 3]
@@ -166,7 +167,7 @@ def blocks_before(name: str, n_layers: int) -> int:
 
 
 def layer_of(name: str) -> int | None:
-    """Return the block index that stands in a site's name, None outside the blocks.
+    """Return the block index in the name of a site, or None outside the blocks.
 
     >>> layer_of("blocks.11.hook_resid_pre"), layer_of("hook_embed")
     (11, None)
@@ -176,21 +177,21 @@ def layer_of(name: str) -> int | None:
 
 
 def expand(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:
-    """Return the names that names, globs and shorthands stand for, in the order of the forward.
+    """Return the names that match names, globs and shorthands, in forward order.
 
     >>> expand(["blocks.*.hook_resid_post", ("pattern", 0), "hook_embed"], 2)
     ('hook_embed', 'blocks.0.attn.hook_pattern', 'blocks.0.hook_resid_post',
      'blocks.1.hook_resid_post')
 
     Raises:
-        UnknownNameError: a pattern stands for no site of a model with `n_layers` blocks.
+        UnknownNameError: a pattern matches no site of a model with `n_layers` blocks.
     """
-    found = {name for pattern in _listed(patterns) for name in _matches(pattern, n_layers)}
-    return tuple(name for name in site_names(n_layers, on_request=True) if name in found)
+    names = {name for pattern in _listed(patterns) for name in _matches(pattern, n_layers)}
+    return tuple(name for name in site_names(n_layers, on_request=True) if name in names)
 
 
 def _listed(patterns: SitePattern | Iterable[SitePattern]) -> list[SitePattern]:
-    """Return the patterns as a list; one alone, a name or a pair (short name, layer), is one."""
+    """Return the patterns as a list; a single name or (short name, layer) is one pattern."""
     if isinstance(patterns, str):
         return [patterns]
     listed = list(patterns)
@@ -200,7 +201,7 @@ def _listed(patterns: SitePattern | Iterable[SitePattern]) -> list[SitePattern]:
 
 
 def _is_shorthand(value: Sequence[object]) -> bool:
-    """Return whether it is a short name and a layer, which may be a number of numpy or torch."""
+    """Return whether a value is (short name, layer); the layer may be a NumPy or torch integer."""
     return (
         len(value) == 2
         and isinstance(value[0], str)
@@ -213,13 +214,13 @@ def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
     if isinstance(pattern, tuple):
         if not _is_shorthand(pattern):
             raise UnknownNameError(
-                f"No site is called {pattern!r}; a shorthand is a short name and a layer, such as "
+                f"No site matches {pattern!r}. A shorthand is a short name and a layer, such as "
                 "('pattern', 3)."
             )
         pattern = _full_name(pattern[0], operator.index(pattern[1]))
-    # A glob reaches the sites that are computed on request only where it matches nothing else.
-    usual, names = site_names(n_layers), site_names(n_layers, on_request=True)
-    matches = _matching(usual, pattern) or _matching(names, pattern)
+    # A glob matches sites computed on request only if it matches no other site.
+    default, names = site_names(n_layers), site_names(n_layers, on_request=True)
+    matches = _matching(default, pattern) or _matching(names, pattern)
     if matches:
         return matches
     layer = layer_of(pattern)
@@ -227,27 +228,27 @@ def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
         raise UnknownNameError(
             f"Site {pattern!r}: the model has {n_layers} blocks, 0 to {n_layers - 1}."
         )
-    fits = _short_for(pattern.replace("hook_", ""))
-    if fits and "hook_" in pattern:
+    candidates = _sites_by_short_name(pattern.replace("hook_", ""))
+    if candidates and "hook_" in pattern:
         raise UnknownNameError(
-            f"{pattern!r} is a site of every block: write {fits[0].name.format(l=0)!r} for one, "
-            f"{fits[0].name.format(l='*')!r} for all."
+            f"{pattern!r} is a site of every block: write {candidates[0].name.format(l=0)!r} for "
+            f"one, {candidates[0].name.format(l='*')!r} for all."
         )
-    if fits:
-        every = fits[0].name.format(l="*")
+    if candidates:
+        every = candidates[0].name.format(l="*")
         raise UnknownNameError(
-            f"{pattern!r} is a site of every block: give its layer too, as in ({pattern!r}, 0), or "
-            f"take all of them with {every!r}."
+            f"{pattern!r} is a site of every block: add the layer, as in ({pattern!r}, 0), or "
+            f"write {every!r} for all."
         )
-    raise UnknownNameError(f"No site is called {pattern!r}. {nearest(pattern, names)}")
+    raise UnknownNameError(f"No site matches {pattern!r}. {nearest(pattern, names)}")
 
 
 def _matching(names: Iterable[str], pattern: str) -> list[str]:
     return [name for name in names if fnmatchcase(name, pattern)]
 
 
-def _short_for(text: str) -> list[Site]:
-    """Return the sites of a block that a short name like "pattern" or "attn.pattern" is for."""
+def _sites_by_short_name(text: str) -> list[Site]:
+    """Return the sites of a block with a short name such as "pattern" or "attn.pattern"."""
     return [
         site
         for site in SITES
@@ -256,21 +257,23 @@ def _short_for(text: str) -> list[Site]:
 
 
 def _full_name(short: str, layer: int) -> str:
-    """Return the name that a shorthand like ("pattern", 3) stands for."""
+    """Return the full name of a shorthand such as ("pattern", 3)."""
     if layer < 0:
-        raise UnknownNameError(f"Layers are counted from 0, so there is no ({short!r}, {layer}).")
-    fits = _short_for(short)
-    if not fits:
+        raise UnknownNameError(
+            f"({short!r}, {layer}): the layer is negative. Layers are counted from 0."
+        )
+    candidates = _sites_by_short_name(short)
+    if not candidates:
         components = [site.component for site in SITES if site.in_block]
         raise UnknownNameError(
-            f"No site of a block is called {short!r}. {nearest(short, components)}"
+            f"No site of a block has the name {short!r}. {nearest(short, components)}"
         )
-    if len(fits) > 1:
+    if len(candidates) > 1:
         raise UnknownNameError(
-            f"{short!r} stands for several sites; write one of "
-            f"{', '.join(repr(site.component) for site in fits)}."
+            f"{short!r} matches several sites. Write one of "
+            f"{', '.join(repr(site.component) for site in candidates)}."
         )
-    return fits[0].name.format(l=layer)
+    return candidates[0].name.format(l=layer)
 
 
 @dataclass(frozen=True)
@@ -287,17 +290,17 @@ class SiteSelection:
 
     @property
     def parts(self) -> tuple[SiteSelection, ...]:
-        """The selection alone, as a concatenation has several."""
+        """This selection as a tuple, like the parts of a `SiteConcatenation`."""
         return (self,)
 
     @property
     def without_head(self) -> SiteSelection:
-        """The same selection with all its heads."""
+        """The same selection without the restriction to a head."""
         return replace(self, head=None)
 
     @property
     def text(self) -> str:
-        """The selection as people write it."""
+        """The selection as it is written in an experiment file."""
         chosen = {"head": self.head, "neuron": self.neuron}
         parts = [f"[{axis}={index}]" for axis, index in chosen.items() if index is not None]
         return self.site + "".join(parts)
@@ -305,7 +308,7 @@ class SiteSelection:
 
 @dataclass(frozen=True)
 class SiteConcatenation:
-    """Several selections whose features stand side by side and are probed as one.
+    """Several selections whose features are concatenated and probed together.
 
     >>> SiteConcatenation((SiteSelection("hook_embed"), SiteSelection("hook_pos_embed"))).text
     'hook_embed + hook_pos_embed'
@@ -315,16 +318,16 @@ class SiteConcatenation:
 
     @property
     def text(self) -> str:
-        """The parts as people write them, joined."""
+        """The parts as they are written in an experiment file, joined by `+`."""
         return JOINT.join(part.text for part in self.parts)
 
 
 def select(
     patterns: Iterable[str], n_layers: int, axis_sizes: dict[str, int]
 ) -> tuple[SiteSelection, ...]:
-    """Return what patterns like `blocks.*.attn.hook_z[head=*]` stand for, in forward order.
+    """Return the selections that match patterns like `blocks.*.attn.hook_z[head=*]`, in order.
 
-    `axis_sizes` gives the number of heads (`n_heads`) and neurons (`d_mlp`).
+    `axis_sizes` has the number of heads (`n_heads`) and of neurons (`d_mlp`).
 
     >>> for chosen in select(["blocks.*.attn.hook_z[head=0,2]"], 2, {"n_heads": 3, "d_mlp": 11}):
     ...     print(chosen.text)
@@ -334,36 +337,38 @@ def select(
     blocks.1.attn.hook_z[head=2]
 
     Raises:
-        UnknownNameError: a pattern stands for no site.
-        ConfigError: the site has no such axis, or an index is outside of it.
+        UnknownNameError: a pattern matches no site.
+        ConfigError: the site does not have the selected axis, or an index is out of range.
     """
-    chosen: set[SiteSelection] = set()
+    selections: set[SiteSelection] = set()
     for pattern in patterns:
         match = _SELECTOR.match(pattern)
         if match is None:
-            _require_whole_brackets(pattern)
+            _check_brackets(pattern)
         for site in expand([match["site"] if match else pattern], n_layers):
             indices: list[dict[str, int]] = _indices(site, match, axis_sizes) if match else [{}]
-            chosen |= {SiteSelection(site, **index) for index in indices}
-    order = {site: place for place, site in enumerate(site_names(n_layers, on_request=True))}
+            selections |= {SiteSelection(site, **index) for index in indices}
+    order = {site: rank for rank, site in enumerate(site_names(n_layers, on_request=True))}
 
-    def place(selection: SiteSelection) -> tuple[int, ...]:
-        whole_first = (-1 if i is None else i for i in (selection.head, selection.neuron))
-        return order[selection.site], *whole_first
+    def rank(selection: SiteSelection) -> tuple[int, ...]:
+        # A whole site comes before its heads and neurons.
+        indices = (-1 if i is None else i for i in (selection.head, selection.neuron))
+        return order[selection.site], *indices
 
-    return tuple(sorted(chosen, key=place))
+    return tuple(sorted(selections, key=rank))
 
 
-def _require_whole_brackets(pattern: str) -> None:
-    """Refuse a pattern that begins to choose a head or neuron, and does not end so."""
+def _check_brackets(pattern: str) -> None:
+    """Raise ConfigError if a pattern has an incomplete selection of heads or neurons."""
     site, bracket, choice = pattern.partition("[")
-    if _short_for(site.replace("hook_", "")):
-        site = _short_for(site.replace("hook_", ""))[0].name.format(l="*")
+    candidates = _sites_by_short_name(site.replace("hook_", ""))
+    if candidates:
+        site = candidates[0].name.format(l="*")
     axis = next((axis for axis in _SELECTED_AXES if choice.strip().startswith(axis)), None)
     if bracket and axis:
         raise ConfigError(
-            f"{pattern!r}: a {axis} is chosen by [{axis}=3], several by [{axis}=0,3], all by "
-            f"[{axis}=*]. Nearest: {site}[{axis}={_digits(choice) or 0}]."
+            f"{pattern!r}: write [{axis}=3] to select one {axis}, [{axis}=0,3] for several, "
+            f"[{axis}=*] for all. Nearest: {site}[{axis}={_digits(choice) or 0}]."
         )
 
 
@@ -372,21 +377,21 @@ def _digits(text: str) -> str:
 
 
 def _indices(site: str, match: re.Match[str], axis_sizes: dict[str, int]) -> list[dict[str, int]]:
-    """Return each head or neuron that the brackets of a pattern choose at a site."""
+    """Return the head or neuron of each selection in the brackets of a pattern."""
     axis = match["axis"]
     if axis not in _SELECTED_AXES:
         raise ConfigError(f"{match[0]!r}: unknown axis {axis!r}. Allowed: head, neuron.")
     axes = describe(site).axes
     name = _SELECTED_AXES[axis]
     if name not in axes:
-        raise ConfigError(f"{match[0]!r}: {site} has the axes {' '.join(axes)}, no {axis}.")
+        raise ConfigError(f"{match[0]!r}: {site} has no {axis}s, its axes are {' '.join(axes)}.")
     if match["index"] == "*":
         return [{axis: index} for index in range(axis_sizes[name])]
     numbers = [text.strip() for text in match["index"].split(",")]
     if not all(_is_index(text, axis_sizes[name]) for text in numbers):
         raise ConfigError(
-            f"{match[0]!r}: {axis} must be a number from 0 to {axis_sizes[name] - 1}, several with "
-            "commas between them, or * for all."
+            f"{match[0]!r}: {axis} must be an integer from 0 to {axis_sizes[name] - 1}, several "
+            "separated by commas, or * for all."
         )
     return [{axis: int(text)} for text in numbers]
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from probekit.disk import inside, told
+from probekit.disk import as_store_error, inside
 from probekit.errors import DataError, MissingError, StoreError
 from probekit.probes.saved.files import probe_files, read_probe
 from probekit.probes.score.measurement import Measurement, Predictions
@@ -91,6 +91,8 @@ def _read_site(
         written, probes = content["digest"], content.get("probes")
         if written != _digest(origin, content["measurements"], answers, probes):
             return None
+        if pretty_json(content).encode() != data:  # white space is not part of the digest
+            return None
         measurements = [Measurement(**entry) for entry in content["measurements"]]
         files = dict(zip(names, (digest([data]), digest([answers])), strict=True))
         predictions = unpack(answers, truth_of, n_classes)
@@ -160,7 +162,7 @@ class SavedSiteResults:
         files = dict(site.probes)
         for weights in map(Path, site.probes):
             facts, _ = probe_files(weights)  # has a time in it, so its digest is not kept
-            with told("read", self._run_dir / facts):
+            with as_store_error("read", self._run_dir / facts):
                 files[facts.as_posix()] = digest([(self._run_dir / facts).read_bytes()])
         return files
 

@@ -1,4 +1,4 @@
-"""What changes with the step: the learning rate, and which steps are kept."""
+"""Learning-rate schedule and checkpoint steps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from probekit.training.recipe import CheckpointsSection, TrainingSection
 
-# Share of the way from the highest learning rate to the final one, by share of the decay done.
-_LEFT: dict[str, Callable[[float], float]] = {
+# Remaining fraction between the peak and the final learning rate, by fraction of decay done.
+_DECAY: dict[str, Callable[[float], float]] = {
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
     "linear": lambda done: 1 - done,
 }
@@ -17,7 +17,7 @@ _LEFT: dict[str, Callable[[float], float]] = {
 def learning_rate(step: int, training: TrainingSection) -> float:
     """Return the learning rate of a step, counted from 0.
 
-    It rises evenly over the warm-up, stays, and falls over the last steps.
+    Linear warm-up, constant, then decay over the last steps.
 
     >>> training = TrainingSection(
     ...     steps=100, batch=1, learning_rate=1.0, warm_up=10, decay_steps=50
@@ -30,11 +30,11 @@ def learning_rate(step: int, training: TrainingSection) -> float:
     length = length if training.decay_steps is None else training.decay_steps
     done = max(0.0, step - (training.steps - length)) / max(1, length)
     final = training.final_learning_rate
-    return training.learning_rate * rise * (final + (1 - final) * _LEFT[training.decay](done))
+    return training.learning_rate * rise * (final + (1 - final) * _DECAY[training.decay](done))
 
 
 def checkpoint_steps(checkpoints: CheckpointsSection, steps: int) -> tuple[int, ...]:
-    """Return the steps after which a checkpoint is kept, in order; the last is always one.
+    """Return the sorted steps after which a checkpoint is saved, including the last step.
 
     >>> checkpoint_steps(CheckpointsSection(at=(0,), log_spaced=4), 1000)
     (0, 1, 10, 100, 1000)

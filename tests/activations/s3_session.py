@@ -1,4 +1,4 @@
-"""What `test_s3.py` runs where s3fs and moto are: a store on a real S3 server, by several writers.
+"""Script of `test_s3.py`, run in an environment with s3fs and moto: several writers on S3.
 
     python -m tests.activations.s3_session FOLDER
 
@@ -24,18 +24,18 @@ CONTENT = Content()
 
 
 def write(_):
-    """Write the whole store, beside others."""
+    """Write the whole store, concurrently with others."""
     store = CONTENT.write(ObjectFiles(f"{ROOT}/{IDENTITY.key}"), alone=False)
     return store.manifest().root
 
 
 def try_to_create(number):
-    """Return whether this one of many made an object."""
+    """Return whether this writer created an object."""
     return ObjectFiles(f"{ROOT}/race").create("x.json", str(number).encode())
 
 
 def tell(line):
-    """Say what was found to hold."""
+    """Print a property that was verified."""
     sys.stdout.write(f"{line}\n")
 
 

@@ -1,17 +1,17 @@
-"""Work beside the computation: in order, bounded, and no failure is lost."""
+"""The background thread keeps the order, bounds its queue and loses no exception."""
 
 import threading
 
 import pytest
 
-from probekit.activations.background import AHEAD, beside
+from probekit.activations.background import MAX_WAITING, background_thread
 
 
-def test_the_work_runs_in_another_thread_and_in_order():
+def test_calls_run_in_another_thread_in_order():
     done = []
-    with beside() as do:
+    with background_thread() as submit:
         for number in range(50):
-            do(lambda n: done.append((n, threading.get_ident())), number)
+            submit(lambda n: done.append((n, threading.get_ident())), number)
     assert [n for n, _ in done] == list(range(50))
     assert {thread for _, thread in done}.isdisjoint({threading.get_ident()})
     assert len({thread for _, thread in done}) == 1
@@ -21,9 +21,9 @@ def test_no_more_than_a_few_pieces_wait():
     gate, given = threading.Event(), []
 
     def give():
-        with beside() as do:
+        with background_thread() as submit:
             for number in range(10):
-                do(gate.wait, 30)
+                submit(gate.wait, 30)
                 given.append(number)
 
     giver = threading.Thread(target=give)
@@ -32,7 +32,7 @@ def test_no_more_than_a_few_pieces_wait():
     waiting = len(given)
     gate.set()
     giver.join(30)
-    assert waiting == AHEAD
+    assert waiting == MAX_WAITING
     assert len(given) == 10
 
 
@@ -44,10 +44,10 @@ def test_a_failure_is_raised_and_nothing_is_done_after_it():
         raise ZeroDivisionError
 
     def work():
-        with beside() as do:
-            do(done.append, "before")
-            do(fail)
-            do(done.append, "behind")  # waits already when the other fails
+        with background_thread() as submit:
+            submit(done.append, "before")
+            submit(fail)
+            submit(done.append, "behind")  # waits already when the other fails
             gate.set()
 
     with pytest.raises(ZeroDivisionError):
@@ -56,8 +56,8 @@ def test_a_failure_is_raised_and_nothing_is_done_after_it():
 
 
 def test_a_failure_of_the_last_piece_is_raised_too():
-    with pytest.raises(ZeroDivisionError), beside() as do:
-        do(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError), background_thread() as submit:
+        submit(lambda: 1 / 0)
 
 
 def test_when_the_block_fails_what_waits_is_dropped():
@@ -68,9 +68,9 @@ def test_when_the_block_fails_what_waits_is_dropped():
         done.append("first")
 
     def fail():
-        with beside() as do:
-            do(first)
-            do(done.append, "second")
+        with background_thread() as submit:
+            submit(first)
+            submit(done.append, "second")
             threading.Timer(0.1, gate.set).start()
             raise KeyError
 

@@ -1,4 +1,4 @@
-"""Captures: right numbers, however batched; nothing recomputed, stale or lost."""
+"""Captures are correct for any batching; nothing is recomputed, stale or lost."""
 
 import itertools
 import multiprocessing
@@ -54,7 +54,7 @@ def test_streamed_rows_are_those_that_a_store_holds(tmp_path, model, dtype):
     assert sum(heard) == store.n_rows
 
 
-def test_rows_of_one_example_may_stand_apart(model):
+def test_rows_of_one_example_need_not_be_adjacent(model):
     tokens = make_tokens(20)
     plan = last_and_mean(tokens)
     turned = RowPlan(
@@ -123,7 +123,7 @@ def test_the_bytes_do_not_depend_on_when_a_site_was_added(tmp_path, model):
     assert files(together.folder) == files(apart.folder)
 
 
-def test_a_finished_cache_is_read_where_nothing_can_be_written(tmp_path, model, monkeypatch):
+def test_a_finished_cache_is_readable_on_a_read_only_disk(tmp_path, model, monkeypatch):
     run(tmp_path, model)
 
     def read_only(*arguments):
@@ -135,7 +135,7 @@ def test_a_finished_cache_is_read_where_nothing_can_be_written(tmp_path, model, 
 
 
 def _capture_slowly(root, seed):
-    """Run in a process of its own, with pauses, so that kills find it at work."""
+    """Run in a child process, with pauses, so that it is killed at work."""
     identity.SHARD_ROWS, identity.BATCH_TOKENS["cpu"] = 16, 60
     commit = ActivationStore.commit
 
@@ -219,7 +219,7 @@ def test_a_full_disk_keeps_what_was_committed(tmp_path, model):
     run(tmp_path, model).store.verify()
 
 
-def test_a_cache_folder_that_cannot_be_written_is_told(tmp_path, model):
+def test_an_unwritable_cache_folder_is_reported(tmp_path, model):
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(StoreError, match="Cannot write"):
@@ -227,7 +227,7 @@ def test_a_cache_folder_that_cannot_be_written_is_told(tmp_path, model):
 
 
 class Waiting:
-    """A watcher that releases what it is told to wait for."""
+    """A watcher that releases a barrier when it receives a message."""
 
     def __init__(self):
         self.messages = []

@@ -1,4 +1,4 @@
-"""What a cache is known by: whatever changes a number makes another cache."""
+"""Identity of a cache: any change that affects a number gives another cache."""
 
 import dataclasses
 import sys
@@ -37,7 +37,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_whatever_changes_the_numbers_never_reuses_a_row(tmp_path, model, change):
+def test_any_change_of_the_inputs_prevents_reuse(tmp_path, model, change):
     first = run(tmp_path, model)
     second = run(tmp_path, model, **change(model))
     assert second.reused == 0
@@ -72,7 +72,7 @@ AROUND = {"probekit.activations.capture", "probekit.activations.shared.work"}
 UPKEEP = ("store", "files", "upkeep", "shared")
 
 
-def test_all_code_that_a_row_goes_through_is_part_of_the_identity(model, monkeypatch):
+def test_all_code_that_computes_a_row_is_part_of_the_identity(model, monkeypatch):
     roots, ran = [], set()
     monkeypatch.setattr(identity_module, "digest_code", lambda *names: roots.extend(names))
     tokens = make_tokens()
@@ -102,7 +102,7 @@ def test_the_upkeep_of_caches_is_no_part_of_the_identity():
     ]
 
 
-def test_products_that_torch_was_told_to_round_make_another_cache(tmp_path, model):
+def test_reduced_precision_products_give_another_cache(tmp_path, model):
     first = run(tmp_path, model)
     torch.set_float32_matmul_precision("medium")
     try:

@@ -1,4 +1,4 @@
-"""A store under everything at once: hypothesis looks for an order of events that breaks it."""
+"""Stateful test of a store: hypothesis searches for a sequence of events that breaks it."""
 
 import contextlib
 import os
@@ -29,11 +29,11 @@ SITE = st.sampled_from(SITES)
 
 
 class Killed(BaseException):
-    """Stands for the end of a process."""
+    """Represents the end of a process."""
 
 
 class DyingDisk(WatchedDisk):
-    """A disk that does nothing more from a call on, as if its process were gone."""
+    """A disk that ignores all calls after one, as if its process had ended."""
 
     def __init__(self, at):
         super().__init__()
@@ -51,13 +51,13 @@ class DyingDisk(WatchedDisk):
         return result
 
     def bury(self):
-        """Do what the system does for the dead: it closes their files and locks."""
+        """Close the files and locks of a dead process, as the system does."""
         for descriptor in self.opened:
             os.close(descriptor)
 
 
 class Store(RuleBasedStateMachine):
-    """What must be there is in `kept`; what was damaged since may be missing, but never wrong."""
+    """Rows in `kept` must exist; rows damaged since may be missing, but never wrong."""
 
     def __init__(self):
         super().__init__()

@@ -47,25 +47,27 @@ def test_ls_and_show_say_what_there_is(probekit, root):
 
 
 def test_damage_is_verified_and_repaired(probekit, root):
-    assert probekit("verify", root=root).stdout == f"{root / KEY}: whole\n"
+    assert probekit("verify", root=root).stdout == f"{root / KEY}: intact\n"
     path = next((root / KEY / SITES[0]).glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:-1])
     done = probekit("verify", KEY, root=root, code=1)
-    assert f"{root / KEY}/{SITES[0]}/{path.name}: it is lost, or of another size" in done.stdout
+    assert (
+        f"{root / KEY}/{SITES[0]}/{path.name}: it is missing, or has the wrong size" in done.stdout
+    )
     found = json.loads(probekit("verify", "--json", root=root, code=1).stdout)
     assert found[str(root / KEY)][0]["file"] == f"{SITES[0]}/{path.name}"
     assert path.name in probekit("repair", KEY, root=root).stdout
-    assert "shards not there yet: 1" in probekit("verify", root=root).stdout
+    assert "shards not captured yet: 1" in probekit("verify", root=root).stdout
     (root / KEY / "spec.json").write_text("{}")
     assert "spec.json is damaged" in probekit("verify", root=root, code=1).stdout
     assert "spec.json is damaged" in probekit("show", KEY, root=root, code=1).stdout
     assert "spec.json is damaged" in probekit("ls", root=root).stdout
-    assert "left as it is" in probekit("gc", root=root).stderr
+    assert "skipped" in probekit("gc", root=root).stderr
     CONTENT.write(LocalFiles(root / "whole"))
     (root / KEY / "spec.json").write_text('{"format": 99}')
     done = probekit("verify", root=root, code=1)  # one that cannot be read hides no other one
-    assert "of format 99" in done.stdout
-    assert f"{root / 'whole'}: whole" in done.stdout
+    assert "has format 99" in done.stdout
+    assert f"{root / 'whole'}: intact" in done.stdout
 
 
 def test_gc_takes_leftovers_and_what_is_old(probekit, root):
@@ -88,7 +90,7 @@ def test_rm_removes_caches_and_nothing_else(probekit, root, tmp_path):
     done = probekit("rm", tmp_path / "mine", root=root, code=3)
     assert f"There is no cache '{tmp_path / 'mine'}'" in done.stderr
     assert probekit("rm", KEY, root=root).stdout == f"removed {root / KEY}\n"
-    assert "There are none" in probekit("rm", KEY, root=root, code=3).stderr
+    assert "contains no caches" in probekit("rm", KEY, root=root, code=3).stderr
     assert (tmp_path / "mine").exists()
 
 

@@ -70,7 +70,7 @@ def test_validate_says_what_a_run_will_cost(probekit):
     done = probekit("validate", "planted.yaml")
     assert done.code == 0, done.stderr
     assert "96 examples, 96 rows at each of 3 sites, 0.6 MB, " in done.stdout
-    assert re.search(r"(less than a|about \d+) seconds? of capture on this machine", done.stdout)
+    assert re.search(r"(less than a|about \d+) seconds? to capture on this machine", done.stdout)
     assert done.stdout.splitlines()[-1] == "ok"
 
 
@@ -122,10 +122,10 @@ def test_version(probekit):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["run", "none.yaml"], 3, "There is no experiment file"),
+        (["run", "none.yaml"], 3, "Experiment file"),
         (["run", "planted.yaml", "--set", "probe.fold=3"], 2, "Nearest: folds"),
         (["run", "planted.yaml", "--set", "model.source=gpt-2"], 3, "Nearest: gpt2"),
-        (["run", "planted.yaml", "--set", "model.source=gpt2"], 3, "go on without a network"),
+        (["run", "planted.yaml", "--set", "model.source=gpt2"], 3, "work offline"),
         (["run", "planted.yaml", "--set", "data.file=none.csv"], 3, "none.csv"),
         (["run", "planted.yaml", "--set", "capture.sites=[x]"], 2, "--set capture.sites: No site"),
         (["run", "planted.yaml", "--device", "warp"], 2, "--device warp"),

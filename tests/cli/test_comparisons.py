@@ -23,13 +23,17 @@ def test_compare_says_what_holds(call, runs, tmp_path):
     code, out, _ = call("compare", *runs, "--out", tmp_path / "found.csv")
     assert code == 0
     lines = out.splitlines()
-    (held,) = [line for line in lines if line.rstrip().endswith(" holds")]
+    (held,) = [
+        line
+        for line in lines
+        if line.rstrip().endswith(" significant") and "not significant" not in line
+    ]
     assert held.startswith(f"{SITES[1]} last logistic")
     assert "a: made/a" in out
     assert "1 of " in lines[-2]
     assert lines[-1].endswith("found.csv")
     assert len(pd.read_csv(tmp_path / "found.csv")) == len(
-        [line for line in lines if line.rstrip().endswith(("holds", "does not hold"))]
+        [line for line in lines if line.rstrip().endswith("significant")]
     )
 
 
@@ -89,10 +93,10 @@ def test_transfer_prints_the_matrix_and_last_the_page(call, tmp_path):
     assert sum(line.startswith("cosine, ") for line in lines) == 2
     assert lines[-1] == str(tmp_path / "out" / "transfer.html")
     assert "capture one: 32 of 32" in err
-    assert re.search(r"warning: \d of 8 test rows of two have a group that stands in", err)
+    assert re.search(r"warning: \d of 8 test rows of two have a group that also occurs in", err)
     code, _, err = call("transfer", files[0], "--out", tmp_path / "out")
     assert code == 2
-    assert "two experiments or more" in err
+    assert "at least two experiments" in err
     code, _, err = call("transfer", *files, "--kind", "logistik", "--out", tmp_path / "out")
     assert code == 2
     assert "Nearest: logistic" in err

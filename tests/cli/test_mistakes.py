@@ -98,12 +98,12 @@ MISTAKES = [
     ),
     Mistake(
         "one group for all rows",
-        ("line 7: all 48 rows are of one group, 'a'", "leave data.columns.group out"),
+        ("line 7: all 48 rows are in one group, 'a'", "remove data.columns.group"),
         rows=table((None, "group", "a")),
     ),
     Mistake(
         "one group for all rows of a split that is given",
-        ("line 7: all 48 rows are of one group, 'a'",),
+        ("line 7: all 48 rows are in one group, 'a'",),
         WITH_SPLIT,
         table((None, "group", "a")),
     ),
@@ -113,9 +113,9 @@ MISTAKES = [
         {"name: small": "name tense"},
     ),
     Mistake(
-        "a text that begins with *",
+        "text that begins with *",
         (
-            "line 11: aliases (*.hook_z) are not allowed; a text that begins with * needs quotes: "
+            "line 11: aliases (*.hook_z) are not allowed; text that begins with * needs quotes: "
             '"*.hook_z[head=*]"',
         ),
         {"[blocks.0.hook_resid_post]": "[*.hook_z[head=*]]"},
@@ -179,20 +179,20 @@ MISTAKES = [
     Mistake(
         "a text that is too long",
         (
-            "rows.csv:7: the text has 2,002 tokens, and the context 256 (1 text too long)",
+            "rows.csv:7: the text has 2,002 tokens, but the context has 256 (1 text too long)",
             "`truncate` or `skip`",
         ),
         rows=table((5, "text", "word " * 2000)),
     ),
     Mistake(
         "an empty span cell",
-        ("rows.csv:7: column 'end' is empty. Write a whole number",),
+        ("rows.csv:7: column 'end' is empty. Write an integer",),
         WITH_SPANS,
         table((5, "end", "")),
     ),
     Mistake(
         "a span cell that is no number",
-        ("rows.csv:7: column 'start' holds 'four', not a position in the text",),
+        ("rows.csv:7: column 'start' has the value 'four', which is not a position",),
         WITH_SPANS,
         table((5, "start", "four")),
     ),
@@ -212,14 +212,14 @@ MISTAKES = [
     Mistake(
         "--set of a list item, without a value",
         (
-            "--set probe.kinds[0].kind=: no value after the =, and an item of a list",
+            "--set probe.kinds[0].kind=: no value after the =, and a single item of a list",
             "--set 'probe.kinds=[{kind: logistic}]'",
         ),
         options=("--set", "probe.kinds[0].kind="),
     ),
     Mistake(
         "--set of a list item by number",
-        ("--set probe.C.0=1: an item of a list cannot be set", "'probe.C=[0.0001, 0.001]'"),
+        ("--set probe.C.0=1: a single item of a list cannot be set", "'probe.C=[0.0001, 0.001]'"),
         options=("--set", "probe.C.0=1"),
     ),
     Mistake(
@@ -244,6 +244,16 @@ def probekit(tmp_path, monkeypatch, capsys):
         return end.value.code or 0, said.out + said.err
 
     return call
+
+
+@pytest.mark.parametrize("command", [("cache", "ls"), ("run", "e.yaml")])
+def test_a_cache_root_of_the_environment_that_is_a_file(probekit, tmp_path, command):
+    write(tmp_path, Mistake("", ()))
+    (tmp_path / "cache").write_text("a file")
+    code, said = probekit(*command)
+    assert code == 2
+    assert "PROBEKIT_CACHE is" in said
+    assert "is a file, not a folder" in said
 
 
 def write(folder, mistake):

@@ -54,7 +54,7 @@ def test_attribution_prints_parts_that_sum(call):
     assert path == "parts.csv"
     numbers = [float(line.split()[-1].replace("−", "-")) for line in table[1:]]
     assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=0.005 * len(numbers))
-    assert table[-1].startswith("the logit of ␣the less that of ␣his")
+    assert table[-1].startswith("the logit of ␣the minus that of ␣his")
     assert pd.read_csv(path)["value"].sum() == pytest.approx(numbers[-1], abs=0.006)
     assert "39 parts" in answer
 
@@ -62,13 +62,13 @@ def test_attribution_prints_parts_that_sum(call):
 def test_heads_prints_the_strongest_of_each_score(call):
     code, out, err = call("heads", "--model", "mini", "--random-repeats", 2, "--length", 20)
     assert code == 0, err
-    assert "On 2 sequences of 20 random tokens that come twice, seed 0" in out
+    assert "On 2 sequences of 20 random tokens, each repeated once, seed 0" in out
     for score in ("previous token", "duplicate token", "induction", "first token", "entropy"):
         assert f"\n{score} " in out
     assert "known" not in out
     code, out, _ = call("heads", "--model", "mini", "--text", "One two")
     assert code == 0
-    assert "no token could have it" in out
+    assert "not defined for any token" in out
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_out_writes_a_page(call, tmp_path, command):
         ("attribution --model mini --text a --device nowhere", 2, "--device nowhere"),
         ("heads --model mini --text a --random-repeats 3", 2, "not both"),
         ("heads --model mini --random-repeats 0", 2, "random-repeats"),
-        ("heads --model mini --length 500", 2, "up to 128"),
+        ("heads --model mini --length 500", 2, "at most 128"),
     ],
 )
 def test_a_mistake_gets_one_message_and_its_exit_code(call, arguments, code, message):

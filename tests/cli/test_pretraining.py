@@ -39,8 +39,8 @@ def test_it_goes_on_with_more_steps_and_the_page_can_be_written_anew(call, recip
     ("change", "code", "told"),
     [
         ("training.steps=none", 2, "--set: training.steps is 'none'. It must be a whole number."),
-        ("corpus.source=nowhere", 3, "no corpus at"),
-        ("corpus.files=[c.txt]", 3, "no text 'c.txt'"),
+        ("corpus.source=nowhere", 3, "does not exist. Check"),
+        ("corpus.files=[c.txt]", 3, "does not contain 'c.txt'"),
         ("vocabulary.source=./nowhere", 3, "no model folder"),
         ("model.n_positions=4096", 2, "held-out tokens do not fill"),
     ],

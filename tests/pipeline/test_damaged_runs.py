@@ -4,9 +4,10 @@ import json
 import shutil
 
 import pytest
+from filelock import FileLock
 
 from probekit.cli.view_server import find_page
-from probekit.errors import DataError, StoreError
+from probekit.errors import ConfigError, DataError, StoreError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.run import run
@@ -66,7 +67,8 @@ def flip(path, place=-2):
 
 
 def files_of(folder):
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name != ".lock")
+    return sorted(p.relative_to(folder).as_posix() for p in files)
 
 
 def test_run_json_has_the_digest_of_every_file_and_of_itself(whole):
@@ -169,6 +171,11 @@ def swap_probes(folder):
         path.write_bytes(content)
 
 
+def cut_last_byte(path):
+    """Remove the line break at the end of a JSON file, which changes no value in it."""
+    path.write_bytes(path.read_bytes()[:-1])
+
+
 @pytest.mark.parametrize(
     "harm",
     [
@@ -178,8 +185,9 @@ def swap_probes(folder):
         swap_probes,
         lambda folder: flip(folder / "sites" / f"{SITES[1]}.json", 300),
         lambda folder: flip(folder / "run.json"),
+        lambda folder: cut_last_byte(folder / "sites" / f"{SITES[1]}.json"),
     ],
-    ids=["weights", "facts", "no probes", "swapped probes", "site", "run.json"],
+    ids=["weights", "facts", "no probes", "swapped probes", "site", "run.json", "last byte"],
 )
 def test_a_run_goes_on_from_nothing_that_was_changed(source, whole, damaged, harm):
     harm(damaged)
@@ -188,6 +196,16 @@ def test_a_run_goes_on_from_nothing_that_was_changed(source, whole, damaged, har
     for name in (WEIGHTS, "results.csv", f"sites/{SITES[1]}.json"):
         assert (again / name).read_bytes() == (whole / name).read_bytes()
     load_runs([again])
+
+
+def test_two_processes_do_not_run_one_experiment_in_one_folder(source, whole, damaged):
+    with (
+        FileLock(damaged / ".lock"),
+        pytest.raises(ConfigError, match=rf"Another process is running .* in {damaged}"),
+    ):
+        source(damaged.parents[1], page=False)
+    source(damaged.parents[1], page=False)
+    assert files_of(damaged) == files_of(whole)
 
 
 class Deleting:

@@ -84,7 +84,7 @@ def test_a_run_over_all_tokens_scores_each_text_once_and_is_kept(load, go, monke
     assert len(rows) == 8
     told = {f["code"]: f["message"] for f in result.record["data"]["findings"]}
     assert result.record["control_by"] == "group"
-    assert told["new-types"].startswith("Of the groups of the test rows 0% stand in the rows")
+    assert told["new-types"].startswith("Only 0% of the groups of the test rows occur in")
     content = result.results.read_bytes()
     monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
     assert go(experiment).results.read_bytes() == content
@@ -197,7 +197,7 @@ def test_a_tree_that_lost_a_word_is_refused_before_the_capture(trees, tmp_path, 
     ("kinds", "message"),
     [
         ("[{kind: logistik}]", r"kinds.*'logistik'.*Nearest: logistic"),
-        ("[{kind: mlp, k: [4]}]", "`k` is no option of `kind: mlp`"),
+        ("[{kind: mlp, k: [4]}]", "`k` is not an option of `kind: mlp`"),
         ("[{kind: k_sparse, k: [0]}]", "must be at least 1"),
         ("[{kind: k_sparse, k: 4}]", r"k is 4\. It must be a list, such as \[1, 4, 16\]"),
         ("[{kind: k_sparse, k: []}]", "at least 1"),

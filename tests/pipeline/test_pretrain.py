@@ -89,20 +89,24 @@ def test_another_recipe_does_not_go_on_in_the_same_folder(go, make_recipe, chang
 def test_a_schedule_that_would_rewrite_the_past_is_refused(go, make_recipe):
     go(make_recipe())
     longer = make_recipe().training.model_dump() | {"steps": 20}
-    with pytest.raises(ConfigError, match=r"would give step \d+ another learning rate"):
+    with pytest.raises(
+        ConfigError, match=r"would give the completed step \d+ another learning rate"
+    ):
         go(make_recipe(training=longer))
 
 
 def test_fewer_steps_than_are_done_are_refused(go, make_recipe):
     go(make_recipe())
-    with pytest.raises(ConfigError, match=r"has 12 steps already, more than training.steps, 6"):
+    with pytest.raises(
+        ConfigError, match=r"has already completed 12 steps, more than training.steps, 6"
+    ):
         go(make_recipe(training=make_recipe().training.model_dump() | {"steps": 6}, checkpoints={}))
 
 
 def test_other_texts_under_the_same_names_are_refused(go, make_recipe, corpus):
     go(make_recipe())
     (corpus / "a.txt").write_text((corpus / "a.txt").read_text() + " One sentence more.")
-    with pytest.raises(ConfigError, match="texts are not those"):
+    with pytest.raises(ConfigError, match="corpus differs from the one"):
         go(make_recipe())
 
 
@@ -150,6 +154,41 @@ def test_what_the_numbers_came_from_is_written_down(go, make_recipe):
         write_pretraining_report(result.folder)
 
 
+def test_a_page_is_not_written_of_a_changed_recipe_or_the_record_of_another_run(go, make_recipe):
+    folder = go(make_recipe()).folder
+    path = folder / "recipe.yaml"
+    content = path.read_text()
+    path.write_text(content.replace("steps: 12", "steps: 21"))
+    with pytest.raises(DataError, match=r"recipe\.yaml changed after the run"):
+        write_pretraining_report(folder)
+    path.write_text(content)
+    other = go(make_recipe(vocabulary__size=290), "other").folder
+    for name in ("run.json", "recipe.yaml"):
+        shutil.copy(other / name, folder)
+    with pytest.raises(DataError, match=r"another digest of the tokens than state\.safetensors"):
+        write_pretraining_report(folder)
+
+
+def test_the_record_has_what_a_vocabulary_was_compared_with(go, make_recipe):
+    def source_of(result):
+        return json.loads((result.folder / "run.json").read_text())["vocabulary_source"]
+
+    mini = source_of(go(make_recipe(vocabulary={"source": "mini"}), "mini"))
+    assert mini == {
+        "source": "mini",
+        "compared_with": {"vocab.json": "digests.json", "merges.txt": "digests.json"},
+    }
+    assert source_of(go(make_recipe())) == {"source": None, "compared_with": {}}
+
+
+def test_links_in_a_pretraining_run_are_followed(go, make_recipe, tmp_path):
+    """Checkpoints are large: people keep them on another disk."""
+    folder = go(make_recipe()).folder
+    (folder / "checkpoints").rename(tmp_path / "elsewhere")
+    (folder / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    assert sorted(find_checkpoints(folder)) == [0, 6, 12]
+
+
 def test_drafts_of_a_killed_run_are_removed(go, make_recipe, tmp_path):
     dead = tmp_path / "runs" / "tiny" / "checkpoints" / "step-0000001" / f".x.{'0' * 16}"
     dead.parent.mkdir(parents=True)
@@ -165,12 +204,12 @@ def test_a_text_that_is_not_utf8_is_told_before_any_work(go, make_recipe, corpus
 
 
 def test_a_corpus_that_is_not_there_is_told_with_its_key(go, make_recipe, tmp_path):
-    with pytest.raises(MissingError, match=r"no corpus at .*`corpus.source`"):
+    with pytest.raises(MissingError, match=r"does not exist. Check `corpus.source`"):
         go(make_recipe(corpus__source=str(tmp_path / "none")))
 
 
 def test_too_little_text_for_the_vocabulary_is_told_with_its_key(go, make_recipe):
-    with pytest.raises(DataError, match=r"tokens, not 5000.*vocabulary.size"):
+    with pytest.raises(DataError, match=r"tokens instead of 5000.*vocabulary.size"):
         go(make_recipe(vocabulary__size=5000))
 
 

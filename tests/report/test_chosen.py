@@ -1,4 +1,4 @@
-"""What the page shows of the chosen probe, and only where the run has the numbers."""
+"""Figures and worst errors of the selected probe, shown only if the run has saved them."""
 
 import json
 from pathlib import Path
@@ -164,14 +164,14 @@ def test_an_error_says_which_word_it_is_about(
     wrong["examples"] = [wrong["examples"][0] | of_a_word]
     browser.open(write_report(write_chosen(make_run(), confusion, scatter, wrong)))
     section = "[...document.querySelectorAll('section')].find(one => one.textContent.includes("
-    section += "'gets most wrong'))"
+    section += "'Worst errors'))"
     marked = f"[...{section}.querySelectorAll('mark')].map(one => one.querySelector('bdi') ?? one)"
     assert browser.evaluate(f"{marked}.map(one => one.textContent)") == ["saw"]
     before = f"{marked}[0].closest('mark').previousElementSibling"
     assert browser.evaluate(f"{before} === null") is not has_tokens
     assert [fault for fault in browser.evaluate(AUDIT) if "<small>" in fault] == []
-    told = "What was to be labelled is underlined."
-    assert (told in browser.evaluate(f"{section}.textContent")) is has_tokens
+    note = "The labelled span is underlined."
+    assert (note in browser.evaluate(f"{section}.textContent")) is has_tokens
 
 
 def test_tokens_without_characters_are_not_marked(make_run, confusion, scatter, wrong):

@@ -1,4 +1,4 @@
-"""The explorer where it is hard: hostile text, long text, narrow windows, notebooks, no script."""
+"""Edge cases of the explorer: hostile or long text, narrow windows, notebooks, no JavaScript."""
 
 import html
 import time

@@ -1,4 +1,4 @@
-"""Runs of several kinds of probe: curves stay readable, and each kind stands in the table."""
+"""Runs with several kinds of probe: readable curves, and every kind in the table."""
 
 import math
 
@@ -24,7 +24,7 @@ SIZES = (1, 4, 16, 64)
 
 
 def with_kinds(table, kinds):
-    """The table with the same rows of other kinds, each some lower than logistic."""
+    """The table with rows of further kinds of probe, whose scores are lower than logistic."""
     sited = table[table["site"] != ""]
     others = []
     for kind, less in kinds.items():
@@ -49,7 +49,7 @@ def names(figure):
     return [trace.name for trace in figure.data if trace.showlegend is not False]
 
 
-def test_every_kind_has_its_task_and_only_the_chosen_one_its_company(kinds):
+def test_every_kind_has_its_task_and_only_the_chosen_one_its_controls(kinds):
     figure = layer_curve(curve_rows(kinds))
     drawn = [trace.name for trace in figure.data if trace.mode == "lines+markers"]
     assert drawn.count(LINES["control"].label) == drawn.count(LINES["random_weights"].label) == 1
@@ -103,7 +103,7 @@ def test_the_score_against_k_has_the_best_sites_control_and_all_features(sparse)
     assert "blocks.2.hook_resid_post: 1 0.641, 4 0.866" in sparse_description(sparse)
 
 
-def test_two_sizes_are_no_curve(sparse):
+def test_two_sizes_do_not_make_a_curve(sparse):
     two = sparse[~sparse["probe"].isin(["k_sparse:1", "k_sparse:4"])]
     with pytest.raises(DataError, match="at least 3 values of k"):
         sparse_curve(two)
@@ -190,7 +190,7 @@ def test_the_p_value_is_over_all_sites_and_kinds(table, kinds):
     assert site_table(judged(table, 0.25)).rows[0].cells["p"] == ("0.25", "")
 
 
-def test_unconverged_fits_are_told_by_kind_and_by_what_they_are_for(kinds, record):
+def test_warnings_count_unconverged_fits_by_kind_and_target(kinds, record):
     record["data"]["findings"] = []
     table = described(learning(kinds))
     table["converged"] = table["converged"].astype("boolean")
@@ -200,7 +200,7 @@ def test_unconverged_fits_are_told_by_kind_and_by_what_they_are_for(kinds, recor
     assert "(mlp:64 24, 18 in the learning curve, 6 in the description length)" in warning
 
 
-def test_an_alpha_at_the_end_of_its_grid_is_told(table, record):
+def test_an_alpha_at_the_end_of_its_grid_gives_a_warning(table, record):
     record["data"]["findings"] = []
     of_ridge = table.assign(probe=table["probe"].where(table["site"] == "", "ridge"))
     (warning,) = warnings(of_ridge.assign(C=1e4), RunRecord.model_validate(record))
@@ -208,7 +208,7 @@ def test_an_alpha_at_the_end_of_its_grid_is_told(table, record):
     assert site_table(of_ridge.assign(C=10.0)).rows[0].cells["C"] == ("alpha 10", "")
 
 
-def test_a_length_that_beats_the_words_is_told(table, record):
+def test_a_length_baseline_above_the_word_baseline_gives_a_warning(table, record):
     record["data"]["findings"] = []
     words = table[table["target"] == "majority"].assign(target="bag_of_words", value=0.6)
     length = words.assign(target="length", value=0.65, ci_low=0.63)
@@ -251,7 +251,7 @@ def trees(table):
     return pd.concat([distance, depth], ignore_index=True)
 
 
-def test_a_run_on_trees_is_told_without_a_choice(trees):
+def test_the_answer_of_a_run_on_trees_has_no_selected_site(trees):
     said = answer(trees)
     assert said.startswith("No layer was chosen")
     assert (
@@ -268,7 +268,7 @@ def test_a_run_on_trees_is_told_without_a_choice(trees):
 
 
 @pytest.mark.parametrize("metric", ["brier", "ece"])
-def test_where_less_is_better_it_is_said(table, metric):
+def test_captions_state_if_lower_is_better(table, metric):
     rows = table.replace({"metric": {"macro_f1": metric}})
     assert layer_curve(rows, metric).layout.yaxis.title.text.endswith("(lower is better)")
     assert "Lower is better" in caption(rows, metric)

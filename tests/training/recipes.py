@@ -1,4 +1,4 @@
-"""A corpus of a few sentences over and over, and a recipe small enough to be done in a second."""
+"""A corpus of a few repeated sentences, and a recipe that runs in a second."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Every parameter is learnt by one optimizer, and only matrices decay."""
+"""Each parameter belongs to one optimizer, and only matrices have weight decay."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ CONFIG = GPT2Config(n_layer=2, n_head=3, n_embd=21, n_inner=11, vocab_size=97, n
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_each_parameter_stands_in_one_group(optimizer, tied):
+def test_each_parameter_is_in_one_group(optimizer, tied):
     model = GPT2(GPT2Config(**(CONFIG.to_json() | {"tie_word_embeddings": tied})))
     optimizers = make_optimizers(model, TrainingSection(steps=1, batch=1, optimizer=optimizer))
     groups = [group for one in optimizers for group in one.param_groups]
@@ -23,13 +23,13 @@ def test_each_parameter_stands_in_one_group(optimizer, tied):
 
 
 def places(parameters):
-    """Where each number of some parameters lies: those of two views of one matrix lie in it."""
+    """Return the memory address of each element; views of one matrix share its storage."""
     found = [p.data_ptr() + 4 * n for p in parameters for n in range(p.numel())]
     assert len(found) == len(set(found))
     return set(found)
 
 
-def test_muon_learns_the_matrices_of_the_blocks_alone():
+def test_muon_trains_only_the_matrices_of_the_blocks():
     model = GPT2(CONFIG)
     muon, _ = make_optimizers(model, TrainingSection(steps=1, batch=1, optimizer="muon"))
     [group] = muon.param_groups
@@ -50,7 +50,7 @@ def test_muon_moves_queries_and_keys_as_much_as_values():
     assert min(moved) > 0.6 * max(moved)
 
 
-def test_both_move_a_matrix_by_as_much_at_one_learning_rate():
+def test_both_optimizers_make_updates_of_equal_size():
     moved = {}
     for optimizer in ("adamw", "muon"):
         model = GPT2(CONFIG).requires_grad_()

@@ -1,4 +1,4 @@
-"""Every byte of a training state and of its log is accounted for."""
+"""Any changed byte of a training state or its log is detected."""
 
 from dataclasses import replace
 
@@ -66,7 +66,7 @@ def test_a_changed_or_cut_log_is_refused_with_a_way_out(tmp_path, progress):
 
 
 def test_a_log_that_was_read_is_written_as_the_same_bytes(tmp_path, progress):
-    """Else a run killed between log and state could not be resumed again."""
+    """Otherwise a run killed between log and state could not be resumed."""
     rows = read_log(tmp_path / "log.csv")
     assert write_log(tmp_path / "again.csv", rows) == progress.log
     assert write_log(tmp_path / "again.csv", rows[:7]) != progress.log
@@ -81,5 +81,5 @@ def test_later_steps_of_a_log_are_left_out(tmp_path, progress):
 def test_a_log_of_another_run_is_refused(tmp_path, progress):
     (tmp_path / "other").mkdir()
     write_run(tmp_path / "other", seed=1)
-    with pytest.raises(CheckpointError, match=r"other/log\.csv is damaged or of another run"):
+    with pytest.raises(CheckpointError, match=r"other/log\.csv is damaged or belongs to another"):
         read_verified_log(tmp_path / "other/log.csv", progress.step, progress.log)

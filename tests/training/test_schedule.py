@@ -1,4 +1,4 @@
-"""The learning rate rises, stays and falls; checkpoints stand where they were asked for."""
+"""The learning rate rises, stays and falls; checkpoints are at the requested steps."""
 
 import pytest
 

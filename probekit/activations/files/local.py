@@ -1,4 +1,4 @@
-"""The files of one cache, by name: in a folder of this machine, or wherever `remote.py` reaches."""
+"""Interface to the files of one cache, and its implementation for a local folder."""
 
 from __future__ import annotations
 
@@ -15,107 +15,107 @@ from typing import Protocol
 import numpy as np
 
 from probekit.activations.store.layout import DTYPES, ArrayHeader, FloatArray
-from probekit.disk import Disk, is_on_network, told
+from probekit.disk import Disk, as_store_error, is_on_network
 from probekit.drafts import Draft, remove_abandoned
 from probekit.errors import DamagedError, MissingError, StoreError
 
-Location = Path | str  # a folder, or the URL of an object store
+Location = Path | str  # a folder, or the URL of a folder in an object store
 
 LOCK = ".lock"
 CHUNK = 1 << 22
 
 
 class Files(Protocol):
-    """What a store needs of the place where it lies; names have `/` between folder and file."""
+    """File operations that a store needs; names separate folder and file with `/`."""
 
     @property
     def place(self) -> Location:
-        """The folder or URL."""
+        """Folder or URL of the cache."""
 
     @property
     def is_mapped(self) -> bool:
-        """Whether arrays are read when they are looked at, so that keeping one costs no memory."""
+        """Whether arrays are memory-mapped, so that keeping one uses no memory."""
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether `create` lets only one of several writers win."""
+        """Whether `create` succeeds for only one of several concurrent writers."""
 
     def begin(self, folder: str = "") -> None:
-        """Make a folder of the cache, or the cache's own, so that it survives a power loss."""
+        """Create a folder in the cache (default: the cache folder itself) and sync it."""
 
     def draft(self, name: str) -> Draft:
-        """Return a file to be written bit by bit, which has no name yet."""
+        """Return a temporary file to be written and then published."""
 
     def publish(self, draft: Draft, name: str) -> None:
-        """Give a draft its name, at once, in place of what has it."""
+        """Rename a draft atomically, replacing an existing file."""
 
     def create(self, name: str, content: bytes) -> bool:
-        """Return whether a new file was made; False, if there was one of that name."""
+        """Create a file with this content; return False if the name exists."""
 
     def read(self, name: str) -> bytes:
-        """Return all bytes of a file."""
+        """Return the content of a file."""
 
     def read_all(self, names: Iterable[str]) -> dict[str, bytes]:
-        """Return the bytes of those files that are there."""
+        """Return the content of those files that exist, by name."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield the bytes of a file, some megabytes at a time."""
+        """Yield the content of a file in chunks of a few megabytes."""
 
-    def array(self, name: str, header: bytes, kind: ArrayHeader) -> FloatArray:
-        """Return the numbers of a file that begins with `header` and has one array after it."""
+    def array(self, name: str, header: bytes, array_header: ArrayHeader) -> FloatArray:
+        """Return the array of a file that consists of `header` and one array."""
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the size of every file right in a folder."""
+        """Return the sizes of the files directly in a folder, by name."""
 
-    def strays(self, folder: str = "") -> list[str]:
-        """Return the names right in a folder that are neither files nor folders, such as links."""
+    def special_files(self, folder: str = "") -> list[str]:
+        """Return names directly in a folder that are neither files nor folders, such as links."""
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file, None if there is none."""
+        """Return the size of a file; None if it does not exist."""
 
     def folders(self) -> list[str]:
-        """Return the names of the folders in the cache's own."""
+        """Return the names of the subfolders of the cache."""
 
     def remove(self, name: str) -> None:
-        """Remove a file; it may be gone already."""
+        """Remove a file; does nothing if it does not exist."""
 
     def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
-        """Return whether a file was removed; False, if its writer is alive or it is in use."""
+        """Remove a file unless its writer is alive or it is in use; return whether it was."""
 
-    def claim(self, name: str) -> contextlib.AbstractContextManager[bool]:
-        """Hold a file that only one can hold; False, if another one does. It goes with its holder.
+    def try_lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
+        """Yield whether an exclusively created lock file was acquired; it is removed afterwards.
 
-        `remove_abandoned` tells whether the holder is dead, as far as that can be known.
+        `remove_abandoned` removes the lock of a dead holder, where this can be detected.
         """
 
     def remove_folder(self, folder: str = "") -> bool:
-        """Return whether a folder is gone; False, if something stands in it."""
+        """Remove a folder if it is empty; return whether it no longer exists."""
 
     def changed(self, name: str) -> float | None:
-        """Return when a file was last written, in seconds since 1970; None if there is none."""
+        """Return the modification time of a file in seconds since 1970; None if it is missing."""
 
     def break_lock(self) -> None:
-        """Take away the lock that a dead writer has left."""
+        """Remove the lock of a dead writer."""
 
     def sweep(self) -> dict[str, int]:
-        """Return the sizes of the files that killed writers had left, and that are gone now."""
+        """Remove the temporary files of dead writers and return their sizes, by name."""
 
-    def settle(self, folder: str = "") -> None:
-        """Make the names in a folder survive a power loss, whoever gave them."""
+    def sync_names(self, folder: str = "") -> None:
+        """Sync the entries of a folder to disk, whichever process created them."""
 
     def lock(
         self, tell: Callable[[str], None] | None, *, name: str = LOCK
     ) -> contextlib.AbstractContextManager[None]:
-        """Hold the cache for one writer; a second one waits and is told so, or is refused."""
+        """Lock the cache for one writer; a second one waits and reports it, or fails."""
 
 
 class LocalFiles:
-    """The files of a cache in a folder.
+    """Files of a cache in a local folder.
 
     Args:
-        folder: of the cache.
-        disk: what touches the disk.
-        mapped: whether arrays are memory-mapped; None: unless the folder is on a network.
+        folder: the cache folder.
+        disk: file operations; tests substitute it.
+        mapped: whether to memory-map arrays; None: unless the folder is on a network file system.
     """
 
     is_exclusive = True
@@ -129,83 +129,83 @@ class LocalFiles:
         self._begun: set[str] = set()
 
     def begin(self, folder: str = "") -> None:
-        """Make a folder of the cache, or the cache's own with those above it."""
+        """Create a folder in the cache, or the cache folder with its parents, and sync it."""
         if folder in self._begun:
             return
         path = self._path(folder)
-        # A site's folder is never made where the cache itself was taken away.
-        made = [path] if folder else [path, *path.parents]
-        with told("write", path):
-            for each in reversed(made):
+        # Creating a site's folder must fail if the cache itself was removed.
+        needed = [path] if folder else [path, *path.parents]
+        with as_store_error("write", path):
+            for each in reversed(needed):
                 with contextlib.suppress(FileExistsError, PermissionError):
                     if folder or not self.disk.is_folder(each):
                         self.disk.make_folder(each)
-                # Also if it was there: who made it may have been killed just then.
+                # Sync existing folders too: their creator may have been killed before its sync.
                 with contextlib.suppress(PermissionError):
                     self.disk.sync_folder(each.parent)
         self._begun.add(folder)
 
     def draft(self, name: str) -> Draft:
-        """Return a file to be written bit by bit, which has no name yet."""
+        """Return a temporary file to be written and then published."""
         return Draft(self.disk, self._path(name))
 
     def publish(self, draft: Draft, name: str) -> None:
-        """Give a draft its name, at once, in place of what has it."""
+        """Rename a draft atomically, replacing an existing file."""
         draft.rename(self._path(name))
 
     def create(self, name: str, content: bytes) -> bool:
-        """Return whether a new file was made; False, if there was one of that name."""
+        """Create a file with this content; return False if the name exists."""
         with self.draft(name) as draft:
             draft.write(content)
             return draft.link(self._path(name))
 
     def read(self, name: str) -> bytes:
-        """Return all bytes of a file.
+        """Return the content of a file.
 
         Raises:
-            MissingError: there is none.
-            StoreError: it cannot be read.
+            MissingError: the file does not exist.
+            StoreError: the file cannot be read.
         """
         return b"".join(self.chunks(name))
 
     def read_all(self, names: Iterable[str]) -> dict[str, bytes]:
-        """Return the bytes of those files that are there."""
-        found = {}
+        """Return the content of those files that exist, by name."""
+        contents = {}
         for name in names:
             with contextlib.suppress(MissingError):
-                found[name] = self.read(name)
-        return found
+                contents[name] = self.read(name)
+        return contents
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield the bytes of a file, some megabytes at a time."""
+        """Yield the content of a file in chunks of a few megabytes."""
         with self._opened(name) as descriptor:
             while chunk := self.disk.read(descriptor, CHUNK):
                 yield chunk
 
-    def array(self, name: str, header: bytes, kind: ArrayHeader) -> FloatArray:
-        """Return the numbers of a file that begins with `header` and has one array after it.
+    def array(self, name: str, header: bytes, array_header: ArrayHeader) -> FloatArray:
+        """Return the array of a file that consists of `header` and one array.
 
         Raises:
-            DamagedError: the file is lost, or is of another kind.
+            DamagedError: the file has another header or size.
         """
         if not self.is_mapped:
-            return parse_array(self.read(name), header, kind, self._path(name))
+            return parse_array(self.read(name), header, array_header, self._path(name))
         with self._opened(name) as descriptor:
             size = self.disk.size(descriptor)
             content = self.disk.map(descriptor, size) if size else b""
-            return parse_array(content, header, kind, self._path(name))
+            return parse_array(content, header, array_header, self._path(name))
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[int]:
         path = self._path(name)
-        with told("read", path):
+        with as_store_error("read", path):
             try:
                 descriptor = self.disk.open(path)
             except (FileNotFoundError, NotADirectoryError) as error:
-                raise MissingError(f"There is no {path}.") from error
+                raise MissingError(f"{path} does not exist.") from error
             except OSError as error:
                 if error.errno in (errno.EINVAL, errno.ELOOP):
-                    raise damaged(path, "it is a link, or no file at all") from error
+                    raise damaged(path, "it is a link or not a regular file") from error
                 raise
             try:
                 yield descriptor
@@ -213,74 +213,77 @@ class LocalFiles:
                 self.disk.close(descriptor)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the size of every regular file in a folder, temporary ones left out."""
+        """Return the sizes of the regular files directly in a folder, without temporary ones."""
         prefix = f"{folder}/" if folder else ""
         return {
-            prefix + name: found.st_size
-            for name, found in self._list(folder).items()
-            if stat.S_ISREG(found.st_mode) and not name.startswith(".")
+            prefix + name: status.st_size
+            for name, status in self._list(folder).items()
+            if stat.S_ISREG(status.st_mode) and not name.startswith(".")
         }
 
-    def strays(self, folder: str = "") -> list[str]:
-        """Return the names right in a folder that are neither files nor folders, such as links."""
+    def special_files(self, folder: str = "") -> list[str]:
+        """Return names directly in a folder that are neither files nor folders, such as links."""
         prefix = f"{folder}/" if folder else ""
         return sorted(
             prefix + name
-            for name, found in self._list(folder).items()
-            if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode)
+            for name, status in self._list(folder).items()
+            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode)
         )
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file, None if there is none."""
+        """Return the size of a file; None if it does not exist."""
         with contextlib.suppress(MissingError), self._opened(name) as descriptor:
             return self.disk.size(descriptor)
         return None
 
     def folders(self) -> list[str]:
-        """Return the names of the folders in the cache's own."""
+        """Return the names of the subfolders of the cache."""
         listed = self._list("").items()
-        return sorted(name for name, found in listed if stat.S_ISDIR(found.st_mode))
+        return sorted(name for name, status in listed if stat.S_ISDIR(status.st_mode))
 
     def _list(self, folder: str) -> dict[str, os.stat_result]:
         path = self._path(folder)
-        with told("read", path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with (
+            as_store_error("read", path),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        ):
             return self.disk.list(path)
         return {}
 
     def remove(self, name: str) -> None:
-        """Remove a file; it may be gone already."""
+        """Remove a file; does nothing if it does not exist."""
         path = self._path(name)
-        with told("remove", path), contextlib.suppress(FileNotFoundError):
+        with as_store_error("remove", path), contextlib.suppress(FileNotFoundError):
             self.disk.remove(path)
 
     def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
-        """Return whether a file was removed; False, if its writer is alive, or it is in use.
+        """Remove a file unless its writer is alive or it is in use; return whether it was.
 
         Args:
             name: of the file.
-            is_in_use: asked when no writer holds it any more, so that the answer stays.
+            is_in_use: called while the file is locked here, so that the answer cannot become stale.
         """
         return remove_abandoned(self._path(name), self.disk, is_in_use)
 
     @contextlib.contextmanager
-    def claim(self, name: str) -> Iterator[bool]:
-        """Hold a file that only one can hold; False, if another one does. It goes with its holder.
+    def try_lock(self, name: str) -> Iterator[bool]:
+        """Yield whether an exclusively created lock file was acquired; it is removed afterwards.
 
-        It stays locked meanwhile: the file of a killed holder is known by its being free.
+        The file stays locked while held: an unlocked one belongs to a killed holder.
         """
         with self.draft(name) as draft:
-            is_ours = draft.link(self._path(name), stays_locked=True)
+            is_acquired = draft.link(self._path(name), keep_locked=True)
             try:
-                yield is_ours
+                yield is_acquired
             finally:
-                if is_ours:
+                if is_acquired:
                     draft.release()
                     self.remove(name)
 
     def remove_folder(self, folder: str = "") -> bool:
-        """Return whether a folder is gone; False, if something stands in it."""
+        """Remove a folder if it is empty; return whether it no longer exists."""
         path = self._path(folder)
-        with told("remove", path), contextlib.suppress(FileNotFoundError):
+        with as_store_error("remove", path), contextlib.suppress(FileNotFoundError):
             try:
                 self.disk.remove_folder(path)
             except OSError as error:
@@ -290,57 +293,56 @@ class LocalFiles:
         return True
 
     def changed(self, name: str) -> float | None:
-        """Return when a file was last written, in seconds since 1970; None if there is none."""
-        found = self._list("").get(name)
-        return None if found is None else found.st_mtime
+        """Return the modification time of a file in seconds since 1970; None if it is missing."""
+        status = self._list("").get(name)
+        return None if status is None else status.st_mtime
 
     def break_lock(self) -> None:
-        """Do nothing: the system lets go of the locks of the dead."""
+        """Do nothing: the operating system releases the locks of dead processes."""
 
     def sweep(self) -> dict[str, int]:
-        """Return the sizes of the files that killed writers had left, and that are gone now."""
-        swept = {}
+        """Remove the temporary files of dead writers and return their sizes, by name."""
+        removed = {}
         for folder in ("", *self.folders()):
-            for file, found in self._list(folder).items():
+            for file, status in self._list(folder).items():
                 name = f"{folder}/{file}" if folder else file
                 is_draft = file.startswith(".") and not file.startswith(LOCK)
                 if is_draft and self.remove_abandoned(name):
-                    swept[name] = found.st_size
-        return swept
+                    removed[name] = status.st_size
+        return removed
 
-    def settle(self, folder: str = "") -> None:
-        """Make the names in a folder survive a power loss, whoever gave them."""
+    def sync_names(self, folder: str = "") -> None:
+        """Sync the entries of a folder to disk, whichever process created them."""
         path = self._path(folder)
-        with told("write", path):
+        with as_store_error("write", path):
             self.disk.sync_folder(path)
 
     @contextlib.contextmanager
     def lock(self, tell: Callable[[str], None] | None, *, name: str = LOCK) -> Iterator[None]:
-        """Hold the cache for one writer; a second one waits and is told so, or is refused.
+        """Lock the cache for one writer; a second one waits and reports it, or fails.
 
-        Where the file system has no locks, nobody is held up.
+        Without effect where the file system does not support locks.
 
         Args:
-            tell: hears that there is another one; None: that is an error.
-            name: of the file that stands for what is held.
+            tell: called with a message before waiting; None: raise instead of waiting.
+            name: name of the lock file.
+            name: name of the lock file.
 
         Raises:
             StoreError: the folder cannot be written, or another run is writing it.
         """
-        with told("write", self._path(name)):
+        with as_store_error("write", self._path(name)):
             descriptor = self.disk.open_lock(self._path(name))
         try:
-            with told("write", self.place):
+            with as_store_error("write", self.place):
                 if self.disk.lock(descriptor, wait=False) is False:
                     if tell is None:
                         raise StoreError(f"Another run is writing {self.place}. Wait, or stop it.")
-                    tell(
-                        f"another run is writing {self.place}; waiting for it, then using its rows"
-                    )
+                    tell(f"another run is writing {self.place}; waiting for it to reuse its rows")
                     self.disk.lock(descriptor, wait=True)
             yield
         finally:
-            with told("unlock", self.place):
+            with as_store_error("unlock", self.place):
                 self.disk.close(descriptor)
 
     def _path(self, name: str) -> Path:
@@ -348,37 +350,37 @@ class LocalFiles:
 
 
 def checked(name: str) -> PurePosixPath:
-    """Return the path of a file within a cache.
+    """Return the relative path of a file in a cache.
 
     Raises:
-        DamagedError: it would lead out of it.
+        DamagedError: the path would lead out of the cache.
 
     >>> checked("hook_embed/00000.json").parts
     ('hook_embed', '00000.json')
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or re.search(r"[\\\0]", name):
-        raise DamagedError(f"{name!r} is no name of a file within a cache.")
+        raise DamagedError(f"{name!r} is not a valid file name in a cache.")
     return path
 
 
 def parse_array(
-    content: bytes | mmap.mmap, header: bytes, kind: ArrayHeader, path: Location
+    content: bytes | mmap.mmap, header: bytes, array_header: ArrayHeader, path: Location
 ) -> FloatArray:
-    """Return the numbers of the bytes of a file, not copied; `path` is what a message calls it.
+    """Return the array in the content of a file without copying; `path` is used in messages.
 
     Raises:
-        DamagedError: it is of another kind.
+        DamagedError: the content has another header or size.
     """
-    if content[: len(header)] != header or len(content) != len(header) + kind.size:
-        raise damaged(path, "it has another size, or begins with another header")
-    values = np.frombuffer(content, DTYPES[kind.dtype], offset=len(header))
-    return values.reshape(kind.shape)
+    if content[: len(header)] != header or len(content) != len(header) + array_header.size:
+        raise damaged(path, "it has the wrong size or header")
+    values = np.frombuffer(content, DTYPES[array_header.dtype], offset=len(header))
+    return values.reshape(array_header.shape)
 
 
 def damaged(path: Location, why: str) -> DamagedError:
-    """Return the error that says which file is not what was written."""
+    """Return the error for a damaged file, with the command that repairs it."""
     return DamagedError(
-        f"{path} is damaged: {why}. `probekit cache repair` takes it out, and the next run makes "
+        f"{path} is damaged: {why}. `probekit cache repair` removes it, and the next run computes "
         "it again."
     )

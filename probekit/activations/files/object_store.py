@@ -1,4 +1,4 @@
-"""The files of a cache in an object store, by whatever fsspec reaches: s3://, gs://, memory://."""
+"""Files of a cache in an object store reached by fsspec: s3://, gs://, memory://."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from fsspec.spec import AbstractFileSystem
 
 from probekit.activations.files.local import CHUNK, LOCK, checked, parse_array
 from probekit.activations.store.layout import ArrayHeader, FloatArray
-from probekit.disk import Disk, told
+from probekit.disk import Disk, as_store_error
 from probekit.drafts import Draft
 from probekit.errors import MissingError, StoreError
 
-# What lies below fsspec raises of its own, beside the OSErrors that fsspec promises.
+# Errors of the libraries under fsspec that are not the documented OSErrors.
 _FOREIGN = (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError"))
 
 _DAY = 86_400  # seconds
 
 
 class ObjectFiles:
-    """The files of a cache in an object store.
+    """Files of a cache in an object store.
 
-    An object appears whole or not at all once it was sent, so drafts stand on the local disk until
-    then; and nothing is memory-mapped.
+    Uploads are atomic, so drafts are kept on the local disk until they are uploaded. Nothing is
+    memory-mapped.
 
     Args:
-        url: of the cache.
+        url: URL of the cache.
 
     Raises:
-        StoreError: what reaches such a URL is not installed, or cannot be reached.
+        StoreError: the fsspec implementation of such URLs is not installed or fails to connect.
     """
 
     is_mapped = False
@@ -56,54 +56,54 @@ class ObjectFiles:
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether `create` lets only one of several writers win: found out by trying."""
+        """Whether `create` succeeds for only one of several writers; tested on first use."""
         if self._is_exclusive is None:
-            self._is_exclusive = creates_atomically(self._system) and self._refuses_a_second()
+            self._is_exclusive = creates_atomically(self._system) and self._rejects_second_create()
         return self._is_exclusive
 
-    def _refuses_a_second(self) -> bool:
+    def _rejects_second_create(self) -> bool:
         probe = f"{LOCK}.{self._mark}"
         try:
-            # Servers that do not know the condition let the second one through.
+            # Servers that ignore the condition accept the second one.
             return self._create(probe, b"1") and not self._create(probe, b"2")
         finally:
             self.remove(probe)
 
     def begin(self, folder: str = "") -> None:
-        """Make sure that we may write here; folders are not made, they come with their objects.
+        """Check that writing is safe; folders need not be created in an object store.
 
         Raises:
-            StoreError: several writers could not be told apart, and the lock is not ours.
+            StoreError: the store cannot create objects exclusively, and this process has no lock.
         """
         if folder and not self._is_held and not self.is_exclusive:
             raise StoreError(
-                f"{self.place} cannot create an object only where there is none, so that several "
-                "writers would overwrite each other. Write there with one process, which holds the "
-                "lock, or write to a folder and `probekit cache push` it."
+                f"{self.place} does not support exclusive creation of objects, so several writers "
+                "would overwrite each other. Write there with one process, which locks it, or "
+                "write to a local folder and run `probekit cache push`."
             )
 
     def draft(self, name: str) -> Draft:
-        """Return a file to be written bit by bit, on the local disk."""
+        """Return a temporary local file to be written and then published."""
         return Draft(Disk(), Path(tempfile.gettempdir()) / name.replace("/", "."))
 
     def publish(self, draft: Draft, name: str) -> None:
-        """Send a draft as the object of that name."""
+        """Upload a draft as the object `name`."""
         draft.release()
-        with self._told("write", name):
+        with self._store_errors("write", name):
             self._system.put_file(str(draft.temporary), self._key(name))
 
     def create(self, name: str, content: bytes) -> bool:
-        """Return whether a new object was made; False, if there was one of that name."""
+        """Create an object with this content; return False if the name exists."""
         if self.is_exclusive:
             return self._create(name, content)
         if self.read_all([name]):
             return False
-        with self._told("write", name):
+        with self._store_errors("write", name):
             self._system.pipe_file(self._key(name), content)
         return True
 
     def _create(self, name: str, content: bytes) -> bool:
-        with self._told("write", name):
+        with self._store_errors("write", name):
             try:
                 self._system.pipe_file(self._key(name), content, mode="create")
             except FileExistsError:
@@ -111,48 +111,48 @@ class ObjectFiles:
         return True
 
     def read(self, name: str) -> bytes:
-        """Return all bytes of an object.
+        """Return the content of an object.
 
         Raises:
-            MissingError: there is none.
-            StoreError: it cannot be read.
+            MissingError: the object does not exist.
+            StoreError: the object cannot be read.
         """
         return b"".join(self.chunks(name))
 
     def read_all(self, names: Iterable[str]) -> dict[str, bytes]:
-        """Return the bytes of those objects that are there, many of them fetched at a time."""
+        """Return the content of those objects that exist, by name, in one batched request."""
         names_of = {self._key(name): name for name in names}
         if not names_of:
             return {}
-        with self._told("read", ""):
-            found = {}
+        with self._store_errors("read", ""):
+            contents = {}
             for key, content in self._system.cat(list(names_of), on_error="return").items():
                 if isinstance(content, bytes):
-                    found[names_of[key]] = content
+                    contents[names_of[key]] = content
                 elif not isinstance(content, FileNotFoundError):
                     raise content
-            return found
+            return contents
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield the bytes of an object, some megabytes at a time."""
-        with self._told("read", name):
+        """Yield the content of an object in chunks of a few megabytes."""
+        with self._store_errors("read", name):
             try:
                 with self._system.open(self._key(name), "rb") as file:
                     while chunk := file.read(CHUNK):
                         yield chunk
             except FileNotFoundError as error:
-                raise MissingError(f"There is no {self.place}/{name}.") from error
+                raise MissingError(f"{self.place}/{name} does not exist.") from error
 
     def array(self, name: str, header: bytes, kind: ArrayHeader) -> FloatArray:
-        """Return the numbers of an object that begins with `header` and has one array after it.
+        """Return the array of an object that consists of `header` and one array.
 
         Raises:
-            DamagedError: it is of another kind.
+            DamagedError: the object has another header or size.
         """
         return parse_array(self.read(name), header, kind, f"{self.place}/{name}")
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the size of every object right in a folder."""
+        """Return the sizes of the objects directly in a folder, by name."""
         prefix = f"{folder}/" if folder else ""
         return {
             prefix + name: entry["size"]
@@ -160,39 +160,39 @@ class ObjectFiles:
             if entry["type"] == "file" and not name.startswith(".")
         }
 
-    def strays(self, folder: str = "") -> list[str]:
-        """Return nothing: an object store has no links."""
+    def special_files(self, folder: str = "") -> list[str]:
+        """Return an empty list: object stores have no links."""
         del folder
         return []
 
     def size(self, name: str) -> int | None:
-        """Return the size of an object, None if there is none."""
+        """Return the size of an object; None if it does not exist."""
         self._system.invalidate_cache()
-        with self._told("read", name), contextlib.suppress(FileNotFoundError):
+        with self._store_errors("read", name), contextlib.suppress(FileNotFoundError):
             return int(self._system.info(self._key(name))["size"])
         return None
 
     def folders(self) -> list[str]:
-        """Return the names of the folders in the cache's own."""
+        """Return the names of the subfolders of the cache."""
         return sorted(n for n, entry in self._list("").items() if entry["type"] == "directory")
 
     def _list(self, folder: str) -> dict[str, dict[str, Any]]:
-        self._system.invalidate_cache()  # others write, too
-        with self._told("read", folder), contextlib.suppress(FileNotFoundError):
+        self._system.invalidate_cache()  # other processes may write
+        with self._store_errors("read", folder), contextlib.suppress(FileNotFoundError):
             entries = self._system.ls(self._key(folder), detail=True)
             return {entry["name"].rstrip("/").rpartition("/")[2]: entry for entry in entries}
         return {}
 
     def remove(self, name: str) -> None:
-        """Remove an object; it may be gone already."""
-        with self._told("remove", name), contextlib.suppress(FileNotFoundError):
+        """Remove an object; does nothing if it does not exist."""
+        with self._store_errors("remove", name), contextlib.suppress(FileNotFoundError):
             self._system.rm_file(self._key(name))
 
     def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
-        """Return whether an object was removed; False, if it is in use or a day has not passed.
+        """Remove an object unless it is in use or younger than a day; return whether it was.
 
-        No living writer can be told from a dead one here, but none takes a day to go from a shard's
-        rows to its record.
+        Live and dead writers cannot be distinguished here, but no live one takes a day between
+        writing a shard's rows and its record.
         """
         changed = self.changed(name)
         if changed is None or time.time() - changed < _DAY or is_in_use():
@@ -201,49 +201,49 @@ class ObjectFiles:
         return True
 
     @contextlib.contextmanager
-    def claim(self, name: str) -> Iterator[bool]:
-        """Hold an object that only one can hold; False, if another one does.
+    def try_lock(self, name: str) -> Iterator[bool]:
+        """Yield whether an exclusively created lock object was acquired; it is removed afterwards.
 
-        It goes with its holder, unless that one is killed.
+        The lock of a killed holder remains.
         """
-        is_ours = self.create(name, b"")
+        is_acquired = self.create(name, b"")
         try:
-            yield is_ours
+            yield is_acquired
         finally:
-            if is_ours:
+            if is_acquired:
                 self.remove(name)
 
     def remove_folder(self, folder: str = "") -> bool:
-        """Return whether a folder is gone, which it is with its last object."""
+        """Return whether a folder no longer exists; it disappears with its last object."""
         self._system.invalidate_cache()
-        with self._told("read", folder):
+        with self._store_errors("read", folder):
             return not self._system.find(self._key(folder))
 
     def changed(self, name: str) -> float | None:
-        """Return when an object was last written, in seconds since 1970; None if there is none."""
-        with self._told("read", name), contextlib.suppress(FileNotFoundError):
+        """Return the modification time of an object in seconds since 1970; None if missing."""
+        with self._store_errors("read", name), contextlib.suppress(FileNotFoundError):
             return float(self._system.modified(self._key(name)).timestamp())
         return None
 
     def break_lock(self) -> None:
-        """Take away the lock that a dead writer has left."""
+        """Remove the lock of a dead writer."""
         self.remove(LOCK)
 
     def sweep(self) -> dict[str, int]:
-        """Return nothing: killed writers leave no object behind."""
+        """Return an empty dictionary: killed writers leave no temporary objects."""
         return {}
 
-    def settle(self, folder: str = "") -> None:
-        """Do nothing: what was sent is there."""
+    def sync_names(self, folder: str = "") -> None:
+        """Do nothing: uploads are durable."""
 
     @contextlib.contextmanager
     def lock(self, tell: Callable[[str], None] | None, *, name: str = LOCK) -> Iterator[None]:
-        """Hold the cache for one writer, where the store cannot tell several apart itself.
+        """Lock the cache for one writer if the store cannot create objects exclusively.
 
         Raises:
-            StoreError: another one holds it, or a killed one has left it held.
+            StoreError: the lock is held, by a live writer or by a killed one.
         """
-        del tell, name  # nobody waits for a store that may hold a dead writer's lock for ever
+        del tell, name  # never waits: the lock of a dead writer would never be released
         if self.is_exclusive or self._is_held:
             yield
             return
@@ -258,31 +258,31 @@ class ObjectFiles:
 
     def _held_by_another(self) -> StoreError:
         return StoreError(
-            f"Another writer holds {self.place}, which cannot tell several apart. Wait for it; or, "
-            f"if it was killed, remove its lock with `probekit cache repair {self.place}`."
+            f"Another writer has locked {self.place}, which allows only one. Wait for it; if it "
+            f"was killed, remove its lock with `probekit cache repair {self.place}`."
         )
 
     def _key(self, name: str) -> str:
         return "/".join((self._root.rstrip("/"), *checked(name).parts))
 
     @contextlib.contextmanager
-    def _told(self, doing: str, name: str) -> Iterator[None]:
+    def _store_errors(self, action: str, name: str) -> Iterator[None]:
         where = f"{self.place}/{name}" if name else str(self.place)
         modules = [
             (sys.modules[module], error) for module, error in _FOREIGN if module in sys.modules
         ]
-        foreign = tuple(getattr(module, error) for module, error in modules)
-        with told(doing, where):
+        library_errors = tuple(getattr(module, error) for module, error in modules)
+        with as_store_error(action, where):
             try:
                 yield
-            except foreign as error:
-                raise StoreError(f"Cannot {doing} {where}: {error}") from error
+            except library_errors as error:
+                raise StoreError(f"Cannot {action} {where}: {error}") from error
 
 
 def creates_atomically(system: AbstractFileSystem) -> bool:
-    """Return whether a file system has a conditional create of its own.
+    """Return whether a file system implements conditional creation itself.
 
-    fsspec's fallback looks first and writes then, between which another writer may come.
+    fsspec's fallback checks for the name and then writes, which is a race between two writers.
 
     >>> creates_atomically(fsspec.filesystem("memory"))
     True

@@ -1,4 +1,4 @@
-"""Where caches lie: folders of this machine, and URLs of object stores."""
+"""Locations of caches: local folders and URLs of object stores."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from probekit.activations.files.local import Files, LocalFiles, Location
-from probekit.errors import StoreError
+from probekit.errors import ConfigError, StoreError
 
 
 def is_url(place: Location) -> bool:
-    """Return whether a place is the URL of an object store.
+    """Return whether a location is the URL of an object store.
 
     >>> is_url("s3://bucket/caches"), is_url("caches")
     (True, False)
@@ -22,20 +22,20 @@ def is_url(place: Location) -> bool:
 
 
 def as_place(text: str) -> Location:
-    """Return what a user wrote as a folder or a URL.
+    """Parse user input as a local folder or a URL.
 
     >>> as_place("memory://caches/")
     'memory://caches'
     """
     if is_url(text):
         return text.rstrip("/")
-    with contextlib.suppress(RuntimeError):  # of a user who is not known here
+    with contextlib.suppress(RuntimeError):  # "~user" of an unknown user
         return Path(text).expanduser()
     return Path(text)
 
 
 def join(root: Location, name: str) -> Location:
-    """Return the place of a cache among others.
+    """Return the location of a cache under a root.
 
     >>> join("s3://bucket/caches", "ab12")
     's3://bucket/caches/ab12'
@@ -44,10 +44,10 @@ def join(root: Location, name: str) -> Location:
 
 
 def files_at(place: Location | Files, *, mapped: bool | None = None) -> Files:
-    """Return the files of the cache at a place; `mapped` as for `LocalFiles`.
+    """Return the files of the cache at a location; `mapped` as for `LocalFiles`.
 
     Raises:
-        StoreError: what reaches such a URL is not installed.
+        StoreError: the fsspec implementation of such URLs is not installed.
     """
     if not isinstance(place, Location):
         return place
@@ -61,13 +61,30 @@ def files_at(place: Location | Files, *, mapped: bool | None = None) -> Files:
 
 
 def default_root() -> Location:
-    """Return where caches lie unless told otherwise: PROBEKIT_CACHE, or the user's cache folder."""
+    """Return the default cache root: $PROBEKIT_CACHE, or the user's cache folder.
+
+    Raises:
+        ConfigError: PROBEKIT_CACHE is a file, or below one.
+        StoreError: The user has no home folder.
+    """
     chosen = os.environ.get("PROBEKIT_CACHE")
     if chosen:
-        return as_place(chosen)
+        place = as_place(chosen)
+        if isinstance(place, Path):
+            _refuse_file(place)
+        return place
     try:
         return user_cache_path("probekit") / "activations"
     except RuntimeError as error:
         raise StoreError(
-            "There is no home folder for the caches. Set PROBEKIT_CACHE, or give --cache."
+            "No home folder for caches was found. Set PROBEKIT_CACHE or use --cache."
         ) from error
+
+
+def _refuse_file(folder: Path) -> None:
+    found = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    if found is not None and not found.is_dir():
+        raise ConfigError(
+            f"PROBEKIT_CACHE is {folder}, but {found} is a file, not a folder. Set it to a folder, "
+            "new or not, or give --cache."
+        )

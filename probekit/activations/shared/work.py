@@ -1,4 +1,4 @@
-"""What a capture has to do: a store, and the batches of each of its shards; for one or for many."""
+"""The work of a capture: a store and the batches of each shard, for one process or many."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from probekit.activations.background import beside
+from probekit.activations.background import background_thread
 from probekit.activations.batches import Batch, make_batches, make_shards
 from probekit.activations.files.local import Files, Location
 from probekit.activations.forward import DTYPES, BatchRows, run_batch
@@ -16,26 +16,26 @@ from probekit.activations.store.store import ActivationStore
 from probekit.activations.store.writer import ShardWriter
 from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.sites import describe
 
-Lacking = Mapping[int, Sequence[str]]  # for each shard that lacks some sites, which ones
-OnRows = Callable[[int], None]  # hears how many rows more are computed
+MissingSites = Mapping[int, Sequence[str]]  # missing sites by shard; complete shards are absent
+OnRows = Callable[[int], None]  # called with the number of newly computed rows
 
 
 @dataclass(frozen=True)
 class Work:
-    """A store that is to be filled at some sites, and all that is needed for it.
+    """A store to fill at some sites, and everything needed to compute it.
 
     Attributes:
         model: a GPT-2.
-        plan: which positions of which example make a row.
+        plan: the example and positions of each row.
         sites: full names of sites with a pos axis.
         shards: the batches of each shard.
-        store: what gets the rows.
+        store: the store that receives the rows.
     """
 
-    model: GPT2
+    model: Network
     plan: RowPlan
     sites: tuple[str, ...]
     shards: Sequence[Sequence[Batch]]
@@ -44,7 +44,7 @@ class Work:
     @classmethod
     def begin(
         cls,
-        model: GPT2,
+        model: Network,
         tokenizer: str,
         tokens: Sequence[IntArray],
         plan: RowPlan,
@@ -54,22 +54,22 @@ class Work:
         dtype: str,
         device: str | None = None,
     ) -> Work:
-        """Return the work whose store is there now, new or as far as it has come.
+        """Return the work for a capture; its store is created, or opened if it exists.
 
         Args:
             model: a GPT-2.
             tokenizer: digest of the tokenizer that made the tokens.
             tokens: the ids of every example, each of shape (n_tokens,).
-            plan: which positions of which example make a row.
+            plan: the example and positions of each row.
             sites: full names of sites with a pos axis.
-            root: folder or URL that holds caches, or the files of the very one that it must be.
-            dtype: `float32` or `float16`, the numbers on disk.
-            device: class of the devices that will compute; None for that of the model.
+            root: folder or URL that contains caches, or the files of the cache itself.
+            dtype: dtype on disk, `float32` or `float16`.
+            device: type of the devices that will compute; None for the model's.
 
         Raises:
             ConfigError: a site has no pos axis, the dtype is unknown, or the model is in training
                 mode.
-            StoreMismatchError: the files are those of another capture.
+            StoreMismatchError: the files belong to another capture.
             StoreError: the store cannot be written.
         """
         check_storable(sites)
@@ -77,7 +77,7 @@ class Work:
             raise ConfigError(f"Activations are stored as float32 or float16, not {dtype!r}.")
         if model.training:
             raise ConfigError(
-                "The model is in training mode, where dropout makes every activation a draw; call "
+                "The model is in training mode, where dropout makes activations random. Call "
                 "model.eval() first."
             )
         identity = identify(model, tokenizer, tokens, plan, dtype)
@@ -89,17 +89,17 @@ class Work:
         store = ActivationStore.create(root, identity, plan, order)
         return cls(model, plan, tuple(sites), shards, store)
 
-    def lacking(self) -> Lacking:
-        """Return the shards that lack some of the sites, and which."""
+    def missing_sites(self) -> MissingSites:
+        """Return the missing sites of each incomplete shard, by shard index."""
         missing = {site: set(self.store.missing(site)) for site in self.sites}
-        lacking = {
+        incomplete = {
             shard: [site for site in self.sites if shard in missing[site]]
             for shard in range(len(self.shards))
         }
-        return {shard: sites for shard, sites in lacking.items() if sites}
+        return {shard: sites for shard, sites in incomplete.items() if sites}
 
     def n_rows_of(self, shard: int) -> int:
-        """Return how many rows a shard has."""
+        """Return the number of rows of a shard."""
         return sum(len(batch.rows) for batch in self.shards[shard])
 
     def compute(self, shard: int, sites: Sequence[str], on_rows: OnRows = lambda _: None) -> None:
@@ -109,20 +109,20 @@ class Work:
             StoreError: the store cannot be written, or a value is not finite.
         """
         dtype = self.store.identity.dtype
-        with self.store.writing(sites, shard) as writers, beside() as do:
+        with self.store.writing(sites, shard) as writers, background_thread() as submit:
             for batch in self.shards[shard]:
-                do(_append, writers, run_batch(self.model, batch, self.plan, sites, dtype))
+                submit(_append, writers, run_batch(self.model, batch, self.plan, sites, dtype))
                 on_rows(len(batch.rows))
 
 
-def alone(work: Work, lacking: Lacking, on_rows: OnRows) -> None:
-    """Compute in this process all that is lacking."""
-    for shard, sites in lacking.items():
+def compute_locally(work: Work, incomplete: MissingSites, on_rows: OnRows) -> None:
+    """Compute all missing shards in this process."""
+    for shard, sites in incomplete.items():
         work.compute(shard, sites, on_rows)
 
 
 def check_storable(sites: Iterable[str]) -> None:
-    """Refuse sites whose values do not belong to single positions.
+    """Raise ConfigError if the values of a site do not belong to single positions.
 
     Raises:
         ConfigError: a site has no pos axis.
@@ -131,8 +131,8 @@ def check_storable(sites: Iterable[str]) -> None:
         axes = describe(site).axes
         if "pos" not in axes:
             raise ConfigError(
-                f"{site} has the axes {' '.join(axes)}: it belongs to pairs of positions and can "
-                "be drawn (`probekit attention`), not stored and probed row by row."
+                f"{site} has the axes {' '.join(axes)}. Its values belong to pairs of positions; "
+                "they can be drawn (`probekit attention`) but not stored and probed row by row."
             )
 
 

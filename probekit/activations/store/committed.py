@@ -1,4 +1,4 @@
-"""What is committed in a store: its records, and the manifest over all of them."""
+"""The committed content of a store: its shard records and its manifest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from probekit.activations.files.local import Files, Location, damaged
 from probekit.activations.identity import Identity, Spec
 from probekit.activations.store.layout import ArrayHeader, IntArray, Layout, header
 from probekit.activations.store.manifest import Manifest
-from probekit.activations.store.reader import is_whole
+from probekit.activations.store.reader import is_intact
 from probekit.activations.store.records import ShardRecord, record_name
 from probekit.errors import DamagedError, MissingError
 from probekit.provenance import digest
@@ -22,12 +22,14 @@ SPEC, ROWS, MANIFEST = "spec.json", "rows.safetensors", "manifest.json"
 
 
 class Committed:
-    """What a store holds, read anew from its files at every question: others may write there, too.
+    """Read access to the committed content of a store.
+
+    The files are read again at each call, because other processes may be writing.
 
     Attributes:
-        files: what it is kept in.
-        spec: what its rows were computed from, and how many there are.
-        digested: names of the shard files whose digest was checked or computed by this process.
+        files: the files of the store.
+        spec: identity and row layout.
+        digested: names of shard files that this process has verified against their digest.
     """
 
     def __init__(self, files: Files, spec: Spec) -> None:
@@ -37,56 +39,56 @@ class Committed:
 
     @property
     def folder(self) -> Location:
-        """Where it lies."""
+        """Folder or URL of the store."""
         return self.files.place
 
     @property
     def identity(self) -> Identity:
-        """What its rows were computed from."""
+        """Identity: everything that the rows were computed from."""
         return self.spec.identity
 
     @cached_property
     def layout(self) -> Layout:
-        """What each row is and where it stands.
+        """Example, positions and order of all rows.
 
-        It is digested: a bit of it would give every reader whole rows of other examples.
+        Verified by digest, because a flipped bit would assign rows to wrong examples.
 
         Raises:
-            DamagedError: its file is lost, or is not what was written.
+            DamagedError: the layout file is missing or damaged.
         """
-        if not self.layout_is_whole():
-            raise damaged(f"{self.folder}/{ROWS}", "it is lost, or not the layout of these rows")
-        kinds = self.spec.sizes.kinds
-        ends = np.cumsum([kind.shape[0] for kind in kinds.values()])
-        numbers = self.files.array(ROWS, header(kinds), ArrayHeader("I64", (int(ends[-1]),)))
-        arrays: Any = np.split(np.asarray(numbers), ends[:-1])
-        return Layout(dict(zip(kinds, arrays, strict=True)))
+        if not self.layout_is_intact():
+            raise damaged(f"{self.folder}/{ROWS}", "it is missing, or not the layout of these rows")
+        headers = self.spec.sizes.headers
+        ends = np.cumsum([array.shape[0] for array in headers.values()])
+        content = self.files.array(ROWS, header(headers), ArrayHeader("I64", (int(ends[-1]),)))
+        arrays: Any = np.split(np.asarray(content), ends[:-1])
+        return Layout(dict(zip(headers, arrays, strict=True)))
 
     @property
     def shards(self) -> tuple[IntArray, ...]:
-        """For each shard the numbers of its rows, in the order of the disk."""
+        """Row indices of each shard, in storage order."""
         return self.layout.shards
 
     @property
     def n_rows(self) -> int:
-        """The number of rows of every site."""
+        """Number of rows of each site."""
         return self.spec.sizes.rows
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites whose every shard is committed."""
+        """Sites with all shards committed."""
         return tuple(site for site in self.files.folders() if not self.missing(site))
 
     def missing(self, site: str) -> tuple[int, ...]:
-        """Return the shards of a site that are not committed, or whose file is not whole."""
+        """Return the shards of a site that are not committed or whose file has the wrong size."""
         found = self.records(site)
         return tuple(n for n in range(len(self.shards)) if n not in found)
 
     def records(self, site: str) -> dict[int, ShardRecord]:
-        """Return what commits the shards of a site, of those whose file is there in its size.
+        """Return the records of a site's committed shards whose file has the right size, by shard.
 
         Raises:
-            StoreError: a newer release wrote one, or one cannot be read.
+            StoreError: a record cannot be read, or was written by a newer release.
         """
         sizes = self.files.sizes(site)
         names = {record_name(site, shard): shard for shard in range(len(self.shards))}
@@ -98,52 +100,52 @@ class Committed:
                     found[names[name]] = record
         return found
 
-    def lacking(self, sites: Sequence[str], shard: int) -> list[str]:
-        """Return those of the sites that lack one shard; no other shard is looked at."""
+    def missing_sites(self, sites: Sequence[str], shard: int) -> list[str]:
+        """Return the sites that lack one shard; only records of this shard are read."""
         names = {record_name(site, shard): site for site in sites}
-        there = set()
+        present = set()
         for name, data in self.files.read_all(names).items():
             with contextlib.suppress(DamagedError):
                 record = self.read_record(names[name], shard, data)
                 if self.files.size(record.file) == record.size:
-                    there.add(record.site)
-        return [site for site in sites if site not in there]
+                    present.add(record.site)
+        return [site for site in sites if site not in present]
 
     def read_record(self, site: str, shard: int, data: bytes) -> ShardRecord:
-        """Return the record that stands in the file of a shard.
+        """Parse the record of a shard and check that it belongs to this shard and store.
 
         Raises:
-            DamagedError: it is none, or that of another shard.
-            StoreError: a newer release wrote it.
+            DamagedError: the bytes are not a record, or the record of another shard.
+            StoreError: the file was written by a newer release.
         """
         path = f"{self.folder}/{record_name(site, shard)}"
         record = ShardRecord.unpack(data, path)
-        mine = (
+        expected = (
             self.identity.key,
             site,
             shard,
             len(self.shards[shard]),
             self.identity.code_of_dtype,
         )
-        its = (record.store, record.site, record.shard, record.shape[0], record.dtype)
-        if its != mine:
+        actual = (record.store, record.site, record.shard, record.shape[0], record.dtype)
+        if actual != expected:
             raise DamagedError(f"{path} is the record of another shard.")
         return record
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the manifest tells of all finished sites.
+        """Whether the manifest lists all finished sites with their current digests.
 
         Raises:
-            StoreError: a newer release has written it.
+            StoreError: the manifest was written by a newer release.
         """
         try:
-            return self.manifest() == self.due_manifest()
-        except DamagedError:  # it is made anew from the records
+            return self.manifest() == self.expected_manifest()
+        except DamagedError:  # it can be rebuilt from the records
             return False
 
-    def due_manifest(self) -> Manifest:
-        """Return the manifest that the records ask for."""
+    def expected_manifest(self) -> Manifest:
+        """Return the manifest that matches the current records."""
         found = {site: self.records(site) for site in self.files.folders()}
         n_shards = len(self.shards)
         return Manifest.of(
@@ -152,44 +154,44 @@ class Committed:
         )
 
     def manifest(self) -> Manifest | None:
-        """Return the manifest, None if the store was never sealed.
+        """Return the stored manifest; None if the store was never sealed.
 
         Raises:
-            DamagedError: it is damaged.
+            DamagedError: the manifest is damaged.
         """
         data = self.files.read_all([MANIFEST]).get(MANIFEST)
         path = f"{self.folder}/{MANIFEST}"
         return None if data is None else Manifest.unpack(data, path, self.spec)
 
     def digest_of(self, sites: Sequence[str]) -> str:
-        """Return one digest over the identity and the rows of finished sites, in any order."""
+        """Return the digest of the identity and of the rows of finished sites, in any order."""
         return Manifest.of(self.spec, {site: _digests(self.records(site)) for site in sites}).root
 
     def verify(self, sites: Sequence[str] | None = None) -> None:
-        """Digest the rows' layout and every committed shard of the given sites, or of all.
+        """Verify the layout and every committed shard of the given sites (default: all) by digest.
 
         Raises:
-            DamagedError: the message names each file whose bytes are not those committed.
+            DamagedError: a file is damaged; the message lists all of them.
         """
-        bad = [] if self.layout_is_whole() else [ROWS]
-        if not bad:  # else no record can be told from that of other rows
+        bad = [] if self.layout_is_intact() else [ROWS]
+        if not bad:  # without the layout no record can be attributed to rows
             for site in self.files.folders() if sites is None else sites:
-                bad += [r.file for r in self.records(site).values() if not self._is_whole(r)]
+                bad += [r.file for r in self.records(site).values() if not self._is_intact(r)]
         if bad:
             raise DamagedError(
-                f"{len(bad)} files are not what was written: "
+                f"{len(bad)} files are damaged: "
                 f"{', '.join(f'{self.folder}/{name}' for name in bad)}. `probekit cache repair "
-                f"{self.folder}` takes them out, and the next run makes them again."
+                f"{self.folder}` removes them, and the next run computes them again."
             )
 
-    def _is_whole(self, record: ShardRecord) -> bool:
-        if not is_whole(self.files, record):
+    def _is_intact(self, record: ShardRecord) -> bool:
+        if not is_intact(self.files, record):
             return False
         self.digested.add(record.file)
         return True
 
-    def layout_is_whole(self) -> bool:
-        """Return whether the bytes of the layout are those that the spec commits."""
+    def layout_is_intact(self) -> bool:
+        """Return whether the layout file matches its digest in the spec."""
         sizes = self.spec.sizes
         if self.files.sizes().get(ROWS) != sizes.size:
             return False

@@ -1,7 +1,7 @@
-"""Which rows a store has and in what order: the file `rows.safetensors`, and headers of arrays.
+"""Order of the rows of a store (`rows.safetensors`), and headers of array files.
 
-Headers are in the safetensors layout. They are compared, never parsed: what is in a file is known
-before it is opened, so a header that says anything else is refused whatever it says.
+Headers use the safetensors format. They are compared and never parsed: the expected header is
+known before a file is opened, so any deviation is an error.
 """
 
 from __future__ import annotations
@@ -26,39 +26,43 @@ CODES = {np.dtype(dtype): code for code, dtype in DTYPES.items()}
 
 
 class ArrayHeader(NamedTuple):
-    """What an array is: its code of the safetensors layout, and its shape."""
+    """Dtype code of the safetensors format, and shape of an array."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """The size of its numbers."""
+        """Size of the array data in bytes."""
         return math.prod(self.shape) * np.dtype(DTYPES[self.dtype]).itemsize
 
 
 def header(arrays: Mapping[str, ArrayHeader]) -> bytes:
-    """Return what stands before the numbers of the arrays, which follow one after the other.
+    """Return the safetensors header for arrays stored back to back.
 
     >>> header({"rows": ArrayHeader("F32", (2, 3))})[8:]
     b'{"rows":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}    '
     """
-    told, start = {}, 0
-    for name, kind in arrays.items():
-        end = start + kind.size
-        told[name] = {"dtype": kind.dtype, "shape": list(kind.shape), "data_offsets": [start, end]}
+    entries, start = {}, 0
+    for name, array in arrays.items():
+        end = start + array.size
+        entries[name] = {
+            "dtype": array.dtype,
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
         start = end
-    text = json.dumps(told, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the numbers begin at a multiple of 8
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # aligns the data to 8 bytes
     return len(text).to_bytes(8, "little") + text
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many rows, positions and shards a layout has, and the digest of its file.
+    """Number of rows, positions and shards of a layout, and the digest of its file.
 
-    >>> Sizes(rows=2, positions=3, shards=1, digest="").kinds["offsets"]
-    Kind(dtype='I64', shape=(3,))
+    >>> Sizes(rows=2, positions=3, shards=1, digest="").headers["offsets"]
+    ArrayHeader(dtype='I64', shape=(3,))
     """
 
     rows: int
@@ -67,8 +71,8 @@ class Sizes:
     digest: str
 
     @property
-    def kinds(self) -> dict[str, ArrayHeader]:
-        """The arrays of the file, in their order."""
+    def headers(self) -> dict[str, ArrayHeader]:
+        """Headers of the arrays in the file, in order."""
         lengths = {
             "example": self.rows,
             "positions": self.positions,
@@ -80,16 +84,16 @@ class Sizes:
 
     @property
     def size(self) -> int:
-        """The size of the file."""
-        return len(header(self.kinds)) + sum(kind.size for kind in self.kinds.values())
+        """Size of the file in bytes."""
+        return len(header(self.headers)) + sum(array.size for array in self.headers.values())
 
 
 def pack_layout(plan: RowPlan, shards: Sequence[IntArray]) -> tuple[Sizes, list[bytes]]:
-    """Return the sizes of a layout, and its file in pieces.
+    """Return the sizes of a layout and the content of its file in chunks.
 
     Args:
-        plan: what each row is.
-        shards: for each shard the numbers of its rows, in the order of the disk.
+        plan: the example and positions of each row.
+        shards: row indices of each shard, in storage order.
     """
     arrays = {
         "example": plan.example,
@@ -99,21 +103,21 @@ def pack_layout(plan: RowPlan, shards: Sequence[IntArray]) -> tuple[Sizes, list[
         "shard_sizes": np.array([len(rows) for rows in shards]),
     }
     sizes = Sizes(len(plan.example), len(plan.positions), len(shards), "")
-    numbers = [np.ascontiguousarray(arrays[name], np.int64).tobytes() for name in sizes.kinds]
-    pieces = [header(sizes.kinds), *numbers]
+    numbers = [np.ascontiguousarray(arrays[name], np.int64).tobytes() for name in sizes.headers]
+    pieces = [header(sizes.headers), *numbers]
     return Sizes(sizes.rows, sizes.positions, sizes.shards, digest(pieces)), pieces
 
 
 class Layout:
-    """The order of a store's rows.
+    """Example, positions and storage order of the rows of a store.
 
     Args:
-        arrays: those of the file, by name.
+        arrays: the arrays of the file, by name.
 
     Attributes:
-        plan: what each row is.
-        shards: for each shard the numbers of its rows, in the order of the disk.
-        first: where each shard begins in the order of the disk, and where the last one ends.
+        plan: the example and positions of each row.
+        shards: row indices of each shard, in storage order.
+        first: storage position of the first row of each shard, then the total, (n_shards + 1,).
     """
 
     def __init__(self, arrays: Mapping[str, IntArray]) -> None:
@@ -125,12 +129,12 @@ class Layout:
 
     @property
     def n_rows(self) -> int:
-        """The number of rows of every site."""
+        """Number of rows of each site."""
         return len(self._order)
 
     @property
     def place(self) -> IntArray:
-        """Where each row stands in the order of the disk, shape (n_rows,)."""
+        """Storage position of each row, shape (n_rows,)."""
         if self._place is None:
             place = np.empty(self.n_rows, dtype=np.int64)
             place[self._order] = np.arange(self.n_rows)
@@ -138,6 +142,6 @@ class Layout:
         return self._place
 
     def rows_of(self, shards: Iterable[int]) -> IntArray:
-        """Return the numbers of the rows of some shards, ascending."""
+        """Return the sorted row indices of some shards."""
         chosen = [self.shards[shard] for shard in shards]
         return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, dtype=np.int64)

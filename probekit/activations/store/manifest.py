@@ -1,4 +1,4 @@
-"""What seals a whole store: one root digest over its identity, its rows and all finished sites."""
+"""Manifest of a store: one root digest of its identity, row layout and finished sites."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Manifest:
     """The finished sites of a store.
 
     Attributes:
-        sites: for each finished site the digests of its shards, in order.
-        root: the digest of everything, which a stranger's cache can be told by.
+        sites: digests of the shards of each finished site, in order.
+        root: digest of identity, layout and sites; pins the content of a cache from elsewhere.
     """
 
     sites: dict[str, list[str]]
@@ -25,10 +25,10 @@ class Manifest:
 
     @classmethod
     def of(cls, spec: Spec, sites: Mapping[str, Sequence[str]]) -> Manifest:
-        """Return the manifest of a store with these finished sites, in any order."""
-        told = {site: list(sites[site]) for site in sorted(sites)}
-        whole = {"identity": spec.identity.to_json(), "rows": spec.sizes.digest, "sites": told}
-        return cls(told, digest_json(whole))
+        """Return the manifest of a store with the given finished sites, in any order."""
+        listed = {site: list(sites[site]) for site in sorted(sites)}
+        content = {"identity": spec.identity.to_json(), "rows": spec.sizes.digest, "sites": listed}
+        return cls(listed, digest_json(content))
 
     def pack(self) -> bytes:
         """Return the bytes of `manifest.json`."""
@@ -36,11 +36,11 @@ class Manifest:
 
     @classmethod
     def unpack(cls, data: bytes, path: str, spec: Spec) -> Manifest:
-        """Return the manifest that a file holds; `path` is what a message calls it.
+        """Parse a manifest and check that it belongs to a store; `path` is used in messages.
 
         Raises:
-            DamagedError: it is none, or that of another store.
-            StoreError: a newer release wrote it.
+            DamagedError: the bytes are not a manifest, or the manifest of another store.
+            StoreError: the file was written by a newer release.
         """
         content = unseal(data, path)
         sites = content.get("sites")

@@ -1,4 +1,4 @@
-"""Reading rows of one site in any order, from the shards that hold them."""
+"""Reading rows of one site in any order across shards."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from probekit.provenance import digest
 
 
 class SiteReader:
-    """The committed rows of one site.
+    """Reader of the committed rows of one site.
 
     Args:
-        files: of the store.
-        layout: of its rows.
-        records: of the shards that are there, by number.
-        digested: names of the shard files that are known to match their digest. Any other file is
-            digested before its first row is read, and added. None: no file is digested.
+        files: the files of the store.
+        layout: row layout of the store.
+        records: records of the committed shards, by shard index.
+        digested: names of verified shard files. Other files are verified before their first row
+            is read, and added. None disables verification.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class SiteReader:
         if len(shapes) > 1:
             site = next(iter(records.values())).site
             raise DamagedError(
-                f"The shards of {files.place}/{site} have rows of the shapes {sorted(shapes)}, "
-                "which no capture makes. Remove that folder, and run the capture again."
+                f"The shards of {files.place}/{site} have different row shapes: {sorted(shapes)}. "
+                "Remove that folder and run the capture again."
             )
         self._files = files
         self._layout = layout
@@ -47,34 +47,34 @@ class SiteReader:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all rows are there."""
+        """Whether all shards are committed."""
         return len(self._records) == len(self._layout.shards)
 
     @property
     def rows(self) -> IntArray:
-        """The numbers of the rows that are there, ascending."""
+        """Sorted indices of the committed rows."""
         return self._layout.rows_of(sorted(self._records))
 
     @property
     def extent(self) -> str:
-        """How much is there, in words."""
+        """Number of committed rows as text, for messages."""
         n_rows, n_all = len(self.rows), self._layout.n_rows
-        return f"{n_rows:,} of {n_all:,} rows are there ({n_rows / n_all:.0%})"
+        return f"{n_rows:,} of {n_all:,} rows are stored ({n_rows / n_all:.0%})"
 
     def read(self, rows: IntArray) -> FloatArray:
-        """Return rows that are there, in the order asked for, shape (n_rows, ...).
+        """Return committed rows in the order requested, shape (n_rows, ...).
 
         Raises:
-            StoreError: a file is damaged or lost.
+            StoreError: a file is damaged or missing.
         """
         place = self._layout.place[rows]
         shard_of = np.searchsorted(self._layout.first, place, side="right") - 1
-        touched = np.unique(shard_of)
-        first = self._shard(int(touched[0] if len(touched) else min(self._records)))
+        shards = np.unique(shard_of)
+        first = self._shard(int(shards[0] if len(shards) else min(self._records)))
         out = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
-        for shard in touched:
-            here = np.flatnonzero(shard_of == shard)
-            out[here] = self._shard(int(shard))[place[here] - self._layout.first[shard]]
+        for shard in shards:
+            selected = np.flatnonzero(shard_of == shard)
+            out[selected] = self._shard(int(shard))[place[selected] - self._layout.first[shard]]
         return out
 
     def _shard(self, number: int) -> FloatArray:
@@ -84,24 +84,24 @@ class SiteReader:
             try:
                 values = self._files.array(record.file, record.header, record.kind)
             except MissingError as error:
-                raise damaged(path, "it is lost") from error
+                raise damaged(path, "it is missing") from error
             if self._digested is not None and record.file not in self._digested:
                 if not self._has_digest(record, values):
-                    raise damaged(path, "its digest is another")
+                    raise damaged(path, "its digest does not match")
                 self._digested.add(record.file)
             if not self._files.is_mapped:
-                return values  # read in full: to keep it would keep the site in memory
+                return values  # not memory-mapped: caching it would keep the whole site in memory
             self._shards[number] = values
         return self._shards[number]
 
     def _has_digest(self, record: ShardRecord, values: FloatArray) -> bool:
-        if self._files.is_mapped:  # `read` reports a bad sector; a map would end the process
-            return is_whole(self._files, record)
+        if self._files.is_mapped:  # a bad sector raises in `read` but kills the process in a map
+            return is_intact(self._files, record)
         return digest([record.header, values.data.cast("B")]) == record.digest
 
 
-def is_whole(files: Files, record: ShardRecord) -> bool:
-    """Return whether the bytes of a shard are those that its record commits."""
+def is_intact(files: Files, record: ShardRecord) -> bool:
+    """Return whether a shard file matches the digest in its record."""
     try:
         return digest(files.chunks(record.file)) == record.digest
     except (MissingError, DamagedError):
@@ -109,17 +109,17 @@ def is_whole(files: Files, record: ShardRecord) -> bool:
 
 
 def row_numbers(rows: IntArray | Sequence[int], n_rows: int) -> IntArray:
-    """Return numbers of rows as an array, shape (n,).
+    """Return row indices as an integer array, shape (n,).
 
     Raises:
-        ConfigError: they are no numbers of rows.
+        ConfigError: the values are not integers from 0 to n_rows - 1 in one dimension.
 
     >>> row_numbers([2, 0], 3)
     array([2, 0])
     """
     try:
         wanted = np.asarray(rows)
-    except ValueError:  # lists of several lengths
+    except ValueError:  # nested lists of different lengths
         wanted = np.asarray(rows, dtype=object)
     if not wanted.size:
         return np.empty(0, dtype=np.int64)

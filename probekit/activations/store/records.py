@@ -1,4 +1,4 @@
-"""What commits one shard of one site: a record that says what its file holds."""
+"""Shard records: small files that commit one shard of one site."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from probekit.sealed import seal, unseal
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """One committed shard of one site of one store.
+    """A committed shard of one site.
 
     Attributes:
         store: key of the store.
         site: full name.
-        shard: its number.
-        dtype: of the numbers, in the words of safetensors.
-        shape: of the rows, (n_rows, ...).
-        digest: BLAKE3 of the whole file.
+        shard: index of the shard.
+        dtype: safetensors dtype code.
+        shape: shape of the array, (n_rows, ...).
+        digest: BLAKE3 digest of the row file.
 
     >>> record = ShardRecord("k", "hook_embed", 3, "F32", (2, 5), "ab" * 32)
     >>> record.file, record.size
@@ -38,31 +38,31 @@ class ShardRecord:
 
     @property
     def name(self) -> str:
-        """Where the record stands in the store's folder."""
+        """Path of the record in the store."""
         return record_name(self.site, self.shard)
 
     @property
     def file(self) -> str:
-        """Where the rows stand in the store's folder.
+        """Path of the row file in the store.
 
-        The name has the digest in it, so that two writers whose last bits differ never overwrite
-        each other: whichever record comes first names a file that is its own.
+        The name contains the digest, so that writers whose results differ in the last bits never
+        overwrite each other: the record committed first names its own file.
         """
         return f"{stem(self.site, self.shard)}.{self.digest[:16]}.safetensors"
 
     @property
     def kind(self) -> ArrayHeader:
-        """Dtype and shape."""
+        """Dtype and shape of the array."""
         return ArrayHeader(self.dtype, self.shape)
 
     @property
     def header(self) -> bytes:
-        """What the file must begin with."""
+        """Header that the row file must begin with."""
         return header({"rows": self.kind})
 
     @property
     def size(self) -> int:
-        """The size of the file."""
+        """Size of the row file in bytes."""
         return len(self.header) + self.kind.size
 
     def pack(self) -> bytes:
@@ -71,38 +71,38 @@ class ShardRecord:
 
     @classmethod
     def unpack(cls, data: bytes, path: str) -> ShardRecord:
-        """Return the record that a file holds; `path` is what a message calls it.
+        """Parse and validate a record; `path` is its name in error messages.
 
         Raises:
-            DamagedError: it is none.
-            StoreError: a newer release wrote it.
+            DamagedError: the bytes are not a valid record.
+            StoreError: the file was written by a newer release.
         """
         content = unseal(data, path)
         try:
             record = cls(**{**content, "shape": tuple(content["shape"])})
         except (TypeError, KeyError) as error:
             raise DamagedError(f"{path} is not the record of a shard: {error}.") from error
-        if not record._is_sound():
+        if not record._is_valid():
             raise DamagedError(
-                f"{path} tells of {record.dtype!r} {record.shape!r} with the digest "
-                f"{record.digest!r}, which no shard can have."
+                f"{path} has invalid values: dtype {record.dtype!r}, shape {record.shape!r}, "
+                f"digest {record.digest!r}."
             )
         return record
 
-    def _is_sound(self) -> bool:
-        """Whether a stranger's record can be followed: its digest becomes part of a path."""
-        sizes = bool(self.shape) and all(type(n) is int and n > 0 for n in self.shape)
+    def _is_valid(self) -> bool:
+        """Validate an untrusted record before its digest is used in a path."""
+        is_shape = bool(self.shape) and all(type(n) is int and n > 0 for n in self.shape)
         is_digest = isinstance(self.digest, str) and re.fullmatch("[0-9a-f]{64}", self.digest)
-        return sizes and bool(is_digest) and self.dtype in ("F32", "F16")
+        return is_shape and bool(is_digest) and self.dtype in ("F32", "F16")
 
 
 def stem(site: str, shard: int) -> str:
-    """Return what the names of a shard's files begin with."""
+    """Return the common prefix of the paths of a shard's files."""
     return f"{site}/{shard:05d}"
 
 
 def record_name(site: str, shard: int) -> str:
-    """Return where the record of a shard stands in the store's folder.
+    """Return the path of a shard's record in the store.
 
     >>> record_name("hook_embed", 3)
     'hook_embed/00003.json'

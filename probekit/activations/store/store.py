@@ -1,13 +1,13 @@
-"""The activations of a data set on disk: written in shards, each whole or not there.
+"""Activations of a data set on disk, written in shards that appear atomically.
 
-    <cache>/<key>/spec.json                what the rows were computed from, and how many there are
-    <cache>/<key>/rows.safetensors         which example and positions each row is, and their order
-    <cache>/<key>/<site>/00000.<digest>.safetensors   the rows of one shard, shape (n_rows, ...)
-    <cache>/<key>/<site>/00000.json        its record; made last, by one writer only: commits it
-    <cache>/<key>/manifest.json            the finished sites and one root digest over all
+    <cache>/<key>/spec.json                identity, and size and digest of the row layout
+    <cache>/<key>/rows.safetensors         example and positions of each row, and their order
+    <cache>/<key>/<site>/00000.<digest>.safetensors   rows of one shard, shape (n_rows, ...)
+    <cache>/<key>/<site>/00000.json        record of the shard; created last and exclusively
+    <cache>/<key>/manifest.json            finished sites and one root digest
 
-A shard without its record does not exist. A site is finished when all its shards are committed;
-sites can be added later, by any number of writers: the first one to commit a shard wins. Reading is
+A shard without a record does not exist. A site is finished when all its shards are committed. Sites
+can be added later by any number of writers; the first one to commit a shard wins. Reading is
 memory-mapped, one site at a time.
 """
 
@@ -40,15 +40,15 @@ _SYNCS_AT_ONCE = 8
 
 
 class ActivationStore(Committed):
-    """The rows of one capture, by site.
+    """Rows of one capture, by site.
 
-    Use `ActivationStore.open(folder)` to read one; `capture` in capture.py makes them.
+    Use `ActivationStore.open(folder)` to read a store; `probekit.activations.capture` writes one.
 
     Attributes:
-        files: what it is kept in.
-        spec: what its rows were computed from, and how many there are.
-        root: the root digest that it must have, None for any.
-        verifies: whether each shard is digested before its first row is read.
+        files: the files of the store.
+        spec: identity and row layout.
+        root: required root digest; None for any.
+        verifies: whether each shard is verified by digest before its first row is read.
     """
 
     def __init__(
@@ -60,23 +60,23 @@ class ActivationStore(Committed):
         self._readers: dict[str, SiteReader] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process maps the files itself.
+        # A copy in another process opens its own memory maps.
         return self.__dict__ | {"_readers": {}}
 
     @classmethod
     def create(
         cls, root: Location | Files, identity: Identity, plan: RowPlan, shards: Sequence[IntArray]
     ) -> ActivationStore:
-        """Return the store with this identity under `root`, new or as far as it has come.
+        """Open the store with this identity under `root`, or create it if it does not exist.
 
         Args:
-            root: folder or URL that holds caches, or the files of this very one.
-            identity: of the rows.
-            plan: what each row is.
-            shards: for each shard the numbers of its rows, in the order in which they will come.
+            root: folder or URL that contains caches, or the files of the store itself.
+            identity: identity of the rows.
+            plan: the example and positions of each row.
+            shards: row indices of each shard, in the order in which they are written.
 
         Raises:
-            StoreMismatchError: what lies in its folder has another identity.
+            StoreMismatchError: the folder contains a store with another identity.
             StoreError: the folder cannot be written.
         """
         files = files_at(join(root, identity.key) if isinstance(root, Location) else root)
@@ -85,28 +85,28 @@ class ActivationStore(Committed):
 
     @classmethod
     def begin(cls, files: Files, spec: Spec, pieces: Iterable[bytes]) -> ActivationStore:
-        """Return the store of this spec among files, new or as far as it has come.
+        """Open the store with this spec, or create it if it does not exist.
 
         Args:
-            files: where it is to be.
-            spec: what it will hold.
-            pieces: the bytes of the file of its layout.
+            files: the files of the store.
+            spec: identity and row layout.
+            pieces: content of the layout file, in chunks.
 
         Raises:
-            StoreMismatchError: what lies there is something else.
-            StoreError: nothing can be written there.
+            StoreMismatchError: the files belong to another store.
+            StoreError: the files cannot be written.
         """
-        there = files.sizes()
-        if SPEC not in there or ROWS not in there:
+        existing = files.sizes()
+        if SPEC not in existing or ROWS not in existing:
             files.begin()
-        if ROWS not in there:
+        if ROWS not in existing:
             with files.draft(ROWS) as draft:
                 for piece in pieces:
                     draft.write(piece)
                 if draft.digest != spec.sizes.digest:
                     raise damaged(ROWS, "it is not the layout of these rows")
                 files.publish(draft, ROWS)
-        if SPEC not in there:
+        if SPEC not in existing:
             files.create(SPEC, spec.pack())
         return cls.open(files, expect=spec)
 
@@ -120,26 +120,26 @@ class ActivationStore(Committed):
         verify: bool = True,
         mapped: bool | None = None,
     ) -> ActivationStore:
-        """Return the store in a folder.
+        """Open an existing store.
 
         Args:
-            place: the folder, its URL or its files.
-            expect: what it must hold.
-            root: the root digest that it must have, for a cache that came from elsewhere.
-            verify: whether each shard is digested once, before its first row is read; False trusts
-                the disk and reads faster. `python -m benchmarks.store` measures the cost.
-            mapped: whether rows are memory-mapped, None: unless the folder is on a network.
+            place: folder or URL of the store, or its files.
+            expect: required spec or identity; None for any.
+            root: required root digest, for a cache that came from elsewhere.
+            verify: whether to verify each shard by digest before its first row is read; False is
+                faster and trusts the disk. `python -m benchmarks.store` measures the cost.
+            mapped: whether to memory-map rows; None: unless the folder is on a network file system.
 
         Raises:
-            MissingError: there is no store.
-            StoreMismatchError: it is not the one expected; the message lists what differs.
-            StoreError: it is damaged.
+            MissingError: there is no store at `place`.
+            StoreMismatchError: the store is not the expected one; the message lists differences.
+            StoreError: the store is damaged.
         """
         files = files_at(place, mapped=mapped)
         try:
             spec = Spec.unpack(files.read(SPEC), f"{files.place}/{SPEC}")
         except DamagedError as error:
-            raise DamagedError(f"{error} Delete the folder to have it computed anew.") from error
+            raise DamagedError(f"{error} Delete the folder to compute the rows again.") from error
         store = cls(files, spec, root=root, verifies=verify)
         if expect is not None:
             spec.require(expect, files.place)
@@ -150,22 +150,22 @@ class ActivationStore(Committed):
     def _require_root(self, root: str) -> None:
         manifest = self.manifest()
         if manifest is None or manifest.root != root:
-            found = "no manifest" if manifest is None else f"the root digest {manifest.root}"
+            actual = "no manifest" if manifest is None else f"the root digest {manifest.root}"
             raise StoreMismatchError(
-                f"{self.folder} has {found}, not {root}. It was changed or extended since that was "
-                "written down, or it is another cache."
+                f"{self.folder} has {actual}, expected {root}. The cache was changed or extended "
+                "after that digest was recorded, or it is another cache."
             )
-        self.verify([])  # the order of the rows, too
+        self.verify([])  # verifies the row layout
 
     @contextlib.contextmanager
     def writing(self, sites: Sequence[str], shard: int) -> Iterator[dict[str, ShardWriter]]:
-        """Give a writer for the rows of one shard at each site; commit them at the block's end.
+        """Yield one writer per site for the rows of a shard; commit them when the block ends.
 
-        Any number of processes may write the same shard: the first one to come to its end wins, and
-        what the others wrote is dropped. An error in the block leaves nothing behind.
+        Several processes may write the same shard: the first to finish commits it, and the others'
+        files are removed. If the block fails, nothing remains.
 
         Raises:
-            StoreError: a value is not finite, or the disk refuses.
+            StoreError: a value is not finite, or the disk cannot be written.
         """
         with contextlib.ExitStack() as stack:
             writers = {}
@@ -182,7 +182,7 @@ class ActivationStore(Committed):
                     dtype=self.identity.dtype,
                 )
             yield writers
-            # A disk that is waited for at many files at once is waited for hardly longer.
+            # Syncing several files at once takes hardly longer than syncing one.
             with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
                 for committed in [pool.submit(self._publish, each) for each in writers.values()]:
                     committed.result()
@@ -191,92 +191,101 @@ class ActivationStore(Committed):
         self._commit(writer.publish())
 
     def commit(self, site: str, shard: int, values: FloatArray) -> None:
-        """Write one shard of one site, values of shape (n_rows, ...), and commit it.
+        """Write and commit one shard of one site.
+
+        Args:
+            site: full name.
+            shard: index of the shard.
+            values: rows of the shard in storage order, shape (n_rows, ...).
 
         Raises:
-            StoreError: a value is not finite, or the disk refuses.
+            StoreError: a value is not finite, or the disk cannot be written.
         """
         with self.writing([site], shard) as writers:
             writers[site].append(values)
 
     def adopt(self, record: ShardRecord, chunks: Iterable[bytes]) -> None:
-        """Commit a shard that another copy of this store has, from the bytes of its file.
+        """Commit a shard copied from another copy of this store.
+
+        Args:
+            record: record of the shard.
+            chunks: bytes of its row file.
 
         Raises:
-            DamagedError: the bytes are not those that the record commits.
-            StoreError: the disk refuses.
+            DamagedError: the bytes do not match the digest in the record.
+            StoreError: the disk cannot be written.
         """
         self.files.begin(record.site)
         with self.files.draft(draft_name(record.site, record.shard)) as draft:
             for chunk in chunks:
                 draft.write(chunk)
             if draft.digest != record.digest:
-                raise damaged(record.file, "its digest is another")
+                raise damaged(record.file, "its digest does not match")
             self.files.publish(draft, record.file)
             self._commit(record)
 
-    def _commit(self, mine: ShardRecord) -> None:
-        self.digested.add(mine.file)  # its digest was computed while it was written
-        while not self.files.create(mine.name, mine.pack()):
-            first = self.records(mine.site).get(mine.shard)
-            if first is not None:
-                if first.file != mine.file:
-                    self.files.remove(mine.file)
+    def _commit(self, record: ShardRecord) -> None:
+        self.digested.add(record.file)  # the digest was computed while writing
+        while not self.files.create(record.name, record.pack()):
+            winner = self.records(record.site).get(record.shard)
+            if winner is not None:
+                if winner.file != record.file:
+                    self.files.remove(record.file)
                 return
-            self._drop_broken(mine)
+            self._remove_invalid(record)
 
-    def _drop_broken(self, mine: ShardRecord) -> None:
-        """Take a record away that commits nothing: it is damaged, or its file is."""
+    def _remove_invalid(self, record: ShardRecord) -> None:
+        """Remove an existing record that is damaged or whose row file is."""
         with self.files.lock(lambda _: None, name=f"{LOCK}.mend"):
-            if mine.shard not in self.records(mine.site):  # another one may have mended it
-                self.files.remove(mine.name)
+            if record.shard not in self.records(record.site):  # may have been repaired meanwhile
+                self.files.remove(record.name)
 
     def seal(self) -> None:
         """Write the manifest of all finished sites.
 
         Raises:
-            StoreError: the disk refuses, or a newer release has written one.
+            StoreError: the disk cannot be written, or a newer release wrote the manifest.
         """
         if not self.is_sealed:
             with self.files.draft(MANIFEST) as draft:
-                draft.write(self.due_manifest().pack())
+                draft.write(self.expected_manifest().pack())
                 self.files.publish(draft, MANIFEST)
         for folder in ("", *self.sites):
-            self.files.settle(folder)  # a writer may have been killed just before it did
+            self.files.sync_names(folder)  # a writer may have been killed just before its own sync
 
     def read(
         self, site: str, rows: IntArray | Sequence[int] | None = None, *, partial: bool = False
     ) -> FloatArray:
-        """Return the rows of a site in the order of the data set, shape (n_rows, ...).
+        """Return rows of a site in data-set order, shape (n_rows, ...).
 
         Args:
-            site: the full name.
-            rows: numbers of the rows wanted, None for all.
-            partial: whether a site may be read that is not finished; None for `rows` then means
-                those of `rows_at(site)`.
+            site: full name.
+            rows: row indices; None for all.
+            partial: whether to allow a site that is not finished; if `rows` is None, its stored
+                rows (`rows_at(site)`) are returned.
 
         Raises:
-            UnknownNameError: the store does not hold all of that site, or not those rows of it.
-            ConfigError: `rows` are no numbers of rows.
-            StoreError: a file is damaged or lost.
+            UnknownNameError: the store does not contain the whole site, or not these rows of it.
+            ConfigError: `rows` are not valid row indices.
+            StoreError: a file is damaged or missing.
         """
         reader = self._reader(site)
-        there = None if reader.is_complete else reader.rows
+        stored = None if reader.is_complete else reader.rows
         wanted = np.arange(self.n_rows) if rows is None else row_numbers(rows, self.n_rows)
-        if there is not None and partial and rows is None:
-            wanted = there
-        if there is not None and not (partial and len(there) and np.isin(wanted, there).all()):
-            start = f"The store {self.folder} does not hold all of {site}"
+        if stored is not None and partial and rows is None:
+            wanted = stored
+        if stored is not None and not (partial and len(stored) and np.isin(wanted, stored).all()):
+            start = f"The store {self.folder} does not contain all of {site}"
             raise UnknownNameError(
-                f"{start}: {reader.extent}. Run the capture to its end, or read those of "
+                f"{start}: {reader.extent}. Run the capture to its end, or read the rows of "
                 "rows_at(site) with partial=True."
-                if len(there)
+                if len(stored)
                 else f"{start}. {nearest(site, self.sites)}"
             )
         return reader.read(wanted)
 
     def rows_at(self, site: str) -> IntArray:
-        """Return the numbers of the rows of a site that are there, ascending."""
+        """Return the sorted indices of the stored rows of a site."""
         return self._reader(site).rows
 
     def _reader(self, site: str) -> SiteReader:
@@ -293,24 +302,24 @@ class ActivationStore(Committed):
         return self._readers[site]
 
     def require_sealed(self, site: str, records: dict[int, ShardRecord]) -> None:
-        """Refuse records of a site that are not those of the manifest.
+        """Raise if records of a site differ from those in the manifest.
 
         Raises:
-            DamagedError: they are others.
+            DamagedError: the records differ.
         """
         manifest = self.manifest()
         sealed = None if manifest is None else manifest.sites.get(site)
         if sealed != [records[shard].digest for shard in sorted(records)]:
-            raise damaged(f"{self.folder}/{site}", "its records are not those that were sealed")
+            raise damaged(f"{self.folder}/{site}", "its records differ from the manifest")
 
     def sweep(self) -> None:
-        """Delete what killed writers left half-written; the living keep theirs."""
+        """Delete temporary files of dead writers; keep those of live ones."""
         self.files.sweep()
 
     def locked(self, tell: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
-        """Hold the store for one writer; a second one waits, and is told so through `tell`.
+        """Lock the store for one writer; a second one waits and reports this through `tell`.
 
-        Nothing would be lost without it: two writers would only compute the same rows twice.
+        The lock is not needed for correctness: it keeps two writers from computing the same rows.
 
         Raises:
             StoreError: the folder cannot be written.

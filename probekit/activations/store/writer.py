@@ -1,4 +1,4 @@
-"""The rows of one shard of one site on their way to the disk, batch by batch."""
+"""Streaming writer of one shard of one site."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from probekit.errors import ConfigError, StoreError
 
 
 class ShardWriter:
-    """Takes the rows of one shard, of which it keeps none in memory.
+    """Writes the rows of one shard batch by batch, keeping none in memory.
 
     Args:
-        files: of the store.
-        draft: the file that is written.
-        key: of the store.
+        files: the files of the store.
+        draft: temporary file of the shard.
+        key: key of the store.
         site: full name of the site.
-        shard: number of the shard.
-        rows: numbers of its rows, in the order in which they come.
-        dtype: of all rows of the store.
+        shard: index of the shard.
+        rows: indices of its rows, in the order in which they are written.
+        dtype: dtype of the store.
     """
 
     def __init__(
@@ -42,32 +42,32 @@ class ShardWriter:
         self._shard = shard
         self._rows = rows
         self._dtype = dtype
-        self._kind: ArrayHeader | None = None
+        self._header: ArrayHeader | None = None
         self._done = 0
 
     def append(self, values: FloatArray) -> None:
-        """Write the next rows, shape (n, ...).
+        """Append rows, shape (n, ...).
 
         Raises:
-            StoreError: a value is not finite, or the disk refuses.
-            ConfigError: they do not go with the rows before them, or are too many.
+            StoreError: a value is not finite, or the disk cannot be written.
+            ConfigError: dtype or shape differ from earlier rows, or there are too many rows.
         """
         if not len(values):
             return
         if values.dtype != np.dtype(self._dtype):
-            raise ConfigError(f"The rows of this store are {self._dtype}, not {values.dtype}.")
-        kind = ArrayHeader(CODES[values.dtype], (len(self._rows), *values.shape[1:]))
-        if self._kind not in (None, kind) or self._done + len(values) > len(self._rows):
+            raise ConfigError(f"This store holds {self._dtype} rows, not {values.dtype}.")
+        header = ArrayHeader(CODES[values.dtype], (len(self._rows), *values.shape[1:]))
+        if self._header not in (None, header) or self._done + len(values) > len(self._rows):
             raise ConfigError(
-                f"Shard {self._shard} of {self._site} takes {len(self._rows)} rows of one kind; "
-                f"after {self._done} there came {len(values)} of {values.dtype} "
-                f"{values.shape[1:]}."
+                f"Shard {self._shard} of {self._site} has {len(self._rows)} rows of equal shape "
+                f"and dtype; cannot append {len(values)} of {values.dtype} {values.shape[1:]} "
+                f"after {self._done}."
             )
         self._refuse_non_finite(values)
-        if self._kind is None:
-            self._kind = kind
+        if self._header is None:
+            self._header = header
             self._draft.write(self._record().header)
-        # A column of a larger array is not what its memory holds.
+        # A slice of a larger array may not be contiguous.
         self._draft.write(np.ascontiguousarray(values).data)
         self._done += len(values)
 
@@ -76,44 +76,44 @@ class ShardWriter:
         if finite.all():
             return
         advice = (
-            "float16 ends at 65,504: store float32"
+            "The largest float16 is 65,504: store float32"
             if values.dtype == np.float16
-            else "look at the weights, or compute in float32"
+            else "Check the weights, or compute in float32"
         )
         row = int(self._rows[self._done + int(np.argmin(finite))])
         raise StoreError(
-            f"{int((~finite).sum())} rows of {self._site} are not finite, first row {row}; nothing "
-            f"of this shard was stored. {advice}."
+            f"{int((~finite).sum())} rows of {self._site} are not finite, first row {row}; this "
+            f"shard was not stored. {advice}."
         )
 
     def publish(self) -> ShardRecord:
-        """Return the record of the rows, whose file now has its name; it commits nothing yet.
+        """Rename the complete file and return its record, which is not committed yet.
 
         Raises:
-            ConfigError: rows are lacking.
-            StoreError: the disk refuses.
+            ConfigError: rows are missing.
+            StoreError: the disk cannot be written.
         """
         if self._done != len(self._rows):
             raise ConfigError(
-                f"Shard {self._shard} of {self._site} takes {len(self._rows)} rows, and got "
-                f"{self._done}."
+                f"Shard {self._shard} of {self._site} has {len(self._rows)} rows, but only "
+                f"{self._done} were written."
             )
         record = self._record()
         self._files.publish(self._draft, record.file)
         return record
 
     def _record(self) -> ShardRecord:
-        assert self._kind is not None
+        assert self._header is not None
         return ShardRecord(
             self._key,
             self._site,
             self._shard,
-            self._kind.dtype,
-            self._kind.shape,
+            self._header.dtype,
+            self._header.shape,
             self._draft.digest,
         )
 
 
 def draft_name(site: str, shard: int) -> str:
-    """Return what the draft of a shard is called until its digest is known."""
+    """Return the name of a shard's row file before its digest is known."""
     return f"{stem(site, shard)}.safetensors"

@@ -1,4 +1,4 @@
-"""Copying caches between folders and object stores, every byte digested on its way."""
+"""Copying of caches between folders and object stores, with verification of all bytes."""
 
 from __future__ import annotations
 
@@ -14,66 +14,67 @@ from probekit.amounts import counted
 from probekit.errors import DamagedError, StoreError
 from probekit.watcher import SILENT, Watcher
 
-_MOST_LISTED = 5  # damaged files that an error names
+_MOST_LISTED = 5  # damaged files listed in an error message
 
 
 def copy_cache(
     source: Location, root: Location, *, pin: str | None = None, watcher: Watcher = SILENT
 ) -> tuple[ActivationStore, int]:
-    """Return the copy of a cache under another root, and how many shards had to be copied.
+    """Copy a cache to another root; return the copy and the number of shards copied.
 
-    What is there already is not copied again; an interrupted copy goes on where it was.
+    Existing shards are not copied again; an interrupted copy can be resumed.
+
 
     Args:
         source: folder or URL of the cache.
-        root: folder or URL that is to hold the copy.
-        pin: the root digest that the source must have.
-        watcher: hears how far it has come.
+        root: folder or URL that will contain the copy.
+        pin: required root digest of the source; None for any.
+        watcher: receives progress in shards.
 
     Raises:
-        DamagedError: the source has links, lost or damaged files; nothing is copied.
-        StoreError: the source is not what the pin says, or the target cannot be written.
+        DamagedError: the source contains links, or missing or damaged files; nothing is copied.
+        StoreError: the source does not match the pin, or the target cannot be written.
     """
-    there = ActivationStore.open(source, root=pin)
-    if pin is None:  # a pin refuses whatever differs from what was sealed
-        _require_sound(there)
-    files = files_at(join(root, there.identity.key))
-    here = ActivationStore.begin(files, there.spec, there.files.chunks(ROWS))
-    with here.locked(watcher.tell):
-        here.sweep()
-        lacking = list(_lacking(there, here))
-        for done, record in enumerate(lacking):
-            watcher.progress("copy", done, len(lacking))
-            here.adopt(record, there.files.chunks(record.file))
-        watcher.progress("copy", len(lacking), len(lacking))
-        here.seal()
-    if pin is not None and here.digest_of(_sites(there)) != pin:
-        raise StoreError(f"{here.folder} holds other rows of the same kind; its root is not {pin}.")
-    return here, len(lacking)
+    source_store = ActivationStore.open(source, root=pin)
+    if pin is None:  # with a pin, reading already checks against the manifest
+        _require_intact(source_store)
+    files = files_at(join(root, source_store.identity.key))
+    copy = ActivationStore.begin(files, source_store.spec, source_store.files.chunks(ROWS))
+    with copy.locked(watcher.tell):
+        copy.sweep()
+        missing = list(_missing_records(source_store, copy))
+        for done, record in enumerate(missing):
+            watcher.progress("copy", done, len(missing))
+            copy.adopt(record, source_store.files.chunks(record.file))
+        watcher.progress("copy", len(missing), len(missing))
+        copy.seal()
+    if pin is not None and copy.digest_of(_sites(source_store)) != pin:
+        raise StoreError(f"{copy.folder} contains other rows; its root digest is not {pin}.")
+    return copy, len(missing)
 
 
-def _require_sound(there: ActivationStore) -> None:
-    """Refuse a source of which a copy would be a part; shards are digested as they are copied."""
-    damages = find_damage(there, digests=False)
+def _require_intact(source_store: ActivationStore) -> None:
+    """Raise if a source cannot be copied completely; digests are checked while copying."""
+    damages = find_damage(source_store, digests=False)
     if damages:
         listed = "; ".join(f"{file}: {why}" for file, why in damages[:_MOST_LISTED])
         more = len(damages) - _MOST_LISTED
         raise DamagedError(
-            f"{there.folder} is not copied, because {counted(len(damages), 'file')} of it cannot "
-            f"be: {listed}{f'; and {more} more' if more > 0 else ''}. Replace links by the files "
-            f"they lead to; `probekit cache repair {there.folder}` removes what is damaged."
+            f"{source_store.folder} was not copied because {counted(len(damages), 'file')} cannot "
+            f"be: {listed}{f'; and {more} more' if more > 0 else ''}. Replace links with the files "
+            f"they point to; `probekit cache repair {source_store.folder}` removes damaged files."
         )
 
 
-def _lacking(there: ActivationStore, here: ActivationStore) -> Iterator[ShardRecord]:
-    for site in _sites(there):
-        records, have = there.records(site), here.records(site)
-        if there.root is not None:
-            there.require_sealed(site, records)
-        yield from (record for shard, record in records.items() if shard not in have)
+def _missing_records(source_store: ActivationStore, copy: ActivationStore) -> Iterator[ShardRecord]:
+    for site in _sites(source_store):
+        records, existing = source_store.records(site), copy.records(site)
+        if source_store.root is not None:
+            source_store.require_sealed(site, records)
+        yield from (record for shard, record in records.items() if shard not in existing)
 
 
-def _sites(there: ActivationStore) -> list[str]:
-    """Return the sites to copy: all that are begun, or of a pinned cache those that it seals."""
-    manifest = None if there.root is None else there.manifest()
-    return there.files.folders() if manifest is None else list(manifest.sites)
+def _sites(source_store: ActivationStore) -> list[str]:
+    """Return the sites to copy: all with any shard, or those in the manifest if pinned."""
+    manifest = None if source_store.root is None else source_store.manifest()
+    return source_store.files.folders() if manifest is None else list(manifest.sites)

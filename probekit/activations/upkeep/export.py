@@ -1,4 +1,4 @@
-"""Rows of a cache as files that others read: .npy, Parquet, Zarr; in the order of the data set."""
+"""Export of rows to .npy, Parquet or Zarr files, in data-set order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from probekit.activations.store.layout import FloatArray
 from probekit.activations.store.store import ActivationStore
-from probekit.disk import Disk, told
+from probekit.disk import Disk, as_store_error
 from probekit.drafts import Draft
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.provenance import pretty_json, write_atomic
@@ -25,7 +25,7 @@ _ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """A format of files: what writes one, what it is called, and what it needs installed."""
+    """A file format: its writer, file ending and required package."""
 
     write: Callable[[Path, ActivationStore, str], None]
     ending: str
@@ -35,18 +35,18 @@ class ExportFormat:
 def export_cache(
     store: ActivationStore, folder: Path, format: str, sites: Sequence[str] | None = None
 ) -> list[Path]:
-    """Return the files that were written: one for each site, rows.csv and export.json.
+    """Export rows and return the files written: one per site, rows.csv and export.json.
 
     Args:
-        store: where the rows are.
-        folder: gets the files; made if it is not there.
+        store: the store to export.
+        folder: output folder; created if missing.
         format: `npy`, `parquet` or `zarr`.
-        sites: full names, None for all that are finished.
+        sites: full names; None for all finished sites.
 
     Raises:
-        UnknownNameError: there is no such format, or the store does not hold a site.
-        ConfigError: a package is not installed, or a file is there already.
-        DamagedError: a shard is not what was written; nothing is exported.
+        UnknownNameError: the format is unknown, or the store does not contain a site.
+        ConfigError: a required package is not installed, or an output file exists.
+        DamagedError: a shard is damaged; nothing is exported.
         StoreError: the folder cannot be written.
     """
     if format not in FORMATS:
@@ -54,7 +54,7 @@ def export_cache(
     chosen = FORMATS[format]
     if chosen.package is not None and find_spec(chosen.package) is None:
         raise ConfigError(
-            f"{format} needs {chosen.package}. Install probekit[{format}], or export npy."
+            f"{format} needs {chosen.package}. Install probekit[{format}], or export as npy."
         )
     finished = store.sites
     names = list(finished) if sites is None else list(dict.fromkeys(sites))
@@ -63,31 +63,31 @@ def export_cache(
     for site in names:
         if site not in finished:
             raise UnknownNameError(
-                f"{store.folder} does not hold all of {site!r}. {nearest(site, finished)}"
+                f"{store.folder} does not contain all of {site!r}. {nearest(site, finished)}"
             )
     paths = [folder / f"{site}.{chosen.ending}" for site in names]
     for path in paths:
         if path.exists():
-            raise ConfigError(f"{path} is there already. Remove it, or give another folder.")
+            raise ConfigError(f"{path} already exists. Remove it, or use another folder.")
     if store.verifies:
-        store.verify(names)  # of all sites, so that a damaged one leaves no half of an export
-    with told("write", folder):
+        store.verify(names)  # all sites first, so that damage leaves no partial export
+    with as_store_error("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
     for site, path in zip(names, paths, strict=True):
-        with told("write", path):
+        with as_store_error("write", path):
             chosen.write(path, store, site)
     write_atomic(folder / "rows.csv", _rows_csv(store))
-    facts = {
+    metadata = {
         "root": store.digest_of(names),
         "identity": store.identity.to_json(),
         "files": {site: path.name for site, path in zip(names, paths, strict=True)},
     }
-    write_atomic(folder / "export.json", pretty_json(facts))
+    write_atomic(folder / "export.json", pretty_json(metadata))
     return [*paths, folder / "rows.csv", folder / "export.json"]
 
 
 def _parts(store: ActivationStore, site: str) -> Iterator[FloatArray]:
-    """Yield all rows in the order of the data set, some thousands at a time."""
+    """Yield all rows of a site in data-set order, in chunks."""
     for start in range(0, store.n_rows, _ROWS_AT_ONCE):
         yield store.read(site, np.arange(start, min(start + _ROWS_AT_ONCE, store.n_rows)))
 
@@ -102,13 +102,13 @@ def _write_npy(path: Path, store: ActivationStore, site: str) -> None:
 
 
 def _npy_header(values: FloatArray, n_rows: int) -> bytes:
-    """Return what a .npy file of format 1.0 begins with.
+    """Return the header of a .npy file, format version 1.0.
 
     Source: numpy/lib/format.py.
     """
     shape = (n_rows, *values.shape[1:])
-    facts = {"descr": values.dtype.str, "fortran_order": False, "shape": shape}
-    text = repr(facts)
+    metadata = {"descr": values.dtype.str, "fortran_order": False, "shape": shape}
+    text = repr(metadata)
     text += " " * (-(len(text) + 11) % 64) + "\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
 
@@ -124,17 +124,17 @@ def _write_parquet(path: Path, store: ActivationStore, site: str) -> None:
             flat = pa.array(values.reshape(-1))
             table = pa.table({"values": pa.FixedSizeListArray.from_arrays(flat, width)})
             if writer is None:
-                told = {"site": site, "shape": json.dumps(values.shape[1:])}
-                schema = table.schema.with_metadata(told)
+                metadata = {"site": site, "shape": json.dumps(values.shape[1:])}
+                schema = table.schema.with_metadata(metadata)
                 writer = parquet.ParquetWriter(_Sink(draft), schema)
-            writer.write_table(table.replace_schema_metadata(told))
+            writer.write_table(table.replace_schema_metadata(metadata))
         assert writer is not None
         writer.close()
         draft.rename(path)
 
 
 class _Sink(io.RawIOBase):
-    """A draft as a Python file, for libraries that write to one."""
+    """File object over a draft, for libraries that write to a file object."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -165,11 +165,11 @@ def _write_zarr(path: Path, store: ActivationStore, site: str) -> None:
             )
         start = number * _ROWS_AT_ONCE
         array[start : start + len(values)] = values
-    draft.rename(path)  # half of it would read as a whole one with zeros
+    draft.rename(path)  # only now: a partial array would read as one padded with zeros
 
 
 def _rows_csv(store: ActivationStore) -> str:
-    """Return which example and which positions each row is the mean of, as a table."""
+    """Return a CSV table with the example and positions of each row."""
     plan = store.layout.plan
     lines = ["row,example,positions"]
     for row, example in enumerate(plan.example):

@@ -1,4 +1,4 @@
-"""Looking after caches: what there is, whether it is whole, and taking away what is not wanted."""
+"""Cache maintenance: list, verify, repair, collect garbage, remove."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import NamedTuple
 from probekit.activations.files.local import LOCK, Files, Location
 from probekit.activations.files.places import as_place, files_at, join
 from probekit.activations.store.committed import MANIFEST, ROWS, SPEC
-from probekit.activations.store.reader import is_whole
+from probekit.activations.store.reader import is_intact
 from probekit.activations.store.records import ShardRecord
 from probekit.activations.store.store import ActivationStore
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, nearest
 
-JOB = ".job.json"  # the ending of what workers are told, while they are at it
-CLAIM = ".claim"  # the ending of what says that one of them is at a shard
+JOB = ".job.json"  # suffix of the job file that workers read while a capture is running
+SHARD_LOCK = ".claim"  # suffix of the lock file of a shard that a worker is computing
 _RECORD = re.compile(r"\d{5,}\.json")
 _ROWS_FILE = re.compile(r"\d{5,}\.[0-9a-f]{16}\.safetensors")
 _DAY = 86_400  # seconds
 
 
 class Damage(NamedTuple):
-    """A file that is not what was written, and in what way."""
+    """A damaged file and the reason."""
 
     file: str
     why: str
@@ -33,18 +33,18 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """What a cache is and how much of it is there.
+    """Summary of a cache.
 
     Attributes:
-        key: name of its folder.
-        place: where it lies.
-        what: what it holds, in words.
-        rows: of every site.
-        sites: for each site how many of its rows are committed.
-        bytes: of all its files.
-        age: seconds since it was last sealed or begun; None if no clock tells.
-        root: the root digest of its manifest, None if it was never sealed.
-        problem: why it cannot be opened, None if it can.
+        key: key of the cache, which names its folder.
+        place: folder or URL.
+        what: description of the content.
+        rows: number of rows of each site.
+        sites: number of committed rows of each site.
+        bytes: total size of all files.
+        age: seconds since the cache was created or last sealed; None if unknown.
+        root: root digest of its manifest; None if it was never sealed.
+        problem: why it cannot be opened; None if it can.
     """
 
     key: str
@@ -59,15 +59,15 @@ class Summary:
 
 
 def caches_in(root: Location) -> list[Location]:
-    """Return the caches in a folder or below a URL, by name."""
+    """Return the locations of the caches in a folder or under a URL, by name."""
     places = [join(root, name) for name in files_at(root).folders()]
     return [place for place in places if is_cache(files_at(place))]
 
 
 def is_cache(files: Files) -> bool:
-    """Return whether files are those of a cache; one of them may be damaged.
+    """Return whether files belong to a cache, in which one file may be damaged.
 
-    Others call files spec.json, too: what has not our other file must have a spec that we can read.
+    Other programs also write spec.json: without the layout file, the spec must be readable.
     """
     there = files.sizes()
     return SPEC in there and (ROWS in there or _opens(files))
@@ -82,48 +82,59 @@ def _opens(files: Files) -> bool:
 
 
 def find_cache(name: str, root: Location) -> Location:
-    """Return the cache that a user means by a folder, a URL, or the beginning of a key.
+    """Find a cache by folder, URL, or the beginning of its key.
+
+    Args:
+        name: folder, URL or beginning of a key.
+        root: folder or URL that contains caches.
 
     Raises:
-        MissingError: there is none.
-        ConfigError: several keys begin so.
+        MissingError: there is no such cache.
+        ConfigError: several keys begin with `name`.
     """
     for place in (as_place(name), join(root, name)):
         if is_cache(files_at(place)):
             return place
     keys = [str(cache).rpartition("/")[2] for cache in caches_in(root)]
-    found = [key for key in keys if name and key.startswith(name)]
-    if len(found) > 1:
-        raise ConfigError(f"Several caches begin with {name!r}: {', '.join(found)}.")
-    if not found:
-        offer = nearest(name, keys) if keys else f"There are none in {root}."
-        raise MissingError(f"There is no cache {name!r}. {offer}")
-    return join(root, found[0])
+    matches = [key for key in keys if name and key.startswith(name)]
+    if len(matches) > 1:
+        raise ConfigError(f"Several caches begin with {name!r}: {', '.join(matches)}.")
+    if not matches:
+        hint = nearest(name, keys) if keys else f"{root} contains no caches."
+        raise MissingError(f"There is no cache {name!r}. {hint}")
+    return join(root, matches[0])
 
 
 def summarize(place: Location) -> Summary:
-    """Return what a cache is and how much of it is there; shards are not digested."""
+    """Summarise a cache; shard digests are not verified."""
     files = files_at(place)
     sizes = _all_sizes(files)
     times = [changed for name in (SPEC, MANIFEST) if (changed := files.changed(name)) is not None]
-    # A clock that was set back makes no negative age.
+    # Clamped, because a clock that was set back would give a negative age.
     age = max(0.0, time.time() - max(times)) if times else None
     key = str(place).rstrip("/").rpartition("/")[2]
     try:
         store = ActivationStore.open(files)
-        there = {site: store.records(site) for site in files.folders()}
-        held = {s: sum(r.shape[0] for r in found.values()) for s, found in there.items() if found}
+        records = {site: store.records(site) for site in files.folders()}
+        committed = {s: sum(r.shape[0] for r in rs.values()) for s, rs in records.items() if rs}
         manifest = store.manifest()
         root = None if manifest is None else manifest.root
-        what = describe_cache(store, held)
-        return Summary(key, str(place), what, store.n_rows, held, sum(sizes.values()), age, root)
+        what = describe_cache(store, committed)
+        return Summary(
+            key, str(place), what, store.n_rows, committed, sum(sizes.values()), age, root
+        )
     except StoreError as error:
-        told = str(error)
-        return Summary(key, str(place), "damaged", 0, {}, sum(sizes.values()), age, None, told)
+        problem = str(error)
+        return Summary(key, str(place), "damaged", 0, {}, sum(sizes.values()), age, None, problem)
 
 
-def describe_cache(store: ActivationStore, held: dict[str, int]) -> str:
-    """Return in words what a store holds, of whose sites so many rows are there."""
+def describe_cache(store: ActivationStore, committed: dict[str, int]) -> str:
+    """Describe the content of a store in words.
+
+    Args:
+        store: the store.
+        committed: number of committed rows by site.
+    """
     config, plan = store.identity.config, store.layout.plan
     n_positions = store.spec.sizes.positions
     of_each = (
@@ -132,10 +143,10 @@ def describe_cache(store: ActivationStore, held: dict[str, int]) -> str:
         else (f"means of {n_positions / store.n_rows:.1f} tokens")
     )
     n_examples = len(set(plan.example.tolist()))
-    finished = sum(n == store.n_rows for n in held.values())
-    partly = "" if finished == len(held) else f", {len(held) - finished} more in part"
+    finished = sum(n == store.n_rows for n in committed.values())
+    partial = "" if finished == len(committed) else f", {len(committed) - finished} more in part"
     return (
-        f"{store.n_rows:,} rows of {n_examples:,} examples, {of_each}, at {finished} sites{partly}"
+        f"{store.n_rows:,} rows of {n_examples:,} examples, {of_each}, at {finished} sites{partial}"
         f"; {config.get('n_layer', '?')} layers of {config.get('n_embd', '?')}, "
         f"{store.identity.dtype}, computed in {store.identity.compute} on {store.identity.device}"
     )
@@ -146,34 +157,34 @@ def _all_sizes(files: Files) -> dict[str, int]:
 
 
 def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]:
-    """Return every file of a store that is not what was written.
+    """Return all damaged files of a store.
 
     Args:
         store: the store.
-        digests: whether shards are digested, for which all bytes are read.
+        digests: whether to verify the digest of each shard, which reads all bytes.
     """
     folders = store.files.folders()
     damages = [
-        Damage(name, "it is a symbolic link, or no regular file")
+        Damage(name, "it is a symbolic link, or not a regular file")
         for folder in ("", *folders)
-        for name in store.files.strays(folder)
+        for name in store.files.special_files(folder)
     ]
-    if not store.layout_is_whole():
-        return [*damages, Damage(ROWS, "it is lost, or not the layout of these rows")]
+    if not store.layout_is_intact():
+        return [*damages, Damage(ROWS, "it is missing, or not the layout of these rows")]
     for site in folders:
         damages += _damage_of(store, site, digests=digests)
     try:
         manifest = store.manifest()
     except DamagedError as error:
         return [*damages, Damage(MANIFEST, str(error))]
-    known = {damage.file for damage in damages}
+    reported = {damage.file for damage in damages}
     for site, sealed in ({} if manifest is None else manifest.sites).items():
         records = store.records(site)
         for shard, digest in enumerate(sealed):
             record = records.get(shard)
             name = ShardRecord("", site, shard, "F32", (1,), digest).name
-            if (record is None or record.digest != digest) and name not in known:
-                damages.append(Damage(name, "it was sealed, and is lost or another"))
+            if (record is None or record.digest != digest) and name not in reported:
+                damages.append(Damage(name, "it is in the manifest, but missing or different"))
     return damages
 
 
@@ -192,13 +203,13 @@ def _damage_of(store: ActivationStore, site: str, *, digests: bool) -> Iterator[
             yield Damage(name, str(error))
             continue
         if sizes.get(record.file) != record.size:
-            yield Damage(record.file, "it is lost, or of another size")
-        elif digests and not is_whole(store.files, record):
-            yield Damage(record.file, "its digest is another")
+            yield Damage(record.file, "it is missing, or has the wrong size")
+        elif digests and not is_intact(store.files, record):
+            yield Damage(record.file, "its digest does not match")
 
 
 def repair_cache(store: ActivationStore) -> list[Damage]:
-    """Return what was damaged and is now taken away, so that the next run makes it again.
+    """Remove damaged files, so that the next run computes them again, and return them.
 
     Raises:
         StoreError: another run is writing, or the folder cannot be written.
@@ -208,7 +219,7 @@ def repair_cache(store: ActivationStore) -> list[Damage]:
         damages = find_damage(store)
         for file, _ in damages:
             folder, _, name = file.rpartition("/")
-            if folder:  # the record first: it must never be there without its rows
+            if folder:  # remove the record first: it must never exist without its rows
                 store.files.remove(f"{folder}/{name.partition('.')[0]}.json")
             store.files.remove(file)
         if damages:
@@ -217,23 +228,23 @@ def repair_cache(store: ActivationStore) -> list[Damage]:
 
 
 def collect_garbage(place: Location) -> dict[str, int]:
-    """Return the sizes of the files that are gone now: of killed writers, and of lost races.
+    """Remove files of killed writers and superseded row files; return their sizes by name.
 
     Raises:
         StoreError: the cache cannot be read or written.
     """
     files = files_at(place)
     store = ActivationStore.open(files)
-    gone = files.sweep()
+    removed = files.sweep()
     for name, size in files.sizes().items():
-        if name.endswith(CLAIM) and files.remove_abandoned(name):
-            gone[name] = size
+        if name.endswith(SHARD_LOCK) and files.remove_abandoned(name):
+            removed[name] = size
     for site in files.folders():
         for name, size in files.sizes(site).items():
             is_rows = _ROWS_FILE.fullmatch(name.rpartition("/")[2])
             if is_rows and files.remove_abandoned(name, partial(_is_committed, store, site, name)):
-                gone[name] = size
-    return gone
+                removed[name] = size
+    return removed
 
 
 def _is_committed(store: ActivationStore, site: str, file: str) -> bool:
@@ -241,16 +252,16 @@ def _is_committed(store: ActivationStore, site: str, file: str) -> bool:
 
 
 def is_older(summary: Summary, days: float) -> bool:
-    """Return whether a cache was last written more than so many days ago."""
+    """Return whether a cache was last written more than `days` days ago."""
     return summary.age is not None and summary.age > days * _DAY
 
 
 def remove_cache(place: Location) -> list[str]:
-    """Return what was left of a cache that is removed, because no cache has such files.
+    """Remove a cache, and return files in its folder that do not belong to a cache.
 
     Raises:
-        MissingError: the folder is no cache; nothing was touched.
-        StoreError: a run is writing it, or it cannot be removed.
+        MissingError: the folder is not a cache; nothing was removed.
+        StoreError: a run is writing the cache, or it cannot be removed.
     """
     files = files_at(place)
     if not is_cache(files):
@@ -261,18 +272,18 @@ def remove_cache(place: Location) -> list[str]:
         folders = files.folders()
         for folder in folders:
             names = sorted(files.sizes(folder))
-            for pattern in (_RECORD, _ROWS_FILE):  # a record is never there without its rows
+            for pattern in (_RECORD, _ROWS_FILE):  # records first: never without their rows
                 for name in names:
                     if pattern.fullmatch(name.rpartition("/")[2]):
                         files.remove(name)
-        left = [folder for folder in folders if not files.remove_folder(folder)]
+        leftover = [folder for folder in folders if not files.remove_folder(folder)]
         for name in files.sizes():
-            if name.endswith((JOB, CLAIM)):
+            if name.endswith((JOB, SHARD_LOCK)):
                 files.remove(name)
         files.remove(ROWS)
         files.remove(SPEC)
-    for lock in (LOCK, f"{LOCK}.mend"):  # Windows removes no file that we have open
+    for lock in (LOCK, f"{LOCK}.mend"):  # after the block: Windows cannot remove an open file
         files.remove(lock)
     if files.remove_folder():
         return []
-    return sorted([*files.sizes(), *left]) or [str(place)]
+    return sorted([*files.sizes(), *leftover]) or [str(place)]

@@ -1,4 +1,4 @@
-"""What a kept probe says of texts, on stdout: coloured on a terminal, a table elsewhere."""
+"""Predictions of a saved probe on stdout: coloured on a terminal, otherwise a table."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from probekit.report.texts.glyphs import line_label, token_label
 from probekit.report.texts.paint import HIGH, LOW, NUMBER, Paint, Palette
 from probekit.results.text_readings import Per, TextReading, tidy_rows
 
-# In the order of the columns; the free text stands last.
+# Free text is the last column.
 _COLUMNS = ("number", "position", "label", "score", "token", "text")
 
-_WITH_SHADES = ("256", "truecolor")  # of 16 colours two pale ones are the same
+_WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be distinguished
 
 
 def show_answers(readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> None:
     """Print a label and a score for each text or token.
 
-    A terminal with colours shows the tokens themselves in the colour of their score. A pipe, a file
-    or a terminal with less than 256 colours gets columns parted by tabs, under a line of their
-    names.
+    On a terminal with at least 256 colours, tokens are coloured by their score. Otherwise the
+    output is tab-separated columns with a header.
     """
     console = Console()
     has_shades = console.color_system in _WITH_SHADES and not console.no_color
@@ -82,7 +81,7 @@ def _style(paint: Paint) -> Style:
 
 
 def _legend(palette: Palette) -> Text:
-    """Return the line that says what the colours mean."""
+    """Return the legend of the colours."""
     line = Text()
     if not palette.classes:
         line.append(" number ", _style(Paint(NUMBER, 1.0)))

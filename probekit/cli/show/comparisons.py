@@ -1,4 +1,4 @@
-"""What comparisons found, on stdout: which differences of two runs hold, and what transfers."""
+"""Results of run comparisons and transfer on stdout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_SETTINGS = 20  # shown in the terminal
 
 
 def show_comparison(comparison: RunComparison) -> None:
-    """Print what differs between the runs, then a line for each comparison, then the verdict."""
+    """Print the settings that differ, a line for each comparison, and the verdict."""
     click.echo(f"a: {line_label(comparison.a)}\nb: {line_label(comparison.b)}")
     for name, values in islice(comparison.settings.items(), MOST_SETTINGS):
         click.echo(f"  {name}: {' | '.join(map(line_label, values))}")
@@ -52,23 +52,23 @@ def _table(comparison: RunComparison) -> Table:
             format_p(row["p"]),
             format_p(row["p_holm"]),
             n,
-            "holds" if row["holds"] else "does not hold",
+            "significant" if row["holds"] else "not significant",
         )
     return shown
 
 
-def show_transfer(found: Transfer) -> None:
-    """Print scores and cosines of the chosen site as matrices, then the mean of every site."""
-    scores, cosines = found.at(*found.chosen)
-    click.echo(line_label(" ".join(found.chosen)))
-    main = only(scores, metric=found.metric)
-    click.echo(f"{metric_name(found.metric)}, trained on (down) and tested on (across):")
-    print_table(_matrix(found.names, main, ("value", "ci_low", "ci_high")))
+def show_transfer(result: Transfer) -> None:
+    """Print scores and cosines of the selected site as matrices, and the means of every site."""
+    scores, cosines = result.at(*result.chosen)
+    click.echo(line_label(" ".join(result.chosen)))
+    main = only(scores, metric=result.metric)
+    click.echo(f"{metric_name(result.metric)}, trained on (down) and tested on (across):")
+    print_table(_matrix(result.names, main, ("value", "ci_low", "ci_high")))
     for space, rows in cosines.groupby("space", sort=False):
-        click.echo(f"cosine, {space} features, with 95 % of those of permuted labels:")
-        print_table(_matrix(found.names, rows, ("cosine", "null_low", "null_high")))
-    print_table(_by_site(found))
-    for note in found.notes:
+        click.echo(f"cosine, {space} features, with 95 % interval under permuted labels:")
+        print_table(_matrix(result.names, rows, ("cosine", "null_low", "null_high")))
+    print_table(_by_site(result))
+    for note in result.notes:
         click.echo(f"warning: {note}", err=True)
 
 
@@ -78,20 +78,20 @@ def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, s
         shown.add_column(Text(line_label(name)), justify="right", no_wrap=True)
     cells = {(row["train"], row["test"]): row for _, row in rows.iterrows()}
     for train in names:
-        told = [format_number(*(cells[train, test][c] for c in columns)) for test in names]
-        shown.add_row(Text(line_label(train)), *told)
+        values = [format_number(*(cells[train, test][c] for c in columns)) for test in names]
+        shown.add_row(Text(line_label(train)), *values)
     return shown
 
 
-def _by_site(found: Transfer) -> Table:
-    rows = only(found.scores, metric=found.metric)
+def _by_site(result: Transfer) -> Table:
+    rows = only(result.scores, metric=result.metric)
     own = rows["train"] == rows["test"]
     shown = Table("site", "probe", box=None, pad_edge=False)
     for name in ("own test rows", "others'"):
         shown.add_column(name, justify="right", no_wrap=True)
-    for site, probe in found.places():
-        here = (rows["site"] == site) & (rows["probe"] == probe)
-        means = [format_number(rows.loc[here & side, "value"].mean()) for side in (own, ~own)]
-        mark = " *" if (site, probe) == found.chosen else ""
+    for site, probe in result.places():
+        is_place = (rows["site"] == site) & (rows["probe"] == probe)
+        means = [format_number(rows.loc[is_place & side, "value"].mean()) for side in (own, ~own)]
+        mark = " *" if (site, probe) == result.chosen else ""
         shown.add_row(Text(line_label(site) + mark), Text(line_label(probe)), *means)
     return shown

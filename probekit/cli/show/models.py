@@ -1,4 +1,4 @@
-"""Tables of the models known by name, and of the sites of a model."""
+"""Tables of the named models and of the sites of a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from probekit.model.weights.sources import find_config
 
 
 def show_models() -> None:
-    """Print a line for each model known by name."""
+    """Print a line for each named model."""
     shown = Table(
         "model", "layers", "heads", "d_model", "parameters", "from", box=None, pad_edge=False
     )
@@ -33,7 +33,7 @@ def show_sites(model: str) -> None:
     shown = Table("site", "shape", "formula", box=None, pad_edge=False)
     for site in SITES:
         shape = " ".join(_axis(axis, config) for axis in site.axes)
-        note = " (only when asked for)" if site.on_request else ""
+        note = " (only on request)" if site.on_request else ""
         shown.add_row(Text(site.name), shape, Text(site.formula + note))
     print_table(shown)
     last = config.n_layer - 1

@@ -28,7 +28,7 @@ _SECONDS_BETWEEN_LINES = 10
 
 
 class _Rate(ProgressColumn):
-    """How many are done in a second, or how many seconds one takes."""
+    """Items per second, or seconds per item."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -54,7 +54,7 @@ class _Bars:
 
 
 class _Lines:
-    """Plain lines, for a file or a pipe: the end of a step, and one every ten seconds before."""
+    """Plain lines for a file or pipe: one at the end of a step and one every ten seconds."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -80,5 +80,5 @@ def watching() -> Iterator[Watcher]:
     name = TextColumn("{task.description}", markup=False)
     columns = (name, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bars:
-        streams.install()  # the bars have redirected both
+        streams.install()  # the progress bars have replaced both streams
         yield _Bars(bars)

@@ -24,15 +24,15 @@ from probekit.results.record import load_record
 from probekit.results.selection import main_metric
 from probekit.results.table import load_table
 
-_LEFT_OUT = ("cross-validated", "selectivity", "C")  # the page has them
+_LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only
 _SHORT = {"control task": "control"}
-_HEADS = {"error": "Error"}  # as of the errors that end a command
+_HEADS = {"error": "Error"}  # same spelling as errors that end a command
 
 
 def show_results(result: RunResult) -> None:
-    """Print the main score per site with its company, a block for each kind of probe and position.
+    """Print the main score of each site with controls and baselines, by kind of probe and position.
 
-    The chosen site is marked.
+    The selected site is marked.
     """
     table = load_table(result.results)
     rows = site_rows(table)
@@ -47,14 +47,14 @@ def show_results(result: RunResult) -> None:
             click.echo(f"{chr(10) * (number > 0)}{heading}")
         print_table(_block(block, columns))
     if any(row.chosen for row in rows):
-        click.echo("* chosen by cross-validation.")
+        click.echo("* selected by cross-validation.")
     baselines = _baselines(table)
     if baselines:
-        click.echo(f"Without the network: {baselines}.")
+        click.echo(f"Baselines without the network: {baselines}.")
 
 
 def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
-    """Return the lines of one kind of probe, with the interval of the main score."""
+    """Return the table of one kind of probe, with the interval of the main score."""
     shown = Table(box=None, pad_edge=False)
     shown.add_column("site")
     filled = [name for name in columns if any(name in row.cells for row in rows)]
@@ -75,18 +75,18 @@ def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
 
 
 def _baselines(table: pd.DataFrame) -> str:
-    """Return what is guessed without activations, by the main metric."""
+    """Return the baseline scores of the main metric as text."""
     rows = table[(table["site"] == "") & (table["split"] == "test")]
     rows = rows[rows["metric"] == main_metric(rows)]
     values: dict[str, dict[str, str]] = {}
     for row in rows.to_dict("records"):
         name = str(row["target"]).replace("_", " ")
         values.setdefault(name, {})[row["position"]] = format_number(row["value"])
-    return ", ".join(f"{name} {_by_position(found)}" for name, found in values.items())
+    return ", ".join(f"{name} {_by_position(scores)}" for name, scores in values.items())
 
 
 def _by_position(values: dict[str, str]) -> str:
-    """Return the values at the positions of a sweep, once if they are the same.
+    """Return the values at the positions of a sweep; a single value if they are all equal.
 
     >>> _by_position({"word:last-1": "0.50", "word:last": "0.50"})
     '0.50'
@@ -99,7 +99,7 @@ def _by_position(values: dict[str, str]) -> str:
 
 
 def show_warnings(result: RunResult) -> None:
-    """Print, on stderr, what should be read before the numbers are quoted."""
+    """Print the warnings on stderr."""
     table = load_table(result.results)
     comparisons = rival_differences(table, load_differences(result.folder / "differences.csv"))
     for sentence in warnings(table, load_record(result.folder / "run.json"), comparisons):
@@ -107,20 +107,20 @@ def show_warnings(result: RunResult) -> None:
 
 
 def show_validation(validation: ValidationReport) -> None:
-    """Print the findings, then what a capture will cost."""
+    """Print the findings and the estimated cost of the capture."""
     for finding in validation.findings:
         click.echo(f"{_HEADS.get(finding.level, finding.level)}: {finding.message}")
     if validation.n_rows:
         click.echo(
             f"{counted(validation.n_examples, 'example')}, {counted(validation.n_rows, 'row')} at "
             f"each of {counted(validation.n_sites, 'site')}, {validation.bytes / 1e6:,.1f} MB, "
-            f"{_duration(validation.minutes)} of capture on this machine (probing comes on top)."
+            f"{_duration(validation.minutes)} to capture on this machine, plus probing."
         )
     click.echo("ok" if validation.ok else "not ok")
 
 
 def _duration(minutes: float) -> str:
-    """Return a time as people say it.
+    """Return a duration in words.
 
     >>> _duration(0.004), _duration(0.5), _duration(3.25)
     ('less than a second', 'about 30 seconds', 'about 3.2 minutes')
@@ -132,11 +132,11 @@ def _duration(minutes: float) -> str:
 
 
 def show_verdicts(verdicts: Sequence[Verdict]) -> None:
-    """Print a line for each verdict, then how many there are and how many are bad."""
+    """Print a line for each check, then the number of checks and of failures."""
     shown = Table("check", "kind", "expected", "found", "ok", box=None, pad_edge=False)
     for one in verdicts:
-        told = (one.check, one.kind, one.expected, one.found, "yes" if one.ok else "NO")
-        shown.add_row(*map(Text, told))
+        cells = (one.check, one.kind, one.expected, one.found, "yes" if one.ok else "NO")
+        shown.add_row(*map(Text, cells))
     print_table(shown)
     n_bad = sum(not one.ok for one in verdicts)
     click.echo(f"{counted(len(verdicts), 'check')}, {n_bad} failed.")

@@ -1,4 +1,4 @@
-"""The only Console of rich: colours, tables and progress bars around text that is made visible."""
+"""The rich Console of all commands: colours and tables with control characters escaped."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rich.text import Text
 
 from probekit.cli.streams import unfiltered, visible
 
-# A pipe or a file has no width; no table is cut there.
+# A pipe or file has no width, so tables are not cut.
 _WIDTH_OF_PIPES = 400
 
 
 class Console(rich.console.Console):
-    """A console that shows control characters of the text; its own sequences reach the terminal.
+    """A console that escapes control characters in text but not its own escape sequences.
 
     Args:
-        stderr: whether it writes to standard error instead of standard output.
-        width: in characters; None for that of the terminal.
+        stderr: whether to write to standard error instead of standard output.
+        width: width in characters; None for the width of the terminal.
     """
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
@@ -31,18 +31,18 @@ class Console(rich.console.Console):
         super().__init__(file=file, width=width, markup=False, emoji=False, highlight=False)
 
     def render_str(self, text: str, **given: Any) -> Text:
-        """Return a visible text, so that columns are as wide as what they show."""
+        """Return the escaped text, so that columns have the width of the displayed text."""
         return super().render_str(visible(text), **given)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the segments with visible text."""
+        """Yield the segments with escaped text."""
         for segment in super().render(renderable, options):
             is_control = segment.control is not None
             yield segment if is_control else segment._replace(text=visible(segment.text))
 
 
 def print_table(table: Table) -> None:
-    """Print a table as wide as the terminal, and whole where there is none."""
+    """Print a table in the width of the terminal, or uncut if stdout is not a terminal."""
     Console(width=None if sys.stdout.isatty() else _WIDTH_OF_PIPES).print(table)

@@ -1,4 +1,4 @@
-"""Continuing texts: prompts in, texts out, whole or as they come."""
+"""Text generation: continuations of prompts, complete or streamed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
 
 @dataclass(frozen=True)
 class Continuation:
-    """What a model adds to a prompt.
+    """Generated continuation of a prompt.
 
     Attributes:
-        text: the new text, up to the stop string, which is not part of it.
-        ids: the new tokens; the last of them may hold the stop string, or part of it.
-        stopped: whether it ended at a stop string, rather than after so many tokens.
+        text: generated text before the stop string.
+        ids: generated tokens, including those of the stop string.
+        stopped: whether a stop string ended it, rather than `max_new_tokens`.
     """
 
     text: str
@@ -32,7 +32,7 @@ class Continuation:
 
 
 class StopStrings:
-    """Ends a row whose new text holds one of some strings.
+    """Stopping criterion: ends a row when its new text contains one of some strings.
 
     >>> tokenizer = Tokenizer.from_pretrained("mini")
     >>> stop = StopStrings(tokenizer, ["."])
@@ -45,51 +45,51 @@ class StopStrings:
 
     def __init__(self, tokenizer: Tokenizer, strings: Sequence[str]) -> None:
         if isinstance(strings, str) or not all(strings):
-            raise ConfigError(f"Stop strings are a list of texts that are not empty: {strings!r}.")
+            raise ConfigError(f"Stop strings must be a list of non-empty strings, not {strings!r}.")
         self.strings = tuple(strings)
         self._tokenizer = tokenizer
         self._longest = max((len(text.encode()) for text in strings), default=0)
 
     def __call__(self, ids: Sequence[int]) -> bool:
-        """Return whether the newest of the ids completes a stop string."""
-        # A token has one byte at least, so that many tokens hold the longest.
+        """Return whether the last of the ids completes a stop string."""
+        # A token has at least one byte, so this many tokens contain the longest stop string.
         tail = self._tokenizer.bytes_of(ids[-self._longest :])
         return any(text.encode() in tail for text in self.strings)
 
     def cut(self, text: str) -> str:
         """Return the text before the first stop string in it."""
-        places = [text.find(stop) for stop in self.strings if stop in text]
-        return text[: min(places, default=len(text))]
+        starts = [text.find(stop) for stop in self.strings if stop in text]
+        return text[: min(starts, default=len(text))]
 
-    def sure(self, text: str) -> int:
-        """Return how many characters of a text that grows can no longer become a stop string.
+    def n_final(self, text: str) -> int:
+        """Return how many characters of a growing text cannot become part of a stop string.
 
-        >>> StopStrings(Tokenizer.from_pretrained("mini"), ["<end>"]).sure("so <en")
+        >>> StopStrings(Tokenizer.from_pretrained("mini"), ["<end>"]).n_final("so <en")
         3
         """
-        beginnings = {stop[:n] for stop in self.strings for n in range(1, len(stop))}
-        waiting = max((len(part) for part in beginnings if text.endswith(part)), default=0)
-        return min(len(self.cut(text)), len(text) - waiting)
+        prefixes = {stop[:n] for stop in self.strings for n in range(1, len(stop))}
+        n_open = max((len(part) for part in prefixes if text.endswith(part)), default=0)
+        return min(len(self.cut(text)), len(text) - n_open)
 
 
 def continue_texts(
     model: GPT2,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
-    how: Decoding,
+    decoding: Decoding,
     *,
     bos: bool,
     stop: Sequence[str] = (END_OF_TEXT,),
 ) -> list[list[Continuation]]:
-    """Return the continuations of each prompt, `how.num_samples` of them, all in one batch.
+    """Return `decoding.num_samples` continuations of each prompt, generated in one batch.
 
     Args:
         model: a GPT-2.
         tokenizer: its tokenizer.
-        prompts: the texts to go on with.
-        how: how tokens are chosen, and how many.
-        bos: whether `<|endoftext|>` stands before each prompt.
-        stop: strings at which a continuation ends; beside them, `how.stop` is not asked.
+        prompts: texts to continue.
+        decoding: decoding parameters; `stop` replaces its stopping criterion.
+        bos: whether to put `<|endoftext|>` before each prompt.
+        stop: strings that end a continuation.
 
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> [[first]] = continue_texts(model, tokenizer, ["She said"], Decoding(3), bos=False)
@@ -98,13 +98,13 @@ def continue_texts(
 
     Raises:
         ConfigError: a stop string is empty.
-        DataError: a prompt is empty, or does not fit the context together with what is added.
+        DataError: a prompt is empty, or exceeds the context together with the new tokens.
     """
     stopping = StopStrings(tokenizer, stop)
-    batch = _read(model, tokenizer, prompts, bos=bos)
-    steps = list(new_tokens(model, batch, replace(how, stop=stopping)))
+    batch = _encode(model, tokenizer, prompts, bos=bos)
+    steps = list(new_tokens(model, batch, replace(decoding, stop=stopping)))
     rows = [_continuation(row, tokenizer, stopping) for row in torch.stack(steps, 1).tolist()]
-    return [rows[n : n + how.num_samples] for n in range(0, len(rows), how.num_samples)]
+    return [rows[n : n + decoding.num_samples] for n in range(0, len(rows), decoding.num_samples)]
 
 
 def _continuation(row: list[int], tokenizer: Tokenizer, stop: StopStrings) -> Continuation:
@@ -116,44 +116,44 @@ def stream_text(
     model: GPT2,
     tokenizer: Tokenizer,
     prompt: str,
-    how: Decoding,
+    decoding: Decoding,
     *,
     bos: bool,
     stop: Sequence[str] = (END_OF_TEXT,),
 ) -> Iterator[str]:
-    """Yield the first continuation of a prompt piece by piece, each as soon as it is sure.
+    """Yield the first continuation of a prompt in pieces, as soon as each is final.
 
-    Together the pieces are the text that `continue_texts` returns: half a character, and what may
-    be the beginning of a stop string, wait for the next token. Arguments and errors are the same.
+    The pieces join to the text that `continue_texts` returns: an incomplete character, or a
+    possible beginning of a stop string, is held back until the next token. Arguments and errors are
+    those of `continue_texts`.
 
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> pieces = list(stream_text(model, tokenizer, "She said", Decoding(3), bos=False))
-    >>> [[whole]] = continue_texts(model, tokenizer, ["She said"], Decoding(3), bos=False)
-    >>> len(pieces), "".join(pieces) == whole.text
+    >>> [[full]] = continue_texts(model, tokenizer, ["She said"], Decoding(3), bos=False)
+    >>> len(pieces), "".join(pieces) == full.text
     (3, True)
     """
     stopping = StopStrings(tokenizer, stop)
-    batch = _read(model, tokenizer, [prompt], bos=bos)
-    characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    text, shown = "", 0
-    for step in new_tokens(model, batch, replace(how, stop=stopping, num_samples=1)):
-        text += characters.decode(tokenizer.bytes_of([int(step)]))
-        sure = stopping.sure(text)
-        if sure > shown:
-            yield text[shown:sure]
-            shown = sure
-    rest = stopping.cut(text + characters.decode(b"", final=True))[shown:]
+    batch = _encode(model, tokenizer, [prompt], bos=bos)
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    text, n_shown = "", 0
+    for step in new_tokens(model, batch, replace(decoding, stop=stopping, num_samples=1)):
+        text += decoder.decode(tokenizer.bytes_of([int(step)]))
+        n_final = stopping.n_final(text)
+        if n_final > n_shown:
+            yield text[n_shown:n_final]
+            n_shown = n_final
+    rest = stopping.cut(text + decoder.decode(b"", final=True))[n_shown:]
     if rest:
         yield rest
 
 
-def _read(model: GPT2, tokenizer: Tokenizer, prompts: Sequence[str], *, bos: bool) -> TokenBatch:
-    """Return the prompts as tokens, on the device of the model."""
+def _encode(model: GPT2, tokenizer: Tokenizer, prompts: Sequence[str], *, bos: bool) -> TokenBatch:
+    """Return the tokens of the prompts, padded on the left, on the device of the model."""
     for number, prompt in enumerate(prompts, start=1):
         if not prompt and not bos:
             which = f"Prompt {number}" if len(prompts) > 1 else "The prompt"
             raise DataError(
-                f"{which} is empty: there is nothing to go on with. Give a text, or bos to begin "
-                f"with {END_OF_TEXT}."
+                f"{which} is empty. Give a text, or set bos to start from {END_OF_TEXT}."
             )
-    return tokenizer.batch(prompts, bos=bos, side="left").to(model.wte.weight.device)
+    return tokenizer.batch(prompts, bos=bos, side="left").to(model.device)

@@ -1,4 +1,4 @@
-"""Continuing tokens, one at a time, without reading any of them twice."""
+"""Token generation with a key-value cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from probekit.errors import ConfigError, DataError
 from probekit.model.cache import Recording
 from probekit.model.generation.decoding import Decoding, Stop
 from probekit.model.gpt2 import GPT2
-from probekit.model.inputs import NO_TOKEN, TokenBatch, readable, warn_of_padding
+from probekit.model.inputs import NO_TOKEN, TokenBatch, prepare_tokens, warn_of_padding
 from probekit.model.kv_cache import KeyValueCache
 from probekit.model.sites import SitePattern
 from probekit.model.taps import Tap
@@ -35,40 +35,43 @@ def generate(
     tap: Tap | None = None,
     sites: SitePattern | Iterable[SitePattern] | None = None,
 ) -> Tensor:
-    """Return the new token ids, shape [batch * num_samples new], samples of a prompt together.
+    """Return the new token ids, shape [batch * num_samples new].
 
-    Without `stop` there are `max_new_tokens` of them; with it, as many as the longest row has, and
-    -1 after the end of the others.
+    The samples of a prompt are consecutive rows. Without `stop`, every row has `max_new_tokens`
+    tokens. With it, there are as many columns as the longest row has tokens, and shorter rows end
+    with -1.
 
     Args:
         model: a GPT-2.
-        tokens: the prompts: token ids, shape [batch pos], or a whole `TokenBatch`.
-        max_new_tokens: how many tokens to add to each, at most.
-        mask: True at tokens, False at padding (on either side), shape [batch pos]; part of a
-            `TokenBatch`.
-        temperature: 0 takes the most probable token; higher draws more evenly.
-        top_k: draw among the k most probable tokens only.
-        top_p: draw among the fewest most probable tokens whose probabilities sum to p only.
-        num_samples: how many continuations each prompt gets.
-        seed: of the draws, below 2^32. They depend on it, the prompt and the number of the sample:
-            the same prompt gets the same tokens whatever else is in the batch.
-        stop: says of the new ids of a row whether it is at its end, such as `StopStrings`.
-        slide: beyond the context, let the earliest tokens go instead of refusing.
-        tap: sees, and may change, the value at each site in each pass: first all of the prompt (or
-            of the context, when it slides), then the newest token alone.
-        sites: names, globs and shorthands of the sites that the tap sees; None means all.
+        tokens: token ids of the prompts, shape [batch pos], or a `TokenBatch`.
+        max_new_tokens: maximum number of new tokens of each prompt.
+        mask: True at tokens, False at padding on either side, shape [batch pos]; a `TokenBatch`
+            contains it.
+        temperature: 0 is greedy decoding; higher values flatten the distribution.
+        top_k: sample from the k most probable tokens only.
+        top_p: sample from the smallest set of most probable tokens whose probabilities sum to at
+            least p.
+        num_samples: number of continuations of each prompt.
+        seed: random seed for sampling, below 2^32. Samples depend only on it, on the prompt and on
+            the index of the sample, not on the rest of the batch.
+        stop: stopping criterion, such as `StopStrings`: receives the new ids of a row, returns
+            whether the row ends.
+        slide: when the context is full, drop the earliest tokens instead of raising an error.
+        tap: called at each site in each pass; may replace the value. The first pass has all prompt
+            tokens, later ones the newest token only; with `slide`, a full context.
+        sites: names, globs and shorthands of the sites at which the tap is called; None means all
+            except those computed on request.
 
     >>> model = GPT2.from_pretrained("mini")
     >>> generate(model, torch.tensor([[10, 20]]), 3, temperature=0.8, num_samples=2).shape
     torch.Size([2, 3])
 
     Raises:
-        ConfigError: temperature, top_k, top_p, num_samples, seed or max_new_tokens make no sense,
-            or the model is in training mode.
-        DataError: the prompts are nothing that the model can read, or exceed the context together
-            with the continuation; the logits are not finite; or a Recording shall slide.
+        ConfigError: a decoding parameter is out of range, or the model is in training mode.
+        DataError: the prompts are invalid, or exceed the context together with the new tokens; the
+            logits are not finite; or `slide` is used with a `Recording`.
     """
-    how = Decoding(
+    decoding = Decoding(
         max_new_tokens,
         temperature,
         top_k,
@@ -78,22 +81,23 @@ def generate(
         stop=stop,
         slide=slide,
     )
-    return torch.stack(list(new_tokens(model, tokens, how, mask=mask, tap=tap, sites=sites)), dim=1)
+    steps = new_tokens(model, tokens, decoding, mask=mask, tap=tap, sites=sites)
+    return torch.stack(list(steps), dim=1)
 
 
 @torch.no_grad()
 def new_tokens(
     model: GPT2,
     tokens: Tensor | TokenBatch,
-    how: Decoding,
+    decoding: Decoding,
     *,
     mask: Tensor | None = None,
     tap: Tap | None = None,
     sites: SitePattern | Iterable[SitePattern] | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the next token of every row, shape [batch * num_samples], -1 once it has ended.
+    """Yield the next token of every row, shape [batch * num_samples], -1 after its end.
 
-    The arguments and errors are those of `generate`.
+    Arguments and errors are those of `generate`.
 
     >>> model = GPT2.from_pretrained("mini")
     >>> [len(step) for step in new_tokens(model, torch.tensor([[10, 20]]), Decoding(3))]
@@ -101,42 +105,42 @@ def new_tokens(
     """
     if model.training:
         raise ConfigError(
-            "The model is in training mode, where dropout makes every token a draw; call "
+            "The model is in training mode, so dropout would make the tokens random. Call "
             "model.eval() first."
         )
-    if how.slide and isinstance(tap, Recording):
+    if decoding.slide and isinstance(tap, Recording):
         raise DataError(
-            "A Recording joins passes that read on, but beyond the context each pass reads a whole "
-            "window anew: leave slide out, or look at the windows with a tap of your own."
+            "A Recording joins consecutive passes, but with slide the windows of the passes "
+            "overlap. Leave slide out, or pass a tap that handles windows."
         )
-    ids, mask = readable(model.config, tokens, mask)
+    ids, mask = prepare_tokens(model.config, tokens, mask)
     if mask is None:
         warn_of_padding(model.config, ids)
     if not len(ids):
-        raise DataError("There is no prompt to go on with.")
-    ids, mask = _on_the_right(ids.to(model.wte.weight.device), mask)
-    how.check_length(model.config, ids.shape[1])
+        raise DataError("tokens has no rows. Pass at least one prompt.")
+    ids, mask = _left_padded(ids.to(model.device), mask)
+    decoding.check_length(model.config, ids.shape[1])
     prompts = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
-    generators = how.generators(prompts)
-    ids, mask = (x.repeat_interleave(how.num_samples, 0) for x in (ids, mask))
+    generators = decoding.generators(prompts)
+    ids, mask = (x.repeat_interleave(decoding.num_samples, 0) for x in (ids, mask))
     steps = _Steps(model, ids, mask, tap, sites)
     rows: list[list[int]] = [[] for _ in ids]
     ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    for _ in range(how.max_new_tokens):
+    for _ in range(decoding.max_new_tokens):
         draws = torch.tensor([row.random() for row in generators], dtype=torch.float64)
-        chosen = how.choose(steps.logits().float(), draws.to(ids.device))
+        chosen = decoding.choose(steps.logits().float(), draws.to(ids.device))
         yield chosen.masked_fill(ended, ENDED)
-        if how.stop is not None:
+        if decoding.stop is not None:
             for row, token in zip(rows, chosen.tolist(), strict=True):
                 row.append(token)
-            ended |= torch.tensor([how.stop(row) for row in rows], device=ids.device)
+            ended |= torch.tensor([decoding.stop(row) for row in rows], device=ids.device)
             if bool(ended.all()):
                 return
         steps.append(chosen[:, None])
 
 
-def _on_the_right(tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return tokens and mask with all padding on the left, as new tokens come on the right."""
+def _left_padded(tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return tokens and mask with all padding moved to the left, before new tokens."""
     mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.bool()
     mask = mask.to(tokens.device)
     order = mask.to(torch.int8).argsort(dim=-1, stable=True)
@@ -145,7 +149,7 @@ def _on_the_right(tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 class _Steps:
-    """A text that grows: the logits of what comes next, each token read once while it fits."""
+    """Tokens of a growing batch; each is read once until the context is full."""
 
     def __init__(
         self,
@@ -156,27 +160,27 @@ class _Steps:
         sites: SitePattern | Iterable[SitePattern] | None,
     ) -> None:
         self._model = model
-        # Every step reads them anew, and an iterator can be read but once.
+        # A list, because every step iterates over the sites again.
         self._tap, self._sites = tap, list(sites) if isinstance(sites, Iterator) else sites
         self._tokens, self._mask = tokens, mask
         self._past = KeyValueCache()
 
     def logits(self) -> Tensor:
-        """Return the logits of the token after the last, shape [batch d_vocab]."""
+        """Return the logits of the next token, shape [batch d_vocab]."""
         if self._tokens.shape[1] > self._model.config.n_positions:
             self._past = KeyValueCache()
             n = self._model.config.n_positions
             self._tokens, self._mask = self._tokens[:, -n:], self._mask[:, -n:]
         new, mask = (x[:, self._past.length :] for x in (self._tokens, self._mask))
-        # Of a prompt only the last position is asked for, unless somebody looks on.
-        is_asked_in_part = new.shape[1] > 1 and self._tap is None
+        # Only the last position of a prompt is needed, unless a tap reads all of them.
+        only_last = new.shape[1] > 1 and self._tap is None
         logits: Tensor = self._model(
             new,
             None if bool(mask.all()) else mask,
             self._tap,
             self._sites,
             past=self._past,
-            at=torch.full_like(new[:, :1], new.shape[1] - 1) if is_asked_in_part else None,
+            at=torch.full_like(new[:, :1], new.shape[1] - 1) if only_last else None,
         )
         return logits[:, -1]
 

@@ -1,4 +1,4 @@
-"""Byte-level BPE: text to token ids, with the characters that each token covers."""
+"""Byte-level BPE tokenizer with the character offsets of each token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PaddingSide = Literal["left", "right"]
 
 END_OF_TEXT = "<|endoftext|>"
 
-# How GPT-2 cuts a text before merging. Source: encoder.py, published with GPT-2.
+# GPT-2's pre-tokenization. Source: encoder.py, published with GPT-2.
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
@@ -37,7 +37,7 @@ class TokenizedText:
     Attributes:
         ids: token ids, shape (n_tokens,).
         offsets: first character and one past the last of each token, shape (n_tokens, 2). A token
-            that holds part of a character covers that character; BOS covers (0, 0).
+            with part of a character covers that character; BOS has (0, 0).
     """
 
     ids: IntArray
@@ -45,7 +45,7 @@ class TokenizedText:
 
 
 class Tokenizer:
-    """GPT-2's tokenizer, built from a vocabulary on disk.
+    """GPT-2's tokenizer with a vocabulary read from disk.
 
     >>> tokenizer = Tokenizer.from_pretrained("mini")
     >>> tokens = tokenizer.encode("The keys to", bos=False)
@@ -55,7 +55,7 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        # tiktoken takes an id for a merge priority; a vocabulary may number its tokens otherwise.
+        # tiktoken uses ids as merge priorities, but a vocabulary may number its tokens otherwise.
         self._ids = np.array([vocabulary.ids[token] for token in vocabulary.ranked], dtype=np.int64)
         self._encoding = tiktoken.Encoding(
             "probekit",
@@ -69,54 +69,53 @@ class Tokenizer:
         """Return the tokenizer of a model: `mini`, a hub name or a folder.
 
         Raises:
-            MissingError: there is no such model, or it has no vocabulary.
-            CheckpointError: the vocabulary is damaged or not byte-level BPE.
+            MissingError: no model has this name, or it has no vocabulary.
+            CheckpointError: the vocabulary is damaged or not a byte-level BPE.
         """
         return cls(read_vocabulary(find_model(source)))
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the files of the vocabulary, as they were read, and their digests.
+        """Write the vocabulary files, in the format they were read in, and their digests.
 
         Raises:
-            ConfigError: the folder has another vocabulary, which would be read instead.
+            ConfigError: the folder has a vocabulary of another format, which takes precedence.
             StoreError: the folder cannot be written.
         """
         write_vocabulary(Path(folder), self.vocabulary)
 
     @cached_property
     def digest(self) -> str:
-        """What identifies this tokenizer: a hash of its tokens, their order, ids and specials."""
+        """Digest of the pattern, the tokens in order, their ids and the special tokens."""
         vocabulary = self.vocabulary
         ranked = [[token.hex(), vocabulary.ids[token]] for token in vocabulary.ranked]
         return digest_json([_WORDS, ranked, sorted(vocabulary.special.items())])
 
     @property
     def n_ids(self) -> int:
-        """One past the largest id, to hold against the size of a model's vocabulary."""
+        """One past the largest id; at most the vocabulary size of a matching model."""
         return 1 + max([*self.vocabulary.ids.values(), *self.vocabulary.special.values()])
 
     @property
     def bos_id(self) -> int:
-        """The id of `<|endoftext|>`, which GPT-2 uses as its beginning of text.
+        """Id of `<|endoftext|>`, which is also GPT-2's beginning-of-text token.
 
         Raises:
             ConfigError: the vocabulary has no such token.
         """
         if END_OF_TEXT not in self.vocabulary.special:
-            raise ConfigError(f"This vocabulary has no {END_OF_TEXT}: bos must be false.")
+            raise ConfigError(f"This vocabulary has no {END_OF_TEXT}. Set bos to false.")
         return self.vocabulary.special[END_OF_TEXT]
 
     def encode(self, text: str, *, bos: bool) -> TokenizedText:
-        """Return the tokens of a text; special tokens written in it are ordinary text.
+        """Return the tokens of a text. Special tokens in the text are read as ordinary text.
 
         Args:
             text: any text.
-            bos: whether `<|endoftext|>` is put before it. GPT-2 was trained without, some
-                libraries prepend it: there is no default.
+            bos: whether to put `<|endoftext|>` before it. There is no default: GPT-2 was trained
+                without, but some libraries prepend it.
 
         Raises:
-            DataError: it is no text, or holds half of a surrogate pair, which no encoding can
-                express.
+            DataError: the text is not a str, or contains a lone surrogate, which cannot be encoded.
         """
         if not isinstance(text, str):
             raise DataError(f"A text must be a str, not {type(text).__name__}.")
@@ -124,12 +123,12 @@ class Tokenizer:
             utf8 = np.frombuffer(text.encode(), dtype=np.uint8)
         except UnicodeEncodeError as error:
             raise DataError(
-                f"Character {error.start} of the text {text!r} is a lone surrogate: "
-                "the text was not read as the encoding it has."
+                f"Character {error.start} of the text {text!r} is a lone surrogate. Read the text "
+                "with its correct encoding."
             ) from error
         ranks = np.array(self._encoding.encode_ordinary(text), dtype=np.int64)
         ends = np.cumsum(self._lengths[ranks])  # in bytes
-        # Bytes 0b10xxxxxx go on with a character, all others begin one.
+        # In UTF-8, bytes 0b10xxxxxx continue a character; all others begin one.
         character = np.cumsum((utf8 & 0xC0) != 0x80) - 1
         starts = character[ends - self._lengths[ranks]]
         offsets = np.stack([starts, character[ends - 1] + 1], axis=1)
@@ -139,7 +138,7 @@ class Tokenizer:
         return TokenizedText(np.insert(ids, 0, self.bos_id), np.insert(offsets, 0, 0, axis=0))
 
     def batch(self, texts: Sequence[str], *, bos: bool, side: PaddingSide) -> TokenBatch:
-        """Return the tokens of several texts, padded to the longest on the given side.
+        """Return the tokens of several texts, padded on the given side to the longest.
 
         >>> tokenizer = Tokenizer.from_pretrained("mini")
         >>> batch = tokenizer.batch(["A key", "Keys"], bos=False, side="left")
@@ -147,9 +146,9 @@ class Tokenizer:
         [[False, True, True], [True, True, True]]
         """
         if isinstance(texts, str):
-            raise DataError("batch() takes a list of texts, not one text.")
+            raise DataError("batch() takes a list of texts, not a single text.")
         if not texts:
-            raise DataError("batch() takes one text or more.")
+            raise DataError("batch() takes at least one text.")
         encoded = [self.encode(text, bos=bos) for text in texts]
         ids, mask = pad([tokens.ids for tokens in encoded], side)
         offsets = torch.zeros(*ids.shape, 2, dtype=torch.int64)
@@ -157,7 +156,7 @@ class Tokenizer:
         return TokenBatch(ids, mask, offsets)
 
     def decode(self, ids: Sequence[int] | IntArray) -> str:
-        """Return the text of token ids; bytes that are no text become U+FFFD.
+        """Return the text of token ids; invalid UTF-8 becomes U+FFFD.
 
         >>> tokenizer = Tokenizer.from_pretrained("mini")
         >>> tokenizer.decode(tokenizer.encode("Größe ✓", bos=False).ids)
@@ -166,20 +165,20 @@ class Tokenizer:
         return self.bytes_of(ids).decode(errors="replace")
 
     def bytes_of(self, ids: Sequence[int] | IntArray) -> bytes:
-        """Return the bytes of token ids, which need not end with a whole character."""
+        """Return the bytes of token ids, which may end within a character."""
         return b"".join(self._bytes(int(token)) for token in ids)
 
     def strings(self, ids: Sequence[int] | IntArray) -> list[str]:
-        """Return what each token shows by itself; bytes that are no text are written <0xE2>."""
+        """Return each token as a string; bytes that are not valid UTF-8 are written as <0xE2>."""
         return [_show(self._bytes(int(token))) for token in ids]
 
     def _bytes(self, token: int) -> bytes:
         try:
             return self._tokens[token]
         except KeyError as error:
-            padding = " It stands for padding, or for the end of a text: leave it out."
-            which = padding if token == NO_TOKEN else ""
-            raise DataError(f"No token has the id {token}.{which}") from error
+            hint = " It marks padding or the end of a row. Leave it out."
+            suffix = hint if token == NO_TOKEN else ""
+            raise DataError(f"No token has the id {token}.{suffix}") from error
 
     @cached_property
     def _tokens(self) -> dict[int, bytes]:
@@ -192,9 +191,9 @@ class Tokenizer:
 
 
 def pad(sequences: Sequence[IntArray], side: PaddingSide) -> tuple[Tensor, Tensor]:
-    """Return token ids, -1 at padding, and the mask, both of shape [batch pos].
+    """Return padded token ids, -1 at padding, and their mask, shape [batch pos] each.
 
-    An id of padding that is no token cannot be read as one where the mask is forgotten.
+    The padding id is not a token, so that a forgotten mask raises an error.
 
     >>> ids, mask = pad([np.array([5, 6, 7]), np.array([8])], "left")
     >>> ids.tolist()
@@ -204,7 +203,9 @@ def pad(sequences: Sequence[IntArray], side: PaddingSide) -> tuple[Tensor, Tenso
         ConfigError: the side is neither `left` nor `right`.
     """
     if side not in get_args(PaddingSide):
-        raise ConfigError(f"Padding side {side!r}. {nearest(str(side), get_args(PaddingSide))}")
+        raise ConfigError(
+            f"Unknown padding side {side!r}. {nearest(str(side), get_args(PaddingSide))}"
+        )
     width = max(len(sequence) for sequence in sequences)
     ids = torch.full((len(sequences), width), NO_TOKEN)
     mask = torch.zeros(len(sequences), width, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Reading a byte-level BPE vocabulary from any of the three layouts it is published in."""
+"""Reading a byte-level BPE vocabulary in any of the three formats it is published in."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from probekit.provenance import write_atomic
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of a byte-level BPE.
+    """Tokens of a byte-level BPE.
 
     Attributes:
-        ranked: all mergeable tokens: the 256 single bytes, then the merges in order of priority.
-        ids: the id of each of them.
-        special: the ids of tokens that no text produces, such as `<|endoftext|>`.
-        files: the contents of the files that it was read from, by name.
+        ranked: the 256 single bytes, then the merged tokens in order of priority.
+        ids: id of each token in `ranked`.
+        special: ids of tokens that encoding never produces, such as `<|endoftext|>`.
+        files: contents of the vocabulary files, by name.
     """
 
     ranked: tuple[bytes, ...]
@@ -35,7 +35,7 @@ class Vocabulary:
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
-    """Return the vocabulary that lies in a model's folder.
+    """Return the vocabulary of a model folder.
 
     >>> from probekit.model.weights.sources import MINI
     >>> vocabulary = read_vocabulary(MINI)
@@ -43,15 +43,15 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     (8191, {'<|endoftext|>': 0})
 
     Raises:
-        MissingError: the folder holds none of the layouts.
-        CheckpointError: a file is damaged or not byte-level BPE.
+        MissingError: the folder has no vocabulary in a known format.
+        CheckpointError: a file is damaged, or the vocabulary is not a byte-level BPE.
     """
     paths = vocabulary_files(folder)
     if not paths:
         choices = ", or ".join(" + ".join(files) for files in VOCABULARY_FILES)
         raise MissingError(
-            f"{folder} has no vocabulary. Put one of these there: {choices}; for GPT-2 they are "
-            "published beside the weights."
+            f"{folder} has no vocabulary. Add one of these: {choices}. GPT-2's are published "
+            "together with the weights."
         )
     files = {path.name: _read_bytes(path) for path in paths}
     texts = [_decode(path, content) for path, content in zip(paths, files.values(), strict=True)]
@@ -61,35 +61,35 @@ def read_vocabulary(folder: Path) -> Vocabulary:
 
 
 def vocabulary_files(folder: Path) -> list[Path]:
-    """Return the files that the vocabulary of a folder is read from, none if it has none."""
-    layouts = ([folder / name for name in files] for files in VOCABULARY_FILES)
-    return next((paths for paths in layouts if all(path.is_file() for path in paths)), [])
+    """Return the vocabulary files of a folder; empty if it has none."""
+    formats = ([folder / name for name in files] for files in VOCABULARY_FILES)
+    return next((paths for paths in formats if all(path.is_file() for path in paths)), [])
 
 
 def write_vocabulary(folder: Path, vocabulary: Vocabulary) -> None:
-    """Write the files of a vocabulary, under the names they were read from, and their digests.
+    """Write the files of a vocabulary, with the names they were read from, and their digests.
 
     Raises:
-        ConfigError: the folder has a vocabulary in a layout that would be read instead.
-        CheckpointError: the digests in the folder are damaged.
+        ConfigError: the folder has a vocabulary in a format that takes precedence.
+        CheckpointError: the digests.json of the folder is damaged.
         StoreError: the folder cannot be written.
     """
-    there, files = {path.name for path in vocabulary_files(folder)}, vocabulary.files
-    first = next(set(names) for names in VOCABULARY_FILES if set(names) in (there, files.keys()))
+    existing, files = {path.name for path in vocabulary_files(folder)}, vocabulary.files
+    first = next(set(names) for names in VOCABULARY_FILES if set(names) in (existing, files.keys()))
     if first != files.keys():
         raise ConfigError(
-            f"{folder} has another vocabulary, {' and '.join(sorted(there))}, which would be read "
-            f"before {' and '.join(sorted(files))}. Delete it, or save into another folder."
+            f"{folder} has another vocabulary, {' and '.join(sorted(existing))}, which takes "
+            f"precedence over {' and '.join(sorted(files))}. Delete it, or save to another folder."
         )
     write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
 
 
 Merge = tuple[str, str]
 
-# How a token that no text makes is written, such as <|endoftext|> or [PAD].
+# Form of a special token, such as <|endoftext|> or [PAD].
 _SPECIAL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 
-# Settings of a BPE under which the same vocabulary cuts a text otherwise.
+# BPE settings that change how a text is tokenized.
 _OTHER_SETTINGS = (
     "byte_fallback",
     "continuing_subword_prefix",
@@ -102,7 +102,7 @@ _OTHER_SETTINGS = (
 def _read_pair(
     paths: Sequence[Path], texts: Sequence[str]
 ) -> tuple[dict[str, int], list[Merge], set[str]]:
-    """Read vocab.json + merges.txt, or encoder.json + vocab.bpe, which have the same form."""
+    """Read vocab.json + merges.txt, or encoder.json + vocab.bpe, which have the same format."""
     vocabulary, merges = paths
     pairs = []
     for number, line in enumerate(texts[1].split("\n"), start=1):
@@ -110,7 +110,9 @@ def _read_pair(
             continue
         parts = line.rstrip("\r").split(" ")
         if len(parts) != 2 or not all(parts):
-            raise CheckpointError(f"{merges}, line {number}: a merge is two tokens, not {line!r}.")
+            raise CheckpointError(
+                f"{merges}, line {number}: expected a merge of two tokens, not {line!r}."
+            )
         pairs.append((parts[0], parts[1]))
     return _token_ids(vocabulary, _parse_json(vocabulary, texts[0])), pairs, set()
 
@@ -121,11 +123,13 @@ def _read_tokenizer_json(
     [path] = paths
     content = _parse_json(path, texts[0])
     if not isinstance(content, dict) or not _is_byte_level_bpe(content):
-        raise CheckpointError(f"{path} does not describe a byte-level BPE as GPT-2 uses it.")
+        raise CheckpointError(f"{path} does not describe a byte-level BPE with GPT-2's settings.")
     try:
         return _parts_of(path, content)
     except (TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{path} is not laid out as a tokenizer.json: {error!r}.") from error
+        raise CheckpointError(
+            f"{path} does not have the structure of a tokenizer.json: {error!r}."
+        ) from error
 
 
 def _parts_of(path: Path, content: dict[str, Any]) -> tuple[dict[str, int], list[Merge], set[str]]:
@@ -133,7 +137,7 @@ def _parts_of(path: Path, content: dict[str, Any]) -> tuple[dict[str, int], list
     for merge in content["model"]["merges"]:
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-            raise CheckpointError(f"{path}: a merge is two tokens, not {merge!r}.")
+            raise CheckpointError(f"{path}: expected a merge of two tokens, not {merge!r}.")
         merges.append((parts[0], parts[1]))
     ids = _token_ids(path, content["model"].get("vocab"))
     added = content.get("added_tokens") or []
@@ -141,38 +145,38 @@ def _parts_of(path: Path, content: dict[str, Any]) -> tuple[dict[str, int], list
         text, number = token["content"], token["id"]
         if not token.get("special"):
             raise CheckpointError(
-                f"{path}: the added token {text!r} is not special, so it is looked for in every "
-                "text before the merges; such a vocabulary is not read."
+                f"{path}: the added token {text!r} is not special, so it would be matched before "
+                "the merges. Such vocabularies are not supported."
             )
         if ids.setdefault(text, number) != number:
-            raise CheckpointError(f"{path} gives the token {text!r} two ids.")
+            raise CheckpointError(f"{path} assigns two ids to the token {text!r}.")
     return _token_ids(path, ids), merges, {token["content"] for token in added}
 
 
 def _is_byte_level_bpe(content: dict[str, Any]) -> bool:
-    model, cut = content.get("model"), content.get("pre_tokenizer")
+    model, splitter = content.get("model"), content.get("pre_tokenizer")
     return (
         isinstance(model, dict)
         and model.get("type") == "BPE"
-        and isinstance(cut, dict)
-        and cut.get("type") == "ByteLevel"
-        and not cut.get("add_prefix_space")
-        and cut.get("use_regex", True)
+        and isinstance(splitter, dict)
+        and splitter.get("type") == "ByteLevel"
+        and not splitter.get("add_prefix_space")
+        and splitter.get("use_regex", True)
         and not any(model.get(setting) for setting in _OTHER_SETTINGS)
         and content.get("normalizer") is None
     )
 
 
 def _check_order(path: Path, merges: Iterable[Merge]) -> None:
-    """Refuse a merge of what is not yet made: the order of the lines is the order of the merges."""
-    made = set(_BYTE_SHOWN)
+    """Raise CheckpointError if a merge uses a token that only a later merge produces."""
+    produced = set(_BYTE_CHARACTER)
     for left, right in merges:
-        if left not in made or right not in made:
+        if left not in produced or right not in produced:
             raise CheckpointError(
-                f"{path}: the merge of {left!r} and {right!r} stands before these are made; the "
-                "merges are not in their order."
+                f"{path}: the merge of {left!r} and {right!r} comes before the merges that produce "
+                "them. The merges are not in their original order."
             )
-        made.add(left + right)
+        produced.add(left + right)
 
 
 def _build(
@@ -182,32 +186,32 @@ def _build(
     special: Set[str],
     files: Mapping[str, bytes],
 ) -> Vocabulary:
-    missing = [byte for byte, shown in enumerate(_BYTE_SHOWN) if shown not in ids]
+    missing = [byte for byte, character in enumerate(_BYTE_CHARACTER) if character not in ids]
     if missing:
-        # tiktoken would end the process at the first text that holds one of them.
+        # tiktoken would abort the process at the first text with one of them.
         raise CheckpointError(
-            f"{path} lacks {len(missing)} of the 256 single bytes, first 0x{missing[0]:02X}: "
-            "a byte-level BPE has them all."
+            f"{path} lacks {len(missing)} of the 256 single bytes, the first is "
+            f"0x{missing[0]:02X}. A byte-level BPE has all of them."
         )
     if not merges:
-        raise CheckpointError(f"{path}: there are no merges; every text would fall into its bytes.")
-    ranked = dict.fromkeys([*_BYTE_SHOWN, *(left + right for left, right in merges)])
+        raise CheckpointError(f"{path} has no merges, so every token would be a single byte.")
+    ranked = dict.fromkeys([*_BYTE_CHARACTER, *(left + right for left, right in merges)])
     unknown = [token for token in ranked if token not in ids]
     if unknown:
         raise CheckpointError(
-            f"{path} lacks {counted(len(unknown), 'token')} that the merges make, first "
+            f"{path} lacks {counted(len(unknown), 'token')} that the merges produce, the first is "
             f"{unknown[0]!r}."
         )
     _check_order(path, merges)
     others = [token for token in ids if token not in ranked]
-    unmade = [token for token in others if token not in special and not _SPECIAL.fullmatch(token)]
-    if unmade:
+    orphans = [token for token in others if token not in special and not _SPECIAL.fullmatch(token)]
+    if orphans:
         raise CheckpointError(
-            f"{path} has {counted(len(unmade), 'token')} that no merge makes, first "
-            f"{unmade[0]!r}: the merges are not whole, or of another vocabulary."
+            f"{path} has {counted(len(orphans), 'token')} that no merge produces, the first is "
+            f"{orphans[0]!r}. The merges are incomplete, or of another vocabulary."
         )
     if len(set(ids.values())) < len(ids):
-        raise CheckpointError(f"{path} gives one id to several tokens.")
+        raise CheckpointError(f"{path} assigns the same id to several tokens.")
     return Vocabulary(
         ranked=tuple(_to_bytes(path, token) for token in ranked),
         ids={_to_bytes(path, token): ids[token] for token in ranked},
@@ -218,10 +222,10 @@ def _build(
 
 def _to_bytes(path: Path, token: str) -> bytes:
     try:
-        return bytes(_SHOWN_BYTE[character] for character in token)
+        return bytes(_CHARACTER_BYTE[character] for character in token)
     except KeyError as error:
         raise CheckpointError(
-            f"{path}: the token {token!r} has {error.args[0]!r}, which stands for no byte."
+            f"{path}: the token {token!r} contains {error.args[0]!r}, which represents no byte."
         ) from error
 
 
@@ -254,16 +258,16 @@ def _decode(path: Path, content: bytes) -> str:
         raise CheckpointError(f"{path} is not UTF-8: {error}") from error
 
 
-def _byte_shown() -> tuple[str, ...]:
-    """Return the character that stands for each byte in the files.
+def _byte_characters() -> tuple[str, ...]:
+    """Return the character that represents each byte in vocabulary files.
 
-    Printable bytes stand for themselves, the others are moved up by 256 in order.
+    Printable bytes represent themselves; the others map to the characters from U+0100 on, in order.
     Source: bytes_to_unicode in encoder.py, published with GPT-2.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    moved = iter(range(0x100, 0x200))
-    return tuple(chr(byte if byte in printable else next(moved)) for byte in range(256))
+    others = iter(range(0x100, 0x200))
+    return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
 
 
-_BYTE_SHOWN = _byte_shown()
-_SHOWN_BYTE = {shown: byte for byte, shown in enumerate(_BYTE_SHOWN)}
+_BYTE_CHARACTER = _byte_characters()
+_CHARACTER_BYTE = {character: byte for byte, character in enumerate(_BYTE_CHARACTER)}

@@ -1,8 +1,8 @@
-"""Digests of a model folder's files: those in `digests.json`, and those in the hub's cache.
+"""Verification of a model folder's files against `digests.json` or the hub's cache.
 
-`save_pretrained` of a model and of a tokenizer write `digests.json`, which covers weights, config
-and vocabulary. The hub's cache names a file by its digest. A file with neither is read unverified.
-Digests detect accidents, not somebody who rewrites both file and digest.
+`save_pretrained` of a model and of a tokenizer write `digests.json`, with the digests of weights,
+config and vocabulary. The hub's cache names each file by its digest. A file without a digest is not
+verified. Digests detect damage, not an attacker who replaces file and digest.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from probekit.provenance import digest, digest_json, pretty_json, write_atomic
 
 DIGESTS = "digests.json"
 CHUNK = 1 << 22  # bytes hashed at a time
-# The hub's cache names a large file by its SHA-256, any other by its hash in git.
+# The hub's cache names large files by their SHA-256, all others by their git blob hash.
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _GIT = re.compile(r"[0-9a-f]{40}")
 
 
 def write_digests(folder: Path, digests: Mapping[str, str]) -> None:
-    """Add the digests of files to those that a folder has.
+    """Add digests of files to the digests.json of a folder.
 
     Raises:
-        CheckpointError: the folder's digests.json is damaged.
-        StoreError: it cannot be written.
+        CheckpointError: the existing digests.json is damaged.
+        StoreError: the file cannot be written.
     """
     write_atomic(folder / DIGESTS, _pack(read_digests(folder) | dict(digests)))
 
@@ -38,32 +38,32 @@ def _pack(files: dict[str, str]) -> bytes:
 
 
 def read_digests(folder: Path) -> dict[str, str]:
-    """Return the digests of a folder's files by name, none if it has no digests.json.
+    """Return the digests in a folder's digests.json by file name, empty without that file.
 
     Raises:
-        CheckpointError: it is damaged.
+        CheckpointError: the file is damaged or cannot be read.
     """
     path = folder / DIGESTS
     try:
         content = path.read_bytes()
         files = json.loads(content)["files"]
         if not isinstance(files, dict) or _pack(files) != content:
-            raise ValueError("its own digest is not that of its contents")
+            raise ValueError("its digest does not match its contents")
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}. {_way_out(folder)}") from error
+        raise CheckpointError(f"{path} is damaged: {error}. {_remedy(folder)}") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     return files
 
 
 def read_verified(path: Path) -> bytes:
-    """Return the content of a file, compared with its digest if it has one.
+    """Return the contents of a file after verifying its digest, if it has one.
 
     Raises:
-        CheckpointError: it is not the file that was saved.
-        OSError: it cannot be read.
+        CheckpointError: the contents do not match the digest.
+        OSError: the file cannot be read.
     """
     content = path.read_bytes()
     _compare(path, [content], len(content))
@@ -71,17 +71,17 @@ def read_verified(path: Path) -> bytes:
 
 
 def verify(path: Path) -> bool:
-    """Return whether a file has a digest, which is compared with its content.
+    """Verify the digest of a file; return False if it has none.
 
     Raises:
-        CheckpointError: it is not the file that was saved.
-        OSError: it cannot be read.
+        CheckpointError: the contents do not match the digest.
+        OSError: the file cannot be read.
     """
     return _compare(path, _chunks(path), path.stat().st_size)
 
 
 def origin_of_digest(path: Path) -> str | None:
-    """Return where the digest of a file comes from, None if it has none."""
+    """Return the source of a file's digest: `digests.json`, `hub`, or None if it has none."""
     if path.name in read_digests(path.parent):
         return DIGESTS
     name = path.resolve().name
@@ -95,12 +95,12 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _compare(path: Path, chunks: Iterable[bytes], size: int) -> bool:
-    written = read_digests(path.parent).get(path.name)
-    if written is not None:
-        if digest(chunks) != written:
+    expected = read_digests(path.parent).get(path.name)
+    if expected is not None:
+        if digest(chunks) != expected:
             raise CheckpointError(
-                f"{path} is damaged or of another model: it is not the file that {DIGESTS} beside "
-                f"it was written for. {_way_out(path.parent)}"
+                f"{path} is damaged or from another model: it does not match its digest in "
+                f"{DIGESTS}. {_remedy(path.parent)}"
             )
         return True
     return _compare_blob(path, chunks, size)
@@ -118,14 +118,14 @@ def _compare_blob(path: Path, chunks: Iterable[bytes], size: int) -> bool:
         hasher.update(chunk)
     if hasher.hexdigest() != blob.name:
         raise CheckpointError(
-            f"{path} is damaged: it is not the file that the hub gave. Delete {blob} and run again "
-            "to fetch it anew."
+            f"{path} is damaged: it does not match the hub's digest. Delete {blob} and run again "
+            "to download it."
         )
     return True
 
 
-def _way_out(folder: Path) -> str:
+def _remedy(folder: Path) -> str:
     return (
         "Copy or save the model again. If the change is intended, delete "
-        f"{folder / DIGESTS}: the folder is then loaded without this check."
+        f"{folder / DIGESTS}; the folder is then loaded without verification."
     )

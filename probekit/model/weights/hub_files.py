@@ -1,4 +1,4 @@
-"""The files that the hub keeps weights in: safetensors or PyTorch, whole or in shards."""
+"""Weight files of the Hugging Face hub: safetensors or PyTorch, single or sharded."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from probekit.model.weights.json_files import shard_of_tensors
 from probekit.model.weights.stored import StoredTensor, reading_tensor
 from probekit.provenance import digest
 
-# Under this key of the metadata stands the digest of the tensors' bytes, in files we wrote.
+# Metadata key with the digest of the tensors' bytes, in files that we write.
 DIGEST = "blake3"
 
 
 def open_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a safetensors file by name; each reading maps the file anew.
+    """Return the tensors of a safetensors file by name; each read maps the file again.
 
     >>> from probekit.model.weights.sources import MINI
     >>> open_safetensors(MINI / "model.safetensors")["transformer.wte.weight"].shape
@@ -50,19 +50,19 @@ def _read_safetensors(path: Path, name: str) -> Tensor:
 
 
 def _check_bytes(path: Path, metadata: Mapping[str, str]) -> None:
-    """Compare the bytes with the digest of the file, or else with that in its header, if any."""
+    """Verify the digest of the file or, without one, the digest in its header."""
     if verify(path):
         return
-    promised = metadata.get(DIGEST)
-    if promised is not None and digest(tensor_bytes(path)) != promised:
+    expected = metadata.get(DIGEST)
+    if expected is not None and digest(tensor_bytes(path)) != expected:
         raise CheckpointError(
-            f"{path} is damaged: its tensors are not those it was written with. Fetch it again "
-            "from where it came."
+            f"{path} is damaged: its tensors do not match the digest in its header. Copy or "
+            "download it again."
         )
 
 
 def has_own_checksum(path: Path) -> bool:
-    """Return whether a file of weights has a checksum of its tensors inside.
+    """Return whether a weight file contains a checksum of its tensors.
 
     >>> from probekit.model.weights.sources import MINI
     >>> has_own_checksum(MINI / "model.safetensors")
@@ -75,7 +75,7 @@ def has_own_checksum(path: Path) -> bool:
 
 
 def tensor_bytes(path: Path) -> Iterator[bytes]:
-    """Yield what follows the header of a safetensors file, in chunks."""
+    """Yield the bytes after the header of a safetensors file, in chunks."""
     with path.open("rb") as file:
         (header,) = struct.unpack("<Q", file.read(8))
         file.seek(8 + header)
@@ -84,21 +84,23 @@ def tensor_bytes(path: Path) -> Iterator[bytes]:
 
 
 def open_pytorch(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a PyTorch file by name; each reading maps the file anew.
+    """Return the tensors of a PyTorch file by name; each read maps the file again.
 
-    Files from before PyTorch 1.6 cannot be mapped: they are read whole.
+    Files written before PyTorch 1.6 cannot be mapped and are read completely.
 
     Raises:
-        CheckpointError: the file is damaged or holds more than tensors.
+        CheckpointError: the file is damaged or contains other objects than tensors.
     """
     with reading_tensor(path):
         verify(path)
     is_mapped = zipfile.is_zipfile(path)
     if is_mapped:
         with reading_tensor(path), zipfile.ZipFile(path) as archive:
-            # torch.load itself does not look at the checksums.
+            # torch.load does not verify the checksums.
             if (damaged := archive.testzip()) is not None:
-                raise CheckpointError(f"{path} is damaged: {damaged} in it has a wrong checksum.")
+                raise CheckpointError(
+                    f"{path} is damaged: its member {damaged} has a wrong checksum."
+                )
     tensors = _load_pytorch(path, mmap=is_mapped)
     return {
         name: StoredTensor(
@@ -110,17 +112,17 @@ def open_pytorch(path: Path) -> dict[str, StoredTensor]:
 
 
 def _read_pytorch(path: Path, name: str) -> Tensor:
-    return _load_pytorch(path, mmap=True)[name].detach()  # it may be an nn.Parameter
+    return _load_pytorch(path, mmap=True)[name].detach()  # the file may contain an nn.Parameter
 
 
 def _load_pytorch(path: Path, *, mmap: bool) -> dict[str, Tensor]:
     with reading_tensor(path):
-        # weights_only refuses every pickle that would run code.
+        # weights_only rejects pickles that would run code.
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     if not isinstance(tensors, Mapping) or not all(
         isinstance(name, str) and _is_plain(tensor) for name, tensor in tensors.items()
     ):
-        raise CheckpointError(f"{path} must hold a dictionary of named tensors.")
+        raise CheckpointError(f"{path} must contain a dictionary of named tensors.")
     return dict(tensors)
 
 
@@ -133,38 +135,39 @@ def _is_plain(tensor: object) -> bool:
 
 
 def open_shards(index: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of all shards that an index names.
+    """Return the tensors of all shards in an index.
 
     Raises:
-        MissingError: a shard is not there.
-        CheckpointError: index and shards do not hold the same tensors, or one is damaged.
+        MissingError: a shard is missing.
+        CheckpointError: index and shards list different tensors, or a file is damaged.
     """
     shards = shard_of_tensors(index)
     absent = [name for name in sorted(set(shards.values())) if not (index.parent / name).is_file()]
     if absent:
-        raise MissingError(f"{index} names shards that are not beside it: {', '.join(absent)}.")
+        raise MissingError(f"{index} lists shards that are not in its folder: {', '.join(absent)}.")
     stored: dict[str, StoredTensor] = {}
-    held: list[tuple[str, str]] = []
+    actual: list[tuple[str, str]] = []
     for name in sorted(set(shards.values())):
         tensors = open_weights(index.parent / name)
-        held += [(tensor, name) for tensor in tensors]
+        actual += [(tensor, name) for tensor in tensors]
         stored |= tensors
-    if differing := sorted({tensor for tensor, _ in set(held) ^ set(shards.items())}):
+    if differing := sorted({tensor for tensor, _ in set(actual) ^ set(shards.items())}):
         raise CheckpointError(
-            f"{index} and the shards beside it do not agree on where these tensors are: "
-            f"{', '.join(differing)}."
+            f"{index} and its shards disagree on which shard contains: {', '.join(differing)}."
         )
     return stored
 
 
 def open_weights(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a weight file or of an index of shards, by its ending.
+    """Return the tensors of a weight file or of an index of shards.
 
     Raises:
-        MissingError: a shard is not there.
-        CheckpointError: a file is damaged or of no format of the hub's.
+        MissingError: a shard is missing.
+        CheckpointError: a file is damaged, or its extension is unknown.
     """
     openers = {".safetensors": open_safetensors, ".bin": open_pytorch, ".json": open_shards}
     if path.suffix not in openers:
-        raise CheckpointError(f"{path} is not a {', '.join(openers)} file of weights.")
+        raise CheckpointError(
+            f"{path} is not a weight file. Allowed extensions: {', '.join(openers)}."
+        )
     return openers[path.suffix](path)

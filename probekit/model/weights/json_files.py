@@ -1,4 +1,4 @@
-"""Reading the JSON files that lie beside a model's weights."""
+"""Reading the JSON files of a model folder."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from probekit.model.weights.digests import read_verified
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object that a JSON file of a model's folder holds.
+    """Return the object in a JSON file of a model folder.
 
     >>> from probekit.model.weights.sources import MINI
     >>> read_json(MINI / "config.json")["n_layer"]
     6
 
     Raises:
-        MissingError: there is no such file, or the system does not give it.
-        CheckpointError: it is not the file that was saved, not JSON, or not an object.
+        MissingError: the file does not exist or cannot be read.
+        CheckpointError: the file does not match its digest, or is not a JSON object.
     """
     try:
         content = json.loads(read_verified(path).decode())
-    except CheckpointError:  # a ValueError whose message is complete
+    except CheckpointError:  # a ValueError with a complete message
         raise
     except OSError as error:
         raise MissingError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, not a {type(content).__name__}.")
+        raise CheckpointError(f"{path} must contain a JSON object, not a {type(content).__name__}.")
     return content
 
 

@@ -1,4 +1,4 @@
-"""Filling a GPT-2 from a checkpoint: every tensor's name and shape is accounted for."""
+"""Reading the state dict of a GPT-2 from a checkpoint, with a check of all names and shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from probekit.errors import CheckpointError, ConfigError, nearest
 from probekit.model.weights.checkpoint import open_checkpoint
 from probekit.model.weights.stored import StoredTensor
 
-MAX_FAULTS = 200  # shown of a checkpoint
+MAX_FAULTS = 200  # mismatches that an error lists
 
 DTYPES = {
     "float32": torch.float32,
@@ -23,10 +23,10 @@ DTYPES = {
     "float64": torch.float64,
 }
 
-# The hub stores these as Conv1D, [in, out]; a Linear is [out, in].
+# The hub stores these maps as Conv1D, [in, out]; nn.Linear is [out, in].
 _CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
 
-# What all extra tensors end with, and the entry of config.json that makes them part of the model.
+# Suffix of extra tensors, and the entry of config.json that makes them part of the model.
 _SWITCHES = (
     ("lm_head.weight", '"tie_word_embeddings": false'),
     (".c_attn.bias", '"qkv_bias": true'),
@@ -41,70 +41,69 @@ def read_checkpoint(
 ) -> dict[str, Tensor]:
     """Return the state dict of the GPT-2 in `folder`, linear maps as [out, in].
 
-    The file is mapped and read tensor by tensor: there is never a second copy of the whole.
+    Tensors are read one at a time from a memory map, to avoid a second copy in memory.
 
     Args:
-        folder: with weights in one of the formats of the hub, or OpenAI's own.
-        like: the state dict to fill; only its names and shapes count.
-        dtype: of the tensors returned, whatever those stored have.
+        folder: folder with weights in a format of the hub or of OpenAI.
+        like: state dict of the model to fill; only names and shapes are used.
+        dtype: dtype of the returned tensors.
 
     Raises:
-        MissingError: the folder lacks a file of weights.
-        CheckpointError: the weights cannot be read, or are not those of the model to fill.
+        MissingError: the folder has no weight file.
+        CheckpointError: the weights cannot be read, or names or shapes differ from those of `like`.
     """
     checkpoint = open_checkpoint(folder)
     path, tensors = checkpoint.path, checkpoint.tensors
-    _drop_idle(tensors, like)
-    wanted = {name: tuple(turned(name, tensor).shape) for name, tensor in like.items()}
-    _check(path, {name: tensor.shape for name, tensor in tensors.items()}, wanted)
-    # The largest first: while it is copied, it is in memory twice, and it alone.
+    _drop_redundant(tensors, like)
+    expected = {name: tuple(transposed(name, tensor).shape) for name, tensor in like.items()}
+    _check(path, {name: tensor.shape for name, tensor in tensors.items()}, expected)
+    # Largest first: each tensor is in memory twice while it is copied.
     names = sorted(tensors, key=lambda name: -math.prod(tensors[name].shape))
-    return {name: _ready(path, name, tensors.pop(name).read(), dtype) for name in names}
+    return {name: _converted(path, name, tensors.pop(name).read(), dtype) for name in names}
 
 
-def turned(name: str, tensor: Tensor) -> Tensor:
-    """Return a linear map turned between [in, out] and [out, in], any other tensor as it is.
+def transposed(name: str, tensor: Tensor) -> Tensor:
+    """Return a linear map transposed between [in, out] and [out, in]; other tensors unchanged.
 
-    >>> turned("h.0.mlp.c_fc.weight", torch.zeros(4, 1)).shape
+    >>> transposed("h.0.mlp.c_fc.weight", torch.zeros(4, 1)).shape
     torch.Size([1, 4])
     """
     return tensor.T if _CONV1D.search(name) else tensor
 
 
 def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """Return the dtype of a name.
+    """Return the torch dtype of a name.
 
     >>> as_dtype("bfloat16")
     torch.bfloat16
 
     Raises:
-        ConfigError: GPT-2 does not compute in it.
+        ConfigError: the dtype is not supported.
     """
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
-        raise ConfigError(f"No GPT-2 computes in {name!r}. {nearest(name, DTYPES)}")
+        raise ConfigError(f"Unsupported dtype {name!r}. {nearest(name, DTYPES)}")
     return DTYPES[name]
 
 
-def _ready(path: Path, name: str, stored: Tensor, dtype: torch.dtype) -> Tensor:
+def _converted(path: Path, name: str, stored: Tensor, dtype: torch.dtype) -> Tensor:
     if stored.dtype not in DTYPES.values():
-        kind = str(stored.dtype).removeprefix("torch.")
+        stored_dtype = str(stored.dtype).removeprefix("torch.")
         raise CheckpointError(
-            f"{path}: {name} holds numbers of {kind}; weights are {', '.join(DTYPES)}."
+            f"{path}: {name} has the dtype {stored_dtype}. Allowed: {', '.join(DTYPES)}."
         )
-    source = turned(name, stored)
-    ready = torch.empty(source.shape, dtype=dtype).copy_(source)
+    source = transposed(name, stored)
+    converted = torch.empty(source.shape, dtype=dtype).copy_(source)
     wider = "bfloat16 or float32" if dtype == torch.float16 else "float64"
-    overflow = f"they exceed {str(dtype).removeprefix('torch.')}; load them as {wider}"
-    for numbers, why in ((stored, "the file is damaged"), (ready, overflow)):
-        # An overflow or a NaN spreads from the first token on.
+    overflow = f"they exceed {str(dtype).removeprefix('torch.')}; load the model in {wider}"
+    for numbers, reason in ((stored, "the file is damaged"), (converted, overflow)):
         if not all(map(math.isfinite, torch.stack(torch.aminmax(numbers)).tolist())):
-            raise CheckpointError(f"{path}: {name} holds numbers that are not finite: {why}.")
-    return ready
+            raise CheckpointError(f"{path}: {name} has values that are not finite: {reason}.")
+    return converted
 
 
-def _drop_idle(tensors: dict[str, StoredTensor], like: Mapping[str, Tensor]) -> None:
-    """Drop what changes nothing: biases of 0, an unembedding that only repeats the embedding."""
+def _drop_redundant(tensors: dict[str, StoredTensor], like: Mapping[str, Tensor]) -> None:
+    """Drop biases of 0 that the model lacks, and an unembedding equal to the embedding."""
     for name in tensors.keys() - like.keys():
         if _is_bias(name, like) and not tensors[name].read().any():
             del tensors[name]
@@ -116,51 +115,51 @@ def _drop_idle(tensors: dict[str, StoredTensor], like: Mapping[str, Tensor]) -> 
 
 
 def _check(
-    path: Path, shapes: Mapping[str, TensorShape], wanted: Mapping[str, TensorShape]
+    path: Path, shapes: Mapping[str, TensorShape], expected: Mapping[str, TensorShape]
 ) -> None:
-    faults = [f"missing: {name} {wanted[name]}" for name in wanted.keys() - shapes.keys()]
-    extra = shapes.keys() - wanted.keys()
+    faults = [f"missing: {name} {expected[name]}" for name in expected.keys() - shapes.keys()]
+    extra = shapes.keys() - expected.keys()
     faults += [f"extra: {name} {shapes[name]}" for name in extra]
     faults += [
-        f"wrong shape: {name} is {shapes[name]}, must be {wanted[name]}"
-        for name in wanted.keys() & shapes.keys()
-        if shapes[name] != wanted[name]
+        f"wrong shape: {name} is {shapes[name]}, must be {expected[name]}"
+        for name in expected.keys() & shapes.keys()
+        if shapes[name] != expected[name]
     ]
     if faults:
         shown = sorted(faults)[:MAX_FAULTS]
         rest = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
-        mends = _mends(extra, wanted) if len(extra) == len(faults) else []
+        remedies = _remedies(extra, expected) if len(extra) == len(faults) else []
         raise CheckpointError(
-            f"{path} does not hold the GPT-2 that the config beside it describes; its tensors "
-            f"are {_described(shapes)}:\n  " + "\n  ".join([*shown, *rest, *mends])
+            f"{path} does not contain the GPT-2 that its config describes; its tensors have "
+            f"{_described(shapes)}:\n  " + "\n  ".join([*shown, *rest, *remedies])
         )
 
 
-def _mends(extra: Collection[str], wanted: Collection[str]) -> list[str]:
-    """Return how to have the extra tensors, where one entry of the config asks for all of them.
+def _remedies(extra: Collection[str], expected: Collection[str]) -> list[str]:
+    """Return the entry of the config that would make all extra tensors part of the model.
 
-    >>> _mends({"lm_head.weight"}, {"wte.weight"})
-    ['To use what is extra, config.json must say "tie_word_embeddings": false.']
+    >>> _remedies({"lm_head.weight"}, {"wte.weight"})
+    ['To load the extra tensors, set in config.json: "tie_word_embeddings": false.']
     """
-    if not all(name == "lm_head.weight" or _is_bias(name, wanted) for name in extra):
+    if not all(name == "lm_head.weight" or _is_bias(name, expected) for name in extra):
         return []
     entries = [entry for end, entry in _SWITCHES if all(name.endswith(end) for name in extra)]
-    return [f"To use what is extra, config.json must say {entry}." for entry in entries[:1]]
+    return [f"To load the extra tensors, set in config.json: {entry}." for entry in entries[:1]]
 
 
-def _is_bias(name: str, wanted: Collection[str]) -> bool:
-    """Return whether a tensor is the bias of a module that the model to fill has."""
-    return name.endswith(".bias") and name.removesuffix("bias") + "weight" in wanted
+def _is_bias(name: str, expected: Collection[str]) -> bool:
+    """Return whether a tensor is the bias of a module of the model to fill."""
+    return name.endswith(".bias") and name.removesuffix("bias") + "weight" in expected
 
 
 def _described(shapes: Mapping[str, TensorShape]) -> str:
-    """Return the sizes that the tensors speak of.
+    """Return the sizes that the shapes of the tensors imply.
 
     >>> _described({"wte.weight": (97, 21), "wpe.weight": (16, 21), "h.0.ln_1.bias": (21,)})
-    'of n_layer=1, vocab_size=97, n_embd=21, n_positions=16'
+    'n_layer=1, vocab_size=97, n_embd=21, n_positions=16'
     """
     blocks = {name.split(".")[1] for name in shapes if name.startswith("h.")}
     sizes = {"n_layer": len(blocks)}
     for name, keys in (("wte", ("vocab_size", "n_embd")), ("wpe", ("n_positions", "n_embd"))):
         sizes |= dict(zip(keys, shapes.get(f"{name}.weight", ()), strict=False))
-    return f"of {', '.join(f'{key}={size}' for key, size in sizes.items())}"
+    return ", ".join(f"{key}={size}" for key, size in sizes.items())

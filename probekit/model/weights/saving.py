@@ -1,4 +1,4 @@
-"""Writing a GPT-2 as the hub keeps it: config.json and model.safetensors."""
+"""Writing a GPT-2 in the format of the hub: config.json and model.safetensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from probekit.model.config import GPT2Config
 from probekit.model.weights.digests import read_digests, write_digests
 from probekit.model.weights.hub_files import DIGEST
-from probekit.model.weights.loading import turned
+from probekit.model.weights.loading import transposed
 from probekit.provenance import digest, pretty_json, write_atomic
 
 _DTYPES = {
@@ -27,18 +27,18 @@ _DTYPES = {
 
 
 def write_checkpoint(folder: Path, config: GPT2Config, tensors: Mapping[str, Tensor]) -> None:
-    """Write config.json, model.safetensors and their digests, as transformers' GPT2LMHeadModel.
+    """Write config.json, model.safetensors and digests.json, as `GPT2LMHeadModel` reads them.
 
-    The digests are written last. A kill in between leaves files that are refused if they are not
-    those of the digests that were there. The header of the weights holds a digest as well, which
-    stays when the file is copied by itself.
+    The digests are written last, so that an interrupted call leaves files that fail verification if
+    the folder had digests of other files. The header of model.safetensors also has a digest, for
+    copies of that file alone.
 
     Raises:
-        StoreError: they cannot be written.
-        CheckpointError: the digests that are there are damaged.
+        StoreError: a file cannot be written.
+        CheckpointError: the existing digests.json is damaged.
     """
-    read_digests(folder)  # before gigabytes are written
-    stored = {_hub_name(name): turned(name, tensor) for name, tensor in sorted(tensors.items())}
+    read_digests(folder)  # fails before gigabytes are written
+    stored = {_hub_name(name): transposed(name, tensor) for name, tensor in sorted(tensors.items())}
     header = _header(stored, digest(_chunks(stored)))
     files = {
         "config.json": [pretty_json(hub_config(config, tensors)).encode()],
@@ -48,7 +48,7 @@ def write_checkpoint(folder: Path, config: GPT2Config, tensors: Mapping[str, Ten
 
 
 def hub_config(config: GPT2Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the contents of config.json, under the hub's keys."""
+    """Return the contents of config.json."""
     dtype = str(tensors["wte.weight"].dtype).removeprefix("torch.")
     return {
         "architectures": ["GPT2LMHeadModel"],
@@ -61,19 +61,19 @@ def hub_config(config: GPT2Config, tensors: Mapping[str, Tensor]) -> dict[str, A
 
 
 def _special_token(config: GPT2Config, key: str) -> int | list[int] | None:
-    """Return the id that begins or ends a text: the config's, or the published `<|endoftext|>`."""
+    """Return the BOS or EOS id of the config, by default `<|endoftext|>` for GPT-2's vocabulary."""
     is_published = config.vocab_size == GPT2Config.vocab_size
-    kept: int | list[int] | None = getattr(config, key)
-    return config.vocab_size - 1 if kept is None and is_published else kept
+    token: int | list[int] | None = getattr(config, key)
+    return config.vocab_size - 1 if token is None and is_published else token
 
 
 def _hub_name(name: str) -> str:
     return name if name.startswith("lm_head.") else f"transformer.{name}"
 
 
-def _header(stored: Mapping[str, Tensor], promised: str) -> bytes:
-    """Return the first bytes of a safetensors file: the length of a JSON, and the JSON."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt", DIGEST: promised}}
+def _header(stored: Mapping[str, Tensor], tensor_digest: str) -> bytes:
+    """Return the header of a safetensors file: the length of a JSON object, and the object."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", DIGEST: tensor_digest}}
     end = 0
     for name, tensor in stored.items():
         start, end = end, end + tensor.nbytes
@@ -83,12 +83,12 @@ def _header(stored: Mapping[str, Tensor], promised: str) -> bytes:
             "data_offsets": [start, end],
         }
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the numbers that follow are aligned
+    text += b" " * (-len(text) % 8)  # aligns the tensors
     return struct.pack("<Q", len(text)) + text
 
 
 def _chunks(stored: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of each tensor, one at a time: all together would be a second model."""
+    """Yield the bytes of each tensor, one at a time to save memory."""
     for tensor in stored.values():
-        own = tensor.detach().cpu().contiguous()
-        yield own.flatten().view(torch.uint8).numpy().data
+        contiguous = tensor.detach().cpu().contiguous()
+        yield contiguous.flatten().view(torch.uint8).numpy().data

@@ -1,4 +1,4 @@
-"""Where a model comes from: the one that ships with probekit, a local folder, or the hub."""
+"""Locating a model: the one that ships with probekit, a local folder, or the hub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from huggingface_hub import constants, errors, hf_hub_download
 
-from probekit.errors import ConfigError, MissingError, nearest
+from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.model.config import KNOWN_MODELS, PUBLISHED, GPT2Config, model_config, read_config
 from probekit.model.weights.json_files import shard_of_tensors
 
@@ -33,24 +33,25 @@ VOCABULARY_FILES = (
 )
 
 _OFFLINE_ADVICE = (
-    "To go on without a network, put config.json, model.safetensors (or pytorch_model.bin), "
-    "vocab.json and merges.txt into one folder and give its path as the model, or use the model "
-    "`mini`, which ships with probekit."
+    "To work offline, put config.json, model.safetensors (or pytorch_model.bin), vocab.json and "
+    "merges.txt into one folder and give its path as the model, or use the model `mini`, which "
+    "ships with probekit."
 )
 
 
 def find_model(source: str | Path) -> Path:
-    """Return the folder that holds the model's files, downloading them first if need be.
+    """Return the folder with the files of a model; download them if necessary.
 
-    `mini` is the shipped model and the published names are the hub's; else the path of a folder
-    that exists is that folder; anything else is a hub name, `org/name` or `org/name@revision`.
+    `mini` is the shipped model, and published names such as `gpt2` refer to the hub. Any other name
+    is the path of an existing folder, or else a hub name, `org/name` or `org/name@revision`.
 
     >>> sorted(path.name for path in find_model("mini").iterdir())
     ['README.md', 'config.json', 'digests.json', 'merges.txt', 'model.safetensors', 'vocab.json']
 
     Raises:
-        MissingError: there is nothing under that name, here or on the hub.
-        ConfigError: the name is neither a path nor a possible hub name.
+        MissingError: no local folder or model of the hub has this name.
+        ConfigError: the name is neither a path nor a valid hub name.
+        CheckpointError: the hub's local cache is damaged.
     """
     return _local_folder(source) or _download(str(source))
 
@@ -66,14 +67,14 @@ def check_model(source: str | Path) -> None:
 
 
 def find_config(source: str | Path) -> GPT2Config:
-    """Return the sizes of a model, without its weights; published ones need no network.
+    """Return the config of a model without its weights; published models need no download.
 
     >>> find_config("gpt2-xl").n_layer
     48
 
     Raises:
-        MissingError: there is nothing under that name, here or on the hub.
-        CheckpointError: what is there is not a GPT-2.
+        MissingError: no local folder or model of the hub has this name.
+        CheckpointError: the config does not describe a GPT-2.
     """
     folder = _local_folder(source)
     if folder is None and str(source) in PUBLISHED:
@@ -81,45 +82,45 @@ def find_config(source: str | Path) -> GPT2Config:
     return model_config(folder or _download(str(source), weights=False))
 
 
-# What people write for a published name.
+# Common misspellings of published names.
 _ALIASES = {"gpt-2": "gpt2", "gpt2-small": "gpt2", "gpt2-base": "gpt2", "gpt2-sm": "gpt2"}
 
 
 def _local_folder(source: str | Path) -> Path | None:
-    """Return the folder of a model on this machine, None for what must be a hub name."""
+    """Return the local folder of a model, or None if `source` can only be a hub name."""
     text = str(source)
     if isinstance(source, str) and text in PUBLISHED:
         return None
     if not text.strip():
-        raise ConfigError("The model's name is empty; give `mini`, a hub name or a folder.")
+        raise ConfigError("The name of the model is empty. Give `mini`, a hub name or a folder.")
     if isinstance(source, str) and text == "mini":
         return MINI
     try:
         folder = Path(text).expanduser()
         is_folder, is_file = folder.is_dir(), folder.is_file()
     except (OSError, RuntimeError) as error:
-        raise ConfigError(f"The model {text[:80]!r} cannot be a path ({error}).") from error
+        raise ConfigError(f"The model {text[:80]!r} is not a valid path ({error}).") from error
     if is_folder:
         return folder
     if is_file:
-        raise ConfigError(f"The model {text!r} is a file; give the folder that holds it.")
+        raise ConfigError(f"The model {text!r} is a file. Give its folder.")
     is_path = text.startswith((".", "~", "/")) or "\\" in text or text.count("/") > 1
     if isinstance(source, Path) or is_path or folder.is_absolute():
         raise MissingError(f"There is no model folder {folder.absolute()}.")
     if "/" not in text and text.partition("@")[0] not in PUBLISHED:
         near = _ALIASES.get(text.lower())
-        offer = f"Nearest: {near}." if near else nearest(text.lower(), KNOWN_MODELS)
+        suggestion = f"Nearest: {near}." if near else nearest(text.lower(), KNOWN_MODELS)
         raise MissingError(
-            f"No model is called {text!r}. {offer} A model of your own is the path of a folder or "
-            "`org/name` on the hub."
+            f"No model has the name {text!r}. {suggestion} For another model, give the path of its "
+            "folder or `org/name` on the hub."
         )
     return None
 
 
 def _download(source: str, *, weights: bool = True) -> Path:
-    """Return the folder of the hub's local cache that holds the files of a hub model."""
+    """Return the folder of a hub model in the local cache; download missing files."""
     name, _, revision = source.partition("@")
-    # Without this the hub's client retries for half a minute, or for many behind a firewall.
+    # Without this check the hub's client retries for half a minute, or minutes behind a firewall.
     is_online = is_hub_reachable()
     fetch = partial(
         hf_hub_download, name, revision=revision or None, local_files_only=not is_online
@@ -127,9 +128,9 @@ def _download(source: str, *, weights: bool = True) -> Path:
     try:
         config = Path(fetch("config.json"))
         if weights:
-            read_config(config.parent)  # before what may be gigabytes of another architecture
-            found = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
-            for shard in sorted(set(_shards(found))):
+            read_config(config.parent)  # fails before downloading another architecture
+            weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
+            for shard in sorted(set(_shards(weight_file))):
                 fetch(shard)
             _fetch_first(fetch, name, VOCABULARY_FILES, is_online)
     except errors.LocalEntryNotFoundError as error:
@@ -138,30 +139,35 @@ def _download(source: str, *, weights: bool = True) -> Path:
             f"could not be reached. {_OFFLINE_ADVICE}"
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise MissingError(f"The hub's model {name!r} has no revision {revision!r}.") from error
+        raise MissingError(
+            f"The model {name!r} on the hub has no revision {revision!r}."
+        ) from error
     except errors.RepositoryNotFoundError as error:
         raise MissingError(
             f"The hub has no model {name!r}, or it is private and no token is set. "
             f"{nearest(name, KNOWN_MODELS)}"
         ) from error
-    except errors.HFValidationError as error:
-        raise ConfigError(f"{source!r} is neither a folder nor a possible hub name.") from error
-    except errors.HfHubHTTPError as error:
-        raise MissingError(
-            f"The hub did not give {source!r}: {error}. {_OFFLINE_ADVICE}"
+    except UnicodeDecodeError as error:  # the hub's client reads the name of a commit from a file
+        raise CheckpointError(
+            f"The hub's local cache of {name!r} is damaged: a file in its folder refs is not text. "
+            f"Delete that folder in {_hub_cache()} and run again to fetch it anew."
         ) from error
+    except errors.HFValidationError as error:
+        raise ConfigError(f"{source!r} is neither a folder nor a valid hub name.") from error
+    except errors.HfHubHTTPError as error:
+        raise MissingError(f"Downloading {source!r} failed: {error}. {_OFFLINE_ADVICE}") from error
     return config.parent
 
 
-def _shards(found: Path) -> Iterable[str]:
-    return shard_of_tensors(found).values() if found.suffix == ".json" else ()
+def _shards(weight_file: Path) -> Iterable[str]:
+    return shard_of_tensors(weight_file).values() if weight_file.suffix == ".json" else ()
 
 
 def is_hub_reachable() -> bool:
-    """Return whether the hub, or the proxy on the way there, accepts a connection.
+    """Return whether the hub, or the proxy configured in the environment, accepts a connection.
 
-    A slow network passes: no answer is waited for, and the client's own timeouts and retries then
-    apply. Proxies are those of the environment.
+    Only the connection is tested, so a slow network counts as reachable; the hub's client then
+    applies its own timeouts and retries.
     """
     if constants.HF_HUB_OFFLINE:
         return False
@@ -180,21 +186,21 @@ def is_hub_reachable() -> bool:
 def _fetch_first(
     fetch: Callable[[str], str], name: str, choices: Sequence[tuple[str, ...]], is_online: bool
 ) -> Path:
-    """Fetch the first complete choice of files that the model has, and return its last."""
+    """Download the first complete set of files of a model; return the path of its last file."""
     absent: errors.LocalEntryNotFoundError | None = None
     for files in choices:
         try:
             return [Path(fetch(file)) for file in files][-1]
         except errors.LocalEntryNotFoundError as error:
-            if is_online:  # the connection was lost: the model may have this choice
+            if is_online:  # the connection was lost, and the model may have this set
                 raise
             absent = error
         except errors.EntryNotFoundError:
             continue
     if absent is not None:
         raise absent
-    wanted = " or ".join(" + ".join(files) for files in choices)
-    raise MissingError(f"The hub's model {name!r} has no {wanted}.")
+    expected = " or ".join(" + ".join(files) for files in choices)
+    raise MissingError(f"The model {name!r} on the hub has no {expected}.")
 
 
 def _hub_cache() -> str:

@@ -1,4 +1,4 @@
-"""A tensor of a checkpoint that is not read yet, and the errors of reading one."""
+"""Tensors of a checkpoint that are read on demand, and errors of damaged files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probekit.errors import CheckpointError
 
-# What the readers raise for a file that is cut or changed.
+# Exceptions that readers raise for truncated or changed files.
 _DAMAGED: tuple[type[Exception], ...] = (
     SafetensorError,
     zipfile.BadZipFile,
@@ -28,11 +28,11 @@ _DAMAGED: tuple[type[Exception], ...] = (
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file.
+    """A tensor in a file, read on demand.
 
     Attributes:
-        shape: its shape in the file.
-        read: returns it, mapped from the file where that can be: a copy lets go of the file.
+        shape: shape in the file.
+        read: returns the tensor, memory-mapped if the format allows it; a copy releases the file.
     """
 
     shape: tuple[int, ...]
@@ -41,22 +41,19 @@ class StoredTensor:
 
 @contextmanager
 def reading_tensor(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Turn whatever a damaged file raises into a CheckpointError that names it.
-
-    `others` are the errors of the library that reads it.
-    """
+    """Convert exceptions of a damaged file, and `others`, to a CheckpointError with its path."""
     try:
         yield
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} is damaged, or holds more than tensors, and reading it could run code: it is "
-            "refused. Convert it to model.safetensors where you trust it."
+            f"{path} is damaged, or contains other objects than tensors, and reading it could run "
+            "code. If you trust the file, convert it to model.safetensors."
         ) from error
     except _DAMAGED + others as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(
-            f"{path} is damaged or not of its format ({error}). Fetch it again from where it came."
+            f"{path} is damaged or has another format ({error}). Copy or download it again."
         ) from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error}).") from error

@@ -1,4 +1,4 @@
-"""The rows of an experiment, captured from its models by one or by many."""
+"""Capturing the rows of an experiment from its models, with one or several workers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import partial
 from probekit.activations.capture import Captured, Engine, fill
 from probekit.activations.files.local import Location
 from probekit.activations.files.places import default_root
-from probekit.activations.shared.work import alone
+from probekit.activations.shared.work import compute_locally
 from probekit.activations.store.store import ActivationStore
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device_name
 from probekit.pipeline.capture.jobs import Job, begin_work
 from probekit.pipeline.capture.local_workers import Workers, put_job
@@ -28,21 +28,21 @@ def capture_only(
     watcher: Watcher = SILENT,
     crew: Workers | None = None,
 ) -> dict[str, Captured]:
-    """Return the captured activations of an experiment: `task` and, if wanted, `random_weights`.
+    """Return the captured activations of an experiment by target: `task`, `random_weights`.
 
     Args:
-        experiment: whose rows are captured.
-        cache_root: folder or URL of the caches, None for the user's own.
-        device: where the models compute.
-        watcher: hears how far the work has come.
-        crew: several workers who compute, each on such a device; None for this process alone.
+        experiment: the experiment.
+        cache_root: folder or URL of the caches; None for the user's default.
+        device: compute device of the models.
+        watcher: receives progress.
+        crew: captures with several workers, each on its own device; None for this process only.
 
     Raises:
-        ProbekitError: one of its subclasses, whose message says what was wrong and where.
+        ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     check_device_name(device)
     prepared = prepare(experiment)
-    # For a crew they are only digested here, where there may be no GPU.
+    # With a crew this process only digests the weights, and it may have no GPU.
     models = load_models(experiment, device if crew is None else "cpu")
     return capture_models(
         experiment,
@@ -65,16 +65,16 @@ def capture_models(
     crew: Workers | None = None,
     device: str = "cpu",
 ) -> dict[str, Captured]:
-    """Return the captured rows of all sites that an experiment probes, of each of its models.
+    """Return the captured rows of all probed sites of an experiment, by target.
 
     Args:
-        experiment: gives the numbers on disk.
-        prepared: its rows.
-        models: whose activations are captured.
-        cache_root: folder or URL of the caches, None for the user's own.
-        watcher: hears how far the work has come.
-        crew: several workers who compute, each on a device; None for the models where they are.
-        device: of the crew.
+        experiment: gives the data type on disk.
+        prepared: rows of the experiment.
+        models: model of each target.
+        cache_root: folder or URL of the caches; None for the user's default.
+        watcher: receives progress.
+        crew: captures with several workers; None to use `models` in this process.
+        device: compute device of the crew.
     """
     class_of_device = None if crew is None else device.partition(":")[0]
     return {
@@ -85,7 +85,7 @@ def capture_models(
             cache_root=cache_root,
             step="capture" if target == TASK else "capture, untrained",
             watcher=watcher,
-            engine=alone if crew is None else partial(crew, Job(experiment, target)),
+            engine=compute_locally if crew is None else partial(crew, Job(experiment, target)),
             device=class_of_device,
         )
         for target, model in models.items()
@@ -95,25 +95,25 @@ def capture_models(
 def capture_rows(
     experiment: Experiment,
     prepared: Prepared,
-    model: GPT2,
+    model: Network,
     *,
     cache_root: Location | None,
     step: str,
     watcher: Watcher,
-    engine: Engine = alone,
+    engine: Engine = compute_locally,
     device: str | None = None,
 ) -> Captured:
-    """Return the captured rows of all sites that an experiment probes.
+    """Return the captured rows of all probed sites of an experiment from one model.
 
     Args:
-        experiment: gives the numbers on disk.
-        prepared: its rows.
-        model: whose activations are captured.
-        cache_root: folder or URL of the caches, None for the user's own.
-        step: what the watcher hears that this is.
-        watcher: hears how far the work has come.
-        engine: computes what is lacking, by default in this process.
-        device: class of the devices that the engine computes on; None for that of the model.
+        experiment: gives the data type on disk.
+        prepared: rows of the experiment.
+        model: model whose activations are captured.
+        cache_root: folder or URL of the caches; None for the user's default.
+        step: name of the step for the watcher.
+        watcher: receives progress.
+        engine: computes missing shards; by default in this process.
+        device: type of the engine's devices; None for that of the model.
     """
     root = default_root() if cache_root is None else cache_root
     work = begin_work(experiment, prepared, model, root, device)
@@ -123,16 +123,16 @@ def capture_rows(
 def lay_out(
     experiment: Experiment, *, cache_root: Location | None = None, device: str = "cpu"
 ) -> Mapping[str, ActivationStore]:
-    """Return the caches that workers are to fill, each with its job beside it; nothing is computed.
+    """Create empty caches with job files for workers and return them; nothing is computed.
 
     Args:
-        experiment: whose rows are to be captured.
-        cache_root: folder or URL of the caches, None for the user's own.
-        device: where the workers will compute, which need not be here.
+        experiment: the experiment.
+        cache_root: folder or URL of the caches; None for the user's default.
+        device: compute device of the workers, which may be on other machines.
 
     Raises:
-        ConfigError: there is no such device anywhere.
-        StoreError: the caches cannot be written, or not by several.
+        ConfigError: the device name is invalid.
+        StoreError: the caches cannot be written, or do not support several writers.
     """
     check_device_name(device)
     prepared = prepare(experiment)
@@ -141,7 +141,7 @@ def lay_out(
     for target in targets(experiment):
         model = load_model(experiment, target, "cpu")
         work = begin_work(experiment, prepared, model, root, device.partition(":")[0])
-        if work.lacking():
+        if work.missing_sites():
             put_job(Job(experiment, target), work)
         stores[target] = work.store
     return stores

@@ -1,4 +1,4 @@
-"""Where the model computes."""
+"""Checks of compute devices."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ from probekit.errors import ConfigError
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that torch does not have here, before any work.
+    """Raise ConfigError if a device is not available on this machine.
 
     Raises:
-        ConfigError: it is unknown or cannot be used; the message is torch's own, and the devices.
+        ConfigError: the device is unknown or unavailable; the message includes that of torch and
+            the available devices.
     """
-    with _told(device):
+    with _config_errors(device):
         torch.zeros(1, device=device).item()
 
 
 def check_device_name(device: str) -> None:
-    """Refuse what is the name of no device, here or on another machine.
+    """Raise ConfigError if a device name is invalid on any machine.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the name is invalid.
     """
-    with _told(device):
+    with _config_errors(device):
         torch.device(device)
 
 
 @contextmanager
-def _told(device: str) -> Iterator[None]:
-    """Say of which option torch complains, and which devices there are."""
+def _config_errors(device: str) -> Iterator[None]:
+    """Convert errors of torch to ConfigError with the option and the available devices."""
     try:
         yield
     except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(f"--device {device}: {reason}. Devices here: {_devices()}.") from error
+        raise ConfigError(
+            f"--device {device}: {reason}. Available devices: {_devices()}."
+        ) from error
 
 
 def _devices() -> str:
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    return ", ".join(["cpu", *(name for name, is_here in there.items() if is_here)])
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return ", ".join(["cpu", *(name for name, is_there in available.items() if is_there)])

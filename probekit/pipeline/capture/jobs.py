@@ -1,4 +1,4 @@
-"""Captures that many workers share: what stands beside a cache for them, and what a worker does."""
+"""Captures shared by many workers: the job files next to a cache, and the work of one worker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pydantic import ValidationError
 from probekit.activations.files.local import Files, Location
 from probekit.activations.files.places import files_at
 from probekit.activations.identity import Spec
-from probekit.activations.shared.locks import ShardDone, claims_in, share
+from probekit.activations.shared.locks import ShardDone, compute_shards, shard_locks
 from probekit.activations.shared.work import Work
 from probekit.activations.store.committed import SPEC
 from probekit.activations.store.store import ActivationStore
 from probekit.activations.upkeep.maintenance import JOB, caches_in, is_cache
 from probekit.errors import DamagedError, MissingError
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.models import RANDOM, TASK, load_model
 from probekit.pipeline.experiment.prepare import Prepared, prepare
@@ -30,11 +30,11 @@ from probekit.sealed import seal, unseal
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to know beside the cache that it fills.
+    """Description of a capture for workers, stored next to the cache that they fill.
 
     Attributes:
-        experiment: whose activations are captured; its files must be found where the worker runs.
-        target: which of its models, `task` or `random_weights`.
+        experiment: the experiment; its files must be accessible to the worker.
+        target: the captured model, `task` or `random_weights`.
     """
 
     experiment: Experiment
@@ -42,16 +42,16 @@ class Job:
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """What stands in its file."""
+        """The contents of the job file."""
         return {"experiment": self.experiment.model_dump(mode="json"), "target": self.target}
 
     @property
     def name(self) -> str:
-        """The name of its file: several experiments may fill one cache."""
+        """The name of the job file; unique, because several experiments may fill one cache."""
         return f"{digest_json(self.content)[:16]}{JOB}"
 
     def put(self, files: Files) -> None:
-        """Write it beside a cache, if it is not there.
+        """Write the job file next to a cache, if it does not exist.
 
         Raises:
             StoreError: the cache cannot be written.
@@ -60,28 +60,28 @@ class Job:
 
     @classmethod
     def unpack(cls, data: bytes, path: str) -> Job:
-        """Return the job that a file holds; `path` is what a message calls it.
+        """Return the job in the bytes of a file; `path` is used in error messages.
 
         Raises:
-            DamagedError: it is none.
+            DamagedError: the file is not a job.
         """
         content = unseal(data, path)
         try:
             experiment = Experiment.model_validate_json(json.dumps(content["experiment"]))
             return cls(experiment, {TASK: TASK, RANDOM: RANDOM}[content["target"]])
         except (KeyError, TypeError, ValidationError) as error:
-            raise DamagedError(f"{path} is not the job of a capture: {error}.") from error
+            raise DamagedError(f"{path} is not a capture job: {error}.") from error
 
     def open(self, place: Location, device: str | None = None) -> Work:
-        """Return the work that the job means, with the model on a device.
+        """Return the work of this job, with the model on a device.
 
         Args:
-            place: of its cache.
-            device: where to compute, such as cuda:1; None for the class of the cache's device.
+            place: folder or URL of the cache.
+            device: compute device, such as cuda:1; None for the device type of the cache.
 
         Raises:
-            MissingError: data or model are not found from here.
-            StoreMismatchError: what is found here gives other rows; the message lists why.
+            MissingError: data or model do not exist on this machine.
+            StoreMismatchError: data or model differ from those of the cache; the message lists how.
         """
         files = files_at(place)
         spec = Spec.unpack(files.read(SPEC), f"{files.place}/{SPEC}")
@@ -94,21 +94,21 @@ class Job:
 def begin_work(
     experiment: Experiment,
     prepared: Prepared,
-    model: GPT2,
+    model: Network,
     root: Location | Files,
     device: str | None = None,
 ) -> Work:
-    """Return what has to be done to capture the rows of an experiment from one of its models.
+    """Return the capture of an experiment from one of its models, with its store.
 
     Args:
-        experiment: gives the numbers on disk.
-        prepared: its rows.
-        model: whose activations are captured.
-        root: folder or URL that holds caches, or the files of the very one that it must be.
-        device: class of the devices that will compute; None for that of the model.
+        experiment: gives the data type on disk.
+        prepared: rows of the experiment.
+        model: model whose activations are captured.
+        root: folder or URL of all caches, or the files of the cache to use.
+        device: type of the devices that will compute; None for that of the model.
 
     Raises:
-        StoreMismatchError: the files are those of another capture.
+        StoreMismatchError: the files belong to another capture.
         StoreError: the store cannot be written.
     """
     return Work.begin(
@@ -124,10 +124,10 @@ def begin_work(
 
 
 def jobs_in(files: Files) -> dict[str, Job]:
-    """Return the jobs that stand beside a cache, by the names of their files.
+    """Return the jobs next to a cache by file name.
 
     Raises:
-        DamagedError: one of them is none.
+        DamagedError: a job file is damaged.
     """
     names = [name for name in files.sizes() if name.endswith(JOB)]
     return {
@@ -139,50 +139,50 @@ def jobs_in(files: Files) -> dict[str, Job]:
 def work_at(
     place: Location, *, only: str | None = None, device: str | None = None, seed: int = 0
 ) -> Iterator[tuple[Location, ShardDone]]:
-    """Yield each shard that this worker computes, and of which cache, until nothing is missing.
+    """Compute shards until none is missing; yield each with the location of its cache.
 
     Args:
-        place: a cache, or a folder or URL that holds several.
-        only: the name of the one job to be done, None for all.
-        device: where to compute, None for the class of device of each cache.
-        seed: of the order in which shards are tried; another one for each worker.
+        place: a cache, or a folder or URL with several caches.
+        only: name of the only job to do; None for all.
+        device: compute device; None for the device type of each cache.
+        seed: random seed for the order of shards; should differ between workers.
 
     Raises:
-        MissingError: there is no cache, or one is not finished and has no job.
-        StoreMismatchError: what is found here gives other rows; the message lists why.
+        MissingError: there is no cache, or an incomplete cache has no job.
+        StoreMismatchError: data or model differ from those of the cache; the message lists how.
         StoreError: a cache cannot be written, or a value is not finite.
     """
     caches = [place] if is_cache(files_at(place)) else caches_in(place)
-    found = {str(cache): jobs_in(files_at(cache)) for cache in caches}
-    if not any(found.values()):
+    jobs = {str(cache): jobs_in(files_at(cache)) for cache in caches}
+    if not any(jobs.values()):
         _require_finished(place, caches)
     for cache in caches:
-        for name, job in found[str(cache)].items():
+        for name, job in jobs[str(cache)].items():
             if only not in (None, name):
                 continue
             work = job.open(cache, device)
-            for done in share(work, seed):
+            for done in compute_shards(work, seed):
                 yield cache, done
             finish(work.store, job)
 
 
 def _require_finished(place: Location, caches: list[Location]) -> None:
-    """Refuse to find nothing to do where something is missing."""
+    """Raise MissingError if there is no cache, or a cache without a job is incomplete."""
     stores = [ActivationStore.open(cache) for cache in caches]
     if not stores or any(set(store.files.folders()) != set(store.sites) for store in stores):
-        what = "is not finished, and has no job" if stores else "holds no cache"
+        problem = "is incomplete and has no job" if stores else "contains no cache"
         raise MissingError(
-            f"{place} {what}. `probekit cache FILE.yaml --workers 0 --cache FOLDER` lays caches "
-            "out for workers."
+            f"{place} {problem}. Create caches for workers with `probekit cache FILE.yaml "
+            "--workers 0 --cache FOLDER`."
         )
 
 
 def finish(store: ActivationStore, job: Job) -> None:
-    """Seal a store of which nothing is missing, and take away what told its workers of it.
+    """Seal a complete store and remove its job file and locks.
 
     Raises:
         StoreError: the store cannot be written.
     """
     store.seal()
-    for name in (job.name, *claims_in(store.files)):
+    for name in (job.name, *shard_locks(store.files)):
         store.files.remove(name)

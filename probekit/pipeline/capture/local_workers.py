@@ -1,4 +1,4 @@
-"""Captures by several workers of this machine: processes that share one cache."""
+"""Capturing with several processes on this machine that share one cache."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from typing import IO, NamedTuple
 from joblib import cpu_count
 
 from probekit.activations.files.places import files_at
-from probekit.activations.shared.locks import free_claims
-from probekit.activations.shared.work import Lacking, OnRows, Work
+from probekit.activations.shared.locks import remove_dead_locks
+from probekit.activations.shared.work import MissingSites, OnRows, Work
 from probekit.errors import StoreError
 from probekit.pipeline.capture.jobs import Job, finish
 from probekit.watcher import Watcher
 
-Workers = Callable[[Job, Work, Lacking, OnRows], None]
+Workers = Callable[[Job, Work, MissingSites, OnRows], None]
 _SECONDS_TO_LEAVE = 20
-# On Windows a process can be interrupted only together with its group: each worker is one.
+# On Windows only a whole process group can be interrupted, so each worker gets its own group.
 _INTERRUPT = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
 _OWN_GROUP = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-_CODE = str(Path(__file__).resolve().parents[3])  # that the workers run, too
+_CODE = str(Path(__file__).resolve().parents[3])  # workers must import the same code
 
 
 def by_processes(
     job: Job,
     work: Work,
-    lacking: Lacking,
+    lacking: MissingSites,
     on_rows: OnRows,
     *,
     n_workers: int,
@@ -41,72 +41,72 @@ def by_processes(
     watcher: Watcher,
     n_threads: int | None = None,
 ) -> None:
-    """Let processes compute what is lacking; each is a `probekit worker` that loads the model once.
+    """Compute the missing shards with `probekit worker` processes; each loads the model once.
 
     Args:
-        job: of the cache.
-        work: which is to be done.
-        lacking: for each shard the sites that it lacks.
-        on_rows: hears how many rows more are computed.
-        n_workers: how many processes there are, if there are as many shards.
-        device: where they compute.
-        watcher: is told of processes that ended before their time.
-        n_threads: how many threads each has, None for its share of the cores.
+        job: job of the cache.
+        work: the capture.
+        lacking: missing sites of each shard.
+        on_rows: called with the number of newly computed rows.
+        n_workers: maximum number of processes; at most one per shard is started.
+        device: compute device.
+        watcher: receives a message about processes that failed.
+        n_threads: threads per process; None for an equal share of the cores.
 
     Raises:
-        StoreError: all of them ended before nothing was missing, or the store cannot have several
-            writers.
+        StoreError: shards are missing after all processes ended, or the store does not support
+            several writers.
     """
-    at_once = min(n_workers, len(lacking))
+    n_processes = min(n_workers, len(lacking))
     put_job(job, work)
-    threads = n_threads or max(1, cpu_count() // at_once)
+    threads = n_threads or max(1, cpu_count() // n_processes)
     try:
-        with _several(job, work, at_once, device, threads) as (workers, lines):
+        with _start_workers(job, work, n_processes, device, threads) as (workers, lines):
             for line in lines:
                 on_rows(json.loads(line)["rows"])
-            ends = [worker.end() for worker in workers]
-    finally:  # a signal may end a worker before it lets its claim go
-        free_claims(work.store.files)
-    close_job(job, work, [end for end in ends if end], at_once, watcher)
+            failures = [worker.wait() for worker in workers]
+    finally:  # a signal may kill a worker before it releases its lock
+        remove_dead_locks(work.store.files)
+    close_job(job, work, [reason for reason in failures if reason], n_processes, watcher)
 
 
 def put_job(job: Job, work: Work) -> None:
-    """Write what the workers are told, where several can write.
+    """Write the job file into a store that supports several writers.
 
     Raises:
-        StoreError: the store cannot tell several writers apart.
+        StoreError: the store does not support several writers.
     """
-    files = files_at(work.store.folder)  # anew: without our lock, as the workers have it
+    files = files_at(work.store.folder)  # opened again without this process's lock
     files.begin(work.sites[0])
     job.put(files)
 
 
-def close_job(job: Job, work: Work, ends: list[str], n_workers: int, watcher: Watcher) -> None:
-    """Close a job whose workers have left.
+def close_job(job: Job, work: Work, failures: list[str], n_workers: int, watcher: Watcher) -> None:
+    """Seal a complete cache after its workers have ended, and report failed workers.
 
     Args:
-        job: of the cache.
-        work: that was to be done.
-        ends: of each worker that ended before its time, why.
-        n_workers: how many there were.
-        watcher: is told of them, if the others have done their work.
+        job: job of the cache.
+        work: the capture.
+        failures: reason of each worker that failed.
+        n_workers: number of workers.
+        watcher: receives a message about failures if the cache is complete nevertheless.
 
     Raises:
-        StoreError: something is missing.
+        StoreError: shards are missing.
     """
-    why = (
-        f"{len(ends)} of {n_workers} workers ended before their time, the last one: {ends[-1]}"
-        if ends
+    summary = (
+        f"{len(failures)} of {n_workers} workers failed, the last one with: {failures[-1]}"
+        if failures
         else ""
     )
-    missing = len(work.lacking())
+    missing = len(work.missing_sites())
     if missing:
         raise StoreError(
-            f"{missing} of {len(work.shards)} shards are missing in {work.store.folder}. {why} "
-            "What was committed is kept; the same command goes on from there."
+            f"{missing} of {len(work.shards)} shards are missing in {work.store.folder}. {summary} "
+            "Committed shards are saved; run the same command to continue."
         )
-    if why:
-        watcher.tell(f"{why} The others did their work.")
+    if summary:
+        watcher.tell(f"{summary} The other workers completed the capture.")
     finish(work.store, job)
 
 
@@ -114,23 +114,23 @@ class _Worker(NamedTuple):
     process: subprocess.Popen[bytes]
     errors: IO[bytes]
 
-    def end(self) -> str:
-        """Return why it ended before its time, in its own words; nothing if it did not."""
+    def wait(self) -> str:
+        """Wait for the process; return its error message, or "" if it succeeded."""
         code = self.process.wait()
         if code == 0:
             return ""
         if code < 0:
             return f"killed by signal {-code} ({signal.strsignal(-code)})."
         self.errors.seek(0)
-        told = self.errors.read().decode(errors="replace").strip()
-        return told.rpartition("Error: ")[2] or f"exit code {code}."
+        message = self.errors.read().decode(errors="replace").strip()
+        return message.rpartition("Error: ")[2] or f"exit code {code}."
 
 
 @contextmanager
-def _several(
+def _start_workers(
     job: Job, work: Work, number: int, device: str, threads: int
 ) -> Iterator[tuple[list[_Worker], Iterator[str]]]:
-    """Give some workers and the lines that they write, which end when the last of them does."""
+    """Start worker processes; yield them and the lines of their output until all have ended."""
     command = [
         sys.executable,
         "-P",
@@ -172,7 +172,7 @@ def _several(
 
 
 def _stop(workers: Sequence[_Worker]) -> None:
-    """Have those leave that are still there, and clean up behind themselves if they can."""
+    """Interrupt running workers so that they clean up; kill those that do not exit in time."""
     for worker in workers:
         worker.process.send_signal(_INTERRUPT)
     for worker in workers:

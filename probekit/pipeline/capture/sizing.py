@@ -1,4 +1,4 @@
-"""What a capture will cost, of an experiment or of so many tokens: sizes, hours, network."""
+"""Estimated cost of a capture: sizes, hours, network."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _BYTES_OF_A_WEIGHT = 4  # in the files of the hub
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast one worker computes: as measured, or as its processor promises.
+    """Speed of one worker, measured or derived from its processor's peak speed.
 
     Attributes:
-        tokens_per_second: of one worker.
-        tflops: 10^12 operations per second that its processor can do.
-        utilisation: the share of them that a forward pass comes to.
+        tokens_per_second: measured throughput.
+        tflops: peak speed of the processor in 10^12 operations per second.
+        utilisation: fraction of the peak speed that a forward pass achieves.
 
     >>> Speed(tflops=100, utilisation=0.5).seconds(tokens=7, operations=10**15)
     20.0
@@ -37,7 +37,7 @@ class Speed:
     utilisation: float = 0.4
 
     def seconds(self, tokens: int, operations: int) -> float | None:
-        """Return how long one worker takes; None if nothing is known of it."""
+        """Return the time that one worker takes; None if the speed is unknown."""
         if self.tokens_per_second is not None:
             return tokens / self.tokens_per_second
         if self.tflops is not None:
@@ -47,15 +47,15 @@ class Speed:
 
 @dataclass(frozen=True)
 class CapturePlan:
-    """What a capture will cost.
+    """Estimated cost of a capture.
 
     Attributes:
-        size: of each cache.
-        caches: how many are made: one for each model of the experiment.
-        workers: how many there are to be.
-        speed: of each of them.
-        bandwidth: megabytes per second that the place of the cache takes from all of them
-            together; None if that is not known.
+        size: size of each cache.
+        caches: number of caches, one for each model of the experiment.
+        workers: number of workers.
+        speed: speed of each worker.
+        bandwidth: write bandwidth of the cache in megabytes per second, for all workers together;
+            None if unknown.
     """
 
     size: CaptureSize
@@ -66,20 +66,20 @@ class CapturePlan:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """What is printed: names with their units, None for what cannot be known.
+        """Sizes and times by name, with the unit in the name; None for unknown values.
 
-        Rows are written while the next ones are computed: the slower of the two says how long all
-        takes. Without a bandwidth, the megabytes per second are what the network must take so that
-        nobody waits for it.
+        Writing overlaps with computing, so the slower of the two determines the total time. Without
+        a bandwidth, the megabytes per second are those at which writing does not slow down the
+        workers.
         """
         size, volume = self.size, self.size.volume
         n_bytes = self.caches * (size.row_bytes + size.index_bytes)
-        at_once = min(self.workers, size.shards)
-        alone = self.speed.seconds(volume.tokens, size.operations)
-        computing = None if alone is None else self.caches * alone / at_once
+        n_workers = min(self.workers, size.shards)
+        single = self.speed.seconds(volume.tokens, size.operations)
+        computing = None if single is None else self.caches * single / n_workers
         writing = None if self.bandwidth is None else n_bytes / (self.bandwidth * _MEGA)
         seconds = None if computing is None else max(computing, writing or 0.0)
-        rate = n_bytes / seconds / _MEGA if seconds else None  # an embedding is no work
+        rate = n_bytes / seconds / _MEGA if seconds else None  # 0 s for the embedding alone
         return {
             "caches": self.caches,
             "tokens": volume.tokens,
@@ -93,14 +93,14 @@ class CapturePlan:
             "bytes_of_the_largest_file": size.largest,
             "files": self.caches * size.files,
             "operations": self.caches * size.operations,
-            "workers": at_once,
-            "bytes_of_weights_read": at_once * self.caches * size.weights * _BYTES_OF_A_WEIGHT,
-            "worker_hours_of_computing": _hours(computing, at_once),
+            "workers": n_workers,
+            "bytes_of_weights_read": n_workers * self.caches * size.weights * _BYTES_OF_A_WEIGHT,
+            "worker_hours_of_computing": _hours(computing, n_workers),
             "hours_of_computing": _hours(computing),
             "hours_of_writing": _hours(writing),
             "hours": _hours(seconds),
             "megabytes_per_second": rate,
-            "megabytes_per_second_of_a_worker": None if rate is None else rate / at_once,
+            "megabytes_per_second_of_a_worker": None if rate is None else rate / n_workers,
         }
 
 
@@ -109,12 +109,12 @@ def _hours(seconds: float | None, times: int = 1) -> float | None:
 
 
 def plan_experiment(experiment: Experiment, device: str = "cpu") -> CapturePlan:
-    """Return what the capture of an experiment will cost; its data are read, its model is not.
+    """Return the estimated cost of an experiment's capture; reads the data but not the weights.
 
-    Workers, speed and bandwidth are left to `dataclasses.replace`.
+    Set workers, speed and bandwidth with `dataclasses.replace`.
 
     Raises:
-        ProbekitError: one of its subclasses, whose message says what was wrong and where.
+        ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     prepared = prepare(experiment)
     volume = Volume.of(prepared.ids, prepared.plan, device)
@@ -132,21 +132,21 @@ def plan_tokens(
     dtype: str = "float16",
     device: str = "cuda",
 ) -> CapturePlan:
-    """Return what a capture of so many tokens in sequences of one length will cost.
+    """Return the estimated cost of capturing a number of tokens in sequences of equal length.
 
-    Workers, speed and bandwidth are left to `dataclasses.replace`.
+    Set workers, speed and bandwidth with `dataclasses.replace`.
 
     Args:
-        model: whose sizes count; a name or a folder.
-        tokens: in all.
-        length: of each sequence, None for the whole context.
-        position: `all` for a row of each token, `last` for one of each sequence.
+        model: name or folder of the model.
+        tokens: total number of tokens.
+        length: tokens per sequence; None for the full context.
+        position: `all` for one row per token, `last` for one row per sequence.
         sites: names or globs.
-        dtype: `float32` or `float16`, the numbers on disk.
-        device: class of the devices that compute.
+        dtype: data type on disk, `float32` or `float16`.
+        device: type of the compute devices.
 
     Raises:
-        MissingError: the sizes of the model are not known here.
+        MissingError: the configuration of the model does not exist.
         ConfigError: a site does not exist, or the length exceeds the context.
     """
     config = find_config(model)
@@ -155,8 +155,8 @@ def plan_tokens(
     each = config.n_positions if length is None else length
     if each > config.n_positions:
         raise ConfigError(
-            f"{model} reads at most {config.n_positions} tokens at once, not {each}: give a "
-            "shorter --length."
+            f"--length {each} exceeds the context of {model}, {config.n_positions} tokens. Give a "
+            "smaller --length."
         )
     volume = Volume.uniform(tokens, each, each if position == "all" else 1, device)
     return CapturePlan(size_of(config, volume, names, dtype), 1)

@@ -1,4 +1,4 @@
-"""Whether two runs were tested on the same rows, and which row of one is which of the other."""
+"""Alignment of the test rows of two runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ROW = ["example", "group", "label"]
 
 
 def align(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> NDArray[np.int64] | None:
-    """Return for each test row of a the number of the same row in b; None if the rows differ.
+    """Return the index in b of each test row of a; None if the rows differ.
 
-    Rows are the same that agree in example, group and label; of several such rows (the tokens of
-    one text) the first of a is the first of b.
+    Rows are equal if example, group and label are equal. Several equal rows (the tokens of one
+    text) are matched in order.
 
     >>> rows = pd.DataFrame({"example": ["s1", "s1", "s2"], "group": "g", "label": ["x", "x", "y"]})
     >>> align(rows, rows[::-1].reset_index(drop=True)).tolist()
@@ -35,21 +35,21 @@ def _keys(rows: pd.DataFrame) -> pd.MultiIndex:
     return pd.MultiIndex.from_frame(rows[_ROW].assign(occurrence=occurrence))
 
 
-def names_rows_alike(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> bool:
-    """Return whether an example's name means the same text in both runs.
+def shares_ids(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> bool:
+    """Return whether an example id refers to the same text in both runs.
 
-    A name that is only the number of a row does so in one and the same data set alone.
+    Ids that are row numbers do so only within the same data set.
     """
     same_data = a.record.digests.get("dataset") == b.record.digests.get("dataset")
-    return same_data or all(_has_names(run.experiment.data) for run in (a, b))
+    return same_data or all(_has_ids(run.experiment.data) for run in (a, b))
 
 
-def _has_names(data: DataSection) -> bool:
+def _has_ids(data: DataSection) -> bool:
     return data.format == "conllu" or data.columns.id is not None
 
 
 def n_shared(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> int:
-    """Return how many examples stand in the test rows of both.
+    """Return the number of examples in the test rows of both runs.
 
     >>> n_shared(pd.DataFrame({"example": ["s1", "s2"]}), pd.DataFrame({"example": ["s2"]}))
     1

@@ -1,4 +1,4 @@
-"""Which answers of two runs belong together, and in what the runs differ."""
+"""Matching the predictions of two runs, and the settings in which the runs differ."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from probekit.results.selection import chosen_row, selection
 from probekit.results.settings import differing, run_facts
 from probekit.results.table import concatenated, only, placed
 
-# Where a run has one value of these, it is matched to the one of the other run, though it differ:
-# that is what is compared.
+# If both runs have a single value of one of these, the values are compared although they differ.
 _MAY_DIFFER = ("position", "view", "probe")
 
 
 class ProbeAddress(NamedTuple):
-    """Where a probe read, and of which kind it is; as results.csv names them."""
+    """Site, position, view and kind of a probe, as named in results.csv."""
 
     site: str
     position: str
@@ -33,16 +32,16 @@ class ProbeAddress(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PairedPredictions:
-    """Answers of two runs that are compared, and the columns that name them."""
+    """Predictions of two runs to compare, and the columns that identify them."""
 
     columns: Mapping[str, Any]
-    said_a: Predictions
-    said_b: Predictions
+    predictions_a: Predictions
+    predictions_b: Predictions
 
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """One of the two runs: where it probed the task, and where it chose to."""
+    """One of the two runs with its probes of the task and the selected one."""
 
     run: FinishedRun[Experiment]
     places: tuple[ProbeAddress, ...]
@@ -68,26 +67,26 @@ class _Side:
     def positions(self) -> list[str]:
         return [at.text for at in self.run.experiment.tokens.positions]
 
-    def said(self, place: ProbeAddress) -> Predictions | None:
-        answers = self.run.said(place.site, place.position)
-        return answers.get(Predictor(place.probe, "task"))
+    def predictions(self, place: ProbeAddress) -> Predictions | None:
+        by_predictor = self.run.said(place.site, place.position)
+        return by_predictor.get(Predictor(place.probe, "task"))
 
 
 def match(
     run_a: FinishedRun[Experiment], run_b: FinishedRun[Experiment]
 ) -> list[PairedPredictions]:
-    """Return the chosen probes if they differ in place, then baselines, then the sites of both.
+    """Return the pairs of selected probes (if their addresses differ), baselines and shared sites.
 
-    Pairs without answers row by row are not among them.
+    Pairs without predictions by row are skipped.
 
     Raises:
         ConfigError: The runs have no site in common.
-        DataError: Answers are lost.
+        DataError: A file of predictions is missing or damaged.
     """
     a, b = _Side.of(run_a), _Side.of(run_b)
     common = _common(a, b)
     if not common:
-        _refuse(a, b)
+        _raise_nothing_in_common(a, b)
     sites = [pair for places in common for pair in _pair(a, b, *places)]
     chosen = []
     if a.chosen and b.chosen and (a.chosen, b.chosen) not in common:
@@ -96,7 +95,7 @@ def match(
 
 
 def _common(a: _Side, b: _Side) -> list[tuple[ProbeAddress, ProbeAddress]]:
-    """Return the places of a, each with that of b which it is compared to."""
+    """Return the probes of a, each with the probe of b that it is compared with."""
     fixed = [
         name
         for name in _MAY_DIFFER
@@ -115,17 +114,17 @@ def _place(row: pd.Series) -> ProbeAddress:
     return ProbeAddress(site, row["position"], row["view"], row["probe"])
 
 
-def _refuse(a: _Side, b: _Side) -> None:
+def _raise_nothing_in_common(a: _Side, b: _Side) -> None:
     own, others = ({place.site for place in side.places} for side in (a, b))
     if own & others:
         site = min(own & others)
-        there = [
+        addresses = [
             ", ".join(sorted({" ".join(p[1:]) for p in side.places if p.site == site}))
             for side in (a, b)
         ]
         raise ConfigError(
-            "The runs share sites, but no position, view and kind of probe: at "
-            f"{site} one has {there[0]}, the other {there[1]}."
+            "The runs share sites, but no combination of position, view and kind of probe: at "
+            f"{site} one has {addresses[0]}, the other {addresses[1]}."
         )
     site = a.places[0].site if a.places else "no site"
     raise ConfigError(
@@ -137,9 +136,9 @@ def _refuse(a: _Side, b: _Side) -> None:
 def _pair(
     a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress
 ) -> list[PairedPredictions]:
-    """Return the pair of two places; none if either kept no answers row by row."""
-    said_a, said_b = a.said(place_a), b.said(place_b)
-    if said_a is None or said_b is None:
+    """Return the pair of two probes in a list; [] if either has no predictions by row."""
+    predictions_a, predictions_b = a.predictions(place_a), b.predictions(place_b)
+    if predictions_a is None or predictions_b is None:
         return []
     both = place_a == a.chosen and place_b == b.chosen
     columns = {
@@ -150,28 +149,33 @@ def _pair(
         "selectivity_a": a.selectivity.get(place_a),
         "selectivity_b": b.selectivity.get(place_b),
     }
-    return [PairedPredictions(columns, said_a, said_b)]
+    return [PairedPredictions(columns, predictions_a, predictions_b)]
 
 
 def _baselines(a: _Side, b: _Side) -> Iterator[PairedPredictions]:
-    """Yield the baselines of both, at the positions of both."""
+    """Yield the pairs of baselines that both runs have, at positions that both have."""
     if not (a.run.experiment.probe.baselines and b.run.experiment.probe.baselines):
         return
     matched = [(position, position) for position in a.positions if position in b.positions]
     if len(a.positions) == len(b.positions) == 1:
         matched = [(a.positions[0], b.positions[0])]
     for own, other in matched:
-        said_a, said_b = a.run.said("baselines", own), b.run.said("baselines", other)
-        for who in said_a:
-            if who in said_b:
-                columns = {"position_a": own, "position_b": other, "target": who.target}
-                yield PairedPredictions({"what": "baseline", **columns}, said_a[who], said_b[who])
+        all_a, all_b = a.run.said("baselines", own), b.run.said("baselines", other)
+        for predictor in all_a:
+            if predictor in all_b:
+                columns = {
+                    "what": "baseline",
+                    "position_a": own,
+                    "position_b": other,
+                    "target": predictor.target,
+                }
+                yield PairedPredictions(columns, all_a[predictor], all_b[predictor])
 
 
 def settings_that_differ(
     a: FinishedRun[Experiment], b: FinishedRun[Experiment]
 ) -> dict[str, tuple[str, ...]]:
-    """Return settings, digests and versions in which two runs differ; names do not count."""
+    """Return settings, digests and versions that differ between two runs, except for names."""
     return differing(
         [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in (a, b)]
     )

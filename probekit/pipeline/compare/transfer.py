@@ -1,4 +1,4 @@
-"""Train on one data set, test on others: scores, and how alike the probes' directions are."""
+"""Transfer of probes between data sets: scores, and cosines between their directions."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from probekit.csv_files import csv_text
 from probekit.drafts import sweep_drafts
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
+from probekit.model.weights.checkpoint import file_checks
+from probekit.model.weights.sources import find_model
 from probekit.pipeline.compare.transfer_sets import SharedRows, TransferSet, find_leak, make_sets
 from probekit.pipeline.experiment.features import Probed
 from probekit.probes.controls.control_labels import majority_guess
@@ -43,7 +45,7 @@ NULL_DRAWS = 10
 
 @dataclass(frozen=True, eq=False)
 class _Fitted:
-    """What one kind of probe learned of a set at a site, and from random labels of it."""
+    """One kind of probe fitted on a set at a site, with its direction and null directions."""
 
     data: TransferSet
     spec: ProbeSpec
@@ -62,22 +64,22 @@ def transfer(
     device: str = "cpu",
     watcher: Watcher = SILENT,
 ) -> Transfer:
-    """Return how probes of each data set do on the test rows of every other.
+    """Return the scores of each data set's probes on the test rows of every data set.
 
-    A probe is that of the ordinary run: same folds, same penalty, and on its own test rows the same
-    numbers. Activations come from the cache of runs, and go there.
+    The probes are those of ordinary runs: same folds, same regularisation strength, and the same
+    scores on their own test rows. Activations are read from and written to the same caches.
 
     Args:
-        experiments: two or more, or the paths of their files, alike but for the data.
-        out: folder that gets transfer.csv, cosines.csv, transfer.json and transfer.html.
-        null_draws: how often the labels of each set are permuted, to judge cosines by.
-        cache_root: folder of the activation caches, None for the user's own.
-        device: where the model computes.
-        watcher: hears how far the work has come.
+        experiments: at least two experiments or paths of files that differ only in their data.
+        out: output folder for transfer.csv, cosines.csv, transfer.json and transfer.html.
+        null_draws: label permutations per set for the null distribution of cosines.
+        cache_root: folder of the activation caches; None for the user's default.
+        device: compute device of the model.
+        watcher: receives progress.
 
     Raises:
         ConfigError: The experiments differ in more than their data.
-        DataError: The data sets have other labels, or cannot be read.
+        DataError: The data sets have different labels, or cannot be read.
         StoreError: A file cannot be written.
     """
     loaded = [e if isinstance(e, Experiment) else load_experiment(e) for e in experiments]
@@ -90,27 +92,27 @@ def transfer(
     selections = sets[0].prepared.selections
     scores: list[dict[str, Any]] = []
     cosines: list[dict[str, Any]] = []
-    at_home: dict[tuple[str, str], float] = {}
+    validation: dict[tuple[str, str], float] = {}
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
         X = [one.reader.features(selection) for one in sets]
         spread = pooled_spread([_training_rows(one, x) for one, x in zip(sets, X, strict=True)])
         for fits in _fit(sets, X, null_draws):
             place = _place(sets[0], selection, fits[0].spec)
-            at_home[place["site"], place["probe"]] = _cross_validated(fits)
+            validation[place["site"], place["probe"]] = _cross_validated(fits)
             scores += [place | row for row in _scores(fits, X, leaks)]
             cosines += [place | row for row in _cosines(fits, spread)]
     watcher.progress("transfer", len(selections), len(selections))
-    found = Transfer(
+    result = Transfer(
         names=tuple(one.name for one in sets),
         model=sets[0].experiment.model.source,
         scores=pd.DataFrame(scores, columns=list(SCORES)),
         cosines=pd.DataFrame(cosines, columns=list(COSINES)),
-        chosen=max(at_home, key=lambda key: at_home[key]),
+        chosen=max(validation, key=lambda key: validation[key]),
         notes=tuple(_notes(sets, leaks)),
     )
-    _write(Path(out), found, sets)
-    return found
+    _write(Path(out), result, sets)
+    return result
 
 
 def _place(one: TransferSet, selection: Probed, spec: ProbeSpec) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def _place(one: TransferSet, selection: Probed, spec: ProbeSpec) -> dict[str, An
 
 
 def _cross_validated(fits: Sequence[_Fitted]) -> float:
-    """Return the mean over the sets of the score on held-out training rows."""
+    """Return the cross-validated score, averaged over the sets."""
     measured = (one for fit in fits for one in fit.result.measurements)
     return float(
         np.mean([m.value for m in measured if m.split == "validation" and m.target == "task"])
@@ -132,7 +134,7 @@ def _cross_validated(fits: Sequence[_Fitted]) -> float:
 
 
 def _training_rows(one: TransferSet, X: Features) -> Features:
-    """Return the rows that features are scaled by; the norm of position 0 would fill the scale."""
+    """Return the training rows for scaling, without position 0, whose large norm would dominate."""
     data = one.prober.data
     typical = data.train if data.typical is None else data.train[data.typical[data.train]]
     return X[typical if len(typical) else data.train]
@@ -141,7 +143,7 @@ def _training_rows(one: TransferSet, X: Features) -> Features:
 def _fit(
     sets: Sequence[TransferSet], X: Sequence[Features], null_draws: int
 ) -> Iterator[tuple[_Fitted, ...]]:
-    """Yield for each kind of probe its fit on every set."""
+    """Yield the fits on all sets for each kind of probe."""
     results = [one.prober.site(x) for one, x in zip(sets, X, strict=True)]
     for spec, *of_kind in zip(sets[0].prober.settings.kinds, *results, strict=True):
         yield tuple(
@@ -162,23 +164,23 @@ def _fitted(
 def _null(
     prober: Prober, X: Features, spec: ProbeSpec, penalty: float | None, draws: int
 ) -> Iterator[Floats]:
-    """Yield directions of probes whose training labels are permuted as their groups allow.
+    """Yield directions of probes fitted on training labels permuted within or between groups.
 
-    Their C is the one that the true labels chose.
+    C is the value selected with the true labels.
     """
     settings = replace(
         prober.settings,
         kinds=(spec,),
         C=prober.settings.C if penalty is None else (penalty,),
-        # The least that a Prober does.
+        # Minimal settings of a Prober, because only the fit is used.
         control_draws=0,
         folds=2,
         bootstrap=LEAST_DRAWS,
     )
     for labels in _permuted(prober.data, draws, prober.settings.seed):
-        (found,) = Prober(replace(prober.data, y=labels), settings).site(X)
-        assert found.solution is not None
-        drawn = direction(found.solution)
+        (result,) = Prober(replace(prober.data, y=labels), settings).site(X)
+        assert result.solution is not None
+        drawn = direction(result.solution)
         assert drawn is not None
         yield drawn
 
@@ -198,27 +200,27 @@ def _scores(
     for column, test in enumerate(fits):
         prober = test.data.prober
         rows = X[column][prober.test_rows].astype(np.float64)
-        at_home = _said(test.spec, test.solution, rows, prober)
+        own = _predict(test.spec, test.solution, rows, prober)
         for train in fits:
-            said = _said(train.spec, train.solution, rows, prober)
+            predictions = _predict(train.spec, train.solution, rows, prober)
             leak = leaks.get((train.data.name, test.data.name))
             shared = (
                 {} if leak is None else {"known_texts": leak.texts, "known_groups": leak.groups}
             )
-            for row in _cells(train, test, said, at_home):
+            for row in _cells(train, test, predictions, own):
                 yield row | shared
 
 
 def _cells(
-    train: _Fitted, test: _Fitted, said: Predictions, at_home: Predictions
+    train: _Fitted, test: _Fitted, predictions: Predictions, own: Predictions
 ) -> Iterator[dict[str, Any]]:
-    """Yield the metrics of one pair, each with how far it is from the score of the set's own."""
+    """Yield the metrics of one pair, each with the difference from the test set's own probe."""
     resamples, first = test.data.prober.resamples_of(test.spec.text), train.result.measurements[0]
-    uninformed = _uninformed(train.data.prober, said)
+    uninformed = _uninformed(train.data.prober, predictions)
     for metric, function in metrics_of(uninformed).items():
-        interval = percentile_interval(function(said, resamples))
-        ahead = paired_difference(function, said, at_home, resamples)
-        # A constant guess has no rank correlation: it scores 0.
+        interval = percentile_interval(function(predictions, resamples))
+        difference = paired_difference(function, predictions, own, resamples)
+        # The rank correlation of a constant guess is undefined and counts as 0.
         chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
         if not np.isnan(interval.value):
             yield {
@@ -229,9 +231,9 @@ def _cells(
                 "ci_low": interval.low,
                 "ci_high": interval.high,
                 "chance": float(chance),
-                "difference": ahead.value,
-                "difference_low": ahead.ci_low,
-                "difference_high": ahead.ci_high,
+                "difference": difference.value,
+                "difference_low": difference.ci_low,
+                "difference_high": difference.ci_high,
                 "n_train": first.n_train,
                 "n_test": len(resamples.group_of_row),
                 "n_groups": resamples.n_groups,
@@ -241,8 +243,8 @@ def _cells(
             }
 
 
-def _said(spec: ProbeSpec, solution: FittedLayers, X: Floats, prober: Prober) -> Predictions:
-    """Return what a fit says of the test rows X (n_test, n_features) of a prober."""
+def _predict(spec: ProbeSpec, solution: FittedLayers, X: Floats, prober: Prober) -> Predictions:
+    """Return the predictions of a fit on the test rows X (n_test, n_features) of a prober."""
     if prober.settings.reads_numbers:
         return NumberPredictions(prober.truth_of(spec.text), number_guess(solution, X))
     n_classes = len(prober.data.classes)
@@ -254,20 +256,20 @@ def _said(spec: ProbeSpec, solution: FittedLayers, X: Floats, prober: Prober) ->
     )
 
 
-def _uninformed(prober: Prober, said: Predictions) -> Predictions:
-    """Return the answers of one who knows the training labels of a prober, and no row.
+def _uninformed(prober: Prober, predictions: Predictions) -> Predictions:
+    """Return the majority class or mean of the training labels as predictions for all rows.
 
-    Their scores rank nothing, and are no probabilities: calibration is not transferred.
+    Their scores are constant and not probabilities, so calibration metrics are not computed.
     """
-    known = prober.data.y[prober.data.train]
-    if isinstance(said, NumberPredictions):
-        mean = known.astype(np.float64).mean()
-        return NumberPredictions(said.truth, np.full(len(said.truth), mean))
-    assert isinstance(said, ClassPredictions)
-    codes = np.searchsorted(prober.data.classes, known)
-    guess = majority_guess(codes, len(said.truth))
-    scores = np.zeros((len(guess), said.n_classes))
-    return ClassPredictions(said.truth, guess, said.n_classes, scores)
+    labels = prober.data.y[prober.data.train]
+    if isinstance(predictions, NumberPredictions):
+        mean = labels.astype(np.float64).mean()
+        return NumberPredictions(predictions.truth, np.full(len(predictions.truth), mean))
+    assert isinstance(predictions, ClassPredictions)
+    codes = np.searchsorted(prober.data.classes, labels)
+    guess = majority_guess(codes, len(predictions.truth))
+    scores = np.zeros((len(guess), predictions.n_classes))
+    return ClassPredictions(predictions.truth, guess, predictions.n_classes, scores)
 
 
 def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]]:
@@ -280,22 +282,22 @@ def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]
         null = [cosine(drawn, b.direction, scale) for drawn in a.null]
         if a is not b:
             null += [cosine(a.direction, drawn, scale) for drawn in b.null]
-        judged = _judged(value, np.array(null))
-        if a is b:  # a probe meets itself: there is nothing to test
-            judged.pop("p", None)
-        yield {"train": a.data.name, "test": b.data.name, "space": name, "cosine": value} | judged
+        test = _null_test(value, np.array(null))
+        if a is b:  # the cosine of a probe with itself is 1: there is nothing to test
+            test.pop("p", None)
+        yield {"train": a.data.name, "test": b.data.name, "space": name, "cosine": value} | test
 
 
-def _judged(value: float, null: Floats) -> dict[str, Any]:
-    """Return the spread of the cosines of random labels, and how many of them are as far from 0."""
+def _null_test(value: float, null: Floats) -> dict[str, Any]:
+    """Return interval and p-value (two-sided) of a cosine under permuted labels."""
     if not len(null):
         return {"n_null": 0}
     low, high = np.nanquantile(null, [0.025, 0.975])
-    as_far = int((np.abs(null) >= abs(value)).sum())
+    n_extreme = int((np.abs(null) >= abs(value)).sum())
     return {
         "null_low": low,
         "null_high": high,
-        "p": (1 + as_far) / (1 + len(null)),
+        "p": (1 + n_extreme) / (1 + len(null)),
         "n_null": len(null),
     }
 
@@ -303,19 +305,20 @@ def _judged(value: float, null: Floats) -> dict[str, Any]:
 def _notes(sets: Sequence[TransferSet], leaks: dict[tuple[str, str], SharedRows]) -> Iterator[str]:
     n_test = {one.name: len(one.prober.test_rows) for one in sets}
     for (train, test), leak in leaks.items():
-        yield from leak.told(train, test, n_test[test])
+        yield from leak.warnings(train, test, n_test[test])
 
 
-def _write(out: Path, found: Transfer, sets: Sequence[TransferSet]) -> None:
+def _write(out: Path, result: Transfer, sets: Sequence[TransferSet]) -> None:
     sweep_drafts(out.glob(".*"))
-    write_atomic(out / "transfer.csv", csv_text(found.scores))
-    write_atomic(out / "cosines.csv", csv_text(found.cosines))
+    write_atomic(out / "transfer.csv", csv_text(result.scores))
+    write_atomic(out / "cosines.csv", csv_text(result.cosines))
     record = {
         "experiments": {one.name: dump_experiment(one.experiment) for one in sets},
         "digests": {one.name: one.prepared.dataset.digest for one in sets},
         "weights": sets[0].reader.identity.weights,
-        "notes": list(found.notes),
+        "compared_with": file_checks(find_model(sets[0].experiment.model.source)),
+        "notes": list(result.notes),
         "versions": versions(),
     }
     write_atomic(out / "transfer.json", pretty_json(record))
-    write_atomic(out / "transfer.html", transfer_page(found))
+    write_atomic(out / "transfer.html", transfer_page(result))

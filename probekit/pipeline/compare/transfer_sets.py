@@ -1,4 +1,4 @@
-"""The data sets of a transfer: captured at the same sites of the same model, rows not shared."""
+"""The data sets of a transfer experiment: checks, capture, and detection of shared rows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from probekit.activations.files.local import Location
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.schema import DataSection, Experiment
 from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.pipeline.capture.captures import capture_rows
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.features import FeatureReader
@@ -22,7 +23,7 @@ from probekit.probes.curve import Prober
 from probekit.results.settings import flat
 from probekit.watcher import Watcher
 
-# These change nothing of what is transferred, or are compared as what they mean.
+# Settings that do not affect the transfer, or whose effect is compared instead of their spelling.
 _MAY_DIFFER = (
     "model.random_weights",
     "model.random_seed",
@@ -37,14 +38,14 @@ _MAY_DIFFER = (
 
 @dataclass(frozen=True, eq=False)
 class TransferSet:
-    """A data set to train on and to test on.
+    """A data set for training and testing.
 
     Attributes:
-        name: of its experiment.
-        experiment: how it is read, split and probed.
+        name: name of its experiment.
+        experiment: settings for reading, splitting and probing.
         prepared: its rows.
-        prober: fits and scores them.
-        reader: gives their activations.
+        prober: fits and scores probes on the rows.
+        reader: reads the activations of the rows.
     """
 
     name: str
@@ -71,12 +72,12 @@ def make_sets(
     device: str,
     watcher: Watcher,
 ) -> list[TransferSet]:
-    """Return the data sets of some experiments, captured; what is in the cache is not recomputed.
+    """Return the data sets of experiments with their activations, captured if not cached.
 
     Raises:
-        ConfigError: There are fewer than two, two have one name, or they differ in model, tokens,
-            sites or probes.
-        DataError: Their labels differ, or rows cannot be read.
+        ConfigError: There are fewer than two experiments, two have the same name, or they differ in
+            model, tokens, sites or probes.
+        DataError: Their labels differ, or the data cannot be read.
     """
     _check_names(experiments)
     _check_alike(experiments)
@@ -98,15 +99,15 @@ def make_sets(
 
 
 def _without_extras(experiment: Experiment) -> Experiment:
-    """Return the experiment less what a transfer has no use for."""
-    less = {"description": False, "learning_steps": 0}
-    return experiment.model_copy(update={"probe": experiment.probe.model_copy(update=less)})
+    """Return the experiment without measurements that a transfer does not use."""
+    update = {"description": False, "learning_steps": 0}
+    return experiment.model_copy(update={"probe": experiment.probe.model_copy(update=update)})
 
 
 def _reader(
     experiment: Experiment,
     prepared: Prepared,
-    model: GPT2,
+    model: Network,
     cache_root: Location | None,
     watcher: Watcher,
 ) -> FeatureReader:
@@ -126,14 +127,14 @@ def _check_names(experiments: Sequence[Experiment]) -> None:
     names = [experiment.name for experiment in experiments]
     if len(names) < 2:
         raise ConfigError(
-            f"A transfer needs two experiments or more, but has {len(names)}: train on one, test "
-            "on the others."
+            f"A transfer needs at least two experiments, but {len(names)} was given: it trains on "
+            "one and tests on the others."
         )
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
         raise ConfigError(
-            f"Two experiments have the name {twice[0]!r}. Give each file its own `name`, by which "
-            "the tables tell them apart."
+            f"Two experiments have the name {repeated[0]!r}. Give each file its own `name`, which "
+            "identifies it in the tables."
         )
 
 
@@ -142,39 +143,41 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
     sections = {"model", "tokens", "capture", "probe"}
     own = flat(first.model_dump(mode="json", include=sections))
     for other in others:
-        found = flat(other.model_dump(mode="json", include=sections))
+        others_own = flat(other.model_dump(mode="json", include=sections))
         differing = [
-            f"{key}: {own[key]} in {first.name}, {found[key]} in {other.name}"
+            f"{key}: {own[key]} in {first.name}, {others_own[key]} in {other.name}"
             for key in own
-            if key not in _MAY_DIFFER and own[key] != found[key]
+            if key not in _MAY_DIFFER and own[key] != others_own[key]
         ]
         if differing:
             raise ConfigError(
-                "A probe transfers only between rows of one making, but the experiments differ:\n  "
+                "A transfer requires experiments that differ only in their data, but these differ "
+                "in:\n  "
                 + "\n  ".join(differing)
-                + "\nSet them alike, for instance with --set, which holds for all files."
+                + "\nGive them the same values, for instance with --set for all files."
             )
 
 
 def _check_transferable(experiment: Experiment) -> None:
-    """Refuse what gives more than one probe a site, or one that does not read rows."""
+    """Raise ConfigError for settings with several probes per site, or probes that read no rows."""
     with experiment.at("tokens", "sweep"):
         if experiment.tokens.sweep:
             raise ConfigError(
-                f"A transfer reads one position, but {len(experiment.tokens.sweep)} offsets are "
-                "listed. Give `--set tokens.sweep=[]`, and the position that is meant."
+                f"A transfer requires a single position, but the sweep has "
+                f"{len(experiment.tokens.sweep)} offsets. Use `--set tokens.sweep=[]` and set the "
+                "position."
             )
     with experiment.at("split", "folds"):
         if experiment.split.folds is not None:
             raise ConfigError(
-                "A transfer trains one probe a data set, but nested cross-validation trains "
-                "several. Give `--set split.folds=null`."
+                "A transfer trains one probe per data set, but nested cross-validation trains "
+                "several. Use `--set split.folds=null`."
             )
     for spec in experiment.probe.settings().kinds:
         if spec.task not in ("classification", "regression"):
             raise ConfigError(
-                f"The kind {spec.text} reads whole texts or trees; only kinds that read rows are "
-                "transferred. Name others with --kind, such as logistic."
+                f"The kind {spec.text} reads whole texts or trees; a transfer supports only kinds "
+                "that read rows. Choose others with --kind, such as logistic."
             )
 
 
@@ -182,16 +185,16 @@ def _check_sites(experiments: Sequence[Experiment], prepared: Sequence[Prepared]
     first, *others = [{selection.text for selection in rows.selections} for rows in prepared]
     for number, other in enumerate(others, start=1):
         only = [sorted(first - other), sorted(other - first)]
-        told = [
+        lists = [
             f"only {experiment.name} has {', '.join(sites[:5])}"
             + (f" and {len(sites) - 5} more" if len(sites) > 5 else "")
             for experiment, sites in zip((experiments[0], experiments[number]), only, strict=True)
             if sites
         ]
-        if told:
+        if lists:
             raise ConfigError(
-                f"The experiments probe other sites: {'; '.join(told)}. Name sites for all of them "
-                "with --site."
+                f"The experiments probe different sites: {'; '.join(lists)}. Set the sites of all "
+                "experiments with --site."
             )
 
 
@@ -200,41 +203,41 @@ def _check_labels(experiments: Sequence[Experiment], probers: Sequence[Prober]) 
         return
     labels = [set(map(str, prober.data.classes)) for prober in probers]
     if any(own != labels[0] for own in labels):
-        told = "\n  ".join(
+        lists = "\n  ".join(
             f"{experiment.name}: {', '.join(map(repr, sorted(own)[:20]))}"
             for experiment, own in zip(experiments, labels, strict=True)
         )
         raise DataError(
-            "A probe can only say the labels it was trained on, but the data sets differ:\n  "
-            f"{told}\nRename the labels in the data, or leave a data set out."
+            "A probe can only predict the labels it was trained on, but the labels differ:\n  "
+            f"{lists}\nRename the labels in the data, or remove a data set."
         )
 
 
 @dataclass(frozen=True)
 class SharedRows:
-    """How many test rows of one set are known from the training rows of another.
+    """Number of test rows of one set that also occur in the training rows of another.
 
     Attributes:
-        texts: those whose text stands there, word by word.
-        groups: those whose group stands there; None where groups of the two have no common names.
+        texts: rows with an identical text.
+        groups: rows with the same group; None if group names of the two sets are not comparable.
     """
 
     texts: int
     groups: int | None
 
-    def told(self, train: str, test: str, n_test: int) -> list[str]:
-        """Return a sentence for each way in which the sets share rows."""
+    def warnings(self, train: str, test: str, n_test: int) -> list[str]:
+        """Return a sentence for each kind of overlap between the sets."""
         counts = (("the same text", self.texts), ("a group", self.groups or 0))
         return [
-            f"{n:,} of {n_test:,} test rows of {test} have {what} that stands in the training rows "
-            f"of {train}: there, {train} to {test} is no test of transfer."
+            f"{n:,} of {n_test:,} test rows of {test} have {what} that also occurs in the training "
+            f"rows of {train}: on these rows, {train} to {test} does not test transfer."
             for what, n in counts
             if n
         ]
 
 
 def find_leak(train: TransferSet, test: TransferSet) -> SharedRows:
-    """Return how many test rows of one set are known from the training rows of another."""
+    """Return the number of test rows of one set that also occur in the training rows of another."""
     known_texts = set(train.train_texts)
     texts = sum(text in known_texts for text in test.test_texts)
     if not _name_groups_alike(train.experiment.data, test.experiment.data):
@@ -245,9 +248,9 @@ def find_leak(train: TransferSet, test: TransferSet) -> SharedRows:
 
 
 def _name_groups_alike(a: DataSection, b: DataSection) -> bool:
-    """Return whether a group of one name is meant to be the same in both.
+    """Return whether equal group names mean the same group in both data sets.
 
-    Where no column names the groups they are numbers of rows, which are alike in one file alone.
+    Groups without a column are row numbers, which are comparable only within the same file.
     """
     files = ("root", "file", "train", "test")
     if all(getattr(a, key) == getattr(b, key) for key in files):

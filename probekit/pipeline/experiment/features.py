@@ -1,4 +1,4 @@
-"""What a probe reads: a site, a head or neuron of it, or several of these side by side."""
+"""Probe features: a site, one head or neuron of it, or a concatenation of several."""
 
 from __future__ import annotations
 
@@ -20,39 +20,41 @@ Probed = SiteSelection | SiteConcatenation
 
 
 def find_features(experiment: Experiment, config: GPT2Config) -> tuple[Probed, ...]:
-    """Return what an experiment probes: single sites in forward order, then concatenations.
+    """Return the selections that an experiment probes: sites in forward order, then concatenations.
 
     Raises:
-        UnknownNameError: a pattern stands for no site.
-        ConfigError: a site cannot be read row by row, or not in the wanted view.
+        UnknownNameError: a pattern matches no site.
+        ConfigError: a site cannot be stored row by row, or does not support the requested view.
     """
     settings = experiment.capture
     with experiment.at("capture", "sites"):
         single = select(settings.sites, config.n_layer, config.axis_sizes)
         check_storable(selection.site for selection in single)
-    joined: list[Probed] = []
+    concatenations: list[Probed] = []
     for number, patterns in enumerate(settings.concatenate):
         with experiment.at("capture", "concatenate", number):
-            joined.append(_concatenation(patterns, config))
-    found: tuple[Probed, ...] = (*single, *dict.fromkeys(joined))
+            concatenations.append(_concatenation(patterns, config))
+    selections: tuple[Probed, ...] = (*single, *dict.fromkeys(concatenations))
     if settings.view == "normalized":
         with experiment.at("capture", "view"):
-            _check_normalizable(found)
-    _check_sparse(experiment, found, config)
-    return found
+            _check_normalizable(selections)
+    _check_sparse(experiment, selections, config)
+    return selections
 
 
-def _check_sparse(experiment: Experiment, found: tuple[Probed, ...], config: GPT2Config) -> None:
-    """Refuse, before any work, to choose more features than a site has."""
-    narrowest = min(found, key=lambda selection: _width(selection, config))
+def _check_sparse(
+    experiment: Experiment, selections: tuple[Probed, ...], config: GPT2Config
+) -> None:
+    """Raise ConfigError if a k-sparse probe selects more features than a site has."""
+    narrowest = min(selections, key=lambda selection: _width(selection, config))
     width = _width(narrowest, config)
     for number, kind in enumerate(experiment.probe.kinds):
         wide = [spec for spec in kind.specs if dict(spec.options).get("k", 0) > width]
         if wide:
             with experiment.at("probe", "kinds", number):
                 raise ConfigError(
-                    f"{wide[0].text} is to choose more features than {narrowest.text} has, which "
-                    f"are {width}. Set k to {width} or less, or leave that site out."
+                    f"{wide[0].text} selects more features than {narrowest.text} has ({width}). "
+                    f"Set k to {width} or less, or remove that site."
                 )
 
 
@@ -76,8 +78,8 @@ def _concatenation(patterns: tuple[str, ...], config: GPT2Config) -> SiteConcate
     check_storable(part.site for part in parts)
     if len(parts) < 2:
         raise ConfigError(
-            f"{parts[0].text} alone is no concatenation: list two sites or more, or a glob such as "
-            "blocks.*.hook_resid_post."
+            f"a concatenation needs at least two sites, but lists only {parts[0].text}. Add a "
+            "site, or use a glob such as blocks.*.hook_resid_post."
         )
     return SiteConcatenation(parts)
 
@@ -88,20 +90,21 @@ def _check_normalizable(selections: tuple[Probed, ...]) -> None:
         if axes[-1] != "d_model":
             allowed = ", ".join(site.name for site in SITES if site.axes[-1] == "d_model")
             raise ConfigError(
-                f"`view: normalized` is for sites along d_model, but {part.site} has the axes "
-                f"{' '.join(axes)}. Allowed: {allowed}. Set `view: raw` for the others."
+                f"`view: normalized` requires sites whose last axis is d_model, but {part.site} "
+                f"has the axes {' '.join(axes)}. Allowed: {allowed}. Set `view: raw` for other "
+                "sites."
             )
 
 
 class FeatureReader:
-    """Reads the features of one position from a store.
+    """Reads the features of one position from an activation store.
 
-    The site read last is kept, so that all of its heads cost one reading.
+    The last site is kept in memory, so that all of its heads are read from disk once.
 
     Args:
         store: the captured rows.
-        rows: numbers of those that stand at the position.
-        eps: what `normalized` adds to the variance; None for the raw view.
+        rows: indices of the rows at the position.
+        eps: added to the variance by the `normalized` view; None for the raw view.
     """
 
     def __init__(self, store: ActivationStore, rows: IntArray, eps: float | None = None) -> None:
@@ -111,20 +114,20 @@ class FeatureReader:
         self._last: tuple[str, FloatArray] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process reads for itself.
+        # Not pickled: a worker process reads the site itself.
         return self.__dict__ | {"_last": None}
 
     @classmethod
     def of(
         cls, store: ActivationStore, rows: IntArray, experiment: Experiment, config: GPT2Config
     ) -> FeatureReader:
-        """Return the reader of some rows in the view that an experiment asks for."""
+        """Return the reader of some rows in the experiment's view."""
         is_normalized = experiment.capture.view == "normalized"
         return cls(store, rows, config.layer_norm_epsilon if is_normalized else None)
 
     @property
     def identity(self) -> Identity:
-        """What the rows were computed from."""
+        """The inputs that the stored rows were computed from."""
         return self._store.identity
 
     def features(self, selection: Probed) -> FloatArray:
@@ -137,7 +140,7 @@ class FeatureReader:
 
     def _site(self, site: str) -> FloatArray:
         if self._last is None or self._last[0] != site:
-            self._last = None  # so that two sites are never held at once
+            self._last = None  # so that two sites are never in memory at once
             values = self._store.read(site, self._rows)
             self._last = site, values if self._eps is None else normalized(values, self._eps)
         return self._last[1]
@@ -159,7 +162,7 @@ def part_of(values: FloatArray, part: SiteSelection) -> FloatArray:
 def normalized(values: FloatArray, eps: float) -> FloatArray:
     """Return values centred and scaled by sqrt(var + eps) over the last axis, in float32.
 
-    That is a layer norm without its affine part.
+    This is a layer norm without its affine part.
 
     Source: Ba, Kiros, Hinton 2016, "Layer Normalization".
 

@@ -1,4 +1,4 @@
-"""Which examples and rows are trained on, and which are tested on."""
+"""Training and test split of the examples and rows of an experiment."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Words = npt.NDArray[np.str_]
 
 @dataclass(frozen=True)
 class HoldOut:
-    """What is trained and tested on.
+    """Training and test split of examples and rows.
 
     Attributes:
-        dataset: the data with notes of what is left out.
-        examples: their split; of a nested cross-validation the first.
-        rows: the split of rows, or every one of a nested cross-validation.
+        dataset: the data, with notes on examples that were left out.
+        examples: split of the examples; the first split of a nested cross-validation.
+        rows: split of the rows; one split per outer fold of a nested cross-validation.
     """
 
     dataset: Dataset
@@ -41,12 +41,18 @@ class HoldOut:
 
 
 def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> HoldOut:
-    """Return what is trained and tested on.
+    """Return the training and test split of an experiment.
 
-    `words` (n_rows,) are those of the rows; examples of which no row is left are on neither side.
+    Examples without remaining rows are in neither side.
+
+    Args:
+        dataset: the examples.
+        plan: the rows of each example.
+        words: the word of each row, shape (n_rows,).
+        experiment: gives the split settings.
 
     Raises:
-        DataError: the data cannot be split, or nothing would be left of a side.
+        DataError: the data cannot be split, or one side would be empty.
     """
     if experiment.split.folds is not None:
         has_classes, seed = experiment.probe.reads == "classes", experiment.split.seed
@@ -63,14 +69,14 @@ def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experime
 
 
 def _nested(dataset: Dataset, plan: RowPlan, folds: int, seed: int, has_classes: bool) -> HoldOut:
-    """Return the splits in which each fold of the groups is tested once."""
-    # Numbers and heads have no classes to spread evenly.
+    """Return the splits of a nested cross-validation: each fold of groups is tested once."""
+    # Folds are stratified by class; numbers and syntactic heads have no classes.
     labels = dataset.labels if has_classes else np.zeros(len(dataset))
     fold = group_folds(labels, dataset.groups, folds, seed)
     of_row = fold[plan.example]
     note = (
-        f"nested cross-validation: each of {folds} parts is tested once by probes fitted on the "
-        "others; counts and findings are those of the first"
+        f"nested cross-validation: each of {folds} folds is tested once by probes fitted on the "
+        "other folds; counts and data checks refer to the first split"
     )
     return HoldOut(
         replace(dataset, notes=(*dataset.notes, note)),
@@ -83,7 +89,7 @@ def _nested(dataset: Dataset, plan: RowPlan, folds: int, seed: int, has_classes:
 
 
 def _split_examples(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> Split:
-    """Return the split that the data give, else one drawn by groups."""
+    """Return the split given by the data, or else a random split by groups."""
     has_classes = experiment.probe.reads == "classes"
     if experiment.data.test is not None or experiment.data.columns.split is not None:
         return given_split(dataset, has_classes=has_classes)
@@ -98,25 +104,25 @@ def _split_examples(dataset: Dataset, plan: RowPlan, words: Words, experiment: E
 
 
 def _drop_repeated(dataset: Dataset, split: Split) -> tuple[Dataset, Split]:
-    """Return the split less what stands on both sides, and the data with a note of it."""
+    """Remove test examples that also occur in the training examples; add a note to the data."""
     new = without_repeated(split, dataset)
     n_dropped = len(split.test) - len(new.test)
     if not n_dropped:
         return dataset, split
-    note = f"left out of test: {counted(n_dropped, 'example')} that train has as well"
+    note = f"removed from test: {counted(n_dropped, 'example')} also in train"
     return replace(dataset, notes=(*dataset.notes, note)), new
 
 
 def _drop_shared_words(
     dataset: Dataset, plan: RowPlan, words: Words, rows: Split, experiment: Experiment
 ) -> tuple[Dataset, Split]:
-    """Return the rows less those of words of the other side, and the data with a note of it."""
+    """Remove rows until no word is in both train and test; add a note to the data."""
     settings, labels = experiment.split, dataset.labels[plan.example]
     with experiment.at("split", "word_disjoint"):
         new = without_shared_words(rows, labels, words, test=settings.test, seed=settings.seed)
     note = (
         f"{len(rows.train) - len(new.train)} of {len(rows.train)} training rows and "
-        f"{len(rows.test) - len(new.test)} of {len(rows.test)} test rows were left out, so that no "
-        "word stands on both sides"
+        f"{len(rows.test) - len(new.test)} of {len(rows.test)} test rows were removed, so that no "
+        "word is in both train and test"
     )
     return replace(dataset, notes=(*dataset.notes, note)), new

@@ -1,4 +1,4 @@
-"""The key of a run, which names its folder."""
+"""The run key, which names a run's folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from probekit.code_digest import digest_code
 from probekit.pipeline.experiment.tables import RunInputs
 from probekit.provenance import digest_json, versions
 
-# Imports whatever decides a number of a run's tables.
+# Imports all code that affects the tables of a run.
 TABLES = "probekit.pipeline.experiment.tables"
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 
@@ -16,8 +16,8 @@ def run_key(inputs: RunInputs) -> str:
     """Return the run key: a hash of every input that affects the results."""
     experiment, prepared = inputs.experiment, inputs.prepared
     config = experiment.model_dump(mode="json")
-    del config["data"]["root"]  # where the files are does not change their contents
-    known = versions()
+    del config["data"]["root"]  # results depend on the contents of files, not on their location
+    installed = versions()
     return digest_json(
         {
             "config": config,
@@ -34,6 +34,6 @@ def run_key(inputs: RunInputs) -> str:
                 for target, model in inputs.models.items()
             },
             "code": digest_code(TABLES),
-            "libraries": {name: known[name] for name in _LIBRARIES},
+            "libraries": {name: installed[name] for name in _LIBRARIES},
         }
     )[:12]

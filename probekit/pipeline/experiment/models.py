@@ -1,4 +1,4 @@
-"""The networks of an experiment: the one it asks about and, if wanted, one with random weights."""
+"""The networks of an experiment: the probed model and, optionally, one with random weights."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import torch
 
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.weights.sources import find_config
 from probekit.pipeline.capture.devices import check_device
 
-Models = dict[str, GPT2]  # by target
+Models = dict[str, Network]  # by target
 
 TASK, RANDOM = "task", "random_weights"
 
 
 def targets(experiment: Experiment) -> tuple[str, ...]:
-    """Return the targets that need activations: `task` and, if wanted, `random_weights`."""
+    """Return the targets that need activations: `task` and, if enabled, `random_weights`."""
     return (TASK, RANDOM) if experiment.model.random_weights else (TASK,)
 
 
@@ -23,14 +24,14 @@ def load_models(experiment: Experiment, device: str) -> Models:
     """Return the network of each target.
 
     Raises:
-        ConfigError: the device cannot be used here.
+        ConfigError: the device is not available.
         MissingError: the model does not exist.
     """
     check_device(device)
     return {target: load_model(experiment, target, device) for target in targets(experiment)}
 
 
-def load_model(experiment: Experiment, target: str, device: str) -> GPT2:
+def load_model(experiment: Experiment, target: str, device: str) -> Network:
     """Return the network of one target on a device.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How much larger the first position of the residual stream is than the others."""
+"""Norm of the residual stream at the first position, compared with the other positions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from probekit.data.positions import IntArray
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.sites import describe, layer_of
 from probekit.pipeline.experiment.prepare import Prepared
 
-SAMPLE = 64  # sequences: the ratio is about 30 in GPT-2 small, so few suffice
+SAMPLE = 64  # sequences; few suffice, because the ratio is large (about 30 in GPT-2 small)
 
 
 @torch.inference_mode()
-def residual_norms(model: GPT2, prepared: Prepared) -> list[dict[str, Any]]:
-    """Return the mean norm at position 0 and at the others, for each site along d_model.
+def residual_norms(model: Network, prepared: Prepared) -> list[dict[str, Any]]:
+    """Return the mean norm at position 0 and at all other positions, for each site along d_model.
 
     Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks".
     """
@@ -37,7 +37,7 @@ def residual_norms(model: GPT2, prepared: Prepared) -> list[dict[str, Any]]:
         return value
 
     for ids in sequences:
-        tokens = torch.from_numpy(ids).to(model.wte.weight.device)
+        tokens = torch.from_numpy(ids).to(model.device)
         model(tokens[None], tap=measure, sites=sites, logits=False)
     n_others = sum(len(ids) - 1 for ids in sequences)
     return [
@@ -52,8 +52,10 @@ def residual_norms(model: GPT2, prepared: Prepared) -> list[dict[str, Any]]:
 
 
 def _sample(prepared: Prepared) -> list[IntArray]:
-    """Return distinct sequences of two tokens or more, from all over the data."""
-    found = {tokens.ids.tobytes(): tokens.ids for tokens in prepared.tokens if len(tokens.ids) > 1}
-    distinct = list(found.values())
-    places = np.linspace(0, len(distinct) - 1, min(SAMPLE, len(distinct))).astype(int)
-    return [distinct[place] for place in places]
+    """Return distinct sequences of at least two tokens, evenly spaced over the data."""
+    by_bytes = {
+        tokens.ids.tobytes(): tokens.ids for tokens in prepared.tokens if len(tokens.ids) > 1
+    }
+    distinct = list(by_bytes.values())
+    indices = np.linspace(0, len(distinct) - 1, min(SAMPLE, len(distinct))).astype(int)
+    return [distinct[index] for index in indices]

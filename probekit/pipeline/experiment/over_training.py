@@ -1,4 +1,4 @@
-"""An experiment over the checkpoints of a pretraining run: the same probes, step by step."""
+"""The same experiment at each checkpoint of a pretraining run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from probekit.results.table import only
 from probekit.training.kept import find_checkpoints
 
 
-class _Ran(Protocol):
+class _Run(Protocol):
     @property
     def table(self) -> pd.DataFrame: ...
 
 
 class RunOne(Protocol):
-    """Runs the experiment of one checkpoint."""
+    """Function that runs the experiment of one checkpoint."""
 
-    def __call__(self, experiment: Experiment) -> _Ran:
+    def __call__(self, experiment: Experiment) -> _Run:
         """Return a run with its table of results."""
 
 
-# The map shows scores alone: what stands beside them is measured at the last checkpoint.
+# The map by step shows only scores; controls and statistics are computed at the last checkpoint.
 _LEFT_OUT: Mapping[str, Any] = {
     "control_draws": 0,
     "baselines": (),
@@ -41,20 +41,20 @@ def over_training(
     """Return the task's rows at each checkpoint, with the column `step`; None without checkpoints.
 
     Args:
-        experiment: whose `model.source` is its last checkpoint.
-        last: the results at that.
-        run_one: runs the experiment of each checkpoint before it.
+        experiment: the experiment; its `model.source` is the last checkpoint.
+        last: results at the last checkpoint.
+        run_one: runs the experiment of an earlier checkpoint.
 
     Raises:
-        MissingError: a checkpoint is not there.
+        MissingError: a checkpoint does not exist.
     """
     model = experiment.model
     if model.checkpoints is None or model.path is None:
         return None
     with experiment.at("model", "path"):
-        found = find_checkpoints(Path(model.path))
-    *earlier, latest = sorted(model.checkpoints or found)
-    tables = [run_one(_at(experiment, step, found[step])).table for step in earlier]
+        folders = find_checkpoints(Path(model.path))
+    *earlier, latest = sorted(model.checkpoints or folders)
+    tables = [run_one(_at(experiment, step, folders[step])).table for step in earlier]
     rows = [
         only(table, target="task").assign(step=step)
         for step, table in zip([*earlier, latest], [*tables, last], strict=True)
@@ -63,12 +63,12 @@ def over_training(
 
 
 def _at(experiment: Experiment, step: int, folder: Path) -> Experiment:
-    """Return the experiment on the model of one checkpoint, without what the map does not show."""
-    alone = {"source": str(folder), "path": None, "checkpoints": None, "random_weights": False}
+    """Return the experiment on the model of one checkpoint, without controls and statistics."""
+    model = {"source": str(folder), "path": None, "checkpoints": None, "random_weights": False}
     return experiment.model_copy(
         update={
             "name": f"step-{step}",
-            "model": experiment.model.model_copy(update=alone),
+            "model": experiment.model.model_copy(update=model),
             "probe": experiment.probe.model_copy(update=_LEFT_OUT),
             "attention": AttentionSection(),
         }

@@ -1,4 +1,4 @@
-"""From an experiment to rows: examples read and split, tokenized, positions resolved."""
+"""Rows of an experiment: reads, tokenizes and splits the examples and resolves positions."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from probekit.probes.data import check_numbers
 
 @dataclass(frozen=True)
 class Prepared:
-    """Everything that is known before the model runs.
+    """Examples, tokens, rows and splits of an experiment, before the model runs.
 
     Attributes:
-        dataset: the examples that give rows, with notes on those that do not.
-        n_read: how many examples there were, with those that give no row.
-        split: which examples are trained and tested on.
-        tokenizer: of the model.
-        tokens: of each example.
-        plan: which tokens of which example make each row that is captured, of all positions.
-        config: the sizes of the model.
-        selections: the sites to be probed, in the order of the forward pass; concatenations last.
-        positions: what is probed one after the other, each with as many rows: those of a sweep, or
-            the one.
-        labels: of each row at any of the positions, shape (n_rows,).
-        example: the number of the example of each row, shape (n_rows,).
-        groups: of each row, shape (n_rows,).
-        splits: numbers of the training rows and of the test rows; several splits for a nested
+        dataset: the examples that have rows, with notes on those that were left out.
+        n_read: number of examples read, including those without a row.
+        split: training and test examples.
+        tokenizer: tokenizer of the model.
+        tokens: tokens of each example.
+        plan: the tokens of each captured row, of all positions.
+        config: sizes of the model.
+        selections: probed sites in the order of the forward pass; concatenations last.
+        positions: the probed positions, each with the same number of rows: one, or one for each
+            offset of a sweep.
+        labels: label of each row; the same at every position, shape (n_rows,).
+        example: index of the example of each row, shape (n_rows,).
+        groups: group of each row, shape (n_rows,).
+        splits: indices of training and test rows; one split per outer fold of a nested
             cross-validation.
     """
 
@@ -71,34 +71,34 @@ class Prepared:
 
     @property
     def train(self) -> IntArray:
-        """Numbers of the training rows, of the first split if there are several."""
+        """Indices of the training rows; of the first split if there are several."""
         return self.splits[0].train
 
     @property
     def test(self) -> IntArray:
-        """Numbers of the test rows, of the first split if there are several."""
+        """Indices of the test rows; of the first split if there are several."""
         return self.splits[0].test
 
     @property
     def texts(self) -> npt.NDArray[np.object_]:
         """The text of each row, shape (n_rows,)."""
         texts = np.array([example.text for example in self.dataset.examples], dtype=object)
-        chosen: npt.NDArray[np.object_] = texts[self.example]
-        return chosen
+        by_row: npt.NDArray[np.object_] = texts[self.example]
+        return by_row
 
     @property
-    def wholes(self) -> IntArray:
-        """The text or sentence of each row, counted from 0, shape (n_rows,).
+    def text_indices(self) -> IntArray:
+        """Index of the text or sentence of each row, from 0, shape (n_rows,).
 
-        The words of a sentence are examples of their own, which share the first part of their id.
+        Each word of a sentence is an example of its own; their ids share the part before the colon.
         """
         names = [
             e.id if e.span is None else f"{e.id.rpartition(':')[0]}\0{e.text}"
             for e in self.dataset.examples
         ]
         _, number = np.unique(np.array(names, dtype=str), return_inverse=True)
-        whole: IntArray = number[self.example]
-        return whole
+        by_row: IntArray = number[self.example]
+        return by_row
 
     @property
     def ids(self) -> list[IntArray]:
@@ -107,7 +107,7 @@ class Prepared:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites to be captured, each once."""
+        """The sites to capture, without duplicates."""
         parts = (part for selection in self.selections for part in selection.parts)
         return tuple(dict.fromkeys(part.site for part in parts))
 
@@ -116,7 +116,7 @@ def prepare(experiment: Experiment) -> Prepared:
     """Return the rows of an experiment, without running the model.
 
     Raises:
-        MissingError: a data file, the model's config or its vocabulary is not there.
+        MissingError: a data file, the model's config or its vocabulary does not exist.
         ConfigError: a site or a column does not exist.
         DataError: the data cannot be read, tokenized, aligned or split.
     """
@@ -128,7 +128,8 @@ def prepare(experiment: Experiment) -> Prepared:
     _check_attention_texts(experiment, tokenizer, config.n_positions)
     dataset, tokens, plans = plan_positions(dataset, tokens, experiment)
     positions = position_rows(experiment, dataset, tokenizer, tokens, plans)
-    plan, words = plans[0], positions[0].types  # a sweep has the same examples at every offset
+    # All offsets of a sweep have the same examples.
+    plan, words = plans[0], positions[0].types
     held_out = hold_out(dataset, plan, words, experiment)
     dataset = held_out.dataset
     return Prepared(
@@ -155,8 +156,8 @@ def _find_model(experiment: Experiment) -> tuple[GPT2Config, Tokenizer]:
         if tokenizer.n_ids > config.vocab_size:
             raise CheckpointError(
                 f"The vocabulary of {experiment.model.source} has ids up to "
-                f"{tokenizer.n_ids - 1}, its model {config.vocab_size} tokens: they do not belong "
-                "together."
+                f"{tokenizer.n_ids - 1}, but the model has {config.vocab_size} tokens: vocabulary "
+                "and weights do not match."
             )
     return config, tokenizer
 
@@ -166,11 +167,11 @@ def _read(experiment: Experiment) -> Dataset:
     if experiment.data.columns.group is not None and len(set(dataset.groups)) == 1:
         with experiment.at("data", "columns", "group"):
             raise DataError(
-                f"all {len(dataset):,} rows are of one group, {dataset.groups[0]!r}, which cannot "
-                "be both in train and in test. Name a column with several groups, or leave "
-                "data.columns.group out if rows are independent."
+                f"all {len(dataset):,} rows are in one group, {dataset.groups[0]!r}, which cannot "
+                "be split into train and test. Name a column with several groups, or remove "
+                "data.columns.group if rows are independent."
             )
-    # Kinds that read different things are refused later, by name.
+    # An invalid mix of kinds raises an error later that names them.
     if all(kind.specs[0].reads == "numbers" for kind in experiment.probe.kinds):
         with experiment.at("probe", "kinds"):
             check_numbers(dataset.labels, [example.where for example in dataset.examples])
@@ -180,14 +181,14 @@ def _read(experiment: Experiment) -> Dataset:
 def _read_data(experiment: Experiment) -> Dataset:
     try:
         return read_examples(experiment.data)
-    except (ConfigError, MissingError) as error:  # a wrong line of the data is placed already
+    except (ConfigError, MissingError) as error:  # a DataError names the line already
         key = "columns" if isinstance(error, ConfigError) else "file"
         with experiment.at("data", key):
             raise
 
 
 def read_examples(data: DataSection) -> Dataset:
-    """Return the examples of an experiment's file, or of its training and test file together."""
+    """Return the examples of the data file, or of the training and test files together."""
     columns = _columns(data.format, data.columns)
 
     def read(file: str) -> Dataset:
@@ -204,7 +205,7 @@ def read_examples(data: DataSection) -> Dataset:
     notes: list[str] = []
     for side, file in (("train", data.train), ("test", data.test)):
         part = read(file)
-        # Rows numbered by the reader carry the same names in both files.
+        # Row numbers given by the reader repeat in the second file.
         own_group = data.columns.group is None and data.format != "conllu"
         examples += [
             replace(
@@ -220,21 +221,20 @@ def read_examples(data: DataSection) -> Dataset:
 
 
 def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context: int) -> None:
-    """Refuse, before any work, a text whose attention cannot be drawn."""
+    """Raise ConfigError if a text for the attention figure is empty or exceeds the context."""
     for number, text in enumerate(experiment.attention.texts):
         n_tokens = len(tokenizer.encode(text, bos=experiment.tokens.bos).ids)
         if not 0 < n_tokens <= context:
             with experiment.at("attention", "texts", number):
-                raise ConfigError(
-                    f"{text[:60]!r} has {n_tokens} tokens; allowed are 1 to {context}."
-                )
+                raise ConfigError(f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {context}.")
 
 
 def read_card(data: DataSection) -> str | None:
-    """Return the text that describes the data, None where no file is named.
+    """Return the description of the data in Markdown; None if the experiment names no file.
 
     Raises:
-        MissingError: the file named is not there.
+        MissingError: the file does not exist.
+        ConfigError: the file cannot be read as text.
     """
     if data.card is None:
         return None
@@ -242,7 +242,7 @@ def read_card(data: DataSection) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise MissingError(f"data.card: there is no file {path.absolute()}.") from error
+        raise MissingError(f"data.card: file {path.absolute()} does not exist.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"data.card: {path} cannot be read as text: {error}.") from error
 
@@ -257,7 +257,7 @@ def _columns(format: str, columns: ColumnsSection) -> TableColumns | ConlluColum
 def _tokenize(
     dataset: Dataset, tokenizer: Tokenizer, experiment: Experiment, context: int
 ) -> tuple[Dataset, tuple[TokenizedText, ...]]:
-    """Return the examples that fit the context, and their tokens; each text is encoded once."""
+    """Return the examples that fit the context and their tokens; encode each text once."""
     bos = experiment.tokens.bos
     encoded = {
         text: tokenizer.encode(text, bos=bos)
@@ -277,15 +277,15 @@ def _apply_policy(
     policy: str,
     context: int,
 ) -> Dataset:
-    """Return the examples to go on with, and a note on those whose text is too long."""
+    """Apply the policy for texts longer than the context; add a note to the data."""
     too_long = [example for example in dataset.examples if example.text in long]
     if policy == "error":
         raise DataError(
-            f"{too_long[0].where}: the text has {len(encoded[too_long[0].text].ids):,} tokens, and "
-            f"the context {context:,} ({counted(len(too_long), 'text')} too long). Shorten it, or "
-            "set tokens.too_long to `truncate` or `skip`."
+            f"{too_long[0].where}: the text has {len(encoded[too_long[0].text].ids):,} tokens, but "
+            f"the context has {context:,} ({counted(len(too_long), 'text')} too long). Shorten "
+            "it, or set tokens.too_long to `truncate` or `skip`."
         )
-    done = "left out" if policy == "skip" else f"cut after {context} tokens"
-    note = f"{done}: {counted(len(too_long), 'example')} longer than the context"
+    action = "skipped" if policy == "skip" else f"truncated to {context} tokens"
+    note = f"{action}: {counted(len(too_long), 'example')} longer than the context"
     keep = [n for n, e in enumerate(dataset.examples) if policy != "skip" or e.text not in long]
     return replace(dataset.select(keep), notes=(*dataset.notes, note))

@@ -1,4 +1,4 @@
-"""What is written beside a run's numbers: where they came from, in run.json."""
+"""Contents of run.json: data, model, settings and digests of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from probekit.data.checks import Finding, by_level, check_dataset
 from probekit.data.examples import Dataset
 from probekit.data.positions import IntArray
 from probekit.experiment.schema import Experiment
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.sites import layer_of
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import find_model
@@ -28,11 +28,11 @@ from probekit.results.attention import AttentionPrompt
 from probekit.results.selection import chosen_row
 
 SHOWN_PER_LABEL = 2
-MOST_LABELS = 20  # numbers beyond which their ranges are counted
+MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
 N_RANGES = 5
-ROOT = "-1"  # the head of a root, as the reader of treebanks says it
-MOST_LOST = 0.05  # above this share of examples without a row, the rest is another data set
-LEAST_SEEN = 0.5  # below this share of known words or groups a control says little
+ROOT = "-1"  # head of a root, as written by the treebank reader
+MOST_LOST = 0.05  # largest share of examples without a row before a warning
+LEAST_SEEN = 0.5  # with a smaller share of seen words or groups the control is uninformative
 CONTROL_TYPES = {
     "word": "words of the test rows (at the probed position, or the last before it)",
     "group": "groups of the test rows",
@@ -66,8 +66,8 @@ def describe_run(
     }
 
 
-def model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
-    """Return name and sizes of the probed model, and what its files were compared with."""
+def model_facts(experiment: Experiment, model: Network) -> dict[str, Any]:
+    """Return name and sizes of the probed model, and the checks made on its files."""
     config = model.config
     return {
         "source": experiment.model.source,
@@ -82,7 +82,7 @@ def model_facts(experiment: Experiment, model: GPT2) -> dict[str, Any]:
 
 
 def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) -> dict[str, Any]:
-    """Return counts by split and label, a few examples, and what was found in the data."""
+    """Return counts by split and label, a few examples, and the findings of the data checks."""
     dataset, split = prepared.dataset, prepared.split
     rows = {"train": prepared.train, "test": prepared.test}
     examples = {"train": split.train, "test": split.test}
@@ -107,38 +107,40 @@ def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) 
 
 
 def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ...]:
-    """Return what was found in the data, in what they lost, and in their words; errors first."""
-    found = list(
+    """Return the findings on the data, on dropped examples and on the controls, errors first."""
+    results = list(
         check_dataset(
             prepared.dataset, prepared.split, has_classes=probers[0].settings.reads == "classes"
         )
     )
     n_lost = prepared.n_read - len(prepared.dataset)
     if n_lost > MOST_LOST * prepared.n_read:
-        told = f"{n_lost:,} of {prepared.n_read:,} examples give no row; the notes say why."
-        found.append(Finding("warning", "lost", told))
-    if len(prepared.splits) > 1:  # the groups of all splits are scored together
-        found = [finding for finding in found if finding.code != "few-groups"]
+        message = (
+            f"{n_lost:,} of {prepared.n_read:,} examples have no row; see the notes for reasons."
+        )
+        results.append(Finding("warning", "lost", message))
+    if len(prepared.splits) > 1:  # test groups are pooled over all splits
+        results = [finding for finding in results if finding.code != "few-groups"]
     n_groups = probers[0].resamples_of(probers[0].settings.kinds[0].text).n_groups
     if 2.0**-n_groups > LEVEL:
-        told = (
-            f"{n_groups} test groups can be exchanged in {2**n_groups} ways: no p-value will be "
-            f"below {2.0**-n_groups:.2g}, whatever the probe finds."
+        message = (
+            f"{n_groups} test groups can be exchanged in only {2**n_groups} ways: no p-value can "
+            f"be below {2.0**-n_groups:.2g}, whatever the probe's score."
         )
-        found.append(Finding("warning", "few-exchanges", told))
+        results.append(Finding("warning", "few-exchanges", message))
     prober = min(probers, key=lambda prober: prober.seen_types)
     if prober.settings.control_draws and prober.seen_types < LEAST_SEEN:
         names = CONTROL_TYPES[prober.settings.control_by]
-        told = (
-            f"Of the {names} {prober.seen_types:.0%} stand in the rows that are fitted. The "
-            "control task cannot look up new ones, so that selectivity flatters the probe."
+        message = (
+            f"Only {prober.seen_types:.0%} of the {names} occur in the training rows. A probe "
+            "cannot memorise control labels of unseen ones, so selectivity is overestimated."
         )
-        found.append(Finding("warning", "new-types", told))
-    return by_level(found)
+        results.append(Finding("warning", "new-types", message))
+    return by_level(results)
 
 
 def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
-    """Return the site of the best cross-validated score; test rows have no say in it."""
+    """Return the site with the best cross-validated score; test rows are not used."""
     row = chosen_row(table)
     if row is None:
         return None
@@ -152,7 +154,7 @@ def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, str]:
-    """Return the digests of everything that the numbers rest on."""
+    """Return the digests of data, tokenizer, weights, config and activations."""
     return {
         "dataset": prepared.dataset.digest,
         "tokenizer": prepared.tokenizer.digest,
@@ -170,7 +172,7 @@ def _counts(labels: Any) -> dict[str, int]:
 def _label_counts(
     prepared: Prepared, prober: Prober, rows: Mapping[str, IntArray]
 ) -> dict[str, dict[str, int]]:
-    """Return how many rows each side has of each label; of many numbers, of ranges of them."""
+    """Return the number of rows by split and label; many distinct numbers are counted by range."""
     labels = prepared.labels
     if _reads_trees(prober):
         labels = np.where(labels == ROOT, "roots", "other words")
@@ -180,7 +182,7 @@ def _label_counts(
         names = np.array([f"{low:g} to {high:g}" for low, high in pairwise(ends)])
         labels = names[np.searchsorted(ends[1:-1], numbers, side="left")]
         return {side: _in_order(_counts(labels[r]), names) for side, r in rows.items()}
-    return {side: _counts(labels[chosen]) for side, chosen in rows.items()}
+    return {side: _counts(labels[indices]) for side, indices in rows.items()}
 
 
 def _in_order(counts: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
@@ -192,7 +194,7 @@ def _reads_trees(prober: Prober) -> bool:
 
 
 def _shown_labels(dataset: Dataset, prober: Prober) -> list[str]:
-    """Return the labels that are shown in examples; of numbers and of heads only some."""
+    """Return the labels to show examples of; numbers and syntactic heads are subsampled."""
     labels = sorted(set(dataset.labels))
     if not (prober.settings.reads_numbers or _reads_trees(prober)):
         return labels
@@ -201,7 +203,7 @@ def _shown_labels(dataset: Dataset, prober: Prober) -> list[str]:
 
 
 def _a_few(dataset: Dataset, indices: IntArray, labels: Sequence[str]) -> list[Any]:
-    """Return the first examples of each of the labels, no two of one group."""
+    """Return the first examples of each label, at most one per group."""
     shown: list[Any] = []
     for label in labels:
         of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]

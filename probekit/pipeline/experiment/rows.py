@@ -1,4 +1,4 @@
-"""Which tokens are probed: the rows of one position, or of each offset of a sweep."""
+"""The probed tokens: rows at one position, or at each offset of a sweep."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ StringArray = npt.NDArray[np.str_]
 
 @dataclass(frozen=True, eq=False)
 class PositionRows:
-    """The captured rows that stand at one position.
+    """The captured rows at one position.
 
     Attributes:
-        position: as the experiment says it.
-        rows: their numbers among all captured rows, shape (n_rows,).
-        types: the word at, or last before, the position; beside a span the token there; shape
-            (n_rows,).
-        typical: whether a row leaves position 0 out, shape (n_rows,); None: it counts like others.
+        position: the position setting.
+        rows: indices among all captured rows, shape (n_rows,).
+        types: the word at the position, or the last word before it; next to a span, the token;
+            shape (n_rows,).
+        typical: False for rows at position 0, which the scaling of features leaves out, shape
+            (n_rows,); None if all rows count.
     """
 
     position: PositionSection
@@ -43,29 +44,29 @@ class PositionRows:
 def plan_positions(
     dataset: Dataset, tokens: tuple[TokenizedText, ...], experiment: Experiment
 ) -> tuple[Dataset, tuple[TokenizedText, ...], tuple[RowPlan, ...]]:
-    """Return the examples that have every probed position, their tokens, and a plan for each.
+    """Return the examples that have all probed positions, their tokens, and a plan per position.
 
-    The offsets of a sweep have the same examples, so that their numbers can be compared.
+    All offsets of a sweep use the same examples, so that their scores can be compared.
 
     Raises:
-        DataError: no example has them all.
+        DataError: no example has all positions.
     """
     with experiment.at("tokens", "position"):
-        found = [
+        planned = [
             _plan(dataset, tokens, experiment.with_position(p)) for p in experiment.tokens.positions
         ]
     faults: dict[int, Unaligned] = {}
-    for _, unaligned in found:
+    for _, unaligned in planned:
         faults = {fault.example: fault for fault in unaligned} | faults
     if not faults:
-        return dataset, tokens, tuple(plan for plan, _ in found)
+        return dataset, tokens, tuple(plan for plan, _ in planned)
     keep = [n for n in range(len(dataset)) if n not in faults]
     note = _note(dataset, faults[min(faults)], len(faults), experiment)
     if not keep:
-        raise DataError(f"{note}. Give fewer offsets.")
-    kept = replace(dataset.select(keep), notes=(*dataset.notes, note))
-    plans = tuple(_only(plan, keep, len(dataset)) for plan, _ in found)
-    return kept, tuple(tokens[n] for n in keep), plans
+        raise DataError(f"{note}. Use fewer offsets.")
+    selected = replace(dataset.select(keep), notes=(*dataset.notes, note))
+    plans = tuple(_only(plan, keep, len(dataset)) for plan, _ in planned)
+    return selected, tuple(tokens[n] for n in keep), plans
 
 
 def _plan(
@@ -83,17 +84,16 @@ def _plan(
 def _note(dataset: Dataset, first: Unaligned, n_lost: int, experiment: Experiment) -> str:
     sweep = experiment.tokens.sweep
     missing = (
-        f"without a token at one of the offsets {', '.join(map(str, sweep))}, so without a row "
-        "at any"
+        f"dropped, because a token is missing at one of the offsets {', '.join(map(str, sweep))}"
         if sweep
-        else "without a token at the probed position, so without a row"
+        else "dropped, because there is no token at the probed position"
     )
     first_id = dataset.examples[first.example].id
     return f"{counted(n_lost, 'example')} {missing}, first {first_id}: {first.reason}"
 
 
 def _only(plan: RowPlan, keep: Sequence[int], n_examples: int) -> RowPlan:
-    """Return the rows of the kept examples, which are numbered anew."""
+    """Return the rows of the examples to keep, with example indices renumbered."""
     number = np.full(n_examples, -1, dtype=np.int64)
     number[keep] = np.arange(len(keep))
     is_kept = number[plan.example] >= 0
@@ -132,13 +132,13 @@ def position_rows(
     tokens: tuple[TokenizedText, ...],
     plans: Sequence[RowPlan],
 ) -> tuple[PositionRows, ...]:
-    """Return what is known of the rows of each plan, numbered as `interleave` puts them."""
+    """Return the rows of each plan, with the indices that `interleave` gives them."""
     return tuple(
         PositionRows(
             position=position,
             rows=np.arange(len(plan.example)) * len(plans) + number,
             types=_types(dataset, tokenizer, tokens, plan, position),
-            # The norm of position 0 would fill every scale.
+            # The norm at position 0 is so large that it would dominate the scaling.
             typical=plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None,
         )
         for number, (position, plan) in enumerate(
@@ -154,11 +154,11 @@ def _types(
     plan: RowPlan,
     position: PositionSection,
 ) -> StringArray:
-    """Return what a lookup table could know of each row: its word, else the last word read."""
+    """Return the word of each row, which a lookup table could use: its own, or the last read."""
     if position.at in ("span", "word") and not position.offset:
         words = [e.text[slice(*e.span)] if e.span else "" for e in dataset.examples]
         return np.array(words, dtype=str)[plan.example]
-    # A text read at its end is known by its last word; its last token is mostly a full stop.
+    # At the end of a text the last word is used, because the last token is mostly a full stop.
     look_back = position.at in ("last", "mean")
 
     @cache
@@ -166,24 +166,24 @@ def _types(
         return (last_word(text[:end]) if look_back else None) or tokenizer.strings([token])[0]
 
     last = plan.positions[plan.offsets[1:] - 1]
-    found = [
+    types = [
         word(dataset.examples[n].text, int(tokens[n].offsets[at, 1]), int(tokens[n].ids[at]))
         for n, at in zip(plan.example, last, strict=True)
     ]
-    return np.array(found, dtype=str)
+    return np.array(types, dtype=str)
 
 
 def last_word(text: str) -> str | None:
-    """Return the last stretch without spaces, less the punctuation around it; None without any.
+    """Return the last word without surrounding punctuation; None if there is no word.
 
     >>> last_word("The capital of Norway is 'Oslo'.")
     'Oslo'
     >>> last_word("They don't ...")
     "don't"
     """
-    for stretch in reversed(text.split()):
-        # Punctuation only: a combining mark or a joiner at an end belongs to its letter.
-        inner = [n for n, letter in enumerate(stretch) if unicodedata.category(letter)[0] != "P"]
+    for word in reversed(text.split()):
+        # Strip only punctuation: a combining mark or joiner at the end belongs to its letter.
+        inner = [n for n, letter in enumerate(word) if unicodedata.category(letter)[0] != "P"]
         if inner:
-            return stretch[inner[0] : inner[-1] + 1]
+            return word[inner[0] : inner[-1] + 1]
     return None

@@ -1,6 +1,6 @@
-"""The tables of a run: from captured rows to the files that its report is drawn from.
+"""The tables of a run: from captured rows to the files that the report reads.
 
-All that decides a number of a run is imported from here. The run key digests that code; see
+This module imports all code that affects the results. The run key is a digest of that code; see
 `probekit.code_digest`.
 """
 
@@ -34,20 +34,20 @@ from probekit.results.selection import chosen_row
 from probekit.results.site_results import SiteResult
 from probekit.watcher import Watcher
 
-if TYPE_CHECKING:  # finding and filling caches decides no number
+if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
     from probekit.activations.capture import Captured
 
 
 @dataclass(frozen=True, eq=False)
 class RunInputs:
-    """What a run computes with, before any activation is captured.
+    """Inputs of a run, before any activation is captured.
 
     Attributes:
         experiment: the settings.
         prepared: examples, tokens and rows.
-        card: the description of the data in Markdown; None without one.
+        card: description of the data in Markdown; None if there is none.
         models: the network of each target.
-        probers: one for each position.
+        probers: one per position.
     """
 
     experiment: Experiment
@@ -85,8 +85,10 @@ def probe_positions(
             target: FeatureReader.of(part.store, at.rows, inputs.experiment, prepared.config)
             for target, part in captured.items()
         }
-        here = inputs.experiment.with_position(at.position)
-        results += probe_sites(here, prober, readers, prepared.selections, folder, watcher, workers)
+        experiment = inputs.experiment.with_position(at.position)
+        results += probe_sites(
+            experiment, prober, readers, prepared.selections, folder, watcher, workers
+        )
     return results
 
 
@@ -112,8 +114,8 @@ def _score_tables(
     chosen = chosen_row(make_table(rows, RESULTS))
     predictions = scored(results, prober.main_metric)
     rows += p_value_rows(predictions, prober, experiment.probe.permutations)
-    ahead = [] if chosen is None else difference_rows(predictions, chosen, prober)
-    return make_table(rows, RESULTS), make_table(ahead, DIFFERENCES)
+    differences = [] if chosen is None else difference_rows(predictions, chosen, prober)
+    return make_table(rows, RESULTS), make_table(differences, DIFFERENCES)
 
 
 def _table_of_test_rows(prepared: Prepared, prober: Prober) -> pd.DataFrame:
@@ -136,7 +138,7 @@ def write_details(
     table: pd.DataFrame,
     folder: RunFolder,
 ) -> list[AttentionPrompt]:
-    """Write what is shown of the chosen site, sparse features and attention; return the latter."""
+    """Write details of the chosen site, sparse features and attention patterns; return the last."""
     prepared, probers = inputs.prepared, inputs.probers
     store = captured[TASK].store
     readers = {
@@ -162,7 +164,7 @@ def _patterns(prompts: Sequence[AttentionPrompt]) -> bytes:
     arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
     for n, prompt in enumerate(prompts):
         arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
-    # safetensors writes the wrong numbers of an array that is not contiguous.
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    content: bytes = safetensors.numpy.save(whole)
+    # safetensors writes wrong values for arrays that are not contiguous.
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    content: bytes = safetensors.numpy.save(contiguous)
     return content

@@ -1,4 +1,4 @@
-"""What can be said of an experiment before any work is done."""
+"""Validation of an experiment and its data before the model runs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _BYTES = {"float32": 4, "float16": 2}
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """What `probekit validate` shows.
+    """Findings of the data checks and the estimated cost of the capture.
 
     Attributes:
-        findings: of the data, errors first.
-        n_examples: that give rows.
-        n_rows: of every captured site.
-        n_sites: that are captured.
-        bytes: of all captured activations, both models together.
-        minutes: that the capture will take on this machine's CPU, from a timed batch of it.
+        findings: findings of the data checks, errors first.
+        n_examples: examples that have rows.
+        n_rows: rows per captured site.
+        n_sites: captured sites.
+        bytes: size of all captured activations, of both models together.
+        minutes: estimated duration of the capture on this machine's CPU, from one timed batch.
     """
 
     findings: tuple[Finding, ...]
@@ -42,16 +42,16 @@ class ValidationReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing found would stop a run or make its numbers false."""
+        """Whether no finding is an error, which would stop a run or invalidate its results."""
         return all(finding.level != "error" for finding in self.findings)
 
 
 def validate(experiment: Experiment) -> ValidationReport:
-    """Return the findings on an experiment's data, and what its capture will cost.
+    """Return the findings on an experiment's data and the estimated cost of its capture.
 
     Raises:
-        ProbekitError: a file is missing or cannot be read; what is wrong with readable data is
-            among the findings.
+        ProbekitError: a file is missing or cannot be read. Problems in readable data are returned
+            as findings.
     """
     read_card(experiment.data)
     try:

@@ -1,4 +1,4 @@
-"""A kept probe on new texts: tokens as at its training, the model up to its site, a score."""
+"""Applying a saved probe to new texts: tokenize as in training, run the model, score."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from probekit.activations.identity import digest_weights
 from probekit.data.positions import PositionRule, RowPlan, plan_rows
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.sites import SiteSelection, select
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.model.weights.sources import find_config
@@ -27,42 +28,42 @@ from probekit.watcher import SILENT, Watcher
 TooLong = Literal["error", "truncate", "skip"]
 Floats = NDArray[np.float64]
 
-# Positions that any text has; a word or span is marked in the data, which new texts lack.
+# Positions that exist in any text; words and spans are marked only in the data set.
 OF_ANY_TEXT = ("last", "first", "mean", "index")
 
 
 def choose_per(probe: SavedProbe, per: Per | None) -> Per:
-    """Return whether answers are wanted a text or a token; None leaves it to the probe.
+    """Return whether to predict per text or per token; None uses the default of the probe.
 
     Raises:
-        ConfigError: the probe has no answer for a whole text.
+        ConfigError: the probe cannot predict per text.
     """
     has_place = probe.facts.at in OF_ANY_TEXT
     if per == "text" and not has_place:
         raise ConfigError(
-            f"This probe was trained at: {probe.facts.at}, which a new text does not mark: it has "
-            "no answer for a whole text. Use --per token."
+            f"This probe was trained at: {probe.facts.at}, which is not marked in new texts, so it "
+            "cannot predict per text. Use --per token."
         )
     return per or ("text" if has_place else "token")
 
 
 def caution(probe: SavedProbe, per: Per) -> list[str]:
-    """Return what should be known before such answers are quoted, in sentences."""
+    """Return warnings about predictions at tokens that the probe was not trained on."""
     if per == "text" or probe.facts.at == "all":
         return []
     at = probe.facts.at
-    rows = "" if at in OF_ANY_TEXT else ", which a new text does not mark: each row is one token"
+    rows = "" if at in OF_ANY_TEXT else ", which is not marked in new texts: each row is one token"
     return [
-        f"The probe was trained at: {at}{rows}. At other tokens it was never tested; and what can "
-        "be decoded need not be used."
+        f"The probe was trained at: {at}{rows}. It was not tested at other tokens, and information "
+        "that can be decoded is not necessarily used by the model."
     ]
 
 
 @dataclass(frozen=True)
 class ProbedModel:
-    """The model that a probe reads, and where it reads it."""
+    """The model of a probe, and the sites that the probe reads."""
 
-    model: GPT2
+    model: Network
     tokenizer: Tokenizer
     selections: tuple[SiteSelection, ...]
 
@@ -77,23 +78,23 @@ def apply_probe(
     too_long: TooLong = "error",
     watcher: Watcher = SILENT,
 ) -> list[TextReading]:
-    """Return what a probe reads of each text: at every token, and at the position of its training.
+    """Return a probe's predictions for each text: at every token and at its training position.
 
-    Texts are run through the model as far as the probe's site, in batches of like length; neither
-    the batch nor the order changes a score beyond the last bits.
+    The model runs only up to the probe's site, in batches of texts of similar length; batch and
+    order change scores at most in the last bits.
 
     Args:
-        probe: a kept probe.
-        texts: what is read, each of one token or more.
-        model: another source of the model than the one written in the probe.
-        device: where the model computes.
-        allow_other_model: go on, and tell, where weights or vocabulary are not those of the probe.
-        too_long: what to do with texts longer than the context; what is lost is told.
-        watcher: hears how far the work has come, and of what a user should know.
+        probe: a saved probe.
+        texts: input texts, each of at least one token.
+        model: source of the model, if it differs from the one in the probe's file.
+        device: compute device of the model.
+        allow_other_model: warn instead of raising if weights or vocabulary are not the probe's.
+        too_long: handling of texts longer than the context; a warning gives their number.
+        watcher: receives progress and warnings.
 
     Raises:
-        MissingError: the model is not there.
-        ConfigError: it is another model than the probe's, or of another width.
+        MissingError: the model does not exist.
+        ConfigError: the model is not the probe's, or has another width.
         DataError: there is no text, one has no token, or one is too long.
     """
     if not texts:
@@ -111,20 +112,22 @@ def predict_texts(
     too_long: TooLong = "error",
     watcher: Watcher = SILENT,
 ) -> list[TextReading]:
-    """Return what `apply_probe` does, by a model that is there already.
+    """Return the same as `apply_probe`, with a model that is already loaded.
 
     Raises:
         DataError: a text has no token, or one is too long.
     """
     context = network.model.config.n_positions
     encoded = _encode(network.tokenizer, texts, bos=probe.facts.bos)
-    kept = _within(encoded, context, too_long, watcher)
-    tokens = [TokenizedText(encoded[n].ids[:context], encoded[n].offsets[:context]) for n in kept]
-    plan, n_token_rows = _plan(probe, tokens, [texts[n] for n in kept])
+    indices = _within(encoded, context, too_long, watcher)
+    tokens = [
+        TokenizedText(encoded[n].ids[:context], encoded[n].offsets[:context]) for n in indices
+    ]
+    plan, n_token_rows = _plan(probe, tokens, [texts[n] for n in indices])
     scores = _scores(probe, network, tokens, plan, watcher)
     answers = _answers(probe, scores)
     of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
-    bounds = np.searchsorted(plan.example[:n_token_rows], np.arange(len(kept) + 1))
+    bounds = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
     return [
         _reading(
             network.tokenizer,
@@ -134,32 +137,33 @@ def predict_texts(
             of_text.get(place),
             n_bos=int(probe.facts.bos),
         )
-        for place, (n, start, end) in enumerate(zip(kept, bounds, bounds[1:], strict=False))
+        for place, (n, start, end) in enumerate(zip(indices, bounds, bounds[1:], strict=False))
     ]
 
 
 def load_network(
     probe: SavedProbe, source: str, device: str, allow_other: bool, watcher: Watcher
 ) -> ProbedModel:
-    """Return the model of a probe, from `source`.
+    """Return the model of a probe, loaded from `source`.
 
     Raises:
-        MissingError: it is not there.
-        ConfigError: it is another model, and `allow_other` does not let it pass.
+        MissingError: the model does not exist.
+        ConfigError: it is not the probe's model, and `allow_other` is False.
     """
     facts = probe.facts
     try:
         config, tokenizer = find_config(source), Tokenizer.from_pretrained(source)
     except MissingError as error:
         raise MissingError(
-            f"{error} The probe was fitted on {facts.model!r}; say with --model where that is now."
+            f"{error} The probe was fitted on {facts.model!r}; give its current location with "
+            "--model."
         ) from error
     selections = tuple(
         chosen
         for site in facts.sites
         for chosen in select([site], config.n_layer, config.axis_sizes)
     )
-    # Before the weights are read: most other models differ in their sizes already.
+    # Before the weights are read, because most other models differ in their sizes.
     probe.check_fits(width=sum(part_width(part, config) for part in selections))
     model = GPT2.from_pretrained(source, getattr(torch, facts.compute), device)
     try:
@@ -172,7 +176,7 @@ def load_network(
     except ConfigError as error:
         if not allow_other:
             raise ConfigError(
-                f"{error} To see what it says of another model nevertheless: --allow-other-model."
+                f"{error} To apply it to this model nevertheless, use --allow-other-model."
             ) from error
         watcher.tell(f"warning: {source} is not the model that the probe was fitted on: {error}")
     return ProbedModel(model, tokenizer, selections)
@@ -183,8 +187,8 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str], *, bos: bool) -> list[To
     empty = [n for n, tokens in enumerate(encoded, start=1) if len(tokens.ids) == int(bos)]
     if empty:
         raise DataError(
-            f"{len(empty)} of {len(texts)} texts are empty, first text {empty[0]}: there is no "
-            "token to read. Leave them out."
+            f"{len(empty)} of {len(texts)} texts are empty, the first is text {empty[0]}. Remove "
+            "them."
         )
     return encoded
 
@@ -192,31 +196,30 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str], *, bos: bool) -> list[To
 def _within(
     encoded: Sequence[TokenizedText], context: int, too_long: TooLong, watcher: Watcher
 ) -> list[int]:
-    """Return the numbers of the texts that are read; what the context cannot hold is told."""
+    """Return the indices of the texts to read; warn about texts longer than the context."""
     long = [n for n, tokens in enumerate(encoded) if len(tokens.ids) > context]
     if not long:
         return list(range(len(encoded)))
-    told = (
+    problem = (
         f"{len(long)} of {len(encoded)} texts are longer than the context of {context} tokens, "
         f"first text {long[0] + 1} with {len(encoded[long[0]].ids)}"
     )
     if too_long == "error":
-        raise DataError(f"{told}. Go on without what does not fit: --too-long truncate or skip.")
-    done = "left out" if too_long == "skip" else "cut there"
-    watcher.tell(f"warning: {told}; they were {done}")
-    kept = [n for n in range(len(encoded)) if too_long == "truncate" or n not in set(long)]
-    if not kept:
-        raise DataError(f"{told}: no text is left.")
-    return kept
+        raise DataError(f"{problem}. Use --too-long truncate or --too-long skip.")
+    action = "skipped" if too_long == "skip" else "truncated"
+    watcher.tell(f"warning: {problem}; they were {action}")
+    remaining = [n for n in range(len(encoded)) if too_long == "truncate" or n not in set(long)]
+    if not remaining:
+        raise DataError(f"{problem}: no text is left.")
+    return remaining
 
 
 def _plan(
     probe: SavedProbe, tokens: Sequence[TokenizedText], texts: Sequence[str]
 ) -> tuple[RowPlan, int]:
-    """Return a row for every token, then one for each text where the probe has an answer for it.
+    """Return a plan with one row per token, then one per text if the probe predicts per text.
 
-    The number beside is how many rows are of tokens. Both are rows of one plan, so that the model
-    runs once.
+    The second value is the number of token rows. Both are in one plan, so that the model runs once.
     """
     facts = probe.facts
     offsets, spans = [part.offsets for part in tokens], [None] * len(texts)

@@ -1,4 +1,4 @@
-"""Pages of the attention patterns of texts."""
+"""Pages with the attention patterns of texts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.look.attention_patterns import attention_prompt
@@ -15,7 +16,7 @@ from probekit.watcher import SILENT, Watcher
 
 
 def explore_attention(
-    model: GPT2,
+    model: Network,
     tokenizer: Tokenizer,
     texts: str | Sequence[str],
     *,
@@ -25,17 +26,17 @@ def explore_attention(
     name: str = "GPT-2",
     most_mb: float = MOST_MB,
 ) -> AttentionExplorer:
-    """Return a page that lets one look at the attention of texts; a notebook shows it as it is.
+    """Return an interactive page of the attention patterns of texts; notebooks display it inline.
 
     Args:
-        model: whose attention is shown.
-        tokenizer: of the model.
-        texts: one text or several, between which the page can switch.
-        bos: whether `<|endoftext|>` is put before each text.
-        layer: only this one; None means all.
-        head: only this one of each layer; None means all.
-        name: what the page calls the model.
-        most_mb: what the page may have; weights are kept as exactly as that allows.
+        model: the model.
+        tokenizer: tokenizer of the model.
+        texts: one or several texts; the page can switch between them.
+        bos: whether to prepend `<|endoftext|>` to each text.
+        layer: layer to show; None for all.
+        head: head to show of each layer; None for all.
+        name: name of the model on the page.
+        most_mb: maximum size of the page in MB; it limits the precision of the weights.
 
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> explorer = explore_attention(model, tokenizer, "The keys to the old cabinet", bos=False)
@@ -68,10 +69,10 @@ def write_attention_page(
 ) -> Path:
     """Write the page of `explore_attention` for a model on disk or on the hub; return its path.
 
-    Its estimated size is told before it is written.
+    The watcher receives the estimated size before the page is written.
 
     Raises:
-        ConfigError: as `explore_attention`, or there is no such device.
+        ConfigError: as `explore_attention`, or the device is not available.
         MissingError: there is no such model.
         DataError: as `explore_attention`.
         StoreError: the page cannot be written.

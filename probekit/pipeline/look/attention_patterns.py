@@ -1,4 +1,4 @@
-"""Attention patterns of single texts, as the pages show them."""
+"""Attention patterns of single texts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import torch
 
 from probekit.analysis.head_scores import head_scores
 from probekit.errors import ConfigError, DataError
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.results.attention import AttentionPrompt
 
 
 def attention_prompt(
-    model: GPT2,
+    model: Network,
     tokenizer: Tokenizer,
     text: str,
     *,
@@ -21,8 +21,9 @@ def attention_prompt(
     layer: int | None = None,
     head: int | None = None,
 ) -> AttentionPrompt:
-    """Return the patterns and scores of a text, of all layers and heads or of the chosen ones.
+    """Return attention patterns and head scores of a text, for all or selected layers and heads.
 
+    >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> attention_prompt(model, tokenizer, "The keys", bos=False, layer=2).patterns.shape
     (1, 4, 2, 2)
@@ -36,16 +37,16 @@ def attention_prompt(
     heads = _chosen("head", head, config.n_head)
     ids = torch.tensor(tokenizer.encode(text, bos=bos).ids)
     if not len(ids):
-        raise DataError("The text is empty: there is no attention to draw.")
+        raise DataError("The text is empty: there is no attention to show.")
     with torch.inference_mode():
         _, cache = model.run_with_cache(
-            ids.to(model.wte.weight.device)[None],
+            ids.to(model.device)[None],
             sites=[("pattern", number) for number in layers],
             logits=False,
         )
     values = [cache["pattern", number][0, list(heads)].float().cpu() for number in layers]
     patterns = torch.stack(values)
-    # Weights rounded to bfloat16 sum to 1 within some percent only.
+    # In bfloat16, rounded weights sum to 1 only within a few percent.
     patterns /= patterns.sum(-1, keepdim=True)
     return AttentionPrompt(
         text=text,
@@ -61,5 +62,5 @@ def _chosen(name: str, number: int | None, size: int) -> tuple[int, ...]:
     if number is None:
         return tuple(range(size))
     if not 0 <= number < size:
-        raise ConfigError(f"The model has {name}s 0 to {size - 1}, no {name} {number}.")
+        raise ConfigError(f"The model has no {name} {number}. Allowed: 0 to {size - 1}.")
     return (number,)

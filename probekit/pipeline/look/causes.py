@@ -1,7 +1,7 @@
-"""Does the network use what a probe reads? Erase its directions, and random ones, and compare.
+"""Causal test of a probe: erase its directions and compare the effect with random directions.
 
-A probe says what can be decoded; only a change of the activations says what is used. Erasing any
-direction disturbs the network a little, so that the effect is judged by that of random directions.
+A probe shows what can be decoded; only an intervention on the activations shows what the network
+uses. Erasing any direction has a small effect, so random directions serve as the null distribution.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from torch.nn.functional import log_softmax
 
 from probekit.errors import ConfigError, DataError
 from probekit.model.inputs import TokenBatch
+from probekit.model.network import Network
 from probekit.model.sites import SiteSelection
 from probekit.model.taps import Tap
 from probekit.pipeline.look.apply import load_network
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.watcher import SILENT, Watcher
 
-# Of the largest: what is below is the rounding of weights in float32, not a direction.
+# Relative to the largest singular value: smaller ones are float32 rounding errors.
 _LEAST_SIZE = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
 class Effect:
-    """How far erasing changes the next-token distribution at the last token, mean over the texts.
+    """Effect of erasing directions on the next-token distribution, averaged over the texts.
 
     Attributes:
-        probe: the Kullback-Leibler divergence, in nats, after the directions of the probe.
-        random: (n_draws,), the same after as many random directions.
+        probe: Kullback-Leibler divergence in nats after erasing the probe's directions.
+        random: the same for as many random directions in each draw, shape (n_draws,).
     """
 
     probe: float
@@ -41,19 +42,19 @@ class Effect:
 
     @property
     def p(self) -> float:
-        """The share of random draws with as large an effect, the probe counted as one more."""
+        """The fraction of draws with at least the probe's effect, counting the probe as a draw."""
         return float((1 + np.sum(self.random >= self.probe)) / (1 + len(self.random)))
 
 
 def erase(directions: NDArray[np.floating], head: int | None = None) -> Tap:
-    """Return a tap that projects the directions (n, n_features) out of what it sees.
+    """Return a tap that projects directions (n, n_features) out of the activations of a site.
 
-    Directions that depend on others, as the scores of several classes do, which sum to zero, count
-    once. With `head` it leaves the other heads of the site alone.
+    Linearly dependent directions, such as those of several classes, are allowed. With `head` only
+    that head of the site is changed.
 
     Raises:
-        DataError: all directions are zero, or they are no matrix of finite numbers; the tap raises
-            it if the site has another width than the directions, or no such head.
+        DataError: all directions are zero, or they are not a matrix of finite numbers; the tap
+            raises it if the width of the site differs, or it has no such head.
 
     >>> tap = erase(np.array([[2.0, 0.0]]))
     >>> tap("hook_embed", torch.tensor([[[3.0, 4.0]]])).tolist()
@@ -84,22 +85,22 @@ def _check_width(site: str, value: Tensor, head: int | None, width: int) -> None
         of_head = "" if head is None else f"head {head} of "
         raise DataError(
             f"{of_head}{site} has {n_features} features, but the directions have {width}. Give "
-            f"directions of shape (n, {n_features}), or erase them at the site that they are of."
+            f"directions of shape (n, {n_features}), or erase them at the site of the probe."
         )
 
 
 def _basis(directions: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return orthonormal columns (n_features, rank) that span the directions (n, n_features)."""
+    """Return an orthonormal basis (n_features, rank) of the directions (n, n_features)."""
     matrix = np.asarray(directions, np.float64)
     if matrix.ndim != 2 or not np.isfinite(matrix).all():
         raise DataError(
             f"directions have shape {matrix.shape}. Give finite numbers of shape (n, n_features)."
         )
     _, sizes, rows = np.linalg.svd(matrix, full_matrices=False)
-    is_one = sizes > _LEAST_SIZE * sizes.max(initial=0.0)
-    if not is_one.any():
+    is_direction = sizes > _LEAST_SIZE * sizes.max(initial=0.0)
+    if not is_direction.any():
         raise DataError("All directions are zero: there is nothing to erase.")
-    basis: NDArray[np.float64] = rows[is_one].T
+    basis: NDArray[np.float64] = rows[is_direction].T
     return basis
 
 
@@ -112,24 +113,24 @@ def erasure_effect(
     device: str = "cpu",
     watcher: Watcher = SILENT,
 ) -> Effect:
-    """Return what erasing a probe's directions at its site does to what the model says next.
+    """Return the effect of erasing a probe's directions at its site on next-token prediction.
 
     Args:
-        probe: a kept linear probe of one site.
-        texts: at whose last tokens the effect is measured.
-        draws: how many times as many random directions are erased instead.
-        seed: draws them.
-        device: where the model computes.
-        watcher: hears how far the work has come.
+        probe: a saved linear probe of a single site.
+        texts: texts; the effect is measured at their last tokens.
+        draws: number of draws of random directions.
+        seed: random seed for the directions.
+        device: compute device of the model.
+        watcher: receives progress.
 
     Raises:
-        ConfigError: the probe reads several sites, or a view that is not the raw activations.
-        MissingError: the model is not there.
+        ConfigError: the probe reads several sites, or a view other than the raw activations.
+        MissingError: the model does not exist.
     """
     if len(probe.facts.sites) != 1 or probe.facts.view != "raw":
         raise ConfigError(
-            f"Only what one site holds can be erased, but this probe reads {probe.facts.site} in "
-            f"the {probe.facts.view} view. Take a probe of a single site."
+            f"Erasing requires a probe of a single site in the raw view, but this probe reads "
+            f"{probe.facts.site} in the {probe.facts.view} view."
         )
     network = load_network(probe, probe.facts.model, device, False, watcher)
     (place,) = network.selections
@@ -137,27 +138,27 @@ def erasure_effect(
     generator = np.random.default_rng(seed)
     rank = _basis(probe.directions).shape[1]
 
-    def said(directions: NDArray[np.floating] | None) -> Tensor:
+    def predict(directions: NDArray[np.floating] | None) -> Tensor:
         return _next_token(network.model, batch, place, directions)
 
-    before = said(None)
-    effects = [_divergence(before, said(probe.directions))]
+    before = predict(None)
+    effects = [_divergence(before, predict(probe.directions))]
     for done in range(draws):
         effects.append(
-            _divergence(before, said(generator.normal(size=(rank, probe.directions.shape[1]))))
+            _divergence(before, predict(generator.normal(size=(rank, probe.directions.shape[1]))))
         )
         watcher.progress("erase", done + 1, draws)
     return Effect(effects[0], np.array(effects[1:]))
 
 
 def _next_token(
-    model: torch.nn.Module,
+    model: Network,
     batch: TokenBatch,
     place: SiteSelection,
     directions: NDArray[np.floating] | None,
 ) -> Tensor:
     """Return the log probabilities (n_texts, d_vocab) of the token after each text."""
-    batch = batch.to(next(model.parameters()).device)
+    batch = batch.to(model.device)
     with torch.inference_mode():
         logits = (
             model(batch)

@@ -1,4 +1,4 @@
-"""Formats of output files, by the ending of their names."""
+"""Formats of output files by file extension."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PAGE_OR_ROWS = (".csv", ".html")
 
 
 def check_ending(path: Path, allowed: Sequence[str]) -> None:
-    """Refuse, before any work, a file whose ending says none of the formats.
+    """Check the extension of an output file before any work.
 
     Raises:
-        ConfigError: as said.
+        ConfigError: the extension is not one of the allowed ones.
     """
     if path.suffix not in allowed:
         raise ConfigError(
-            f"--out {path}: the ending says what is written. Allowed: {', '.join(allowed)}."
+            f"--out {path}: the file extension sets the format. Allowed: {', '.join(allowed)}."
         )

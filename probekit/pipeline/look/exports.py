@@ -1,4 +1,4 @@
-"""The files that a kept probe gives: its answers as a page or a table, its directions as numpy."""
+"""Output files of a saved probe: predictions as a page or table, directions as numpy arrays."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from probekit.results.text_readings import Per, TextReading, tidy_rows
 
 
 def _write(path: Path, content: str) -> None:
-    """Write a file, and remove the drafts of it that killed processes left."""
+    """Write a file and remove temporary files of it left by killed processes."""
     write_atomic(path, content)
     sweep_drafts(path.parent.glob(f".{glob.escape(path.name)}.*"))
 
 
 def write_page_or_rows(path: Path, page: Callable[[], str], rows: pd.DataFrame) -> Path:
-    """Write a page as .html or its rows as .csv, as the ending says, and return the path.
+    """Write a page (.html) or its rows (.csv) and return the path.
 
     Raises:
-        ConfigError: the ending says no format.
+        ConfigError: the extension is not one of these.
         StoreError: the file cannot be written.
     """
     check_ending(path, PAGE_OR_ROWS)
@@ -41,10 +41,10 @@ def write_page_or_rows(path: Path, page: Callable[[], str], rows: pd.DataFrame) 
 
 
 def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> Path:
-    """Write the page, or the rows a text or a token, and return the path.
+    """Write predictions as a page (.html) or as rows per text or token (.csv, .jsonl).
 
     Raises:
-        ConfigError: the ending says no format, or the probe has no answer a text.
+        ConfigError: the extension is not one of these, or the probe cannot predict per text.
         StoreError: the file cannot be written.
     """
     check_ending(path, ANSWER_FILES)
@@ -60,21 +60,21 @@ def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe
 
 
 def write_directions(probe: SavedProbe, path: Path, *, unit: bool = False) -> tuple[Path, Path]:
-    """Write the directions as a .npy of shape (n_scores, n_features), and what they are as a JSON.
+    """Write the directions (n_scores, n_features) as .npy, and their description as .json.
 
-    `np.load` reads the first; row i is named by entry i of `names` in the second.
+    Entry i of `names` in the JSON file names row i of the array.
 
     Args:
         probe: a linear probe.
-        path: ends with .npy; the JSON stands beside it.
-        unit: whether each direction is brought to length 1.
+        path: path of the .npy file; the .json file is written next to it.
+        unit: whether to normalise each direction to length 1.
 
     Raises:
-        ConfigError: the probe is not linear, or the path has another ending.
+        ConfigError: the probe is not linear, or the path does not end with .npy.
         StoreError: the files cannot be written.
     """
     if path.suffix != ".npy":
-        raise ConfigError(f"--out {path}: directions are written as numpy. Give a path in .npy.")
+        raise ConfigError(f"--out {path}: directions are written as .npy. Use this extension.")
     directions = probe.unit_directions if unit else probe.directions
     content = io.BytesIO()
     np.save(content, directions, allow_pickle=False)

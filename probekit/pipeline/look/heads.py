@@ -1,4 +1,4 @@
-"""Heads scored on texts, or on random tokens that come twice."""
+"""Head scores on texts or on repeated random tokens."""
 
 from __future__ import annotations
 
@@ -38,26 +38,28 @@ def score_random_repeats(
     bos: bool,
     watcher: Watcher = SILENT,
 ) -> ScoredHeads:
-    """Return the scores of every head on n sequences of random tokens that come twice.
+    """Return the scores of every head on n sequences of repeated random tokens.
 
-    >>> found = score_random_repeats(ModelAndTokenizer.load("mini"), 2, length=10, bos=False)
-    >>> found.read
-    '2 sequences of 10 random tokens that come twice, seed 0'
+    >>> scored = score_random_repeats(ModelAndTokenizer.load("mini"), 2, length=10, bos=False)
+    >>> scored.read
+    '2 sequences of 10 random tokens, each repeated once, seed 0'
 
     Raises:
-        ConfigError: no sequence, or twice the length exceeds the context.
+        ConfigError: n is 0, or twice the length exceeds the context.
     """
     context = network.model.config.n_positions
     if 2 * length + bos > context:
         raise ConfigError(
-            f"{length} tokens that come twice{' after <|endoftext|>' * bos} are more than the "
-            f"context of {context}. Allowed: a length of up to {(context - bos) // 2}."
+            f"{length} tokens, repeated once{' after <|endoftext|>' * bos}, exceed the context of "
+            f"{context}. Allowed: a length of at most {(context - bos) // 2}."
         )
     vocabulary = network.tokenizer.vocabulary
     pool = sorted(set(vocabulary.ids.values()) - set(vocabulary.special.values()))
-    begin = network.tokenizer.bos_id if bos else None
-    sequences = random_repeats(pool, n, length, seed=seed, bos=begin)
-    device = network.model.wte.weight.device
+    bos_id = network.tokenizer.bos_id if bos else None
+    sequences = random_repeats(pool, n, length, seed=seed, bos=bos_id)
+    device = network.model.device
     rows = score_heads(network.model, [ids.to(device) for ids in sequences], watcher)
-    read = f"{n} sequence{'s' * (n != 1)} of {length} random tokens that come twice, seed {seed}"
+    read = (
+        f"{n} sequence{'s' * (n != 1)} of {length} random tokens, each repeated once, seed {seed}"
+    )
     return ScoredHeads(rows, read, known_heads(network.model))

@@ -1,4 +1,4 @@
-"""Texts through a logit lens, a logit taken apart, heads scored: model and tokenizer to rows."""
+"""Logit lens and logit attribution of texts, with a model and its tokenizer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probekit.analysis.attribution import logit_attribution, place_of
+from probekit.analysis.attribution import logit_attribution, position_from_start
 from probekit.analysis.logit_lens import SITES, TOP_K, lens_rows, lens_sites, logit_lens
 from probekit.errors import ConfigError, DataError
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import check_context, check_tokens
+from probekit.model.network import Network
 from probekit.model.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.capture.devices import check_device
@@ -23,18 +24,18 @@ from probekit.watcher import SILENT, Watcher
 
 @dataclass(frozen=True, eq=False)
 class ModelAndTokenizer:
-    """A model with the tokenizer that belongs to it."""
+    """A model with its tokenizer."""
 
     source: str
-    model: GPT2
+    model: Network
     tokenizer: Tokenizer
 
     @classmethod
     def load(cls, source: str, device: str = "cpu") -> ModelAndTokenizer:
-        """Return a model by name or folder.
+        """Return a model with its tokenizer by name or folder.
 
         Raises:
-            ConfigError: the device cannot be used.
+            ConfigError: the device is not available.
             MissingError: there is no such model.
         """
         check_device(device)
@@ -42,15 +43,15 @@ class ModelAndTokenizer:
         return cls(source, model, Tokenizer.from_pretrained(source))
 
     def ids(self, text: str, *, bos: bool) -> Tensor:
-        """Return the tokens of a text, shape (n_tokens,).
+        """Return the token ids of a text, shape (n_tokens,).
 
         Raises:
-            DataError: there is none, or more than the context.
+            DataError: the text is empty, or longer than the context.
         """
         ids = self.tokenizer.encode(text, bos=bos).ids
         if not len(ids):
-            raise DataError("The text is empty: there is nothing to look at.")
-        tokens = torch.from_numpy(ids).to(self.model.wte.weight.device)
+            raise DataError("The text is empty.")
+        tokens = torch.from_numpy(ids).to(self.model.device)
         check_tokens(self.model.config, tokens[None])
         check_context(self.model.config, torch.arange(len(tokens)))
         return tokens
@@ -65,24 +66,24 @@ def read_lens(
     top_k: int = TOP_K,
     watcher: Watcher = SILENT,
 ) -> pd.DataFrame:
-    """Return the rows of `lens_rows` for each text, with its number, from 1, as `prompt`.
+    """Return the rows of `lens_rows` for all texts; `prompt` is the number of the text from 1.
 
     >>> mini = ModelAndTokenizer.load("mini")
     >>> read_lens(mini, ["The keys", "A door"], bos=False)["prompt"].nunique()
     2
 
     Raises:
-        UnknownNameError: a name stands for no site.
-        ConfigError: a site cannot be read, or top_k is no number of tokens.
+        UnknownNameError: a name matches no site.
+        ConfigError: a site does not support the lens, or top_k is out of range.
         DataError: a text has no token, or more than the context.
     """
     n_layers = network.model.config.n_layer
-    # The output stands last, whatever is read beside it.
+    # The output of the last layer always comes last.
     names = lens_sites([*sites, ("resid_post", n_layers - 1)], n_layers)
     tables = []
     for number, ids in enumerate([network.ids(text, bos=bos) for text in texts], start=1):
-        found = logit_lens(network.model, ids, names, top_k=top_k, watcher=watcher)
-        rows = lens_rows(found, names, ids, network.tokenizer)
+        result = logit_lens(network.model, ids, names, top_k=top_k, watcher=watcher)
+        rows = lens_rows(result, names, ids, network.tokenizer)
         rows.insert(0, "prompt", number)
         tables.append(rows)
     return pd.concat(tables, ignore_index=True)
@@ -98,16 +99,16 @@ def attribute(
     minus_mean: bool = False,
     position: int = -1,
 ) -> AttributedLogit:
-    """Return what each part of the network adds to the logit of a token after a text.
+    """Return the contribution of each component to the logit of a token after a text.
 
     Args:
-        network: the model.
-        text: what it reads.
-        token: as it is written, with the space before a word; None takes the likeliest one.
-        bos: whether `<|endoftext|>` is put before the text.
-        minus: a token whose logit is taken off.
-        minus_mean: whether the mean logit of all tokens is taken off.
-        position: where the logit stands; negative numbers count from the end.
+        network: model and tokenizer.
+        text: input text.
+        token: text of the token, with the space before a word; None for the most probable one.
+        bos: whether to prepend `<|endoftext|>` to the text.
+        minus: token whose logit is subtracted.
+        minus_mean: whether to subtract the mean logit of all tokens.
+        position: position of the logit; negative numbers count from the end.
 
     >>> mini = ModelAndTokenizer.load("mini")
     >>> found = attribute(mini, "The keys to the", " old", bos=False, minus=" new")
@@ -115,28 +116,28 @@ def attribute(
     (39, 3)
 
     Raises:
-        ConfigError: there is no such position, or what should be a token is none or several.
+        ConfigError: there is no such position, or a token text is not a single token.
         DataError: the text is empty, or longer than the context.
     """
     ids = network.ids(text, bos=bos)
-    place = place_of(position, len(ids))
+    place = position_from_start(position, len(ids))
     with torch.inference_mode():
         logits = network.model(ids[None, : place + 1])[0, -1].float()
     chosen = int(logits.argmax()) if token is None else one_token(network.tokenizer, token)
-    less = None if minus is None else one_token(network.tokenizer, minus)
-    found = logit_attribution(
-        network.model, ids, chosen, minus=less, minus_mean=minus_mean, position=place
+    subtracted = None if minus is None else one_token(network.tokenizer, minus)
+    result = logit_attribution(
+        network.model, ids, chosen, minus=subtracted, minus_mean=minus_mean, position=place
     )
     names = network.tokenizer.strings
     return AttributedLogit(
         tokens=tuple(names(ids.tolist())),
         position=place,
         token=names([chosen])[0],
-        minus=MEAN if minus_mean else "" if less is None else names([less])[0],
-        logit=found.logit,
+        minus=MEAN if minus_mean else "" if subtracted is None else names([subtracted])[0],
+        logit=result.logit,
         probability=float(logits.softmax(-1)[chosen]),
         rank=int((logits > logits[chosen]).sum()) + 1,
-        rows=found.rows,
+        rows=result.rows,
     )
 
 
@@ -147,7 +148,7 @@ def one_token(tokenizer: Tokenizer, text: str) -> int:
     True
 
     Raises:
-        ConfigError: the text is no token, or several.
+        ConfigError: the text is empty or several tokens.
     """
     if text in tokenizer.vocabulary.special:
         return tokenizer.vocabulary.special[text]
@@ -155,10 +156,12 @@ def one_token(tokenizer: Tokenizer, text: str) -> int:
     if len(ids) == 1:
         return int(ids[0])
     if not len(ids):
-        raise ConfigError("The token is empty; give its text, with the space before a word.")
+        raise ConfigError("The token is empty. Give its text, with the space before a word.")
     pieces = ", ".join(map(repr, tokenizer.strings(ids)))
     spaced = tokenizer.encode(f" {text}", bos=False).ids
     advice = (
-        f"with a space before it, {f' {text}'!r}, it is one" if len(spaced) == 1 else "give one"
+        f"With a space before it, {f' {text}'!r}, it is a single token."
+        if len(spaced) == 1
+        else "Give the text of a single token."
     )
-    raise ConfigError(f"{text!r} is {len(ids)} tokens of this model, {pieces}: {advice}.")
+    raise ConfigError(f"{text!r} is {len(ids)} tokens of this model: {pieces}. {advice}")

@@ -1,4 +1,4 @@
-"""How sure the probes of a run are, and how right: the rows of reliability.csv."""
+"""Calibration of a run's probes: the rows of reliability.csv."""
 
 from __future__ import annotations
 
@@ -20,36 +20,35 @@ COLUMNS = ("probe", *PLACE, *ReliabilityBin.__dataclass_fields__)
 
 
 def reliability_rows(
-    found: Sequence[SiteResult], table: pd.DataFrame, prober: Prober
+    results: Sequence[SiteResult], table: pd.DataFrame, prober: Prober
 ) -> pd.DataFrame:
-    """Return the bins of each kind of probe whose scores are probabilities, at its best site.
+    """Return the reliability bins of each probabilistic kind of probe at its best site.
 
-    The best is that of the highest cross-validated score, so that test rows have no say in it.
+    The best site has the highest cross-validated score; test rows are not used for the selection.
     """
     best = ranked_rows(table).drop_duplicates("probe")
     bins = [
-        {"probe": row["probe"], **{name: row[name] for name in PLACE}, **asdict(one)}
+        {"probe": row["probe"], **{name: row[name] for name in PLACE}, **asdict(reliability_bin)}
         for _, row in best.iterrows()
-        for said in _said(found, row)
-        for one in reliability_bins(said, prober.resamples_of(row["probe"]))
+        for predictions in _predictions(results, row)
+        for reliability_bin in reliability_bins(predictions, prober.resamples_of(row["probe"]))
     ]
     return pd.DataFrame(bins, columns=list(COLUMNS))
 
 
-def _said(found: Sequence[SiteResult], row: pd.Series) -> list[ClassPredictions]:
-    """Return the answers of the probe that a row is about, if they are probabilities of rows."""
-    said: list[Predictions] = [
-        site.said[speaker]
-        for site in found
-        if (speaker := Predictor(row["probe"], "task")) in site.said and _is_at(site, row)
+def _predictions(results: Sequence[SiteResult], row: pd.Series) -> list[ClassPredictions]:
+    """Return the predictions of a table row's probe if they are class probabilities, else none."""
+    predictor = Predictor(row["probe"], "task")
+    predictions: list[Predictions] = [
+        site.said[predictor] for site in results if predictor in site.said and _is_at(site, row)
     ]
     return [
         one
-        for one in said
+        for one in predictions
         if isinstance(one, ClassPredictions) and one.scores_are_log_probabilities
     ]
 
 
 def _is_at(site: SiteResult, row: pd.Series) -> bool:
-    mine = pd.Series(site.rows[0])[list(PLACE)]
-    return bool((mine.eq(row[list(PLACE)]) | (mine.isna() & row[list(PLACE)].isna())).all())
+    own = pd.Series(site.rows[0])[list(PLACE)]
+    return bool((own.eq(row[list(PLACE)]) | (own.isna() & row[list(PLACE)].isna())).all())

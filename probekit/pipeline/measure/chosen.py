@@ -1,9 +1,9 @@
-"""What is kept of the chosen probe to look at: where it errs, and how its site and layers lie.
+"""Details of the selected probe for the report: its errors, its features and its directions.
 
-confusion.csv   how often each label was taken for each other, on the test rows
-scatter.csv     test rows in the plane of PCA and of LDA, both fitted on training rows
-cosines.csv     of the probes' directions at the sites of one line
-wrong.json      the test rows that it got most wrong, with what it reads at each token
+confusion.csv   confusion matrix on the test rows
+scatter.csv     test rows projected on PCA and LDA axes, both fitted on training rows
+cosines.csv     cosine similarity between the probe directions at the sites of one line
+wrong.json      the worst errors on the test rows, with the probe's prediction at each token
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
 from probekit.csv_files import csv_text
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.sites import SiteSelection, describe
 from probekit.pipeline.experiment.features import FeatureReader, Probed
 from probekit.pipeline.experiment.prepare import Prepared
@@ -38,29 +38,29 @@ from probekit.results.site_results import SiteResult, file_name
 from probekit.results.table import only, placed
 from probekit.results.text_readings import TextReading
 
-MOST_CLASSES = 40  # of a confusion matrix and a scatter that can be read
+MOST_CLASSES = 40  # more make confusion matrix and scatter plot unreadable
 MOST_POINTS = 500
-MOST_FITTED = 5000  # rows that a plane is fitted on
-_NOTHING = 1e-6  # what rounding leaves of a difference, in features of spread 1
-COMPONENTS = 50  # of PCA, that LDA is fitted on: with more features than rows it parts any labels
+MOST_FITTED = 5000  # rows that PCA and LDA are fitted on
+_ROUNDING = 1e-6  # smaller differences are rounding errors, in features of standard deviation 1
+COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
 MOST_WRONG = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """The chosen probe of a run, and what it was measured on.
+    """The selected probe of a run with its predictions and features.
 
     Attributes:
-        row: of the table.
-        said: its answers on the test rows.
-        prober: of its position.
-        site: what it reads.
-        X: the features (n_rows, n_features) there.
-        probes: folder of the probes that were kept at its position.
+        row: its row in the results table.
+        predictions: its predictions on the test rows.
+        prober: prober of its position.
+        site: site that it was fitted at.
+        X: features at the site, shape (n_rows, n_features).
+        probes: folder of the saved probes of its position.
     """
 
     row: pd.Series
-    said: ClassPredictions
+    predictions: ClassPredictions
     prober: Prober
     site: Probed
     X: NDArray[np.float32]
@@ -72,7 +72,7 @@ class Chosen:
         return np.array(self.prober.data.classes, dtype=str)
 
     def saved(self, site: str) -> SavedProbe | None:
-        """Return the probe of the chosen kind that was kept at a site; None if none was."""
+        """Return the saved probe of the same kind at a site; None if there is none."""
         path = self.probes / file_name(site) / str(self.row["probe"]).replace(":", "-")
         return SavedProbe.load(path) if path.with_name(f"{path.name}.json").exists() else None
 
@@ -80,47 +80,48 @@ class Chosen:
 def find_chosen(
     prepared: Prepared,
     probers: Sequence[Prober],
-    found: Sequence[SiteResult],
+    results: Sequence[SiteResult],
     table: pd.DataFrame,
     readers: Mapping[str, FeatureReader],
     folder: Path,
 ) -> Chosen | None:
-    """Return the chosen probe; None without one, or where it does not put rows into classes."""
+    """Return the selected probe; None if no probe was selected or it is not a row classifier."""
     row = chosen_row(table)
     if row is None:
         return None
     number, site = find_site(prepared, row)
     prober, position = probers[number], prepared.positions[number].position
-    said = _said(found, site.text, position.text, Predictor(str(row["probe"]), "task"))
-    if said is None or len(said.guess) != len(prober.test_rows):
+    predictor = Predictor(str(row["probe"]), "task")
+    predictions = _predictions(results, site.text, position.text, predictor)
+    if predictions is None or len(predictions.guess) != len(prober.test_rows):
         return None
     if not 2 <= len(prober.data.classes) <= MOST_CLASSES:
         return None
     probes = folder / "probes" / (f"{position.offset:+d}" if position.offset else "")
-    return Chosen(row, said, prober, site, readers[position.text].features(site), probes)
+    return Chosen(row, predictions, prober, site, readers[position.text].features(site), probes)
 
 
 def find_site(prepared: Prepared, row: pd.Series) -> tuple[int, Probed]:
-    """Return the number of the position and the site that a row of the table is about."""
+    """Return the index of the position, and the site, of a row of the table."""
     texts = [at.position.text for at in prepared.positions]
     name = selection(row["site"], row["head"])
     return texts.index(row["position"]), next(s for s in prepared.selections if s.text == name)
 
 
-def _said(
-    found: Sequence[SiteResult], site: str, position: str, who: Predictor
+def _predictions(
+    results: Sequence[SiteResult], site: str, position: str, predictor: Predictor
 ) -> ClassPredictions | None:
-    for one in (site for site in found if site.rows):
-        here = one.rows[0]
-        is_here = here["position"] == position and here["site"] is not None
-        if is_here and selection(here["site"], here["head"]) == site and who in one.said:
-            said = one.said[who]
-            return said if isinstance(said, ClassPredictions) else None
+    for result in (result for result in results if result.rows):
+        row = result.rows[0]
+        is_match = row["position"] == position and row["site"] is not None
+        if is_match and selection(row["site"], row["head"]) == site and predictor in result.said:
+            predictions = result.said[predictor]
+            return predictions if isinstance(predictions, ClassPredictions) else None
     return None
 
 
-def write_chosen(folder: RunFolder, chosen: Chosen, prepared: Prepared, model: GPT2) -> None:
-    """Write the files of the chosen probe; one that has no rows is left out."""
+def write_chosen(folder: RunFolder, chosen: Chosen, prepared: Prepared, model: Network) -> None:
+    """Write the files of the selected probe; skip tables without rows."""
     tables = {
         "confusion.csv": confusion_rows(chosen),
         "scatter.csv": scatter_rows(chosen),
@@ -136,10 +137,10 @@ def write_chosen(folder: RunFolder, chosen: Chosen, prepared: Prepared, model: G
 
 
 def confusion_rows(chosen: Chosen) -> pd.DataFrame:
-    """Return how many test rows of each label (`truth`) were given each label (`guess`)."""
-    classes, said = chosen.classes, chosen.said
+    """Return the confusion matrix in long form: test rows `n` by true and predicted label."""
+    classes, predictions = chosen.classes, chosen.predictions
     counts = np.zeros((len(classes),) * 2, dtype=int)
-    np.add.at(counts, (said.truth, said.guess), 1)
+    np.add.at(counts, (predictions.truth, predictions.guess), 1)
     pairs = product(range(len(classes)), repeat=2)
     return pd.DataFrame(
         [{"truth": classes[a], "guess": classes[b], "n": counts[a, b]} for a, b in pairs]
@@ -147,33 +148,33 @@ def confusion_rows(chosen: Chosen) -> pd.DataFrame:
 
 
 def scatter_rows(chosen: Chosen) -> pd.DataFrame:
-    """Return test rows in planes of PCA and, if it has an axis, LDA, fitted on training rows alone.
+    """Return test rows projected on PCA and, if it has an axis, LDA, fitted on training rows only.
 
-    Of two classes LDA has one axis; the first principal component is the other. Of a nested
-    cross-validation it is the first split: test rows of another train this one.
+    With two classes LDA has one axis; the first principal component is the second axis. Of a nested
+    cross-validation only the first split is used, because test rows of the others train this one.
     """
     data = chosen.prober.data
     generator = np.random.default_rng(0)
-    fitted = _some(data.train, MOST_FITTED, generator)
+    fitted = _sample(data.train, MOST_FITTED, generator)
     held_out = np.setdiff1d(chosen.prober.test_rows, data.train)
-    shown = _some(held_out, MOST_POINTS, generator)
+    shown = _sample(held_out, MOST_POINTS, generator)
     scaler = StandardScaler().fit(chosen.X[fitted])
     train, test = (scaler.transform(chosen.X[rows]) for rows in (fitted, shown))
     n_components = min(COMPONENTS, *train.shape)
-    if n_components < 2 or np.abs(train).max() < _NOTHING:
+    if n_components < 2 or np.abs(train).max() < _ROUNDING:
         return pd.DataFrame()
     pca = PCA(n_components, svd_solver="full").fit(train)
     train, test = pca.transform(train), pca.transform(test)
-    apart = _discriminants(train, data.y[fitted], test)
+    projected = _discriminants(train, data.y[fitted], test)
     components = [
         f"component {number} ({share:.0%} of variance)"
         for number, share in enumerate(pca.explained_variance_ratio_, start=1)
     ]
-    discriminants = [f"discriminant {number + 1}" for number in range(apart.shape[1])]
+    discriminants = [f"discriminant {number + 1}" for number in range(projected.shape[1])]
     planes = {"PCA": (test, components)}
     if discriminants:
         axes = [*discriminants, "component 1 of PCA"]
-        planes["LDA"] = np.column_stack([apart, test[:, 0]]), axes
+        planes["LDA"] = np.column_stack([projected, test[:, 0]]), axes
     return pd.concat(
         pd.DataFrame(
             {
@@ -192,33 +193,33 @@ def scatter_rows(chosen: Chosen) -> pd.DataFrame:
 def _discriminants(
     train: NDArray[np.floating], y: NDArray[np.str_], test: NDArray[np.floating]
 ) -> NDArray[np.floating]:
-    """Return test rows (n, n_axes) along what parts the labels y of the training rows.
+    """Return test rows projected on the LDA axes of the training rows, shape (n, n_axes).
 
-    LDA sets what lies between labels against what lies inside them: where either is nothing, as at
-    the embedding of a word that is the label, or is the same under all of them, there is no axis.
+    LDA compares the variance between classes with the variance within them. If either is zero, as
+    at the embedding of a word that is itself the label, n_axes is 0.
     """
-    middles = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()
-    between, inside = np.ptp(middles, axis=0).max(), np.abs(train - middles).max()
-    if min(between, inside) < _NOTHING * np.abs(train).max():
+    means = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()
+    between, within = np.ptp(means, axis=0).max(), np.abs(train - means).max()
+    if min(between, within) < _ROUNDING * np.abs(train).max():
         return test[:, :0]
-    apart: NDArray[np.floating] = LinearDiscriminantAnalysis().fit(train, y).transform(test)
-    return apart
+    projected: NDArray[np.floating] = LinearDiscriminantAnalysis().fit(train, y).transform(test)
+    return projected
 
 
-def _some(rows: NDArray[Any], most: int, generator: np.random.Generator) -> NDArray[Any]:
+def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> NDArray[Any]:
     return np.sort(generator.choice(rows, most, replace=False)) if len(rows) > most else rows
 
 
 def cosine_rows(chosen: Chosen, selections: Sequence[Probed]) -> pd.DataFrame:
-    """Return the cosine of the probes' directions at each two sites of the chosen line.
+    """Return the cosine similarity between probe directions for each pair of sites of one line.
 
-    Of several directions, one a class, it is the mean over them. Only sites along d_model have a
-    basis in common; others give no rows.
+    With one direction per class it is the mean over classes. Other sites than those along d_model
+    do not share a basis and have no rows.
     """
     if not isinstance(chosen.site, SiteSelection) or not _is_whole_stream(chosen.site):
         return pd.DataFrame()
-    whole = [s for s in selections if isinstance(s, SiteSelection) and _is_whole_stream(s)]
-    places = placed(pd.DataFrame({"site": [s.text for s in whole], "head": np.nan}))
+    streams = [s for s in selections if isinstance(s, SiteSelection) and _is_whole_stream(s)]
+    places = placed(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
     saved = {site: chosen.saved(site) for site in only(places, line=chosen.row["line"])["site"]}
     unit = {
         site: probe.unit_directions
@@ -246,19 +247,21 @@ def _is_whole_stream(site: SiteSelection) -> bool:
     return is_whole and describe(site.site).axes[-1] == "d_model"
 
 
-def wrong_examples(chosen: Chosen, prepared: Prepared, model: GPT2) -> list[dict[str, Any]]:
-    """Return the test rows whose wrong guess lies farthest above the truth, one a group.
+def wrong_examples(chosen: Chosen, prepared: Prepared, model: Network) -> list[dict[str, Any]]:
+    """Return the errors with the largest margin over the true label, at most one per group.
 
-    Each has the tokens of its text with what the probe reads there, if the probe was kept.
+    Each has the tokens of its text with the probe's prediction at each token, if the probe was
+    saved.
     """
-    said = chosen.said
-    if said.scores is None:
+    predictions = chosen.predictions
+    scores, guess, truth = predictions.scores, predictions.guess, predictions.truth
+    if scores is None:
         return []
-    rows = np.arange(len(said.guess))
-    ahead = said.scores[rows, said.guess] - said.scores[rows, said.truth]
-    order = np.argsort(-np.where(said.guess == said.truth, -np.inf, ahead), kind="stable")
+    rows = np.arange(len(guess))
+    margin = scores[rows, guess] - scores[rows, truth]
+    order = np.argsort(-np.where(guess == truth, -np.inf, margin), kind="stable")
     worst: dict[str, int] = {}
-    for number in order[: int((said.guess != said.truth).sum())].tolist():
+    for number in order[: int((guess != truth).sum())].tolist():
         worst.setdefault(str(chosen.prober.data.groups[chosen.prober.test_rows[number]]), number)
     numbers = list(worst.values())[:MOST_WRONG]
     examples = [
@@ -271,9 +274,9 @@ def wrong_examples(chosen: Chosen, prepared: Prepared, model: GPT2) -> list[dict
             "text": example.text,
             "span": example.span,
             "group": group,
-            "label": str(chosen.classes[said.truth[number]]),
-            "guess": str(chosen.classes[said.guess[number]]),
-            "ahead": round(float(ahead[number]), 4),
+            "label": str(chosen.classes[truth[number]]),
+            "guess": str(chosen.classes[guess[number]]),
+            "ahead": round(float(margin[number]), 4),
             "tokens": _tokens(reading),
         }
         for number, group, example, reading in zip(numbers, worst, examples, readings, strict=False)
@@ -281,7 +284,7 @@ def wrong_examples(chosen: Chosen, prepared: Prepared, model: GPT2) -> list[dict
 
 
 def _tokens(reading: TextReading | None) -> list[dict[str, Any]]:
-    """Return each token with its characters in the text, and what the probe reads there."""
+    """Return each token with its character span in the text and the probe's prediction."""
     if reading is None:
         return []
     return [
@@ -291,7 +294,7 @@ def _tokens(reading: TextReading | None) -> list[dict[str, Any]]:
 
 
 def _readings(
-    chosen: Chosen, prepared: Prepared, model: GPT2, texts: Sequence[str]
+    chosen: Chosen, prepared: Prepared, model: Network, texts: Sequence[str]
 ) -> Sequence[TextReading | None]:
     probe = chosen.saved(chosen.site.text)
     if probe is None or not texts or not all(texts):

@@ -1,4 +1,4 @@
-"""Probing captured sites: each site's measurements are kept as soon as they are made."""
+"""Probing captured sites; the results of each site are saved as soon as it is done."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from joblib import cpu_count
 
-from probekit.disk import told
+from probekit.disk import as_store_error
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.schema import Experiment
 from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
@@ -24,19 +24,19 @@ from probekit.probes.saved.files import probe_files
 from probekit.provenance import digest
 from probekit.results.predictions import Predictor
 from probekit.results.site_results import SavedSiteResults, SiteResult, site_stem
-from probekit.watcher import Here, Watcher
-from probekit.workers import side_by_side
+from probekit.watcher import InProcessWatcher, Watcher
+from probekit.workers import parallel_map
 
 
 def make_probers(
     experiment: Experiment, prepared: Prepared, device: str = "cpu"
 ) -> tuple[Prober, ...]:
-    """Return for each position what probes all sites under the same folds, controls and resamples.
+    """Return one prober per position; it uses the same folds, controls and resamples at all sites.
 
-    Those of two positions differ in what hangs on the tokens there: control labels and scaling.
+    Probers of two positions differ in control labels and scaling, which depend on the tokens.
 
     Raises:
-        DataError: the labels, groups or split cannot be probed; known before the model runs.
+        DataError: the labels, groups or split cannot be probed. Raised before the model runs.
     """
     is_sweep = len(prepared.positions) > 1
     probers = []
@@ -61,7 +61,7 @@ def _make_prober(
             test=split.test,
             typical=at.typical,
             texts=prepared.texts,
-            examples=prepared.wholes,
+            examples=prepared.text_indices,
         )
         for split in prepared.splits
     ]
@@ -72,7 +72,7 @@ def _make_prober(
     except TooFewGroupsError:
         with experiment.at("probe", "folds"):
             raise
-    except ConfigError:  # what else is wrong with the data is placed by its rows
+    except ConfigError:  # a DataError names its rows itself
         with experiment.at("probe", "control_draws"):
             raise
 
@@ -86,58 +86,58 @@ def probe_sites(
     watcher: Watcher,
     workers: int | None = 1,
 ) -> list[SiteResult]:
-    """Return what was found by the baselines, then at every site in forward order.
+    """Return the results of the baselines, then of every site in forward order.
 
     Args:
-        experiment: gives the names, and the position, which is one.
+        experiment: gives the names and the position (a single one, not a sweep).
         prober: measures each site.
-        stores: read the trained model's activations under `task`, those of untrained weights, if
-            wanted, under `random_weights`.
+        stores: readers by target: `task` for the trained model and, if enabled, `random_weights`
+            for the untrained one.
         selections: the sites.
-        folder: of the run; finished sites are kept in its folder `sites` and not computed again.
-        watcher: hears of each finished site.
-        workers: how many sites are probed at once, each in a process; None for one a core.
+        folder: folder of the run; finished sites are saved in its folder `sites` and reused.
+        watcher: receives the progress.
+        workers: number of sites probed in parallel, each in a process; None for one per core.
 
     Raises:
         StoreError: a file cannot be written, or the folder was deleted during the run.
     """
-    kept = SavedSiteResults(folder.path, prober.truth_of, len(prober.data.classes))
-    spots = [_Spot.of(selection, experiment, folder.path) for selection in (None, *selections)]
-    sites = [kept.read(spot.stem, spot.origin) for spot in spots]
-    n_kept = sum(site is not None for site in sites[1:])
-    progress = _Progress(Here(watcher), n_kept, len(selections))
-    job = _Job(experiment, prober, stores, kept, folder.path, progress)
-    if sites[0] is None:  # takes another time than a site
-        sites[0] = job(spots[0])
+    saved = SavedSiteResults(folder.path, prober.truth_of, len(prober.data.classes))
+    tasks = [_Task.of(selection, experiment, folder.path) for selection in (None, *selections)]
+    sites = [saved.read(task.stem, task.origin) for task in tasks]
+    n_saved = sum(site is not None for site in sites[1:])
+    progress = _Progress(InProcessWatcher(watcher), n_saved, len(selections))
+    job = _Job(experiment, prober, stores, saved, folder.path, progress)
+    if sites[0] is None:  # not part of the progress: baselines take a different time than a site
+        sites[0] = job(tasks[0])
     for site in filter(None, sites):
         folder.note(site.files)
     missing = [number for number, site in enumerate(sites) if site is None]
-    items = [spots[number] for number in missing]
-    # Not a matter of how many are left or run at once: threads may change the last bits.
+    items = [tasks[number] for number in missing]
+    # Independent of workers and missing sites: the number of threads may change the last bits.
     n_threads = max(1, cpu_count() // len(selections))
-    for done, site in enumerate(side_by_side(job, items, workers, n_threads)):
+    for done, site in enumerate(parallel_map(job, items, workers, n_threads)):
         sites[missing[done]] = site
         folder.note(site.files)
-        progress.done = n_kept + done + 1
-        progress.tell()
+        progress.done = n_saved + done + 1
+        progress.report()
     watcher.progress("probe", len(selections), len(selections))
     return [
-        replace(site, place=_place(experiment, spot.selection))
-        for spot, site in zip(spots, sites, strict=True)
+        replace(site, place=_place(experiment, task.selection))
+        for task, site in zip(tasks, sites, strict=True)
         if site is not None
     ]
 
 
 @dataclass(frozen=True)
-class _Spot:
-    """A site, or None for the baselines, and where and under what origin its numbers are kept."""
+class _Task:
+    """A site to probe, or None for the baselines, with the stem and origin of its saved results."""
 
     selection: Probed | None
     stem: Path
     origin: Mapping[str, str]
 
     @classmethod
-    def of(cls, selection: Probed | None, experiment: Experiment, run_dir: Path) -> _Spot:
+    def of(cls, selection: Probed | None, experiment: Experiment, run_dir: Path) -> _Task:
         offset, position = experiment.tokens.position.offset, experiment.tokens.position.text
         name = "baselines" if selection is None else selection.text
         origin = {"run": run_dir.name, "position": position, "site": name}
@@ -146,67 +146,66 @@ class _Spot:
 
 @dataclass(frozen=True)
 class _Job:
-    """Measures one site, in this process or another, and keeps what is found."""
+    """Measures one site, in this process or a worker, and saves the results."""
 
     experiment: Experiment
     prober: Prober
     stores: Mapping[str, FeatureReader]
-    kept: SavedSiteResults
+    saved: SavedSiteResults
     run_dir: Path
     progress: _Progress
 
-    def __call__(self, spot: _Spot) -> SiteResult:
-        """Return what is found at a site, as a later run sees it."""
-        if spot.selection is None:
+    def __call__(self, task: _Task) -> SiteResult:
+        """Return the results of a site as read back from disk, so that a resumed run is equal."""
+        if task.selection is None:
             site = _baselines(self.prober)
         else:
-            site = _measure(self, spot.selection, Path("probes") / spot.stem.relative_to("sites"))
-        site = self.kept.write(spot.stem, spot.origin, site)
-        return self.kept.read(spot.stem, spot.origin) or site
+            site = _measure(self, task.selection, Path("probes") / task.stem.relative_to("sites"))
+        site = self.saved.write(task.stem, task.origin, site)
+        return self.saved.read(task.stem, task.origin) or site
 
 
 @dataclass
 class _Progress:
-    """Tells a watcher how many sites are done, and of the fits in the one under way here.
+    """Reports the number of finished sites and the fits of the current one in this process.
 
-    Sites are begun in any order, so that one may end before those that are counted first: what was
-    told is never taken back.
+    Sites may finish in any order; the reported progress never decreases.
     """
 
     watcher: Watcher
     done: int
     n_sites: int
-    told: float = 0.0
+    reported: float = 0.0
 
-    def tell(self, inner: float = 0.0) -> None:
-        """Tell how many sites are done, and what part of one more."""
-        self.told = max(self.told, round(self.done + inner, 2))
-        self.watcher.progress("probe", self.told, self.n_sites)
+    def report(self, fraction: float = 0.0) -> None:
+        """Report the number of finished sites plus a fraction of the current one."""
+        self.reported = max(self.reported, round(self.done + fraction, 2))
+        self.watcher.progress("probe", self.reported, self.n_sites)
 
     def part(self, number: int, n_parts: int) -> Callable[[int, int], None]:
-        """Return what hears of the fits of one target of the site."""
+        """Return the callback for the fits of one target of the site."""
 
         def on_fit(done: int, total: int) -> None:
-            self.tell((number + done / total) / n_parts)
+            self.report((number + done / total) / n_parts)
 
         return on_fit
 
 
 def _baselines(prober: Prober) -> SiteResult:
-    found = prober.baselines()
+    results = prober.baselines()
     return SiteResult(
-        [measurement for result in found.values() for measurement in result.measurements],
-        {Predictor("none", target): result.said for target, result in found.items()},
+        [measurement for result in results.values() for measurement in result.measurements],
+        {Predictor("none", target): result.said for target, result in results.items()},
     )
 
 
 def _measure(job: _Job, selection: Probed, folder: Path) -> SiteResult:
-    """Return what is found at a site; fitted probes of the trained model are saved.
+    """Return the results at a site and save the probes fitted on the trained model.
 
     Args:
-        job: what is measured.
+        job: experiment, prober and stores.
         selection: the site.
-        folder: of its probes, within that of the run.
+        folder: folder of the site's probes, relative to the run folder.
     """
     site = SiteResult([], {})
     for number, (target, store) in enumerate(job.stores.items()):
@@ -221,7 +220,7 @@ def _measure(job: _Job, selection: Probed, folder: Path) -> SiteResult:
                 stem = folder / result.spec.text.replace(":", "-")
                 _save(job.run_dir / stem, result, job.experiment, job.prober, store, selection)
                 _, weights = probe_files(stem)
-                with told("read", job.run_dir / weights):
+                with as_store_error("read", job.run_dir / weights):
                     site.probes[weights.as_posix()] = digest([(job.run_dir / weights).read_bytes()])
     return site
 
@@ -234,7 +233,7 @@ def _save(
     store: FeatureReader,
     selection: Probed,
 ) -> None:
-    """Keep a fitted probe; one that knows fewer than all classes has no scores for the rest."""
+    """Save a fitted probe; classes that were absent in training have no scores."""
     spec, solution = result.spec, result.solution
     assert spec is not None
     assert solution is not None
@@ -260,7 +259,7 @@ def _save(
 
 
 def _place(experiment: Experiment, selection: Probed | None) -> dict[str, Any]:
-    """Return the columns that name run, site and position; baselines have no site."""
+    """Return the columns for run, site and position; baselines have no site."""
     names = {
         "run": experiment.name,
         "model": experiment.model.source,
@@ -273,7 +272,7 @@ def _place(experiment: Experiment, selection: Probed | None) -> dict[str, Any]:
 
 
 def _site_columns(selection: Probed) -> dict[str, Any]:
-    """Return the columns that name the site; a concatenation has no layer and no head."""
+    """Return the columns for the site; a concatenation has no layer and no head."""
     components = dict.fromkeys(describe(part.site).component for part in selection.parts)
     place: dict[str, Any] = {"site": selection.text, "component": JOINT.join(components)}
     if isinstance(selection, SiteSelection):

@@ -1,6 +1,6 @@
-"""The folder of a run: the digest of each file is noted when it is written, and checked at the end.
+"""The folder of a run; the digest of each file is recorded on writing and verified at the end.
 
-.started    exists from the start of a run to its end
+.started    marks a run in progress
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from probekit.results.record import STARTED, changed_files
 
 
 class RunFolder:
-    """The folder of a run that is under way.
+    """The folder of a run in progress.
 
     Args:
-        path: `<out>/<name>/<key>`; made if it is not there.
-        created: when the run was started.
+        path: `<out>/<name>/<key>`; created if it does not exist.
+        created: start time of the run.
 
     Raises:
         StoreError: The folder cannot be written.
@@ -42,19 +42,19 @@ class RunFolder:
         self.note({name: digest([data])})
 
     def note(self, digests: Mapping[str, str]) -> None:
-        """Note files that were written to the folder, as digests by the name within it.
+        """Record the digests of files written by others, by name within the folder.
 
         Raises:
             StoreError: The folder was deleted during the run.
         """
         self._digests |= digests
         first = next(iter(self._digests), None)
-        # Nothing removes a file during a run, so that one file stands for all before the end.
+        # Check only one file here: `digests` verifies all of them at the end.
         if first is not None and not (self.path / first).exists():
             raise self._lost([first])
 
     def digests(self) -> dict[str, str]:
-        """Return the digest of each file of the run, by its name within the folder.
+        """Verify all files of the run and return their digests by name within the folder.
 
         Raises:
             StoreError: A file was deleted or changed since it was written.
@@ -65,13 +65,13 @@ class RunFolder:
         return dict(sorted(self._digests.items()))
 
     def finish(self) -> None:
-        """Remove the mark of a run that is under way."""
+        """Remove the mark of a run in progress."""
         (self.path / STARTED).unlink(missing_ok=True)
 
     def _lost(self, names: list[str]) -> StoreError:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         return StoreError(
             f"{self.path}: {names[0]}{more} was deleted or changed during the run, by hand or by "
-            "another run of the same experiment. The run is not finished. Run the same command "
-            "again: captured activations are reused."
+            "another run of the same experiment. The run was stopped. Run the same command again; "
+            "captured activations are reused."
         )

@@ -1,4 +1,4 @@
-"""Keeping a fitted probe of a run: its weights with where they came from."""
+"""Saving the fitted probes of a run: weights and provenance."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from probekit.results.record import STARTED, open_record
 
 @dataclass(frozen=True, eq=False)
 class FittedProbe:
-    """A fitted probe as a matter of arrays, whatever estimator it came from.
+    """Arrays and description of a fitted probe, independent of its estimator.
 
     Attributes:
-        kind: such as `logistic`.
-        layers: weight (n_out, n_in) and bias (n_out,) of each, for raw activations.
-        classes: the labels in the order of the scores; none for a probe of numbers.
-        scores_are_logits: whether the softmax of the scores is the probability.
-        hyperparameters: of the fit.
+        kind: kind of probe, such as `logistic`.
+        layers: weight (n_out, n_in) and bias (n_out,) of each layer, for raw activations.
+        classes: labels in the order of the scores; empty for a regression probe.
+        scores_are_logits: whether the softmax of the scores gives probabilities.
+        hyperparameters: hyperparameters of the fit.
     """
 
     kind: str
@@ -51,16 +51,16 @@ def save_probe(
     """Write a probe of an experiment and return the path of its JSON.
 
     Args:
-        path: the stem of its two files.
+        path: common stem of its two files.
         fitted: the probe.
         experiment: gives the position and the names.
-        identity: of the store that the rows were read from.
-        sites: what the features were read at, side by side, as `SiteSelection.text` writes it.
-        measured: of the site; kept are those of the task on the test rows.
-        view: of the rows that were fitted.
+        identity: identity of the store that the rows were read from.
+        sites: sites whose features are concatenated, in the format of `SiteSelection.text`.
+        measured: measurements at the site; those of the task on the test rows are saved.
+        view: view of the rows that the probe was fitted on.
 
     Raises:
-        DataError: weights and classes make no probe.
+        DataError: the shapes of weights and classes do not match.
         StoreError: the files cannot be written.
     """
     facts = ProbeFacts(
@@ -92,14 +92,14 @@ def save_probe(
 
 
 def load_probe(path: Path) -> SavedProbe:
-    """Return a kept probe. One in the folder of a finished run must be the one that the run wrote.
+    """Return a saved probe; in the folder of a finished run its digests are verified.
 
     Args:
-        path: the stem of its two files, or one of them.
+        path: common stem of its two files, or one of them.
 
     Raises:
-        MissingError: a file is not there.
-        DataError: a file is damaged, was changed after the run, or the run's run.json was.
+        MissingError: a file does not exist.
+        DataError: a file is damaged, or it or the run's run.json was changed after the run.
     """
     probe = SavedProbe.load(path)
     run_dir = _run_of(path.absolute())
@@ -110,7 +110,7 @@ def load_probe(path: Path) -> SavedProbe:
 
 
 def _run_of(path: Path) -> Path | None:
-    """Return the folder of the finished run that a probe is in; None if it is in none."""
+    """Return the finished run that a probe belongs to; None if it belongs to none."""
     folders = (parent.parent for parent in path.parents if parent.name == "probes")
     run_dir = next(folders, None)
     if run_dir is None or (run_dir / STARTED).exists() or not (run_dir / "run.json").exists():
@@ -121,13 +121,13 @@ def _run_of(path: Path) -> Path | None:
 def _score(measurement: Measurement) -> HeldOutScore:
     return HeldOutScore(
         value=measurement.value,
-        ci_low=_known(measurement.ci_low),
-        ci_high=_known(measurement.ci_high),
-        chance=_known(measurement.chance),
+        ci_low=_none_if_nan(measurement.ci_low),
+        ci_high=_none_if_nan(measurement.ci_high),
+        chance=_none_if_nan(measurement.chance),
         n=measurement.n_test,
         n_groups=measurement.n_groups,
     )
 
 
-def _known(value: float) -> float | None:
+def _none_if_nan(value: float) -> float | None:
     return None if math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""What the numbers of a run may claim together: p-values over all sites, and differences."""
+"""Statistical tests over all sites of a run: p-values and paired differences."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from probekit.results.site_results import SiteResult
 
 @dataclass(frozen=True, eq=False)
 class ScoredPredictions:
-    """The answers of one probe at one site with the row of results.csv that tells their score."""
+    """Predictions of one probe at one site, with the row of results.csv that holds their score."""
 
     name: str
     row: Mapping[str, Any]
-    said: Predictions
+    predictions: Predictions
 
 
-def scored(found: Sequence[SiteResult], metric: str) -> list[ScoredPredictions]:
-    """Return every probe's answers on the test rows that are scored by the metric."""
+def scored(results: Sequence[SiteResult], metric: str) -> list[ScoredPredictions]:
+    """Return the predictions on the test rows of every probe that is scored by the metric."""
     return [
         ScoredPredictions(_name(row), row, site.said[Predictor(row["probe"], row["target"])])
-        for site in found
+        for site in results
         for row in site.rows
         if row["split"] == "test" and row["metric"] == metric
         if Predictor(row["probe"], row["target"]) in site.said
@@ -44,7 +44,7 @@ def scored(found: Sequence[SiteResult], metric: str) -> list[ScoredPredictions]:
 
 
 def _name(row: Mapping[str, Any] | pd.Series[Any]) -> str:
-    """Return what differences.csv calls the answers of a row: a baseline by its target alone."""
+    """Return the name of a row in differences.csv; a baseline is named by its target only."""
     return str(row["target"]) if pd.isna(row["site"]) else answers_name(row, row["target"])
 
 
@@ -53,20 +53,22 @@ def p_value_rows(
 ) -> list[dict[str, Any]]:
     """Return rows of results.csv with the p-values of the task at each site.
 
-    A probe is judged by its lead over the best constant guess, with which it swaps answers group by
-    group. `p_value` judges a site that was named beforehand, `p_holm` is adjusted
-    for all sites and kinds, `p_best` compares the site to the best of all in each exchange.
+    The null distribution exchanges the predictions of a probe with the best constant guess, group
+    by group. `p_value` applies to a site named in advance, `p_holm` is adjusted for all sites and
+    kinds, and `p_best` compares the site with the maximum over all sites in each exchange.
     """
-    tasks = [one for one in all_scored if one.row["target"] == "task" and _is_by_row(one.said)]
+    tasks = [
+        one for one in all_scored if one.row["target"] == "task" and _is_by_row(one.predictions)
+    ]
     if not tasks or not draws or not METRICS[prober.main_metric].is_row_mean:
         return []
     leads = np.stack([_leads(one, prober) for one in tasks])
-    enough = enough_draws(len(tasks), draws, leads.shape[1])
-    found = p_values(leads.sum(axis=1), exchanged_leads(leads, enough, prober.settings.seed))
-    told = zip(P_VALUES, (found.single, holm(found.single), found.maximum), strict=True)
+    n_draws = enough_draws(len(tasks), draws, leads.shape[1])
+    p = p_values(leads.sum(axis=1), exchanged_leads(leads, n_draws, prober.settings.seed))
+    columns = zip(P_VALUES, (p.single, holm(p.single), p.maximum), strict=True)
     return [
-        {**one.row, "metric": metric, "value": float(p[n]), **_NO_INTERVAL}
-        for metric, p in told
+        {**one.row, "metric": metric, "value": float(values[n]), **_NO_INTERVAL}
+        for metric, values in columns
         for n, one in enumerate(tasks)
     ]
 
@@ -74,65 +76,67 @@ def p_value_rows(
 _NO_INTERVAL = {"ci_low": None, "ci_high": None, "chance": None}
 
 
-def _is_by_row(said: Predictions) -> bool:
-    return isinstance(said, ClassPredictions | NumberPredictions)
+def _is_by_row(predictions: Predictions) -> bool:
+    return isinstance(predictions, ClassPredictions | NumberPredictions)
 
 
 def _leads(one: ScoredPredictions, prober: Prober) -> NDArray[np.float64]:
-    """Return how far each group puts a probe ahead of the best constant guess of its test rows.
+    """Return each group's score of a probe minus that of the best constant guess on the test rows.
 
-    That of the training rows would not do: where the shares of labels differ in the test rows, even
-    a probe that knows nothing is ahead of it.
+    The best constant guess on the training rows is too weak a null: if the label frequencies differ
+    in the test rows, even an uninformed probe beats it.
     """
     probe = one.row["probe"]
     truth = prober.truth_of(probe)
     best = truth.mean() if prober.settings.reads_numbers else np.bincount(truth).argmax()
-    assert isinstance(one.said, ClassPredictions | NumberPredictions)
-    scores, plain = (
-        _row_scores(guess, truth) for guess in (one.said.guess, np.full(len(truth), best))
+    assert isinstance(one.predictions, ClassPredictions | NumberPredictions)
+    scores, constant = (
+        _row_scores(guess, truth) for guess in (one.predictions.guess, np.full(len(truth), best))
     )
-    return group_leads(scores, plain, prober.data.groups[prober.rows_of(probe)])
+    return group_leads(scores, constant, prober.data.groups[prober.rows_of(probe)])
 
 
 def _row_scores(guess: NDArray[Any], truth: NDArray[Any]) -> NDArray[np.float64]:
-    """Return what each row adds to accuracy or, of numbers, to R2."""
+    """Return the contribution of each row to accuracy or, for numbers, to R2."""
     if guess.dtype.kind == "f":
-        missed: NDArray[np.float64] = np.square(guess - truth) / truth.var()
-        return -missed
-    right: NDArray[np.float64] = (guess == truth).astype(np.float64)
-    return right
+        error: NDArray[np.float64] = np.square(guess - truth) / truth.var()
+        return -error
+    correct: NDArray[np.float64] = (guess == truth).astype(np.float64)
+    return correct
 
 
 def difference_rows(
     all_scored: Sequence[ScoredPredictions], chosen: pd.Series[Any], prober: Prober
 ) -> list[dict[str, Any]]:
-    """Return how far the chosen probe is ahead of every other one and of all its company.
+    """Return the paired differences between the selected probe and all others, with baselines.
 
-    All answers are on the same rows, so that the bootstrap is paired; p is adjusted by Holm for all
+    All predictions are on the same rows, so the bootstrap is paired. `p_holm` is adjusted for all
     differences of the run.
     """
     by_row = {
         one.name: one
         for one in all_scored
-        if _is_by_row(one.said)
-        # A baseline has one name at all positions of a sweep: that of the chosen one counts.
+        if _is_by_row(one.predictions)
+        # A baseline has the same name at all positions of a sweep: use the selected position's.
         and (pd.notna(one.row["site"]) or one.row["position"] == chosen["position"])
     }
     name, metric = _name(chosen), chosen["metric"]
     if name not in by_row:
         return []
     rows = prober.rows_of(chosen["probe"])
-    said = {
-        other: one.said
+    predictions = {
+        other: one.predictions
         for other, one in by_row.items()
         if np.array_equal(prober.rows_of(one.row["probe"]), rows)
     }
-    if len(said) < 2:
+    if len(predictions) < 2:
         return []
     groups, settings = prober.data.groups[rows], prober.settings
-    n_draws = enough_draws(len(said) - 1, settings.bootstrap, len(np.unique(groups)))
+    n_draws = enough_draws(len(predictions) - 1, settings.bootstrap, len(np.unique(groups)))
     resamples = Resamples.draw(groups, n_draws, settings.seed)
-    found = all_differences(metrics_of(said[name])[metric], said, name, resamples)
+    differences = all_differences(
+        metrics_of(predictions[name])[metric], predictions, name, resamples
+    )
     return [
         {
             "a": name,
@@ -148,5 +152,5 @@ def difference_rows(
             "n_test": len(resamples.group_of_row),
             "n_groups": resamples.n_groups,
         }
-        for other, one in found.items()
+        for other, one in differences.items()
     ]

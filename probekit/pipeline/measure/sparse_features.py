@@ -1,4 +1,4 @@
-"""Which features the k-sparse probes of a run chose: the rows of features.csv."""
+"""Features selected by the k-sparse probes of a run: the rows of features.csv."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def feature_rows(
     table: pd.DataFrame,
     readers: Mapping[str, FeatureReader],
 ) -> pd.DataFrame:
-    """Return the features that the k-sparse probes read at their best site, the best first.
+    """Return the features that the k-sparse probes select at their best site, ranked.
 
-    A probe of k features reads the first k. `k` is the smallest k that reads a feature, `share` how
-    much of its variance over the fitted rows the labels explain, and `label` the one under which
-    its mean is highest. Without k-sparse probes, and under a nested cross-validation, where each
-    split chooses others, there are no rows.
+    A probe of k features uses the first k. `k` is the smallest k whose probe uses the feature,
+    `share` is the fraction of its variance over the fitted rows that the labels explain, and
+    `label` is the label with the highest mean. There are no rows without k-sparse probes or with a
+    nested cross-validation, where each split selects its own features.
     """
     ranked = ranked_rows(table)
     ranked = ranked[ranked["probe"].str.fullmatch(SIZE)]
@@ -62,7 +62,7 @@ def feature_rows(
 
 
 def feature_name(site: SiteSelection, feature: int, config: GPT2Config) -> str:
-    """Return what a feature of a site is, as `capture.sites` takes it where it does.
+    """Return the name of a feature of a site, in the format of `capture.sites` for MLP neurons.
 
     >>> config = GPT2Config(n_embd=12, n_head=3)
     >>> feature_name(SiteSelection("blocks.5.mlp.hook_post"), 17, config)

@@ -158,6 +158,7 @@ def _read_record(path: Path) -> _Record:
         record = json.loads(content, parse_constant=_refuse_constant)
         if not isinstance(record, dict):
             raise TypeError("it is not a JSON object")
+        is_exact = pretty_json(record).encode() == content
         stored, version = record.pop("digest"), record["format"]
         actual = digest_json(record)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -167,7 +168,7 @@ def _read_record(path: Path) -> _Record:
             f"{path} has format {version!r}, but this version of probekit reads format {FORMAT}. "
             "Use the version that wrote it, or fit the probe again."
         )
-    if stored != actual:
+    if stored != actual or not is_exact:
         raise damaged_probe(path, "its contents changed after it was written")
     try:
         return _Record.model_validate(record)

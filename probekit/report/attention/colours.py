@@ -1,4 +1,4 @@
-"""The colours of attention: from nothing to all for weights, around 0 for differences."""
+"""Colour scales of attention: sequential for weights, diverging for differences."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import plotly.colors
 
-# Perceptually uniform, and light to dark in greyscale. On a dark page it is turned round, so that
-# weights of 0 lie near the page in both.
+# Perceptually uniform and monotonic in greyscale. Reversed on dark pages, so that a weight of 0 is
+# close to the page background in both themes.
 _WEIGHTS = plotly.colors.sequential.tempo
 _DIFFERENCES = plotly.colors.diverging.RdBu_r
-# As light at both ends, dark in the middle.
+# Equally light at both ends, dark in the middle.
 _DIFFERENCES_IN_THE_DARK = (
     "#b9dcff",
     "#6aa5dc",
@@ -25,7 +25,7 @@ _DIFFERENCES_IN_THE_DARK = (
 
 
 def attention_colours() -> dict[str, dict[str, list[list[int]]]]:
-    """Return the stops of each scale as red, green, blue from 0 to 255, for light and dark pages.
+    """Return the stops of each colour scale as RGB from 0 to 255, for light and dark pages.
 
     >>> attention_colours()["weights"]["light"][0]
     [254, 245, 244]
@@ -41,7 +41,7 @@ def attention_colours() -> dict[str, dict[str, list[list[int]]]]:
 
 
 def _stops(colours: Sequence[str]) -> list[list[int]]:
-    # plotly writes some scales as rgb(...), others as #...
+    # Plotly writes some scales as rgb(...), others as #...
     return [
         [int(c) for c in plotly.colors.unlabel_rgb(colour)]
         if colour.startswith("rgb")

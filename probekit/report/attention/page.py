@@ -1,4 +1,4 @@
-"""The attention explorer: one page that lets people look at every head, and asks for nothing."""
+"""The attention explorer: a self-contained page for browsing the pattern of every head."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ SCORE_NAMES = {
 
 @dataclass(frozen=True)
 class AttentionExplorer:
-    """A page of attention patterns that needs nothing else; a notebook shows it as it is.
+    """Self-contained page of attention patterns, which notebooks display inline.
 
-    In a notebook each explorer is a document of its own that cannot reach the notebook; several
-    stand side by side, and nothing is fetched.
+    In a notebook each explorer is a sandboxed frame without access to the notebook, so several can
+    be shown at once. Nothing is fetched from a network.
 
     Attributes:
-        prompts: What is shown.
-        model: What the model is called.
-        reduction: How exactly the weights are kept, and how many megabytes they will about take.
+        prompts: prompts and their attention patterns.
+        model: display name of the model.
+        reduction: quantisation of the weights and estimated page size.
 
     >>> pattern = np.array([[[[1, 0], [0.4, 0.6]]]], dtype=np.float32)
     >>> prompt = AttentionPrompt("Hi you", ("Hi", " you"), pattern)
@@ -71,18 +71,23 @@ class AttentionExplorer:
     def of(
         cls, prompts: Sequence[AttentionPrompt], model: str, *, most_mb: float = MOST_MB
     ) -> AttentionExplorer:
-        """Return the explorer of these prompts, its weights kept as exactly as the size allows.
+        """Return the explorer of these prompts, with the finest quantisation within the size limit.
+
+        Args:
+            prompts: prompts and their attention patterns.
+            model: display name of the model.
+            most_mb: largest page size in megabytes.
 
         Raises:
-            DataError: There is no prompt, or the weights would take more however coarse they are.
+            DataError: There is no prompt, or the page exceeds the limit at every quantisation.
         """
         if not prompts:
-            raise DataError("No prompt was given, so there is no attention to draw. Give one.")
+            raise DataError("No prompt given, so there is no attention to draw. Pass at least one.")
         return cls(tuple(prompts), model, choose_reduction(prompts, most_mb))
 
     @property
     def estimate(self) -> str:
-        """What the page will about be, in words."""
+        """Estimated size and contents of the page, as a sentence."""
         return f"About {self.reduction.estimated_mb:,.1f} MB: {count_heads(self.prompts)}."
 
     def page(self) -> str:
@@ -114,10 +119,10 @@ class AttentionExplorer:
 def attention_data(
     prompts: Sequence[AttentionPrompt], model: str, reduction: Reduction
 ) -> dict[str, Any]:
-    """Return what the template and the script of the explorer read.
+    """Return the JSON data of the explorer's template and script.
 
-    Thumbnails are packed as weights are: layer by layer the heads, then their mean and maximum;
-    once as they are, once without the first token.
+    Thumbnails are packed like weights: for each layer the heads, then their mean and maximum; once
+    with and once without the first token.
     """
     return {
         "model": model,
@@ -125,7 +130,7 @@ def attention_data(
         "errors": [f"{reduction.error(weight):.6f}".rstrip("0") for weight in (1, 0.01)],
         "thumbnail": {"levels": THUMBNAIL_LEVELS, "side": SIDE},
         "colours": attention_colours(),
-        "scores": list(SCORE_NAMES.items()),  # in this order
+        "scores": list(SCORE_NAMES.items()),  # pairs, because the page keeps their order
         "prompts": [_prompt_data(prompt, reduction.levels) for prompt in prompts],
     }
 
@@ -146,5 +151,5 @@ def _prompt_data(prompt: AttentionPrompt, levels: int) -> dict[str, Any]:
 
 
 def _finite(score: NDArray[np.float32]) -> list[list[float | None]]:
-    """Return numbers as JSON has them: to six digits, null where there is none."""
+    """Return scores with six significant digits, and None for non-finite ones, which JSON lacks."""
     return [[float(f"{x:.6g}") if np.isfinite(x) else None for x in row] for row in score]

@@ -1,4 +1,4 @@
-"""Heads as small pictures: what the grid of all heads shows, and a page without its script."""
+"""Thumbnails of attention heads, for the grid of all heads and for pages without JavaScript."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from probekit.report.attention.colours import attention_colours
 
-SIDE = 48  # pixels at most: of a longer text each pixel is the largest weight of its patch
-# Of the 256 colours of a still picture: weights, then what lies between and above them.
+SIDE = 48  # largest side in pixels; longer texts are max-pooled
+# Palette of the static image, 256 entries: weights, then gaps between tiles and masked cells.
 _N_WEIGHTS, _BETWEEN, _MASKED = 254, 254, 255
 _WHITE, _GREY = (255, 255, 255), (217, 221, 226)
 
 
 def with_summaries(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the heads of a layer and behind them, where there are several, their mean and maximum.
+    """Return the heads of a layer, followed by their mean and maximum if there are several.
 
     >>> heads = np.array([[[1, 0], [0.25, 0.75]], [[1, 0], [0.5, 0.5]]], dtype=np.float32)
     >>> with_summaries(heads)[2:, 1].tolist()
@@ -30,9 +30,9 @@ def with_summaries(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def without_first(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the weights without those on the first token, each row scaled to sum to 1 again.
+    """Return patterns without the weights on the first token, with rows renormalised to sum to 1.
 
-    A row with no weight elsewhere, as the first one, is 0.
+    A row without any other weight, such as the first, is all 0.
 
     >>> without_first(np.array([[[1, 0, 0], [0.5, 0.5, 0], [0.5, 0.2, 0.3]]], np.float32)).tolist()
     [[[0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.4..., 0.6...]]]
@@ -45,7 +45,7 @@ def without_first(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def thumbnails(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return heads of shape (..., n, n) with at most `SIDE` pixels a side, the largest of a patch.
+    """Return patterns of shape (..., n, n) max-pooled to at most `SIDE` pixels per side.
 
     >>> thumbnails(np.eye(96, dtype=np.float32)[None]).shape
     (1, 48, 48)
@@ -58,9 +58,9 @@ def thumbnails(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def still_picture(layers: NDArray[np.float32]) -> str:
-    """Return a PNG, as base64, of thumbnails in a grid: layers downwards, heads across.
+    """Return a base64-encoded PNG of thumbnails in a grid: layers downwards, heads across.
 
-    Colours go with the square root of the weight; what lies ahead of the destination is grey.
+    Colour is proportional to the square root of the weight; masked cells are grey.
 
     Args:
         layers: thumbnails of shape (n_layers, n_heads, side, side).
@@ -77,20 +77,20 @@ def still_picture(layers: NDArray[np.float32]) -> str:
 
 def _palette() -> bytes:
     stops = np.array(attention_colours()["weights"]["light"])
-    places = np.linspace(0, len(stops) - 1, _N_WEIGHTS)
-    channels = [np.interp(places, np.arange(len(stops)), channel) for channel in stops.T]
+    points = np.linspace(0, len(stops) - 1, _N_WEIGHTS)
+    channels = [np.interp(points, np.arange(len(stops)), channel) for channel in stops.T]
     return np.rint(channels).T.astype(np.uint8).tobytes() + bytes(_WHITE + _GREY)
 
 
 def _png(pixels: NDArray[np.uint8], palette: bytes) -> bytes:
-    """Return an image of one byte a pixel. Source: the PNG specification, sections 5 and 11."""
+    """Return a PNG of one palette byte per pixel. Source: PNG specification, sections 5 and 11."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
         body = name + content
         return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
 
     height, width = pixels.shape
-    rows = np.pad(pixels, ((0, 0), (1, 0)))  # each row begins with its filter: none
+    rows = np.pad(pixels, ((0, 0), (1, 0)))  # each row starts with its filter type: 0, none
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         chunk(name, content)

@@ -1,6 +1,6 @@
-"""The page of what is computed for a picture: figures, tables, and what they rest on.
+"""Page layout shared by the logit lens, logit attribution and head scores.
 
-Lenses, attributions and head scores fill the same frame.
+Sections of figures and tables, followed by the provenance of the numbers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from probekit.report.pages.template import render
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as the page embeds it.
+    """A figure on the page, with its title, caption and text alternative.
 
     Attributes:
-        title: above it.
-        views: the same figure in several colourings, by the name that a menu gives them; the first
-            is shown, and with one there is no menu.
-        caption: below it.
-        description: its numbers in words, for who cannot see it.
-        height: in rem.
-        width: in rem, below which it is scrolled.
+        title: heading above the figure.
+        views: versions of the figure in different colourings, by menu entry. The first is shown;
+            a single view has no menu.
+        caption: text below the figure.
+        description: the main numbers as text, for screen readers.
+        height: height in rem.
+        width: smallest width in rem; narrower windows scroll.
     """
 
     title: str
@@ -44,7 +44,7 @@ class Picture:
 
     @property
     def changes(self) -> dict[str, dict[str, Any]]:
-        """What differs from the first view in each trace of a view, and what shows in its gaps."""
+        """For each view, the trace properties that differ from the first, and the gap colour."""
         first = self.figure["data"]
         return {
             name: {
@@ -60,13 +60,13 @@ class Picture:
 
 @dataclass(frozen=True)
 class Cells:
-    """A table as the page shows it, sorted by a click on the name of a column.
+    """A table on the page, sortable by a click on a column heading.
 
     Attributes:
-        title: what it holds.
-        columns: their names.
-        rows: a text for each column.
-        is_open: whether it is shown before anybody asks.
+        title: title of the table.
+        columns: column headings.
+        rows: cell texts, one per column.
+        is_open: whether the table is expanded when the page loads.
     """
 
     title: str
@@ -77,7 +77,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class PageSection:
-    """A section of the page: a heading, sentences, figures, tables."""
+    """A section of the page: heading, sentences, figures and tables."""
 
     title: str
     sentences: Sequence[str] = ()
@@ -87,15 +87,15 @@ class PageSection:
 
 @dataclass(frozen=True)
 class AnalysisPage:
-    """All that stands on the page.
+    """Contents of a page of figures and tables.
 
     Attributes:
-        eyebrow: the line above the title.
-        title: of the page.
-        answer: what was found, in sentences.
-        notes: what has to be known to read it.
-        parts: the sections.
-        facts: what the numbers rest on, by name.
+        eyebrow: line above the title.
+        title: title of the page.
+        answer: main result, in sentences.
+        notes: notes on how to read the page.
+        parts: sections, in order.
+        facts: provenance of the numbers, by name.
     """
 
     eyebrow: str
@@ -106,5 +106,5 @@ class AnalysisPage:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def html(self) -> str:
-        """Return the page; it asks no network, and the same contents give the same bytes."""
+        """Return the page as self-contained HTML; equal contents give equal bytes."""
         return render("analysis.html", page=self)

@@ -1,4 +1,4 @@
-"""The figures of the chosen probe on the page, and the examples that it gets most wrong."""
+"""Figures of the selected probe, and its most confident errors."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ COLUMNS = {
     "scatter.csv": ("method", "x", "y", "axis_x", "axis_y", "label"),
     "cosines.csv": ("site_a", "site_b", "cosine", "n_directions", "n_features"),
 }
-TEXT = ("truth", "guess", "label")  # "NA" and "1" are labels like any other
+TEXT = ("truth", "guess", "label")  # read as strings, because "NA" and "1" are valid labels
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
 class Token(RecordPart):
-    """A token of an example, with what the probe reads there.
+    """A token of an example, with the prediction of the probe at that token.
 
-    Older runs did not keep which characters of the text it covers.
+    `span` are the characters that the token covers; runs of older releases do not store it.
     """
 
     token: str
@@ -52,7 +52,7 @@ class Token(RecordPart):
 
 
 class WrongExample(RecordPart):
-    """A test row that the chosen probe got wrong; `ahead` is how far its guess lay above."""
+    """A misclassified test row; `ahead` is the score of the guess minus that of the true label."""
 
     text: str
     span: tuple[int, int] | None
@@ -63,19 +63,19 @@ class WrongExample(RecordPart):
     tokens: tuple[Token, ...] = ()
 
     def is_marked(self, token: Token) -> bool:
-        """Return whether any of a token lies in the span that was to be labelled."""
+        """Return whether a token overlaps the labelled span."""
         start, end = self.span or (0, 0)
         return token.span[0] < end and token.span[1] > start
 
 
 class WrongExamples(RecordPart):
-    """The contents of wrong.json."""
+    """Contents of wrong.json: the classes and the examples with the worst errors."""
 
     classes: list[str]
     examples: list[WrongExample]
 
     def painted(self) -> list[tuple[WrongExample, list[tuple[TokenPart, bool]]]]:
-        """Return each example with its tokens in their colours, and whether each is marked."""
+        """Return each example with its coloured tokens, flagged if inside the labelled span."""
         readings = [_reading(example) for example in self.examples]
         palette = Palette.of(readings, self.classes)
         parts = [text_part(reading, palette).tokens for reading in readings]
@@ -86,7 +86,7 @@ class WrongExamples(RecordPart):
 
     @property
     def has_marks(self) -> bool:
-        """Whether any token is marked."""
+        """Whether any token overlaps its labelled span."""
         return any(one.is_marked(token) for one in self.examples for token in one.tokens)
 
 
@@ -100,10 +100,10 @@ def _reading(example: WrongExample) -> TextReading:
 
 
 def load_wrong(run_dir: Path) -> WrongExamples | None:
-    """Return the examples that the chosen probe got most wrong; None where the run kept none.
+    """Return the worst errors of the selected probe, or None if the run has no wrong.json.
 
     Raises:
-        DataError: wrong.json cannot be read.
+        DataError: wrong.json cannot be read or has an unexpected content.
     """
     path = run_dir / "wrong.json"
     if not path.exists():
@@ -114,13 +114,13 @@ def load_wrong(run_dir: Path) -> WrongExamples | None:
         return WrongExamples.model_validate_json(content)
     except ValidationError as error:
         raise DataError(
-            f"{path} is not as a run writes it: {error.errors()[0]['msg']}. "
+            f"{path} does not have the expected content: {error.errors()[0]['msg']}. "
             "Run the experiment again to rewrite it."
         ) from error
 
 
 def chosen_parts(run_dir: Path, table: pd.DataFrame) -> Iterator[FigurePart]:
-    """Yield the figures of the chosen probe that the run has the numbers for.
+    """Yield the figures of the selected probe for which the run has saved the data.
 
     Raises:
         DataError: A file of the run cannot be read.
@@ -154,16 +154,16 @@ def _confusion_part(rows: pd.DataFrame, probe: str) -> FigurePart:
     shares = confusion_shares(counts)
     wrong = rows[rows["truth"] != rows["guess"]].nlargest(MOST_CONFUSED, "n")
     named = [
-        f"{row['truth']} for {row['guess']} {row['n']:,} times "
-        f"({shares.loc[row['truth'], row['guess']]:.0%} of its rows)"
+        f"{row['truth']} predicted as {row['guess']}: {row['n']:,} rows "
+        f"({shares.loc[row['truth'], row['guess']]:.0%} of that label)"
         for _, row in wrong[wrong["n"] > 0].iterrows()
     ]
     return FigurePart(
-        "What is taken for what",
+        "Confusion matrix",
         figure_json(confusion_matrix(rows)),
-        f"True labels down, those that {probe} predicts across, on {counts.to_numpy().sum():,} "
-        "held-out rows. Each row of cells adds up to 1; the counts are under the pointer.",
-        f"Confusions of {probe}. {'; '.join(named) or 'No row is taken for another label'}.",
+        f"True labels (rows) and labels predicted by {probe} (columns), on "
+        f"{counts.to_numpy().sum():,} held-out rows. Each row sums to 1; hover for counts.",
+        f"Confusion matrix of {probe}. {'; '.join(named) or 'No row is misclassified'}.",
         is_open=False,
         height=10 + 1.9 * max(len(counts), 5),
     )
@@ -174,10 +174,9 @@ def _neuron_part(table: pd.DataFrame) -> FigurePart:
     return FigurePart(
         "Single neurons, ranked",
         figure_json(neuron_ranking(table)),
-        "Layer and number of each neuron, from the highest cross-validated score on training rows "
-        "downwards; marks are scores on held-out rows, with 95 % intervals. The dashed line is "
-        "chance.",
-        "Neurons from the best: "
+        "Neurons by layer and index, in descending order of the cross-validated score on training "
+        "rows. Markers: scores on held-out rows, with 95 % intervals. Dashed line: chance.",
+        "Neurons, best first: "
         + "; ".join(f"{row['site']} {format_number(row['value'])}" for _, row in rows.iterrows()),
         is_open=False,
         height=8 + 1.2 * len(rows),
@@ -189,23 +188,22 @@ def _scatter_parts(
 ) -> Iterator[FigurePart]:
     site = selection(chosen["site"], chosen["head"])
     n_test = comparison_rows(chosen, table)["task"]["n_test"]
-    fitted = {
+    axes = {
         "PCA": "the first two principal components",
-        "LDA": "what parts the labels best, among the first 50 principal components",
+        "LDA": "the axes of LDA on the first 50 principal components",
     }
     for method, own in rows.groupby("method", sort=False):
-        told = fitted[str(method)]
-        middles = own.groupby("label")[["x", "y"]].mean()
+        centroids = own.groupby("label")[["x", "y"]].mean()
         yield FigurePart(
             f"{site} by {method}",
             figure_json(scatter_plane(rows, str(method))),
-            f"{len(own):,} of {n_test:,.0f} held-out rows at {site} in the plane of {told}; "
-            "features were scaled, and the plane fitted, on other rows. A picture, not a "
-            "measurement: the probe reads all dimensions.",
-            f"{method} of {site}. Middles of the labels: "
+            f"{len(own):,} of {n_test:,.0f} held-out rows at {site}, projected on "
+            f"{axes[str(method)]}. Scaling and projection were fitted on other rows. The "
+            "projection is for illustration only: the probe uses all dimensions.",
+            f"{method} of {site}. Centroids of the labels: "
             + "; ".join(
                 f"{label} at {x:.1f}, {y:.1f}"
-                for label, (x, y) in zip(middles.index, middles.to_numpy(), strict=True)
+                for label, (x, y) in zip(centroids.index, centroids.to_numpy(), strict=True)
             ),
             is_open=False,
         )
@@ -213,18 +211,18 @@ def _scatter_parts(
 
 def _cosine_part(rows: pd.DataFrame, probe: str) -> FigurePart:
     n_features, n_directions = rows["n_features"].iloc[0], rows["n_directions"].iloc[0]
-    beside = rows[rows["site_a"] < rows["site_b"]]
+    pairs = rows[rows["site_a"] < rows["site_b"]]
     mean = f", mean over {n_directions} labels" if n_directions > 1 else ""
     return FigurePart(
-        "Directions from layer to layer",
+        "Cosine similarity between probe directions",
         figure_json(direction_map(rows)),
-        f"Cosine between the weights, for raw activations, of the {probe} probes at each two "
-        f"sites{mean}. 95 % of what random directions in {n_features} dimensions give lies within "
-        f"±{1.96 / (n_features * n_directions) ** 0.5:.2f}.",
-        "Cosines of directions: "
+        f"Cosine similarity between the weights of the {probe} probes (for unscaled activations) "
+        f"at each pair of sites{mean}. For random directions in {n_features} dimensions, 95 % of "
+        f"the values are within ±{1.96 / (n_features * n_directions) ** 0.5:.2f}.",
+        "Cosine similarities: "
         + "; ".join(
             f"{row['site_a']} and {row['site_b']} {row['cosine']:.2f}"
-            for _, row in beside.iterrows()
+            for _, row in pairs.iterrows()
         ),
         is_open=False,
         height=10 + 1.9 * max(rows["site_a"].nunique(), 5),

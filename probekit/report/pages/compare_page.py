@@ -1,4 +1,4 @@
-"""The page of a comparison: the differences of two runs by depth, and each with its p-value."""
+"""Page of a comparison of two runs: differences by layer, with intervals and p-values."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from probekit.results.comparison import RunComparison, both_places
 from probekit.results.metrics import metric_name
 from probekit.results.table import placed, tick
 
-MOST_LINES = 12  # more parts of the blocks, such as heads, are told by the table alone
+MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the page's table."""
+    """A row of the table of comparisons, formatted as text."""
 
     place: str
     is_chosen: bool
@@ -42,7 +42,7 @@ class Line:
 
 
 def comparison_page(comparison: RunComparison) -> str:
-    """Return a page of HTML with figure, table and settings that differ; it asks no network."""
+    """Return a self-contained HTML page with figure, table and the settings that differ."""
     return render(
         "compare.html",
         comparison=comparison,
@@ -67,7 +67,7 @@ def _line(row: pd.Series) -> Line:
 
 
 def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
-    """Yield the figure; none where no site, or too many, would stand in it."""
+    """Yield the figure, unless it would have no line or too many."""
     rows = difference_lines(comparison)
     n_lines = len(rows[["line", "probe"]].drop_duplicates())
     if not 0 < n_lines <= MOST_LINES:
@@ -76,19 +76,20 @@ def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
     yield FigurePart(
         f"Difference of {name} by layer",
         figure_json(difference_figure(comparison)),
-        f"{comparison.a} less {comparison.b}, with 95 % intervals of the {comparison.pairing} "
-        "bootstrap over groups. Filled marks hold after Holm's adjustment, hollow ones do not.",
+        f"{comparison.a} minus {comparison.b}, with 95 % intervals of the {comparison.pairing} "
+        "bootstrap over groups. Filled markers: significant after Holm's adjustment; hollow "
+        "markers: not significant.",
         f"Difference of {name} by layer. "
         + " ".join(
             f"{both_places(row)}: {format_number(row['difference'])}"
-            f"{' holds.' if row['holds'] else '.'}"
+            f"{' (significant).' if row['holds'] else '.'}"
             for _, row in rows.iterrows()
         ),
     )
 
 
 def difference_lines(comparison: RunComparison) -> pd.DataFrame:
-    """Return the rows that compare one site of both runs, with `depth`, `line` and `probe`."""
+    """Return the rows that compare the same site in both runs, with `depth`, `line` and `probe`."""
     rows = comparison.rows
     same = rows[rows["site_a"].notna() & (rows["site_a"] == rows["site_b"])].copy()
     named = same["site_a"].str.extract(r"^(?P<site>.*?)(?:\[head=(?P<head>\d+)\])?$")
@@ -99,7 +100,7 @@ def difference_lines(comparison: RunComparison) -> pd.DataFrame:
 
 
 def difference_figure(comparison: RunComparison) -> go.Figure:
-    """Return the figure of the differences against depth, a line for each part and probe."""
+    """Return the figure of differences by depth, with a line per kind of site and probe."""
     rows = difference_lines(comparison)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_hline(y=0, line={"color": "#7A7F87", "width": 1.5, "dash": "longdash"})
@@ -122,9 +123,9 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
 def _trace(points: pd.DataFrame, names: tuple[Hashable, ...], number: int) -> go.Scatter:
     colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
     marker = SERIES_MARKERS[number % len(SERIES_MARKERS)]
-    nudge = 0.06 * number  # so that intervals do not lie on each other
+    offset = 0.06 * number  # so that error bars do not overlap
     return go.Scatter(
-        x=(points["depth"] + nudge).tolist(),
+        x=(points["depth"] + offset).tolist(),
         y=points["difference"].tolist(),
         error_y={
             "type": "data",
@@ -154,6 +155,6 @@ def _hover(row: pd.Series) -> str:
             f"a {format_number(row['value_a'])}, b {format_number(row['value_b'])}",
             f"difference {format_number(row['difference'], row['ci_low'], row['ci_high'])}",
             f"p {format_p(row['p'])}, adjusted {format_p(row['p_holm'])}: "
-            + ("holds" if row["holds"] else "does not hold"),
+            + ("significant" if row["holds"] else "not significant"),
         ]
     )

@@ -1,4 +1,4 @@
-"""The index of a folder's runs: what each asked, how far it is, and what it found."""
+"""Index page of a results folder: question, state and main result of each run."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from probekit.results.differences import load_differences, rival_differences
 from probekit.results.record import STARTED, open_record
 from probekit.results.table import load_table
 
-_READ = ("results.csv", "differences.csv")  # of a finished run
-QUIET = 120  # seconds without a new file after which a run looks as if it had been interrupted
+_READ = ("results.csv", "differences.csv")  # files of a finished run that the index reads
+QUIET = 120  # seconds without a new file after which a run is shown as possibly interrupted
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run as the index shows it.
+    """A run in the index.
 
     Attributes:
-        name: experiment and key, or the folders of a run that has no record yet.
-        url: of its page, or empty.
-        state: finished, running, quiet (nothing new for a while) or damaged.
-        told: what it found, how far it is, or what is wrong with it.
-        created: when, as the run says it.
-        question: of the experiment.
+        name: experiment and key, or the relative path of a run that has no record yet.
+        url: URL of its report, or empty.
+        state: finished, running, quiet (no new file for a while) or damaged.
+        summary: main result, progress or error message.
+        created: creation time from the run's record.
+        question: question of the experiment.
     """
 
     name: str
     url: str
     state: str
-    told: str
+    summary: str
     created: str = ""
     question: str = ""
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Return the folders of the runs under a root, the latest first.
+    """Return the folders of the runs under a root, latest first.
 
-    They lie there, or one or two folders below: root, root/KEY, root/NAME/KEY. A link that leads
-    out of the root is left alone.
+    Runs are searched in root, root/KEY and root/NAME/KEY. Links that lead out of the root are
+    ignored.
     """
     inside = root.resolve()
     files = [
@@ -61,7 +61,7 @@ def find_runs(root: Path) -> list[Path]:
 
 
 def index_page(root: Path, *, now: float | None = None) -> str:
-    """Return the page that lists the runs of a folder and draws itself anew while they go on."""
+    """Return the HTML page that lists the runs of a folder; it refreshes itself when served."""
     entries = [
         entry(root, folder, time.time() if now is None else now) for folder in find_runs(root)
     ]
@@ -69,42 +69,43 @@ def index_page(root: Path, *, now: float | None = None) -> str:
 
 
 def entry(root: Path, folder: Path, now: float) -> Entry:
-    """Return the line of one run."""
-    place = folder.relative_to(root).as_posix()
+    """Return the index entry of a run; `now` is the current time in seconds."""
+    name = folder.relative_to(root).as_posix()
     if (folder / STARTED).exists():
-        return _unfinished(folder, place, now)
+        return _unfinished(folder, name, now)
     try:
         written = tuple(
-            (folder / name).stat().st_mtime_ns if (folder / name).exists() else 0
-            for name in ("run.json", *_READ)
+            (folder / file).stat().st_mtime_ns if (folder / file).exists() else 0
+            for file in ("run.json", *_READ)
         )
-        return _finished(folder, place, written)
+        return _finished(folder, name, written)
     except ProbekitError as error:
-        return Entry(place, "", "damaged", str(error))
+        return Entry(name, "", "damaged", str(error))
 
 
-@lru_cache(maxsize=1000)  # the list is asked for every few seconds
-def _finished(folder: Path, place: str, _written: tuple[int, ...]) -> Entry:
+@lru_cache(maxsize=1000)  # the page is requested every few seconds
+def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
     record = open_record(folder, _READ)
     table = load_table(folder / "results.csv")
-    told = answer(table, rival_differences(table, load_differences(folder / "differences.csv")))
-    url = f"run/{quote(place)}/report.html"
+    differences = load_differences(folder / "differences.csv")
+    summary = answer(table, rival_differences(table, differences))
+    url = f"run/{quote(path)}/report.html"
     name = f"{record.run}/{record.key}"
-    return Entry(name, url, "finished", told, record.created, record.question or "")
+    return Entry(name, url, "finished", summary, record.created, record.question or "")
 
 
-def _unfinished(folder: Path, place: str, now: float) -> Entry:
+def _unfinished(folder: Path, name: str, now: float) -> Entry:
     sites = [path for path in folder.glob("sites/**/*.json") if path.stem != "baselines"]
     last = max(_times([folder / STARTED, *sites]), default=now)
     seconds = max(0, round(now - last))
-    told = f"{counted(len(sites), 'site')} probed; the last file is {seconds:,} s old."
+    summary = f"{counted(len(sites), 'site')} probed; last file written {seconds:,} s ago."
     if seconds > QUIET:
-        told += " If it was interrupted, the same command goes on from there."
-    return Entry(place, "", "quiet" if seconds > QUIET else "running", told)
+        summary += " If the run was interrupted, repeat the same command to resume it."
+    return Entry(name, "", "quiet" if seconds > QUIET else "running", summary)
 
 
 def _times(paths: list[Path]) -> Iterator[float]:
-    """Yield when the files were written; one that has gone meanwhile is left out."""
+    """Yield the modification times of the files; files deleted in the meantime are skipped."""
     for path in paths:
         try:
             yield path.stat().st_mtime

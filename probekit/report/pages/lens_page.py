@@ -1,4 +1,4 @@
-"""The page of a logit lens: a map for each text, and what each layer gets right."""
+"""Page of a logit lens: a heat map of predictions per text, and summary statistics by layer."""
 
 from __future__ import annotations
 
@@ -12,32 +12,30 @@ from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection
 from probekit.report.texts.glyphs import line_label, token_label
 
 NOTE = (
-    "The final norm is applied anew at each layer, with the mean and scale that the residual "
-    "stream has there, and then the unembedding. Nothing is fitted. What a layer seems to say in "
-    "the vocabulary of the last one need not be what later layers read from it."
+    "The final norm (with the mean and variance of the residual stream at that layer) and the "
+    "unembedding are applied to the residual stream at each layer. Nothing is fitted. The tokens "
+    "that the lens reads at a layer are not necessarily what later layers use."
 )
 CAPTION = (
-    "In a cell the likeliest next token if the network ended there, bold where it is the token "
-    "that follows in the text. Point at a cell for more tokens, the rank of the one that follows, "
-    "entropy and divergence from the output, KL(output | here). The last row is the output."
+    "Each cell shows the most likely next token if the network ended at that layer, in bold if it "
+    "is the next token of the text. Hover over a cell for more tokens, the rank of the next token, "
+    "the entropy, and KL(output | layer). The last row is the model's output."
 )
-LEFT_OUT = (
-    " There are too many cells to write in them: colours and the pointer alone tell what they hold."
-)
+LEFT_OUT = " There are too many cells to show their tokens; hover over a cell to see them."
 LONGEST_HEADING = 100  # characters of a text
 
 
 def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> str:
-    """Return a page of HTML with the map of each text; it asks no network.
+    """Return a self-contained HTML page with a heat map for each text.
 
     Args:
-        rows: of `lens_rows`, with the number of the text as `prompt`.
-        model: its name.
-        facts: what the numbers rest on, by name.
+        rows: result of `lens_rows`, with the number of the text as `prompt`.
+        model: display name of the model.
+        facts: provenance of the numbers, by name.
     """
     return AnalysisPage(
         eyebrow=f"probekit · logit lens · {model}",
-        title="What each layer would say next",
+        title="Next-token prediction at each layer",
         answer=lens_answer(rows),
         notes=[NOTE],
         parts=[_part(number, of_text) for number, of_text in rows.groupby("prompt", sort=False)],
@@ -50,7 +48,7 @@ def _part(number: object, rows: pd.DataFrame) -> PageSection:
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
     picture = Picture(
-        title="Likeliest next token by layer and position",
+        title="Most likely next token by layer and position",
         views={measure.title: lens_map(rows, name) for name, measure in MEASURES.items()},
         caption=CAPTION + LEFT_OUT * (not has_texts),
         description=lens_description(rows),
@@ -58,8 +56,8 @@ def _part(number: object, rows: pd.DataFrame) -> PageSection:
         width=9 + len(tokens) * (4.2 if has_texts else 1),
     )
     table = Cells(
-        "Each layer in numbers",
-        ("layer", "follows in the text", "as the output", "median rank", "mean entropy", "mean KL"),
+        "Statistics by layer",
+        ("layer", "correct", "agrees with output", "median rank", "mean entropy", "mean KL"),
         [
             (
                 row["layer"],
@@ -78,11 +76,11 @@ def _part(number: object, rows: pd.DataFrame) -> PageSection:
 
 
 def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a site, over the positions of one text or several.
+    """Return one row per site, summarised over the positions of one or several texts.
 
-    The columns are `layer`, its label; `right` of `n_next`, how often the likeliest token follows
-    in the text; `as_output`, how often it is the network's own, that of the last site; the median
-    `rank` of the token that follows; and the mean `entropy` and `kl`.
+    Columns: `layer`, its label; `right` out of `n_next`, the number of positions at which the most
+    likely token is the next token of the text; `as_output`, the number at which it is the token
+    predicted at the last site; the median `rank` of the next token; mean `entropy` and `kl`.
     """
     output = rows.groupby(["prompt", "position"])["token_1"].transform("last")
     right, as_output = rows["next_rank"].eq(1).fillna(False), rows["token_1"].eq(output)
@@ -100,20 +98,20 @@ def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def lens_answer(rows: pd.DataFrame) -> str:
-    """Return what the maps show, in a sentence or two."""
+    """Return the model's next-token accuracy and the layer from which the lens agrees with it."""
     summary = lens_summary(rows)
     last = summary.iloc[-1]
-    # The layers from which on half of the positions or more agree with the output.
+    # Sites after which, without exception, at least half of the positions agree with the output.
     settled = (summary["as_output"] >= summary["n"] / 2)[::-1].cummin()
     since = summary["layer"][settled[::-1]].iloc[0]
-    half = f"half of the {last['n']} positions or more"
+    half = f"at least half of the {last['n']} positions"
     return (
-        f"The network's likeliest token is the one that follows in the text at {last['right']} of "
+        f"The model predicts the next token of the text at {last['right']} of "
         f"{last['n_next']} positions. "
         + (
-            f"At no layer before the last does the lens read the network's own at {half}."
+            f"At no layer before the last does the lens agree with the model on {half}."
             if since == last["layer"]
-            else f"From {_layer(since)} on, the lens reads the network's own at {half}."
+            else f"From {_layer(since)} on, the lens agrees with the model on {half}."
         )
     )
 
@@ -123,10 +121,10 @@ def _layer(label: str) -> str:
 
 
 def lens_description(rows: pd.DataFrame) -> str:
-    """Return, for who cannot see the map, what is said at the last position, layer by layer."""
+    """Return the text alternative of the map: the prediction of each layer at the last position."""
     at_last = rows[rows["position"] == rows["position"].max()]
-    told = [
+    predictions = "; ".join(
         f"{label}: {token_label(row['token_1'])} {format_number(row['probability_1'])}"
         for label, (_, row) in zip(site_labels(at_last), at_last.iterrows(), strict=True)
-    ]
-    return "Likeliest next token by layer and position. At the last position " + "; ".join(told)
+    )
+    return f"Most likely next token by layer and position. At the last position {predictions}"

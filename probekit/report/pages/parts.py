@@ -1,4 +1,4 @@
-"""The figures of a run's page, in order: curves and maps of each metric, sizes, learning curve."""
+"""Figures of a run's page, in order: curves and maps by metric, feature counts, learning curve."""
 
 from __future__ import annotations
 
@@ -27,9 +27,15 @@ from probekit.results.selection import hidden_kinds, main_metric, measured_metri
 
 @dataclass(frozen=True)
 class FigurePart:
-    """A figure as the page embeds it, with its caption and its numbers in words.
+    """A figure on a page, with its caption and a text alternative.
 
-    `height` is in rem; None leaves it to the style sheet.
+    Attributes:
+        title: heading or summary above the figure.
+        figure: Plotly figure as plain JSON values.
+        caption: text below the figure.
+        description: the main numbers as text, for screen readers.
+        is_open: whether the figure is shown when the page loads; others are folded.
+        height: height in rem; None for the default of the style sheet.
     """
 
     title: str
@@ -41,12 +47,14 @@ class FigurePart:
 
 
 def result_parts(table: pd.DataFrame, control_by: ControlBy = "word") -> list[FigurePart]:
-    """Return the figures of a run: its main metric first, those of other metrics folded.
+    """Return the figures of a run; those of minor metrics are folded and come last.
 
-    `control_by` is what gets one random label in the control task.
+    Args:
+        table: rows of results.csv.
+        control_by: unit that gets one random label in the control task.
     """
-    found = measured_metrics(table)
-    metrics = [name for name in METRICS if name in found and METRICS[name].figure != "none"]
+    measured = measured_metrics(table)
+    metrics = [name for name in METRICS if name in measured and METRICS[name].figure != "none"]
     first = [metric for metric in metrics if METRICS[metric].figure == "open"]
     codes = [metric for metric in first if "code" in METRICS[metric].functions]
     by_metric = {metric: list(_metric_parts(table, metric, control_by)) for metric in metrics}
@@ -78,9 +86,9 @@ def _growth_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
 
 
 def reliability_part(bins: pd.DataFrame, table: pd.DataFrame) -> FigurePart:
-    """Return the figure of how often each kind of probe is right where it is so sure.
+    """Return the reliability diagram: accuracy by confidence for each kind of probe.
 
-    Of a kind with many sizes it is the best one, as in the layer curves.
+    Of probes with several sizes only the best size is shown, as in the layer curves.
     """
     bins = bins[~bins["probe"].isin(hidden_kinds(table))]
     return FigurePart(
@@ -93,7 +101,7 @@ def reliability_part(bins: pd.DataFrame, table: pd.DataFrame) -> FigurePart:
 
 
 def title(metric: str) -> str:
-    """Return a metric as headings name it."""
+    """Return the name of a metric with a capital first letter."""
     name = metric_name(metric)
     return name[0].upper() + name[1:]
 
@@ -139,28 +147,28 @@ def _map(
 def map_part(
     heading: str, figure: go.Figure, caption: str, description: str, is_open: bool = True
 ) -> FigurePart:
-    """Return a map as the page embeds it, as high as its rows need."""
+    """Return a heat map as a part of the page, with a height that fits its number of rows."""
     n_rows = len(figure.data[0].z)
     height = 7 + 1.75 * max(n_rows, 4)
     return FigurePart(heading, figure_json(figure), caption, description, is_open, height)
 
 
 def norms_part(norms: list[Norms]) -> FigurePart:
-    """Return the figure of the norm of position 0."""
+    """Return the figure that compares activation norms at position 0 with those elsewhere."""
     rows = pd.DataFrame([norm.model_dump() for norm in norms])
     ratios = rows["first_position_norm"] / rows["other_norm"]
     return FigurePart(
         "Norm of position 0",
         figure_json(norm_curve(rows)),
-        "Mean norm of the activations at position 0 and at all others. A model may use its first "
-        "position as a resting place for attention: where its norm stands out, means and scalers "
-        "that include it say little about the rest.",
-        "Norm of position 0 against the others. "
-        + ", ".join(f"{site} {r:.1f} times" for site, r in zip(rows["site"], ratios, strict=True)),
+        "Mean norm of the activations at position 0 and at all other positions. Models may use the "
+        "first position as an attention sink: if its norm is much larger, means and scalers that "
+        "include it do not represent the other positions.",
+        "Ratio of the norm at position 0 to that at other positions. "
+        + ", ".join(f"{site} {r:.1f}" for site, r in zip(rows["site"], ratios, strict=True)),
     )
 
 
 def figure_json(figure: go.Figure) -> dict[str, Any]:
-    """Return the figure as plain JSON values, NaN as null."""
+    """Return a figure as plain JSON values, with NaN as null."""
     plain: dict[str, Any] = json.loads(figure.to_json())
     return plain

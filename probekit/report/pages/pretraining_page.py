@@ -1,4 +1,4 @@
-"""The page of a pretraining run: how the losses fell, what was learnt from, what was kept."""
+"""Page of a pretraining run: loss curves, all measurements, training texts and recipe."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 import plotly.graph_objects as go
+from pydantic import Field
 
 from probekit.disk import inside
 from probekit.errors import DataError
@@ -17,15 +18,16 @@ from probekit.report.figures.learning_curve import TICKS
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
-from probekit.results.record import RecordPart, check_seal, reading_run_file
+from probekit.results.record import RecordPart, changed_files, check_seal, reading_run_file
 from probekit.training.log import LogRow, read_log, read_verified_log
-from probekit.training.progress import LOG, read_progress
+from probekit.training.progress import LOG, STATE, Progress, read_progress
 
-POINTS_PER_DECADE = 60  # of lines that have a value at each step
+RECIPE = "recipe.yaml"
+POINTS_PER_DECADE = 60  # for averaged lines, which have a value at each step
 
 
 class PretrainRecord(RecordPart):
-    """All that the page takes from run.json."""
+    """Fields of run.json that the page shows."""
 
     run: str
     steps: int
@@ -37,11 +39,12 @@ class PretrainRecord(RecordPart):
     parameters: int
     digests: dict[str, str]
     versions: dict[str, str]
+    files: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of a figure: its name, its value in a row of the log, and its dash."""
+    """A line of a figure: its name, its value in a row of the log, and its dash style."""
 
     name: str
     value: Callable[[LogRow], float]
@@ -54,8 +57,8 @@ _LOSSES = (
     _Line("held-out text", lambda row: row.held_out_loss),
 )
 _REPEATS = (
-    _Line("first time", lambda row: row.repeated_first, "dot"),
-    _Line("second time", lambda row: row.repeated_second),
+    _Line("first occurrence", lambda row: row.repeated_first, "dot"),
+    _Line("second occurrence", lambda row: row.repeated_second),
 )
 _RATE = (_Line("learning rate", lambda row: row.learning_rate),)
 _NORM = (_Line("gradient norm", lambda row: row.gradient_norm, is_averaged=True),)
@@ -64,28 +67,47 @@ _NORM = (_Line("gradient norm", lambda row: row.gradient_norm, is_averaged=True)
 def write_pretraining_report(run_dir: Path) -> Path:
     """Write report.html into the folder of a pretraining run and return its path.
 
-    The run may still be going on; the page shows what its log holds.
+    The run may still be in progress; the page then shows the steps in its log.
 
     Raises:
-        MissingError: A file of the run is not there.
+        MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or its log has no step yet.
         CheckpointError: The state or the log is damaged.
     """
     path = inside(run_dir / LOG)
-    progress = read_progress(run_dir)  # before the log, which a running process writes first
+    # Read before the log: a running process writes the log first, so it covers this progress.
+    progress = read_progress(run_dir)
     with reading_run_file(path):
         log = read_verified_log(path, progress.step, progress.log) if progress else read_log(path)
     if not log:
-        raise DataError(f"{path} has no step yet.")
+        raise DataError(f"{path} has no step yet. Wait until the run has logged its first step.")
     with reading_run_file(run_dir / "run.json"):
         content = inside(run_dir / "run.json").read_bytes()
         record = PretrainRecord.model_validate_json(content)
     check_seal(content, run_dir / "run.json")
-    with reading_run_file(run_dir / "recipe.yaml"):
-        recipe = inside(run_dir / "recipe.yaml").read_text("utf-8")
+    _check_belongs(run_dir, record, progress)
+    with reading_run_file(run_dir / RECIPE):
+        recipe = inside(run_dir / RECIPE).read_text("utf-8")
     path = run_dir / "report.html"
     write_atomic(path, _page(log, record, recipe))
     return path
+
+
+def _check_belongs(run_dir: Path, record: PretrainRecord, progress: Progress | None) -> None:
+    """Raise DataError if run.json is not that of the recipe and the training state beside it."""
+    damages = [f"{name} {what}" for name, what in changed_files(run_dir, record.files)]
+    if progress is not None:
+        of_state = {"corpus": progress.corpus, "tokens": progress.tokens}
+        damages += [
+            f"run.json has another digest of the {name} than {STATE}"
+            for name, found in of_state.items()
+            if record.digests.get(name) != found
+        ]
+    if damages:
+        raise DataError(
+            f"{run_dir} is damaged: {'; '.join(damages)}. Run the same recipe again with the same "
+            "--out to rewrite the record; the steps that are done are kept."
+        )
 
 
 def _page(log: Sequence[LogRow], record: PretrainRecord, recipe: str) -> str:
@@ -102,20 +124,21 @@ def _page(log: Sequence[LogRow], record: PretrainRecord, recipe: str) -> str:
 
 
 def _answer(log: Sequence[LogRow], record: PretrainRecord) -> str:
-    """Return in words how far the run has come."""
+    """Return the progress of the run and its latest held-out losses, in sentences."""
     done, passes = log[-1], log[-1].tokens / max(1, record.tokens["train"])
-    told = f"{done.step:,} of {record.steps:,} steps: {done.tokens:,} tokens, " + (
-        f"{passes:.1f} times those of the texts."
+    progress = (
+        f"{done.step:,} of {record.steps:,} steps: {done.tokens:,} tokens, "
+        f"{passes:.1f} times the training text."
     )
     measured = [row for row in log if not math.isnan(row.held_out_loss)]
     if not measured:
-        return f"{told} Nothing was measured yet."
+        return f"{progress} No evaluation yet."
     last = measured[-1]
     gap = last.repeated_first - last.repeated_second
     return (
-        f"{told} On held-out text {last.held_out_loss:.3f} nats per token, "
-        f"{last.held_out_per_character:.4f} per character. Random tokens cost {gap:.2f} nats less "
-        "when they come a second time."
+        f"{progress} Held-out loss: {last.held_out_loss:.3f} nats per token, "
+        f"{last.held_out_per_character:.4f} nats per character. On repeated random tokens the loss "
+        f"is {gap:.2f} nats lower at the second occurrence."
     )
 
 
@@ -123,17 +146,18 @@ def _figures(log: Sequence[LogRow], measured: Sequence[LogRow]) -> list[FigurePa
     losses = FigurePart(
         "Loss",
         figure_json(_figure(log, _LOSSES, "nats per token")),
-        "Mean over the tokens that are counted. Batches are averaged over neighbouring steps; held-"
-        "out text is the end of each text, never learnt from. A repeated row counts where its "
-        "piece comes again, and can cost far more or less than text.",
+        "Mean over the tokens that count towards the loss. Batch losses are averaged over adjacent "
+        "steps. Held-out text is the end of each text and is never trained on. Repeated rows count "
+        "from the second occurrence of their segment; their loss can differ much from that of "
+        "text.",
         _words("loss on held-out text", measured, lambda row: row.held_out_loss),
     )
     repeats = FigurePart(
-        "Random tokens, twice",
+        "Loss on repeated random tokens",
         figure_json(_figure(log, _REPEATS, "nats per token")),
-        "Tokens drawn evenly from the vocabulary, and the same once more. What they cost less the "
-        "second time is looked up in the first: induction (Olsson et al. 2022).",
-        _words("loss of the second time", measured, lambda row: row.repeated_second),
+        "Random token sequences that occur twice. The model can predict the second occurrence only "
+        "from the first, so a lower loss there indicates induction (Olsson et al. 2022).",
+        _words("loss at the second occurrence", measured, lambda row: row.repeated_second),
     )
     return [losses, repeats]
 
@@ -147,16 +171,16 @@ def _folded(log: Sequence[LogRow]) -> list[FigurePart]:
             _words(name, log, lines[0].value),
         )
         for lines, name, caption in (
-            (_RATE, "learning rate", "At each step."),
-            (_NORM, "gradient norm", "Before it is cut, averaged over neighbouring steps."),
+            (_RATE, "learning rate", "Learning rate at each step."),
+            (_NORM, "gradient norm", "Norm before clipping, averaged over adjacent steps."),
         )
     ]
 
 
 def _words(name: str, rows: Sequence[LogRow], value: Callable[[LogRow], float]) -> str:
-    """Return a line in words: where it begins and ends."""
+    """Return the first and last value of a line, as a sentence."""
     if not rows:
-        return f"{name}: nothing was measured yet."
+        return f"{name}: no evaluation yet."
     first, last = rows[0], rows[-1]
     return (
         f"{name} by step: {value(first):.4g} at step {first.step:,}, {value(last):.4g} at step "
@@ -165,7 +189,7 @@ def _words(name: str, rows: Sequence[LogRow], value: Callable[[LogRow], float]) 
 
 
 def _figure(log: Sequence[LogRow], lines: Sequence[_Line], unit: str) -> go.Figure:
-    """Return lines over the steps, whose axis is logarithmic."""
+    """Return a figure of lines by step, on a logarithmic step axis."""
     figure = go.Figure(layout={"template": TEMPLATE})
     for line, colour in zip(lines, SERIES_COLOURS, strict=False):
         points = _averaged(log, line) if line.is_averaged else _measured(log, line)
@@ -196,10 +220,10 @@ def _measured(log: Sequence[LogRow], line: _Line) -> list[tuple[float, float]]:
 
 
 def _averaged(log: Sequence[LogRow], line: _Line) -> list[tuple[float, float]]:
-    """Return the means over neighbouring steps, as many in a decade of steps as in the next."""
+    """Return means over adjacent steps, with at most `POINTS_PER_DECADE` points per decade."""
     points = []
     for _, group in groupby(log, lambda row: int(POINTS_PER_DECADE * math.log10(row.step))):
         rows = list(group)
-        middle = sum(row.step for row in rows) / len(rows)
-        points.append((middle, sum(line.value(row) for row in rows) / len(rows)))
+        mean_step = sum(row.step for row in rows) / len(rows)
+        points.append((mean_step, sum(line.value(row) for row in rows) / len(rows)))
     return points

@@ -1,4 +1,4 @@
-"""The report of a run: one page of HTML that holds everything and asks nothing of a network."""
+"""The report of a run: one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -44,26 +44,28 @@ from probekit.results.table import load_table
 def write_report(run_dir: Path) -> Path:
     """Write report.html into the folder of a run and return its path.
 
-    The same folder gives the same bytes.
+    The page is deterministic: the same folder gives the same bytes.
 
     Raises:
-        MissingError: A file of the run is not there.
+        MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or was changed after the run.
         StoreError: The page cannot be written.
     """
     runs = sorted(path.parent.name for path in run_dir.glob("*/run.json"))
     if runs and not (run_dir / "run.json").exists():
-        raise MissingError(f"{run_dir} holds runs; give one of them: {', '.join(runs)}.")
+        raise MissingError(
+            f"{run_dir} is a folder of several runs. Give one of them: {', '.join(runs)}."
+        )
     path = run_dir / "report.html"
     write_atomic(path, report_page(run_dir))
     return path
 
 
 def run_figures(run_dir: Path) -> list[FigurePart]:
-    """Return all figures of a run's page, in its order.
+    """Return all figures of a run's page, in the order of the page.
 
     Raises:
-        MissingError: A file of the run is not there.
+        MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or was changed after the run.
     """
     record = open_record(run_dir)
@@ -84,7 +86,7 @@ def report_page(run_dir: Path) -> str:
     """Return the page of a run as HTML.
 
     Raises:
-        MissingError: A file of the run is not there.
+        MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or was changed after the run.
     """
     record = open_record(run_dir)
@@ -127,7 +129,7 @@ def report_page(run_dir: Path) -> str:
 
 
 def _difference(one: RivalDifference) -> tuple[str, str]:
-    """Return a difference, always with its sign, and its interval."""
+    """Return a difference with an explicit sign, and its interval, as text."""
     value, _, interval = format_number(one.difference, one.ci_low, one.ci_high).partition(" ")
     return ("+" if one.difference > 0 else "") + value, interval
 
@@ -145,7 +147,7 @@ def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
     if absent:
         raise DataError(
             f"{path} has no tensor {', '.join(absent)} for the prompts of run.json. "
-            f"It holds: {', '.join(sorted(tensors))}."
+            f"Available tensors: {', '.join(sorted(tensors))}."
         )
     return [
         AttentionPrompt(
@@ -161,13 +163,13 @@ def _prompts(run_dir: Path, record: RunRecord) -> list[AttentionPrompt]:
 
 
 def _around_span(example: ExampleRecord | WrongExample) -> tuple[str, str, str]:
-    """Return the text of an example before, in and after its span."""
+    """Return the text of an example before, inside and after its span."""
     start, end = example.span or (len(example.text),) * 2
     return example.text[:start], example.text[start:end], example.text[end:]
 
 
 def _facts(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Return what the last section lists, by its heading."""
+    """Return the names and values of the provenance section, by heading."""
     return {
         "Run": {"run": record.run, "key": record.key, "created": record.created},
         "Model": record.model.model_dump(),

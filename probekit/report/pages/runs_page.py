@@ -1,4 +1,4 @@
-"""The page of several runs: their answers, one curve a run, and a map of runs by layers."""
+"""Page of several runs: their main results, a layer curve per run, and a heat map of all runs."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from probekit.results.selection import (
 from probekit.results.settings import differing, load_config, run_facts, settings_of
 from probekit.results.table import differs, load_table, n_blocks, only, placed, tick
 
-# A name that needs more than so many settings, or characters, tells less than the key of the run.
+# Names with more settings or characters than this are replaced by the key of the run.
 MOST_SETTINGS = 3
 LONGEST_NAME = 60
-PROBED = ["run", "probe", "position", "view"]  # what one row of the map has in common
-COMPANY = ("control", "random_weights", "word_identity", "majority")
+MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
+REFERENCES = ("control", "random_weights", "word_identity", "majority")
 
 
 @dataclass(frozen=True)
 class RunsTableRow:
-    """A row of the page's table: the name of the run, and its cells by the name of the column.
+    """A row of the table of selected sites: the name of the run, and its cells by column name.
 
-    Of a number that has an interval, this stands below it.
+    Cells of `numbers` are pairs of a value and its interval, which is empty if there is none.
     """
 
     name: str
@@ -54,16 +54,16 @@ class RunsTableRow:
 
 @dataclass(frozen=True, eq=False)
 class ShownRun:
-    """A run as the page of several shows it; `name` is no other run's.
+    """A run on a page of several runs.
 
     Attributes:
-        name: what tells it from the others, in few words.
-        record: of its run.json.
-        table: the rows of its results.csv.
-        settings: by name.
+        name: short name, unique on the page.
+        record: contents of its run.json.
+        table: rows of its results.csv.
+        settings: settings by name.
         facts: settings, digests and versions, by name.
-        answer: in words.
-        warnings: what to know before it is quoted.
+        answer: main result, in sentences.
+        warnings: caveats on the results.
     """
 
     name: str
@@ -76,7 +76,7 @@ class ShownRun:
 
     @property
     def identity(self) -> str:
-        """Experiment and key, as the folders of runs are named."""
+        """Experiment and key, as in the run's folder NAME/KEY."""
         return f"{self.record.run}/{self.record.key}"
 
     @classmethod
@@ -84,7 +84,7 @@ class ShownRun:
         """Return the run in a folder.
 
         Raises:
-            MissingError: A file of the run is not there.
+            MissingError: A file of the run is missing.
             DataError: A file of the run cannot be read, or was changed after the run.
         """
         record = open_record(folder)
@@ -103,39 +103,40 @@ class ShownRun:
 
 
 def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
-    """Return the runs in folders, in their order, each under a name of its own.
+    """Return the runs in the given folders, in the same order, each with a unique name.
 
     Raises:
-        MissingError: A file of a run is not there.
-        DataError: A file of a run cannot be read, or the runs share no metric.
+        MissingError: A file of a run is missing.
+        DataError: A file of a run cannot be read, or the runs have different main metrics.
         ConfigError: A run is given twice.
     """
     runs = [ShownRun.load(folder) for folder in folders]
     names = [run.identity for run in runs]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(f"{twice[0]} is given twice. Give each run once.")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise ConfigError(f"{duplicates[0]} is given twice. Give each run once.")
     if len({main_metric(run.table) for run in runs}) > 1:
         metrics = ", ".join(f"{run.identity} {main_metric(run.table)}" for run in runs)
         raise DataError(
-            f"These runs are measured by different metrics: {metrics}. Give runs of one metric."
+            f"These runs have different main metrics: {metrics}. Give runs with the same metric."
         )
     return [replace(run, name=name) for run, name in zip(runs, _names(runs), strict=True)]
 
 
 def _names(runs: Sequence[ShownRun]) -> list[str]:
-    """Return a name for each run: its experiment, else with the settings that differ, else its key.
+    """Return a unique name for each run.
 
-    Settings tell a reader what a key does not; but many of them are no name.
+    The shortest that is unique: the experiment, the experiment with the settings that differ (if
+    this is short enough), or the experiment with the key.
     """
     experiments = [run.record.run for run in runs]
     settings = differing([run.settings for run in runs])
-    told = [
+    labels = [
         [f"{name.rpartition('.')[2]} {values[number]}" for name, values in settings.items()]
         for number in range(len(runs))
     ]
     with_settings = [
-        " · ".join([experiment, *own]) for experiment, own in zip(experiments, told, strict=True)
+        " · ".join([experiment, *own]) for experiment, own in zip(experiments, labels, strict=True)
     ]
     is_short = len(settings) <= MOST_SETTINGS and max(map(len, with_settings)) <= LONGEST_NAME
     candidates = [experiments, *([with_settings] if is_short else [])]
@@ -144,7 +145,7 @@ def _names(runs: Sequence[ShownRun]) -> list[str]:
 
 
 def runs_page(runs: Sequence[ShownRun]) -> str:
-    """Return a page of HTML that sets runs side by side; it asks no network."""
+    """Return a self-contained HTML page that compares several runs."""
     metric = main_metric(runs[0].table)
     rows = [RunsTableRow(run.name, _words(run), _numbers(run)) for run in runs]
     return render(
@@ -160,7 +161,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
 
 
 def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
-    """Return the figures of several runs, those that their rows can fill."""
+    """Return the layer curves of several runs and, if they share a kind of site, a heat map."""
     table = joined_table(runs)
     metric = main_metric(table)
     if metric not in measured_metrics(table):
@@ -168,20 +169,19 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
     curve = FigurePart(
         f"{title(metric)} by layer and run",
         figure_json(layer_curve(table, metric)),
-        "The task of each run; horizontal lines are what is known without the network. A ring "
-        "marks the site that each run chose by cross-validation on its training rows. Runs on "
-        "other test rows differ by those too: probekit compare says which differences of two "
-        "runs hold.",
+        "Score of each run; horizontal lines are baselines that do not use the model. A ring marks "
+        "the site that each run selected by cross-validation on its training rows. Runs may have "
+        "different test rows; use probekit compare to test the differences of two runs.",
         description(table, metric),
     )
     cells = _residual(table, metric)
-    if not differs(cells["run"]):  # no two runs probed the same part
+    if not differs(cells["run"]):  # no two runs probed the same kind of site
         return [curve]
     by_layer = FigurePart(
         f"{title(metric)}, runs by layers",
         figure_json(run_map(table, metric)),
-        f"The part of the blocks that most runs probed, {cells['line'].iloc[0]}, one row a run, as "
-        f"for the checkpoints of one model. {_probe_words(cells)} {colour_words(cells, metric)}",
+        f"One row per run, for the kind of site that most runs probed: {cells['line'].iloc[0]}. "
+        f"{_probe_words(cells)} {colour_words(cells, metric)}",
         "; ".join(
             f"{run}: {', '.join(format_number(value) for value in own['value'])}"
             for run, own in cells.groupby("run", sort=False)
@@ -192,9 +192,9 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
 
 
 def joined_table(runs: Sequence[ShownRun]) -> pd.DataFrame:
-    """Return what the curves of all runs are drawn from: the task, and guesses without a network.
+    """Return the rows of the curves of all runs: the task and the baselines without a model.
 
-    Every row names its run and key; control and random weights stand in the table of the page.
+    Column `run` is the name of the run. Control task and random weights are left to the table.
     """
     tables = [
         curve_rows(run.table).assign(run=run.name, model="", dataset="", seed=0) for run in runs
@@ -204,7 +204,7 @@ def joined_table(runs: Sequence[ShownRun]) -> pd.DataFrame:
 
 
 def run_map(table: pd.DataFrame, metric: str) -> go.Figure:
-    """Return the figure of a metric on the test rows for each run (down) and layer (across).
+    """Return the heat map of a metric on the test rows, by run (down) and layer (across).
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -236,29 +236,30 @@ def run_map(table: pd.DataFrame, metric: str) -> go.Figure:
 
 
 def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the cells of the line that most runs have, one kind of probe and position a run.
+    """Return the cells of the kind of site that most runs probed, one per run and layer.
 
-    They are those of a run's highest cross-validated score on the line; without one, the first.
+    Each run is shown with the kind of probe and position of its highest cross-validated score on
+    these sites, or with the first ones if it has no such score.
     """
     cells = map_cells(table, metric)
     line = str(cells.groupby("line", sort=False)["run"].nunique().idxmax())
     own, ranked = only(cells, line=line), only(ranked_rows(table), line=line)
-    shown = pd.concat([ranked, own])[PROBED].drop_duplicates("run")
-    return own.merge(shown, on=PROBED).drop_duplicates(["run", "depth"])
+    shown = pd.concat([ranked, own])[MAP_ROW].drop_duplicates("run")
+    return own.merge(shown, on=MAP_ROW).drop_duplicates(["run", "depth"])
 
 
 def _probe_words(cells: pd.DataFrame) -> str:
-    """Return which kind of probe and position stands for each run of a map."""
+    """Return the kind of probe and position shown for each run of the map, as a sentence."""
     first = cells.drop_duplicates("run")
     kinds = first["probe"] + " at " + first["position"]
     if not differs(kinds):
         return f"Probes: {kinds.iloc[0]}."
-    told = "; ".join(f"{run} {kind}" for run, kind in zip(first["run"], kinds, strict=True))
-    return f"Of each run the kind of probe and position of its best cross-validated score: {told}."
+    listed = "; ".join(f"{run} {kind}" for run, kind in zip(first["run"], kinds, strict=True))
+    return f"Each run with the probe and position of its best cross-validated score: {listed}."
 
 
 def _words(run: ShownRun) -> dict[str, str]:
-    """Return what the table says of a run in words, by the name of the column."""
+    """Return the text cells of a run, by column name."""
     chosen = chosen_row(run.table)
     return {
         "model": run.record.model.source,
@@ -268,24 +269,24 @@ def _words(run: ShownRun) -> dict[str, str]:
 
 
 def _numbers(run: ShownRun) -> dict[str, tuple[str, str]]:
-    """Return the numbers of a run, each with its interval if it has one, by the column's name."""
+    """Return the numeric cells of a run as pairs of value and interval, by column name."""
     chosen = chosen_row(run.table)
     if chosen is None:
         return {}
-    company = comparison_rows(chosen, run.table)
-    score = company.get("task")
+    scores = comparison_rows(chosen, run.table)
+    score = scores.get("task")
     return {
         metric_name(chosen["metric"]): ("–", "") if score is None else _number(score),
         **{
-            target.replace("_", " "): (format_number(company[target]["value"]), "")
-            for target in COMPANY
-            if target in company
+            target.replace("_", " "): (format_number(scores[target]["value"]), "")
+            for target in REFERENCES
+            if target in scores
         },
         "test rows": ("–" if score is None else f"{score['n_test']:,.0f}", ""),
     }
 
 
 def _number(row: pd.Series) -> tuple[str, str]:
-    """Return a value, and its interval."""
+    """Return a value and its interval as text."""
     value, _, interval = format_number(row["value"], row["ci_low"], row["ci_high"]).partition(" ")
     return value, interval

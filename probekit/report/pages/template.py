@@ -1,4 +1,4 @@
-"""The templates, style sheets and scripts that lie in assets/."""
+"""Rendering of the templates, style sheets and scripts in assets/."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from plotly.offline import get_plotlyjs
 
 
 def render(name: str, **values: Any) -> str:
-    """Return a template of assets/ filled with values; text is escaped unless it is Markup."""
+    """Return a rendered template of assets/; values are escaped unless they are Markup."""
     return _ENVIRONMENT.get_template(name).render(**values)
 
 
 def _asset(name: str) -> Markup:
-    """Return a style sheet or script as it is, to stand inside its own element."""
+    """Return a style sheet or script unescaped, for use inside a <style> or <script> element."""
     return Markup(files("probekit.report").joinpath("assets", name).read_text("utf-8"))
 
 
 def _plotly_js() -> Markup:
-    """Return the script of plotly, so that a page draws its figures without a network."""
+    """Return the Plotly library, so that pages draw their figures offline."""
     return Markup(get_plotlyjs())
 
 

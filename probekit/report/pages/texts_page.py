@@ -1,4 +1,4 @@
-"""Texts coloured by what a probe reads of them, as one page that needs nothing else."""
+"""Page of texts whose tokens are coloured by the predictions of a probe."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from probekit.results.text_readings import RowPrediction, TextReading
 
 @dataclass(frozen=True)
 class TokenPart:
-    """A token as the page shows it.
+    """A token on the page.
 
     Attributes:
-        space: the glyphs of the whitespace that it begins with.
-        shown: the rest of it.
-        breaks: whether a new line begins behind it.
+        space: glyphs of its leading whitespace.
+        shown: label of the rest of the token.
+        breaks: whether the token contains a newline, after which the page breaks the line.
         paint: its colour.
-        answer: what the probe says at it.
-        score: the score with more digits.
+        answer: prediction of the probe at the token.
+        score: score of the prediction, with more digits than in `answer.text`.
     """
 
     space: str
@@ -36,7 +36,7 @@ class TokenPart:
 
 @dataclass(frozen=True)
 class TextPart:
-    """A text as the page shows it: what the probe says of it, and its tokens."""
+    """A text on the page: the prediction for the text, its colour, and the coloured tokens."""
 
     reading: TextReading
     paint: Paint | None
@@ -45,7 +45,14 @@ class TextPart:
 
 @dataclass(frozen=True)
 class Legend:
-    """The legend: named hues, and the scores at the ends of a scale where there is one."""
+    """Legend of the page.
+
+    Attributes:
+        names: class names (or "value" for regression) with their hues.
+        ends: scores at the ticks of the colour scale; empty if there is no scale.
+        low: hue at the low end of the scale.
+        high: hue at the high end of the scale.
+    """
 
     names: tuple[tuple[str, str], ...]
     ends: tuple[str, ...] = ()
@@ -54,12 +61,12 @@ class Legend:
 
 
 def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: ProbeFacts) -> str:
-    """Return a page of HTML with every token in the colour of its score; it asks no network."""
+    """Return a self-contained HTML page with every token in the colour of its prediction."""
     palette = Palette.of(readings, classes)
     return render(
         "texts.html",
         facts=facts,
-        title=f"What a {facts.kind} probe reads: {_answers(classes)}",
+        title=f"Predictions of a {facts.kind} probe: {_answers(classes)}",
         position=_position(facts),
         tested=_tested(facts),
         key=_key(palette),
@@ -72,7 +79,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
 
 
 def text_part(reading: TextReading, palette: Palette) -> TextPart:
-    """Return a text with its tokens in the colours of a palette."""
+    """Return a text with its tokens coloured by a palette."""
     return TextPart(
         reading,
         None if reading.answer is None else palette.paint(reading.answer),
@@ -112,13 +119,13 @@ def _answers(classes: Sequence[str]) -> str:
 
 
 def _position(facts: ProbeFacts) -> str:
-    """Return where the probe was trained: `last`, `word:first`, `index:3`."""
+    """Return the position at which the probe was trained: `last`, `word:first` or `index:3`."""
     detail = facts.position.get({"index": "index", "word": "pieces"}.get(facts.at, ""))
     return facts.at if detail is None else f"{facts.at}:{detail}"
 
 
 def _tested(facts: ProbeFacts) -> str:
-    """Return how well the probe did on held-out rows, in words; empty where nobody measured it."""
+    """Return the held-out scores of the probe as a phrase; empty if there are none."""
     return "; ".join(
         f"{name.replace('_', ' ')} {_with_interval(score.value, score.ci_low, score.ci_high)}"
         f" on {score.n:,} held-out rows"

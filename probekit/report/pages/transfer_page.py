@@ -1,4 +1,4 @@
-"""The page of a transfer: who can be read with whose probe, and whose directions are alike."""
+"""Page of a transfer: scores of each probe on every data set, and cosines between directions."""
 
 from __future__ import annotations
 
@@ -27,96 +27,97 @@ from probekit.results.metrics import metric_name
 from probekit.results.table import only
 from probekit.results.transfer import Transfer, matrix
 
-MOST_TEXTS = 12  # data sets along a side, beyond which numbers in cells cannot be read
-# How the pointer shows what is no score.
+MOST_TEXTS = 12  # with more data sets, cells are too small for numbers
+# Formats of hover values that are not scores.
 FORMATS: dict[str, Callable[[float], str]] = {"p": format_p, "n_null": "{:.0f}".format}
 SPACES = {
     "raw": (
         "Cosine of directions, raw features",
-        "Each cell compares the weights of two probes. Brackets hold 95 % of the cosines to probes "
-        "of permuted labels: within them, a cosine says nothing.",
+        "Cosine similarity between the weights of two probes. Brackets: central 95 % of the "
+        "cosines with probes of permuted labels; a cosine inside them is not significant.",
     ),
     "standardised": (
         "Cosine of directions, standardised features",
-        "The same of features divided by their spread over the training rows of all sets. Raw "
-        "weights are large where features are small; these say what moves the score.",
+        "The same for features divided by their standard deviation over the training rows of all "
+        "sets. Raw weights are large for features with a small variance; standardised weights "
+        "measure the effect of a feature on the score.",
     ),
 }
 
 
 @dataclass(frozen=True)
 class PlacePart:
-    """The figures of one kind of probe at one site."""
+    """Figures of one kind of probe at one site."""
 
     title: str
     figures: tuple[FigurePart, ...]
 
 
-def transfer_page(found: Transfer) -> str:
-    """Return a page of HTML with the matrices of every site; it asks no network."""
-    places = found.places()
-    places.sort(key=lambda place: place != found.chosen)
-    first, *others = [place_part(found, *place) for place in places]
+def transfer_page(transfer: Transfer) -> str:
+    """Return a self-contained HTML page with the matrices of every site and kind of probe."""
+    places = transfer.places()
+    places.sort(key=lambda place: place != transfer.chosen)
+    first, *others = [place_part(transfer, *place) for place in places]
     return render(
         "transfer.html",
-        found=found,
-        metric=metric_name(found.metric),
-        summary=_summary_part(found) if len(places) > 1 else None,
+        transfer=transfer,
+        metric=metric_name(transfer.metric),
+        summary=_summary_part(transfer) if len(places) > 1 else None,
         first=first,
         others=others,
     )
 
 
-def place_part(found: Transfer, site: str, probe: str) -> PlacePart:
-    """Return the matrices of one kind of probe at one site: scores, and cosines where there are."""
-    scores, cosines = found.at(site, probe)
-    figures = [_score_part(only(scores, metric=found.metric), found)]
+def place_part(transfer: Transfer, site: str, probe: str) -> PlacePart:
+    """Return the figures of one kind of probe at one site: scores and, if available, cosines."""
+    scores, cosines = transfer.at(site, probe)
+    figures = [_score_part(only(scores, metric=transfer.metric), transfer)]
     for space, (title, caption) in SPACES.items():
         rows = only(cosines, space=space)
         if not rows.empty:
-            figures.append(_cosine_part(rows, found, title, caption))
+            figures.append(_cosine_part(rows, transfer, title, caption))
     return PlacePart(f"{site} · {probe}", tuple(figures))
 
 
-def _score_part(rows: pd.DataFrame, found: Transfer) -> FigurePart:
-    metric = metric_name(found.metric)
+def _score_part(rows: pd.DataFrame, transfer: Transfer) -> FigurePart:
+    metric = metric_name(transfer.metric)
     return FigurePart(
         f"{metric[0].upper()}{metric[1:]} on the test rows",
-        figure_json(score_map(rows, found.names, found.metric)),
-        "Rows: what the probe was trained on. Columns: whose test rows it is scored on. The "
-        "diagonal is the ordinary number; colours begin at chance, or at the least score below it. "
-        "Far below chance the direction is read the other way round. Brackets hold 95 % intervals "
-        "over the groups of the test rows.",
+        figure_json(score_map(rows, transfer.names, transfer.metric)),
+        "Rows: data set of the training rows. Columns: data set of the test rows. The diagonal is "
+        "the score within one data set. The colour scale starts at chance, or at the lowest score "
+        "if that is below chance. A score far below chance means that the direction has the "
+        "opposite sign. Brackets: 95 % intervals over the groups of the test rows.",
         f"{metric}: " + _in_words(rows, "value", "ci_low", "ci_high"),
-        height=_height(found),
+        height=_height(transfer),
     )
 
 
-def _cosine_part(rows: pd.DataFrame, found: Transfer, title: str, caption: str) -> FigurePart:
+def _cosine_part(rows: pd.DataFrame, transfer: Transfer, title: str, caption: str) -> FigurePart:
     return FigurePart(
         title,
-        figure_json(cosine_map(rows, found.names)),
+        figure_json(cosine_map(rows, transfer.names)),
         f"{caption}{_null_words(rows)}",
         f"{title}: " + _in_words(rows, "cosine", "null_low", "null_high"),
-        height=_height(found),
+        height=_height(transfer),
     )
 
 
 def _null_words(rows: pd.DataFrame) -> str:
-    """Return from how many permutations the brackets come, and the least p that they allow."""
-    beside = rows[(rows["train"] != rows["test"]) & (rows["n_null"] > 0)]
-    if beside.empty:
+    """Return the number of permutations and the smallest possible p, as sentences."""
+    pairs = rows[(rows["train"] != rows["test"]) & (rows["n_null"] > 0)]
+    if pairs.empty:
         return ""
-    low, high = int(beside["n_null"].min()), int(beside["n_null"].max())
-    told = f"{low}" if low == high else f"{low} to {high}"
+    low, high = int(pairs["n_null"].min()), int(pairs["n_null"].max())
+    count = f"{low}" if low == high else f"{low} to {high}"
     return (
-        f" Off the diagonal they come from {told} permutations, so that no p is below "
-        f"{format_p(1 / (1 + high))}. On the diagonal a probe meets itself, and there is no p."
+        f" Off the diagonal they are based on {count} permutations, so p cannot be below "
+        f"{format_p(1 / (1 + high))}. The diagonal compares a probe with itself and has no p."
     )
 
 
-def _height(found: Transfer) -> float:
-    return 9 + 3.5 * max(len(found.names), 2)
+def _height(transfer: Transfer) -> float:
+    return 9 + 3.5 * max(len(transfer.names), 2)
 
 
 def _in_words(rows: pd.DataFrame, value: str, low: str, high: str) -> str:
@@ -127,7 +128,7 @@ def _in_words(rows: pd.DataFrame, value: str, low: str, high: str) -> str:
 
 
 def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Figure:
-    """Return the figure of the scores of one site: trained on (down) by tested on (across)."""
+    """Return the heat map of the scores at one site: trained on (down) by tested on (across)."""
     low = float(min(rows["chance"].min(), rows["value"].min()))
     top = float(max(rows["value"].max(), low + LEAST_RANGE))
     return _map(
@@ -138,14 +139,14 @@ def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Fig
         ends=(low, top),
         hover={
             metric_name(metric): ("value", "ci_low", "ci_high"),
-            "less the probe trained there": ("difference", "difference_low", "difference_high"),
+            "minus the probe trained there": ("difference", "difference_low", "difference_high"),
             "chance": ("chance",),
         },
     )
 
 
 def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
-    """Return the figure of the cosines of one site, diverging from 0."""
+    """Return the heat map of the cosines at one site, with a scale that diverges at 0."""
     return _map(
         rows,
         names,
@@ -154,7 +155,7 @@ def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
         ends=(-1.0, 1.0),
         hover={
             "cosine": ("cosine",),
-            "of random labels": ("null_low", "null_high"),
+            "with permuted labels": ("null_low", "null_high"),
             "permutations": ("n_null",),
             "p": ("p",),
         },
@@ -198,13 +199,15 @@ def _cell(value: float, low: float, high: float) -> str:
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
     head = f"<b>{plotly_text(row['train'])} → {plotly_text(row['test'])}</b>"
-    told = [
-        f"{name}: {_told(row, *keys)}" for name, keys in lines.items() if not np.isnan(row[keys[0]])
+    values = [
+        f"{name}: {_value_text(row, *keys)}"
+        for name, keys in lines.items()
+        if not np.isnan(row[keys[0]])
     ]
-    return "<br>".join([head, *told])
+    return "<br>".join([head, *values])
 
 
-def _told(row: pd.Series, *keys: str) -> str:
+def _value_text(row: pd.Series, *keys: str) -> str:
     numbers = [row[key] for key in keys]
     if len(numbers) == 2:
         return f"{format_number(numbers[0])} to {format_number(numbers[1])}"
@@ -213,17 +216,17 @@ def _told(row: pd.Series, *keys: str) -> str:
     return format_number(*numbers)
 
 
-def _summary_part(found: Transfer) -> FigurePart:
-    """Return the figure of all sites: own test rows against those of others, on average."""
-    rows = only(found.scores, metric=found.metric)
+def _summary_part(transfer: Transfer) -> FigurePart:
+    """Return the mean score of each site within data sets and across data sets, as a figure."""
+    rows = only(transfer.scores, metric=transfer.metric)
     own = rows["train"] == rows["test"]
     figure = go.Figure(layout={"template": TEMPLATE})
-    told = []
+    descriptions = []
     for number, probe in enumerate(dict.fromkeys(rows["probe"])):
         of_kind = rows["probe"] == probe
         for name, side, dash in (("own test rows", own, "solid"), ("others'", ~own, "dash")):
             mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
-            told.append(f"{probe}, {name}: {', '.join(map(format_number, mean))}")
+            descriptions.append(f"{probe}, {name}: {', '.join(map(format_number, mean))}")
             figure.add_trace(
                 go.Scatter(
                     x=list(map(plotly_text, mean.index)),
@@ -235,11 +238,12 @@ def _summary_part(found: Transfer) -> FigurePart:
                 )
             )
     figure.update_xaxes(type="category", tickangle=-40)
-    figure.update_yaxes(title_text=metric_name(found.metric))
+    figure.update_yaxes(title_text=metric_name(transfer.metric))
     return FigurePart(
-        "Own and others' test rows",
+        "Scores within and across data sets",
         figure_json(figure),
-        "Mean over the data sets of the score on their own test rows, and on those of the others.",
-        ". ".join(told),
+        "Mean score on the test rows of the data set that a probe was trained on (own), and on "
+        "those of the other data sets (others').",
+        ". ".join(descriptions),
         height=30,
     )

@@ -1,4 +1,4 @@
-"""The page of a model's weights: all tensors in a table, or one of them drawn."""
+"""Page of a model's weights: a table of all tensors, or figures of one tensor."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
 from probekit.results.network import HeadWeights, WeightTensor
 
-MOST_CELLS = 4_000_000  # of a matrix that is drawn in full
+MOST_CELLS = 4_000_000  # largest matrix that is drawn in full
 
 Floats = NDArray[np.float32]
 Wide = NDArray[np.float64]
 
 
 def overview_page(rows: pd.DataFrame, model: str) -> str:
-    """Return a page with a row for each tensor and their norms by block; it asks no network."""
+    """Return a self-contained HTML page with a table of all tensors and their norms by block."""
     figures = []
     if rows["name"].str.fullmatch(r"h\.[1-9]\d*\..*").any():
         figures.append(
             FigurePart(
                 "Norm by block",
                 figure_json(norms_by_block(rows)),
-                "Root of the sum of squares of each matrix.",
+                "Frobenius norm of each matrix.",
                 _norm_words(rows),
             )
         )
@@ -46,7 +46,7 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
 
 
 def _norm_words(rows: pd.DataFrame) -> str:
-    """Return the figure of norms in words."""
+    """Return the text alternative of the figure of norms."""
     matrices = rows[rows["name"].str.match(r"h\.") & (rows["shape"].map(len) == 2)]
     return "Norms of the matrices by block. " + "; ".join(
         f"{name} {norm:.1f}" for name, norm in zip(matrices["name"], matrices["norm"], strict=True)
@@ -54,7 +54,7 @@ def _norm_words(rows: pd.DataFrame) -> str:
 
 
 def weight_page(weight: WeightTensor, model: str) -> str:
-    """Return a page that draws one tensor; it asks no network."""
+    """Return a self-contained HTML page with figures of one tensor."""
     heads = weight.heads
     figures = list(_weight_parts(weight))
     folded = list(_head_parts(weight)) if heads else []
@@ -82,7 +82,7 @@ def _render(
 
 
 def format_weight(value: float) -> str:
-    """Return a number with four significant places.
+    """Return a number with four significant digits.
 
     >>> format_weight(0.0012345), format_weight(-140.26), format_weight(0.0)
     ('0.001234', '−140.3', '0')
@@ -93,27 +93,25 @@ def format_weight(value: float) -> str:
 def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     values, name = weight.numbers, weight.row["name"].iloc[0]
     if values.ndim == 1:
-        yield FigurePart(
-            "All values", figure_json(vector_curve(values)), "Each value over its index.", name
-        )
+        yield FigurePart("All values", figure_json(vector_curve(values)), "Values by index.", name)
         return
     down, across = _axes(name)
     shown = values[: weight.corner, : weight.corner]
     size = _size(shown)
     is_whole = shown.shape == values.shape
     yield FigurePart(
-        "The matrix" if is_whole else f"The first {size} weights",
+        "Heat map of the matrix" if is_whole else f"Heat map of the first {size} weights",
         figure_json(matrix_map(shown, down, across)),
-        f"Row: {down}. Column: {across}. {_colours(shown)}",
-        f"{size} weights of {name} as a map.",
+        f"Rows: {down}. Columns: {across}. {_colours(shown)}",
+        f"Heat map of {size} weights of {name}.",
         height=44,
     )
     if weight.columns:
         yield FigurePart(
             f"Columns {', '.join(map(str, weight.columns))}",
             figure_json(column_curves(values, weight.columns, down)),
-            f"Each column over {down}.",
-            f"Columns of {name} as curves over {down}.",
+            f"Values of each column by {down}.",
+            f"Columns of {name} as curves by {down}.",
         )
 
 
@@ -122,7 +120,7 @@ def _size(values: Floats) -> str:
 
 
 def _axes(name: str) -> tuple[str, str]:
-    """Return what the rows and the columns of a matrix stand for.
+    """Return the names of the row and column axes of a matrix.
 
     >>> _axes("wpe.weight"), _axes("h.3.mlp.c_fc.weight")
     (('position', 'dimension'), ('input', 'output'))
@@ -133,8 +131,8 @@ def _axes(name: str) -> tuple[str, str]:
 
 def _colours(values: Floats) -> str:
     return (
-        f"Colours end at ±{format_weight(colour_end(values))}, which {QUANTILE:.1%} of these "
-        "weights do not exceed; those beyond have the last colour."
+        f"The colour scale ends at ±{format_weight(colour_end(values))}, the {QUANTILE:.1%} "
+        "quantile of the absolute weights; larger ones are clipped."
     )
 
 
@@ -143,30 +141,30 @@ def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
     yield FigurePart(
         "Norm by head",
         figure_json(norm_map(heads.norms, list(heads.parts))),
-        "Frobenius norm of the matrices of each head.",
+        "Frobenius norm of each head's matrices.",
         "; ".join(
             f"{name}: {', '.join(map(format_weight, norms))}"
             for name, norms in zip(names, heads.norms, strict=True)
         ),
         height=9 + 2.5 * len(names),
     )
-    told = {
-        "QK": "W_QK = W_Q W_Kᵀ: which pairs of residual streams attend to each other, before the "
-        "division by the root of d_head.",
-        "OV": "W_OV = W_V W_O: what is moved where a head attends.",
+    meanings = {
+        "QK": "W_QK = W_Q W_Kᵀ: bilinear form of the attention scores of a head, before division "
+        "by the square root of d_head.",
+        "OV": "W_OV = W_V W_O: linear map from the attended residual stream to the head's output.",
     }
     for name, spectra in heads.spectra.items():
         yield FigurePart(
             f"Singular values of W_{name}",
             figure_json(spectrum_curves(spectra)),
-            f"{told[name]} The weights as they are: no gain of a layer norm is folded in, biases "
-            "are left out.",
-            "Largest of each head: " + ", ".join(map(format_weight, spectra[:, 0])),
+            f"{meanings[name]} Raw weights: layer norm gains are not folded in and biases are "
+            "omitted.",
+            "Largest singular value of each head: " + ", ".join(map(format_weight, spectra[:, 0])),
         )
 
 
 def _head_parts(weight: WeightTensor) -> Iterator[FigurePart]:
-    """Yield the matrices of each head that lie in the tensor, their first rows and columns."""
+    """Yield a heat map of each head's matrices in the tensor, cut to the first rows and columns."""
     heads = weight.heads
     assert heads is not None
     end, corner = colour_end(weight.numbers), weight.corner
@@ -179,7 +177,7 @@ def _head_parts(weight: WeightTensor) -> Iterator[FigurePart]:
         yield FigurePart(
             f"Head {head}",
             figure_json(weight_head_map(parts, end)),
-            f"{shapes}. Colours are those of the whole tensor, alike for all heads.",
-            f"Weights of head {head} as maps.",
+            f"{shapes}. All heads share the colour scale of the whole tensor.",
+            f"Heat maps of the weights of head {head}.",
             height=32,
         )

@@ -1,16 +1,16 @@
-"""Text as it can be seen: whitespace as glyphs, invisible characters by number."""
+"""Visible labels of tokens: whitespace as glyphs, invisible characters as code points."""
 
 from __future__ import annotations
 
 import unicodedata
 
 GLYPHS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
-# Joiners hold emoji and Indic letters together; without them a token would show as other text.
+# Zero-width joiners are kept: replacing them would change how emoji and Indic letters render.
 JOINERS = "\u200c\u200d"
 
 
 def token_label(token: str) -> str:
-    r"""Return a token with its whitespace as glyphs and invisible characters by number.
+    r"""Return a token with whitespace as glyphs and invisible characters as code points.
 
     >>> token_label(" the"), token_label("\n\t"), token_label("\u202e")
     ('␣the', '⏎⇥', '<U+202E>')
@@ -19,9 +19,9 @@ def token_label(token: str) -> str:
 
 
 def line_label(text: str) -> str:
-    r"""Return a text on one line: spaces stay, whatever else cannot be seen is shown.
+    r"""Return a text as one line: spaces are kept, other invisible characters are made visible.
 
-    A terminal obeys what it cannot show, such as the escape character.
+    This also makes control sequences harmless in a terminal.
 
     >>> line_label("two\nlines \x1b[2J")
     'two⏎lines <U+001B>[2J'

@@ -1,7 +1,6 @@
-"""The colours of tokens: what a probe says as a hue, how strongly as its strength.
+"""Token colours: hue encodes the predicted class, strength encodes the score.
 
-Colour is never alone: the label or the score stands beside it wherever there is more than a hue to
-tell.
+Colour is never the only encoding: pages also show the label or the score as text.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 from probekit.results.text_readings import RowPrediction, TextReading
 
-# Stay apart for colour-blind readers, and mix with black or white ground under legible ink.
+# Distinguishable for colour-blind readers, and legible when mixed with a black or white background.
 LOW, HIGH = "#0072B2", "#D55E00"
 NUMBER = "#009E73"
 # Source: the qualitative scheme "Safe" of CARTOColors, made for colour-blind readers.
@@ -28,15 +27,15 @@ HUES = (
     "#661100",
     "#888888",
 )
-# How much of a hue the strongest paint is; the rest is the ground.
+# Opacity of the strongest colour over the background.
 DENSEST = 0.55
-# The share of tokens within the scale; the paint of those beyond goes no deeper.
+# Quantile of the scores at the end of the colour scale; larger scores are clipped.
 TYPICAL = 0.95
 
 
 @dataclass(frozen=True)
 class Paint:
-    """A hue as #rrggbb, and how much of it, from 0 to 1."""
+    """Colour of a token: a hue as #rrggbb, and its strength from 0 to 1."""
 
     hue: str
     strength: float
@@ -56,15 +55,15 @@ class Paint:
 
 @dataclass(frozen=True)
 class Palette:
-    """How the answers of one probe are coloured.
+    """Mapping from the predictions of one probe to colours.
 
-    Two classes diverge from score 0; of more each has its hue; a number deepens from the least to
-    the largest.
+    Two classes use a scale that diverges at score 0; more classes have one hue each; regression
+    uses one hue whose strength increases with the value.
 
     Attributes:
-        classes: of the probe; none for a probe of numbers.
-        low: the score of the faintest number; 0 with classes.
-        high: the score of the strongest paint.
+        classes: class names of the probe; empty for regression.
+        low: score of the weakest colour for regression; 0 for classification.
+        high: score of the strongest colour.
     """
 
     classes: tuple[str, ...]
@@ -73,10 +72,10 @@ class Palette:
 
     @classmethod
     def of(cls, readings: Iterable[TextReading], classes: Sequence[str]) -> Palette:
-        """Return the palette for these texts, in which all but the extreme scores can be told.
+        """Return the palette of these texts, scaled so that all but extreme scores differ visibly.
 
-        The first token of a text has no say where there are others: GPT-2 rests its attention on
-        position 0, whose norm, and with it the score, would leave all others pale.
+        The first token of a text is ignored unless it is the only one: GPT-2 uses position 0 as an
+        attention sink with a large norm, and its score would make all other tokens pale.
 
         >>> answers = tuple(RowPrediction("b", score) for score in (90.0, 3.0, -1.0))
         >>> Palette.of([TextReading("", (), (), answers)], ("a", "b")).high
@@ -88,7 +87,7 @@ class Palette:
         return cls((), _quantile(scores, 1 - TYPICAL), _quantile(scores, TYPICAL))
 
     def paint(self, answer: RowPrediction) -> Paint:
-        """Return the paint of an answer.
+        """Return the colour of a prediction.
 
         >>> Palette(("a", "b"), 0.0, 4.0).paint(RowPrediction("a", -2.0))
         Paint(hue='#0072B2', strength=0.5)
@@ -101,14 +100,14 @@ class Palette:
         return Paint(self.hue(answer.label), 1.0)
 
     def hue(self, label: str) -> str:
-        """Return the hue of a class; past eleven classes they come again."""
+        """Return the hue of a class; hues repeat after eleven classes."""
         if len(self.classes) == 2:
             return (LOW, HIGH)[self.classes.index(label)]
         return HUES[self.classes.index(label) % len(HUES)]
 
 
 def _quantile(scores: Sequence[float], share: float) -> float:
-    """Return the score that this share of all reaches at most; one of them, 0 without any."""
+    """Return the quantile `share` of the scores, without interpolation; 0 without scores."""
     ordered = sorted(scores)
     return ordered[round(share * (len(ordered) - 1))] if ordered else 0.0
 

@@ -35,7 +35,7 @@ KEY = IDENTITY.key
 
 @pytest.fixture
 def root():
-    """A place of its own in the object store that lives in this process."""
+    """Return a unique folder in the in-memory object store of this process."""
     return f"memory://{uuid.uuid4().hex}"
 
 
@@ -46,7 +46,7 @@ def objects(url):
     }
 
 
-def test_a_capture_goes_to_an_object_store_and_is_read_from_there(tmp_path, root, model):
+def test_a_capture_is_written_to_and_read_from_an_object_store(tmp_path, root, model):
     there, here = run(root, model), run(tmp_path, model)
     assert there.root == here.root
     assert there.computed == here.computed
@@ -58,7 +58,7 @@ def test_a_capture_goes_to_an_object_store_and_is_read_from_there(tmp_path, root
     assert more.computed == len(here.store.shards)
 
 
-def test_the_first_committer_wins_there_too(root):
+def test_the_first_committer_wins_in_an_object_store(root):
     store = CONTENT.create(ObjectFiles(f"{root}/{KEY}"))
     site, rows = SITES[0], store.shards[1]
     first = CONTENT.values[site][rows]
@@ -85,7 +85,7 @@ def test_a_cache_is_pushed_pulled_and_pinned(tmp_path, root):
     assert not (tmp_path / "c").exists()
 
 
-def test_a_pin_is_of_what_was_sealed_whatever_was_begun_since(tmp_path):
+def test_a_pin_covers_the_sealed_sites_only(tmp_path):
     store = CONTENT.write(LocalFiles(tmp_path / "a" / KEY))
     pin = store.manifest().root
     store.commit("blocks.0.hook_mlp_out", 0, CONTENT.values[SITES[0]][store.shards[0]])
@@ -102,7 +102,7 @@ def test_damage_on_the_way_is_never_copied(tmp_path, root):
     content = bytearray(files.read(name))
     content[-1] ^= 4
     fsspec.filesystem("memory").pipe_file(f"{root.removeprefix('memory:/')}/{KEY}/{name}", content)
-    with pytest.raises(DamagedError, match="its digest is another"):
+    with pytest.raises(DamagedError, match="its digest does not match"):
         copy_cache(f"{root}/{KEY}", tmp_path)
     store = ActivationStore.open(f"{root}/{KEY}")
     assert [damage.file for damage in find_damage(store)] == [name]
@@ -143,12 +143,12 @@ def break_record(cache, aside):
 def lose_rows(cache, aside):
     path = shard_file(cache, SITES[0], 0)
     path.rename(aside)
-    return f"{SITES[0]}/{path.name}", "it is lost"
+    return f"{SITES[0]}/{path.name}", "it is missing"
 
 
 def lose_site(cache, aside):
     (cache / SITES[0]).rename(aside)
-    return SITES[0], "it was sealed, and is lost"
+    return SITES[0], "it is in the manifest, but missing"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def lose_site(cache, aside):
 def test_a_source_that_cannot_be_copied_in_full_is_refused(tmp_path, harm):
     CONTENT.write(LocalFiles(tmp_path / "a" / KEY))
     name, why = harm(tmp_path / "a" / KEY, tmp_path / "aside")
-    with pytest.raises(DamagedError, match=f"is not copied.*{re.escape(name)}.*{why}"):
+    with pytest.raises(DamagedError, match=f"was not copied.*{re.escape(name)}.*{why}"):
         copy_cache(tmp_path / "a" / KEY, tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
@@ -177,7 +177,7 @@ def test_a_cache_that_is_begun_is_copied_as_far_as_it_is(tmp_path):
     assert copy_cache(tmp_path / "a" / KEY, tmp_path / "b")[1] == 1
 
 
-def test_an_interrupted_copy_goes_on(tmp_path, root, monkeypatch):
+def test_an_interrupted_copy_is_resumed(tmp_path, root, monkeypatch):
     CONTENT.write(LocalFiles(tmp_path / KEY))
     send = MemoryFileSystem.put_file
     sent = []
@@ -202,7 +202,7 @@ def test_caches_in_an_object_store_are_looked_after(root):
     summary = summarize(f"{root}/{KEY}")
     assert summary.sites == dict.fromkeys(SITES, 6)
     assert summary.age is not None
-    # No writer can be told from a dead one: what is young stays.
+    # Live and dead writers cannot be distinguished: recent objects are kept.
     ObjectFiles(f"{root}/{KEY}").create(f"{SITES[0]}/00000.{'ab' * 8}.safetensors", b"x")
     assert collect_garbage(f"{root}/{KEY}") == {}
     fsspec.filesystem("memory").pipe_file(f"{root.removeprefix('memory:/')}/{KEY}/mine.txt", b"x")
@@ -212,7 +212,7 @@ def test_caches_in_an_object_store_are_looked_after(root):
 
 
 class PlainFiles(ObjectFiles):
-    """A store that cannot create an object only where there is none."""
+    """An object store without exclusive creation."""
 
     @property
     def is_exclusive(self):
@@ -224,7 +224,7 @@ def test_a_store_without_conditional_create_refuses_a_second_writer(root):
     store = CONTENT.create(first)
     with store.locked(print):
         store.commit(SITES[0], 0, CONTENT.values[SITES[0]][store.shards[0]])
-        with pytest.raises(StoreError, match="Another writer holds"), second.lock(print):
+        with pytest.raises(StoreError, match="Another writer has locked"), second.lock(print):
             pass
         with pytest.raises(StoreError, match="overwrite each other"):
             CONTENT.create(second).commit(SITES[1], 0, CONTENT.values[SITES[1]][:3])
@@ -238,7 +238,7 @@ def test_a_store_without_conditional_create_refuses_a_second_writer(root):
     CONTENT.write(first)
 
 
-def test_a_server_that_lets_a_second_create_through_is_found_out(root, monkeypatch):
+def test_a_server_that_accepts_a_second_create_is_detected(root, monkeypatch):
     assert ObjectFiles(f"{root}/{KEY}").is_exclusive
 
     def careless(self, path, value, mode="overwrite", **options):
@@ -261,5 +261,5 @@ def test_an_unknown_scheme_says_what_to_install():
 def test_two_caches_of_the_same_name_are_never_mixed(root):
     CONTENT.write(ObjectFiles(f"{root}/{KEY}"))
     other = dataclasses.replace(IDENTITY, tokenizer="others")
-    with pytest.raises(StoreMismatchError, match="tokenizer: there 't'"):
+    with pytest.raises(StoreMismatchError, match="tokenizer: stored 't'"):
         ActivationStore.create(ObjectFiles(f"{root}/{KEY}"), other, CONTENT.plan, CONTENT.shards)

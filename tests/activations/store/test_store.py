@@ -1,4 +1,4 @@
-"""The store: what it holds is what was committed, or is made again, or is refused."""
+"""A store returns exactly what was committed; damaged content is refused or rewritten."""
 
 import dataclasses
 import shutil
@@ -28,7 +28,7 @@ def test_a_layout_of_other_rows_is_never_read(tmp_path, model):
     content = bytearray(path.read_bytes())
     content[-9] ^= 1
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"repair .* takes them out"):
+    with pytest.raises(StoreError, match=r"repair .* removes them"):
         run(tmp_path, model)
 
 
@@ -44,18 +44,18 @@ def test_what_a_killed_writer_left_half_written_is_swept(tmp_path, model):
         store.files.publish(alive, f"{SITES[0]}/alive")
 
 
-def test_opening_with_another_expectation_lists_what_differs(tmp_path, model):
+def test_opening_with_another_spec_lists_the_differences(tmp_path, model):
     store = run(tmp_path, model).store
     expected = dataclasses.replace(store.identity, weights="ab", dtype="float16")
     with pytest.raises(StoreMismatchError) as error:
         ActivationStore.open(store.folder, expect=expected)
-    assert "weights: there" in str(error.value)
-    assert "dtype: there 'float32', here 'float16'" in str(error.value)
+    assert "weights: stored" in str(error.value)
+    assert "dtype: stored 'float32', expected 'float16'" in str(error.value)
     assert "tokens" not in str(error.value)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "lost", "record lost", "record broken"])
-def test_a_shard_that_is_not_whole_is_made_again(tmp_path, model, damage):
+def test_a_damaged_shard_is_recomputed(tmp_path, model, damage):
     first = run(tmp_path, model)
     path = shard_file(first.store.folder, SITES[3], 2)
     record = record_file(first.store.folder, SITES[3], 2)
@@ -68,21 +68,21 @@ def test_a_shard_that_is_not_whole_is_made_again(tmp_path, model, damage):
         record.unlink()
     else:
         record.write_text("{")
-    with pytest.raises(UnknownNameError, match="does not hold all of"):
+    with pytest.raises(UnknownNameError, match="does not contain all of"):
         first.store.read(SITES[3])
     again = run(tmp_path, model)
     assert again.computed == 1
     assert files(again.store.folder) == expected
 
 
-def test_one_flipped_bit_is_found_and_named(tmp_path, model):
+def test_one_flipped_bit_is_detected_and_its_file_named(tmp_path, model):
     store = run(tmp_path, model).store
     store.verify()
     path = shard_file(store.folder, SITES[-1], 1)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    message = r"1 files are not.*hook_resid_post/00001\.\w+\.safetensors"
+    message = r"1 files are damaged.*hook_resid_post/00001\.\w+\.safetensors"
     with pytest.raises(StoreError, match=message):
         store.verify()
     with pytest.raises(StoreError, match=message):  # no run takes such rows for numbers
@@ -93,7 +93,7 @@ def test_one_flipped_bit_is_found_and_named(tmp_path, model):
         run(tmp_path, model)
 
 
-def test_rows_of_another_site_or_store_are_made_again(tmp_path, model):
+def test_rows_of_another_site_or_store_are_recomputed(tmp_path, model):
     store = run(tmp_path, model).store
     expected = files(store.folder)
     first, second = (store.folder / site for site in (SITES[0], SITES[-1]))
@@ -111,7 +111,7 @@ def test_rows_of_another_site_or_store_are_made_again(tmp_path, model):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "[" * 100_000, None])
-def test_a_manifest_that_is_not_whole_is_made_again(tmp_path, model, content):
+def test_a_damaged_manifest_is_rewritten(tmp_path, model, content):
     store = run(tmp_path, model).store
     path = store.folder / "manifest.json"
     whole = path.read_bytes()

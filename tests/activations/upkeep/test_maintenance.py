@@ -1,4 +1,4 @@
-"""Looking after caches: what is there is told, damage is mended, nothing else touched."""
+"""Cache maintenance: summaries, repair and removal, without touching anything else."""
 
 import json
 
@@ -34,7 +34,7 @@ def folder(tmp_path):
     return tmp_path / "caches" / "abc1"
 
 
-def test_a_summary_says_what_is_there(folder):
+def test_a_summary_describes_the_content(folder):
     store = ActivationStore.open(folder)
     summary = summarize(folder)
     assert summary.key == "abc1"
@@ -61,7 +61,7 @@ def test_a_cache_is_found_by_folder_and_by_the_beginning_of_its_key(folder):
         find_cache("ab", root)
     with pytest.raises(MissingError, match="Nearest: abc1"):
         find_cache("abc7", root)
-    with pytest.raises(MissingError, match="There are none"):
+    with pytest.raises(MissingError, match="contains no caches"):
         find_cache("abc", root / "elsewhere")
     with pytest.raises(MissingError, match="no cache '~nobody-has-this-name/x'"):
         find_cache("~nobody-has-this-name/x", root)
@@ -117,12 +117,12 @@ class LocklessDisk(Disk):
         return None
 
 
-def test_without_locks_nobody_is_taken_for_another_run(folder):
+def test_without_file_locks_no_other_run_is_reported(folder):
     files = LocalFiles(folder, disk=LocklessDisk())
-    expected, told = bytes_of(folder), []
-    with files.lock(told.append), files.lock(None):
+    expected, messages = bytes_of(folder), []
+    with files.lock(messages.append), files.lock(None):
         CONTENT.write(files)
-    assert told == []
+    assert messages == []
     record_file(folder, SITES[0], 1).write_text("{")
     assert len(repair_cache(ActivationStore.open(files))) == 1
     CONTENT.write(files)
@@ -194,7 +194,7 @@ def test_what_others_call_spec_is_no_cache(tmp_path, spec):
     assert bytes_of(theirs) == expected
 
 
-def test_a_removal_that_was_interrupted_goes_on(folder):
+def test_an_interrupted_removal_is_resumed(folder):
     (folder / "rows.safetensors").unlink()  # the last but one to go
     assert find_cache("abc1", folder.parent) == folder
     assert remove_cache(folder) == []
@@ -227,7 +227,7 @@ def test_exported_rows_are_the_rows(tmp_path, model, monkeypatch, format, dtype)
     assert len(lines) == store.n_rows + 1
     row = store.layout.plan
     assert lines[2] == f"1,0,{' '.join(map(str, row.positions[row.offsets[1] : row.offsets[2]]))}"
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         export_cache(store, tmp_path / "out", format)
 
 
@@ -245,7 +245,7 @@ def read_back(path, format, shape):
     return table["values"].combine_chunks().flatten().to_numpy().reshape(shape)
 
 
-def test_what_cannot_be_exported_is_told(folder, tmp_path, monkeypatch):
+def test_what_cannot_be_exported_is_reported(folder, tmp_path, monkeypatch):
     store = ActivationStore.open(folder)
     with pytest.raises(UnknownNameError, match="Allowed: npy, parquet, zarr"):
         export_cache(store, tmp_path / "out", "csv")
@@ -291,7 +291,7 @@ def test_an_export_that_fails_leaves_nothing_that_passes_for_one(folder, tmp_pat
 @pytest.mark.parametrize(
     ("kind", "answer"), [("nfs4", True), ("ext4", False), ("fuse.sshfs", True)]
 )
-def test_a_network_file_system_is_told_from_a_disk(tmp_path, monkeypatch, kind, answer):
+def test_a_network_file_system_is_distinguished_from_a_disk(tmp_path, monkeypatch, kind, answer):
     mounts = f"/dev/x / ext4 rw 0 0\nserver:/x {tmp_path.resolve()} {kind} rw 0 0\n"
     monkeypatch.setattr("pathlib.Path.read_text", lambda self, **options: mounts)
     assert is_on_network(tmp_path / "caches" / "key") is answer

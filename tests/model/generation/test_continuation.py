@@ -1,4 +1,4 @@
-"""Texts that are gone on with: stop strings, streams, prompts beside each other."""
+"""Continuations: stop strings, streams, batches of prompts."""
 
 from itertools import chain
 
@@ -30,7 +30,7 @@ def tokenizer():
 
 
 @pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
-def test_prompts_beside_each_other_get_what_each_gets_alone(model, tokenizer, options):
+def test_prompts_in_a_batch_get_the_continuations_of_single_prompts(model, tokenizer, options):
     how = Decoding(12, **options)
     together = continue_texts(model, tokenizer, PROMPTS, how, bos=False)
     for prompt, samples in zip(PROMPTS, together, strict=True):
@@ -44,7 +44,7 @@ def test_prompts_beside_each_other_get_what_each_gets_alone(model, tokenizer, op
 def test_a_text_ends_before_its_stop_string(model, tokenizer, options):
     how = Decoding(40, **options)
     whole = continue_texts(model, tokenizer, PROMPTS, how, bos=False)
-    stop = whole[1][0].text[7:10]  # three characters from the midst of one of them
+    stop = whole[1][0].text[7:10]  # three characters within one of them
     stopped = continue_texts(model, tokenizer, PROMPTS, how, bos=False, stop=["\0", stop])
     assert stopped[1][0].stopped
     for before, after in zip(chain(*whole), chain(*stopped), strict=True):
@@ -67,7 +67,7 @@ def test_a_stream_is_the_text_in_pieces(model, tokenizer, stop, options):
     assert len(pieces) > 1
 
 
-def test_half_a_character_waits_for_its_other_half(tokenizer, monkeypatch):
+def test_an_incomplete_character_is_held_back(tokenizer, monkeypatch):
     """At a high temperature bytes that are no text come up too; they are shown once."""
     ids = tokenizer.encode("Größe ✓ ✓", bos=False).ids.tolist()
     halves = [n for n in range(len(ids)) if "\ufffd" in tokenizer.decode(ids[: n + 1])]
@@ -86,7 +86,7 @@ def test_the_end_of_a_text_in_the_model_s_own_word_ends_it(tokenizer, monkeypatc
 
 
 def _stream_of(tokenizer, ids, monkeypatch, stop):
-    """The stream of a model that says just these tokens: only the choice is taken from it."""
+    """Stream of a model whose chosen tokens are replaced by these."""
     says = iter(ids)
     monkeypatch.setattr(
         Decoding, "choose", lambda self, logits, draws: logits[:, 0].long() * 0 + next(says)
@@ -100,8 +100,8 @@ def test_a_stop_string_is_found_across_tokens_and_bytes(tokenizer):
     ids = tokenizer.encode("Größe", bos=False).ids.tolist()
     assert [stop(ids[: n + 1]) for n in range(len(ids))].count(True) >= 1
     assert stop.cut("the bend, Größe") == "the b"
-    assert stop.sure("a be") == 3
-    assert stop.sure("a bend") == 3
+    assert stop.n_final("a be") == 3
+    assert stop.n_final("a bend") == 3
     assert not StopStrings(tokenizer, [])(ids)
 
 
@@ -116,13 +116,15 @@ def test_beginning_of_text_lets_a_prompt_be_empty(model, tokenizer):
     [
         ([""], {}, DataError, "The prompt is empty.*bos"),
         (["a", ""], {}, DataError, "Prompt 2 is empty"),
-        (["a"], {"stop": [""]}, ConfigError, "not empty"),
-        (["a"], {"stop": "end"}, ConfigError, "a list of texts"),
+        (["a"], {"stop": [""]}, ConfigError, "non-empty"),
+        (["a"], {"stop": "end"}, ConfigError, "a list of non-empty strings"),
         (["a b" * 200], {}, DataError, "do not fit the context of 256: shorten the prompt"),
-        (["a b" * 100], {}, DataError, "ask for at most 57 new ones"),
-        ([], {}, DataError, "one text or more"),
+        (["a b" * 100], {}, DataError, "request at most 57 new ones"),
+        ([], {}, DataError, "at least one text"),
     ],
 )
-def test_what_cannot_be_gone_on_with_is_refused(model, tokenizer, prompts, options, error, message):
+def test_invalid_prompts_and_stop_strings_are_refused(
+    model, tokenizer, prompts, options, error, message
+):
     with pytest.raises(error, match=message):
         continue_texts(model, tokenizer, prompts, Decoding(60), bos=False, **options)

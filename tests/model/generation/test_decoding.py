@@ -15,12 +15,12 @@ def logits(rows=5, size=97, seed=0):
 
 
 @pytest.mark.parametrize("k", [1, 3, 97, 500])
-def test_top_k_keeps_what_the_reference_keeps(k):
+def test_top_k_equals_the_reference(k):
     assert torch.equal(keep_top_k(logits(), k), TopKLogitsWarper(k)(None, logits()))
 
 
 @pytest.mark.parametrize("p", [0.01, 0.3, 0.9, 0.999])
-def test_top_p_keeps_what_the_reference_keeps(p):
+def test_top_p_equals_the_reference(p):
     assert torch.equal(keep_top_p(logits(), p), TopPLogitsWarper(p)(None, logits()))
 
 
@@ -45,7 +45,7 @@ def test_the_nucleus_is_the_fewest_that_sum_to_p():
     ],
     ids=str,
 )
-def test_tokens_come_as_often_as_their_probability_says(options):
+def test_tokens_are_sampled_with_their_probabilities(options):
     row = logits(rows=1, size=9) / 3
     expected = row / options["temperature"]
     if "top_k" in options:
@@ -80,7 +80,7 @@ def test_an_extreme_temperature_makes_no_nan(temperature):
         assert torch.equal(chosen, logits().argmax(-1))
 
 
-def test_draws_depend_on_seed_prompt_and_sample_alone():
+def test_samples_depend_only_on_seed_prompt_and_index():
     alone = draws(4, [[5, 6]], num_samples=2, seed=3)
     beside = draws(9, [[7], [5, 6], [5]], num_samples=3, seed=3)
     assert np.array_equal(alone, beside[3:5, :4])
@@ -93,13 +93,13 @@ def draws(n, prompts, **options):
     return np.stack([generator.random(n) for generator in generators])
 
 
-def test_no_two_prompts_seeds_and_samples_draw_alike():
+def test_prompts_seeds_and_samples_have_independent_generators():
     prompts = [[5], [5, 0], [0, 5], [0, 0, 5], [7], [0, 7], [1, 7]]
     first = np.stack([draws(1, prompts, num_samples=3, seed=s) for s in (0, 1, 2**32 - 1)])
     assert len(np.unique(first)) == 3 * 3 * len(prompts)
 
 
-def test_greedy_draws_nothing():
+def test_greedy_decoding_needs_no_random_numbers():
     assert Decoding(1).generators([[5, 6]]) == []
 
 
@@ -118,21 +118,21 @@ def test_logits_that_are_not_finite_are_no_token(number, temperature):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": -0.1}, "temperature must be 0"),
+        ({"temperature": -0.1}, "temperature must be at least 0"),
         ({"temperature": float("nan")}, "temperature"),
         ({"temperature": float("inf")}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
-        ({"top_k": 0}, "top_k must be a whole number of 1 or more, not 0"),
+        ({"top_k": 0}, "top_k must be an integer of at least 1, not 0"),
         ({"top_k": 2.5}, "top_k"),
         ({"top_p": 0}, "top_p must be above 0"),
         ({"top_p": 1.01}, "top_p must be above 0 and at most 1, not 1.01"),
         ({"num_samples": 0}, "num_samples"),
-        ({"seed": -1}, "seed must be a whole number from 0 to 4294967295, not -1"),
-        ({"seed": 2**32}, "seed must be a whole number from 0 to 4294967295"),
+        ({"seed": -1}, "seed must be an integer from 0 to 4294967295, not -1"),
+        ({"seed": 2**32}, "seed must be an integer from 0 to 4294967295"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"max_new_tokens": True}, "max_new_tokens"),
     ],
 )
-def test_values_that_make_no_sense_are_refused_by_name(options, message):
+def test_out_of_range_parameters_are_refused_by_name(options, message):
     with pytest.raises(ConfigError, match=message):
         Decoding(**{"max_new_tokens": 3} | options)

@@ -56,7 +56,7 @@ def test_ragged_prompts_equal_one_at_a_time(model, side):
 
 
 @pytest.mark.parametrize("slide", [False, True])
-def test_draws_are_those_of_a_prompt_alone_for_every_sample(model, slide):
+def test_samples_in_a_batch_equal_those_of_single_prompts(model, slide):
     prompts = ragged(TINY, [6, 2, 4])
     tokens, mask = pad(prompts, "right", filler=5)
     options = {"temperature": 1.0, "num_samples": 3, "seed": 4, "slide": slide}
@@ -72,7 +72,7 @@ def test_draws_are_those_of_a_prompt_alone_for_every_sample(model, slide):
     assert torch.equal(first, together[:1])
 
 
-def test_beyond_the_context_the_earliest_tokens_go(model):
+def test_sliding_drops_the_earliest_tokens(model):
     tokens = ragged(TINY, [10])[0][None]
     slid = generate(model, tokens, 30, slide=True)
     for _ in range(30):
@@ -111,7 +111,7 @@ def test_a_steering_vector_is_added_at_every_step(model, site):
     assert not torch.equal(steered, generate(model, prompts, 12))
 
 
-def test_what_a_recording_keeps_is_what_one_pass_over_all_shows(model):
+def test_a_recording_equals_the_activations_of_one_pass(model):
     prompts = ragged(TINY, [5, 2])
     tokens, mask = pad(prompts, "left", filler=1)
     record = Recording()
@@ -126,12 +126,12 @@ def test_what_a_recording_keeps_is_what_one_pass_over_all_shows(model):
 
 
 def test_a_recording_does_not_slide(model):
-    with pytest.raises(DataError, match="Recording joins passes"):
+    with pytest.raises(DataError, match="Recording joins consecutive passes"):
         generate(model, torch.stack(ragged(TINY, [5])), 30, tap=Recording(), slide=True)
 
 
 def test_a_tap_that_returns_nan_is_named_as_the_likely_cause(model):
-    with pytest.raises(DataError, match=r"prompt 1, sample 1 are not finite.*A tap"):
+    with pytest.raises(DataError, match=r"prompt 1, sample 1 are not finite.*a tap"):
         generate(
             model,
             torch.stack(ragged(TINY, [5, 5])),
@@ -143,7 +143,7 @@ def test_a_tap_that_returns_nan_is_named_as_the_likely_cause(model):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_how_many_tokens_there_may_be_takes_no_memory(model, temperature):
+def test_memory_does_not_grow_with_max_new_tokens(model, temperature):
     prompt = torch.stack(ragged(TINY, [5]))
     short = generate(model, prompt, 3, temperature=temperature, slide=True)
     how = Decoding(10**12, temperature=temperature, slide=True)
@@ -151,7 +151,7 @@ def test_how_many_tokens_there_may_be_takes_no_memory(model, temperature):
         assert torch.equal(step, expected)
 
 
-def test_sites_that_can_be_read_but_once_are_seen_at_every_step(model):
+def test_an_iterator_of_sites_is_used_at_every_step(model):
     record = Recording()
     prompt = torch.stack(ragged(TINY, [3]))
     generate(model, prompt, 4, tap=record, sites=iter(["hook_embed"]))
@@ -181,7 +181,7 @@ def test_draws_are_seeded_and_top_k_one_is_greedy(model):
         ({"top_p": 1.5}, ConfigError, "top_p"),
         ({"num_samples": 0}, ConfigError, "num_samples"),
         ({"seed": -3}, ConfigError, "seed"),
-        ({"max_new_tokens": 21}, DataError, "context of 23: ask for at most 20 new ones"),
+        ({"max_new_tokens": 21}, DataError, "context of 23: request at most 20 new ones"),
     ],
 )
 def test_bad_options_are_refused_by_name(model, options, error, name):
@@ -196,7 +196,7 @@ def test_a_mask_of_another_shape_is_refused_and_not_cut_to_fit(model):
             generate(model, tokens, 2, mask=torch.ones(shape))
 
 
-def test_padding_takes_no_room_of_the_context(model):
+def test_padding_does_not_count_for_the_context(model):
     tokens, mask = pad(ragged(TINY, [3, 1]), "left", filler=0)
     wide = torch.cat([torch.zeros(2, 30, dtype=torch.int64), tokens], dim=1)
     wide_mask = torch.cat([torch.zeros(2, 30, dtype=torch.bool), mask], dim=1)
@@ -204,6 +204,6 @@ def test_padding_takes_no_room_of_the_context(model):
     assert torch.equal(generate(model, wide, 15, mask=wide_mask), expected)
 
 
-def test_no_prompt_at_all_is_refused(model):
-    with pytest.raises(DataError, match="no prompt"):
+def test_an_empty_batch_is_refused(model):
+    with pytest.raises(DataError, match="at least one prompt"):
         generate(model, torch.ones(0, 3, dtype=torch.int64), 2)

@@ -90,7 +90,7 @@ def test_a_damaged_file_is_named(folder, part, damage):
         ({"n_vocab": 98}, r"vocab_size=97.*\n.*wrong shape: wte\.weight is \(97, 21\)"),
         ({"n_head": 4}, "n_head=4 does not divide"),
         ({"n_vocab": 0}, "vocab_size"),
-        ({"n_inner": 4}, "nothing else; it holds .*n_inner"),
+        ({"n_inner": 4}, "exactly the keys .*; it has .*n_inner"),
     ],
 )
 def test_sizes_that_disagree_are_refused(folder, change, message):

@@ -98,7 +98,7 @@ def test_the_entry_that_asks_for_what_is_extra_is_named(tmp_path, switch, entry)
     (tmp_path / "digests.json").unlink()
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | without.to_json()))
-    with pytest.raises(CheckpointError, match=f"config.json must say {entry}"):
+    with pytest.raises(CheckpointError, match=f"set in config.json: {entry}"):
         GPT2.from_pretrained(tmp_path)
     path.write_text(json.dumps(json.loads(path.read_text()) | switch))
     assert GPT2.from_pretrained(tmp_path).state_dict().keys() == model.state_dict().keys()

@@ -95,7 +95,7 @@ def test_when_one_is_killed_the_other_does_the_rest(tmp_path, alone, monkeypatch
         load(tmp_path), cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard)
     )["task"]
     assert left.root == alone.root
-    assert "1 of 2 workers ended before their time" in heard.told[0]
+    assert "1 of 2 workers failed" in heard.told[0]
     assert "killed by signal 9" in heard.told[0]
     left.store.sweep()
     assert files(left.store.folder) == files(alone.store.folder)
@@ -105,7 +105,7 @@ def test_when_all_are_killed_it_says_so_and_goes_on_later(tmp_path, alone, monke
     children = Children(monkeypatch)
     heard = Heard(lambda done: [child.kill() for child in children.all if done])
     experiment = load(tmp_path)
-    with pytest.raises(StoreError, match=r"of 4 shards are missing.*the same command goes on"):
+    with pytest.raises(StoreError, match=r"of 4 shards are missing.*run the same command"):
         capture_only(experiment, cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard))
     [cache] = caches_in(tmp_path / "caches")
     n_committed = sum(summarize(cache).sites.values())
@@ -138,7 +138,7 @@ def test_ctrl_c_keeps_what_is_committed(tmp_path):
 
 
 def test_what_a_worker_says_of_mistakes(tmp_path):
-    with pytest.raises(MissingError, match=r"holds no cache.*--workers 0"):
+    with pytest.raises(MissingError, match=r"contains no cache.*--workers 0"):
         list(work_at(tmp_path))
     experiment = load(tmp_path)
     store = lay_out(experiment, cache_root=tmp_path / "caches")["task"]
@@ -152,7 +152,7 @@ def test_what_a_worker_says_of_mistakes(tmp_path):
         list(work_at(store.folder))
     (store.folder / name).unlink()
     store.files.begin("hook_embed")
-    with pytest.raises(MissingError, match="is not finished, and has no job"):
+    with pytest.raises(MissingError, match="is incomplete and has no job"):
         list(work_at(store.folder))
 
 
@@ -172,8 +172,8 @@ def test_a_place_that_cannot_tell_writers_apart_takes_no_crew(tmp_path, monkeypa
         (["cache", "scale.yaml", "--threads", "2"], 2, "--workers"),
         (["cache", "scale.yaml", "--workers", "-1"], 2, "--workers"),
         (["cache", "scale.yaml", "--workers", "2", "--device", "cuda:77"], 2, "--device cuda:77"),
-        (["worker", "nowhere"], 3, "holds no cache"),
-        (["worker", "nowhere", "--device", "nonsense"], 3, "holds no cache"),
+        (["worker", "nowhere"], 3, "contains no cache"),
+        (["worker", "nowhere", "--device", "nonsense"], 3, "contains no cache"),
     ],
 )
 def test_a_mistake_gets_one_message(tmp_path, arguments, code, message):

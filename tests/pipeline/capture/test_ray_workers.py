@@ -109,9 +109,9 @@ def test_actors_that_die_again_and_again_end_the_capture(cluster, tmp_path, monk
     monkeypatch.setattr(ray_workers, "ShardActor", Dying)
     monkeypatch.setattr(ray_workers, "_DEATHS_IN_A_ROW", 1)
     heard = Heard()
-    with pytest.raises(StoreError, match="2 actors died one after the other"):
+    with pytest.raises(StoreError, match="2 actors died in a row"):
         capture(load(tmp_path), tmp_path / "ray", heard, n_workers=1)
-    (told,) = [message for message in heard.told if not message.startswith("waiting for a place")]
+    (told,) = [message for message in heard.told if not message.startswith("waiting for resources")]
     assert told.startswith("an actor died and is replaced")
 
 

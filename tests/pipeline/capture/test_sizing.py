@@ -138,7 +138,7 @@ def test_json_has_all_that_is_shown_and_mistakes_are_told(tmp_path, repository):
 
 
 def test_what_no_model_can_do_is_refused():
-    with pytest.raises(ConfigError, match="at most 1024 tokens at once, not 2000"):
+    with pytest.raises(ConfigError, match="--length 2000 exceeds the context"):
         plan_tokens("gpt2", 5, sites=["hook_embed"], length=2000)
     with pytest.raises(ConfigError, match="query_pos key_pos"):
         plan_tokens("gpt2", 5, sites=["blocks.0.attn.hook_pattern"])

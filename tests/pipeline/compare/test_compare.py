@@ -100,7 +100,7 @@ def test_other_rows_are_resampled_apart(make):
     other = made_rows(n_groups=40, prefix="h")
     found = compare(make("a", 0.9, 1), make("b", 0.6, 1, other))
     assert found.pairing == "unpaired"
-    assert "not the same (240 of a, 160 of b)" in found.notes[0]
+    assert "differ (240 of a, 160 of b)" in found.notes[0]
     assert set(zip(found.rows["n_a"], found.rows["n_groups_b"], strict=True)) == {(240, 40)}
     assert of_site(found)["holds"].all()
 
@@ -128,7 +128,7 @@ def test_numbered_rows_of_other_data_are_not_taken_for_the_same(make):
     write_record(b, dataset="other")
     found = compare(a, b)
     assert found.pairing == "unpaired"
-    assert "numbered, not named" in found.notes[0]
+    assert "have no ids" in found.notes[0]
 
 
 def test_what_differs_between_the_runs_is_told(make):
@@ -161,7 +161,7 @@ def test_draws_are_enough_for_all_comparisons(tmp_path):
     found = compare(write_run(tmp_path / "a", ROWS, good), write_run(tmp_path / "b", ROWS, bad))
     assert of_site(found)["holds"].all()
     assert found.rows["draws"].eq(80 * len(found.rows)).all()
-    assert any("in place of the 400" in note for note in found.notes)
+    assert any("instead of the 400" in note for note in found.notes)
 
 
 def test_what_holds_alone_need_not_hold_among_many(tmp_path):

@@ -1,5 +1,7 @@
 """Transfer between data sets: the diagonal is the run, planted reversals show, leaks are told."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -94,6 +96,11 @@ def test_a_probe_of_the_last_noun_is_wrong_where_the_subject_has_the_other_numbe
     assert set(cosines["space"]) == {"raw", "standardised"}
 
 
+def test_the_record_has_what_the_files_of_the_model_were_compared_with(found, folder):
+    record = json.loads((folder / "first" / "transfer.json").read_text())
+    assert record["compared_with"]["model.safetensors"] == "digests.json"
+
+
 def test_cosines_are_of_linear_probes_alone_and_look_the_same_from_both_sides(found):
     assert set(found.cosines["probe"]) == {"logistic"}
     for space in ("raw", "standardised"):
@@ -120,7 +127,7 @@ def test_files_and_figures(found, folder):
     assert heat.zmin == pytest.approx(min(0.5, *heat.z[0]))
     drawn = cosine_map(only(cosines, space="raw"), found.names).data[0]
     assert (drawn.zmin, drawn.zmax) == (-1, 1)
-    assert "of random labels" in drawn.hovertext[0][1]
+    assert "with permuted labels" in drawn.hovertext[0][1]
 
 
 def test_rows_that_stand_in_both_sets_are_told(folder, go):
@@ -190,7 +197,7 @@ def test_numbers_and_several_labels(folder, go):
 
 class TestRefusals:
     def test_one_alone_or_the_same_name_twice(self, go):
-        with pytest.raises(ConfigError, match="two experiments or more"):
+        with pytest.raises(ConfigError, match="at least two experiments"):
             go("same")
         with pytest.raises(ConfigError, match="the name 'same'"):
             go("same", "same")

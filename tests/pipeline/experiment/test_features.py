@@ -98,7 +98,7 @@ def test_sites_that_are_only_concatenated_are_captured_too(experiment):
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("  view: normalized\n", ConfigError, r"line 7: `view: normalized` is for sites"),
+        ("  view: normalized\n", ConfigError, r"line 7: `view: normalized` requires sites"),
         ("  view: normalized\n", ConfigError, r"hook_z has the axes .* n_heads d_head\. Allow"),
         ("  concatenate:\n    - [hook_embed]\n", ConfigError, r"line 8: hook_embed alone is"),
         ("  concatenate:\n    - [hook_embed, hook_x]\n", UnknownNameError, r"line 8: No site"),

@@ -108,7 +108,7 @@ def test_repeated_rows_leave_test_if_asked_and_are_counted(tmp_path):
     assert [new.dataset.examples[n].text for n in new.split.test] == ["Six.", "Ten."]
     assert new.train.tolist() == kept.train.tolist()
     assert new.test.tolist() == [3, 4]
-    assert any(note.startswith("left out of test: 1 example") for note in new.dataset.notes)
+    assert any(note.startswith("removed from test: 1 example") for note in new.dataset.notes)
 
 
 def words_of(prepared):
@@ -128,7 +128,7 @@ def test_words_are_on_one_side_if_asked_and_what_that_costs_is_told(trees, tmp_p
     assert not train & test
     n_train, n_test = 9 - len(prepared.train), 6 - len(prepared.test)
     assert n_train + n_test > 0
-    note = f"{n_train} of 9 training rows and {n_test} of 6 test rows were left out"
+    note = f"{n_train} of 9 training rows and {n_test} of 6 test rows were removed"
     assert prepared.dataset.notes[-1].startswith(note)
     assert set(prepared.split.train) == set(prepared.plan.example[prepared.train])
     assert set(prepared.split.test) == set(prepared.plan.example[prepared.test])

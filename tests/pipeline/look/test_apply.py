@@ -146,7 +146,7 @@ def test_a_probe_of_marked_words_answers_for_tokens_only(number_probe, at):
     assert choose_per(number_probe, None) == "text"
     assert bool(caution(probe, "token")) == (at != "all")
     told = "".join(caution(probe, "token"))
-    assert ("does not mark: each row is one token" in told) == (at in ("span", "word"))
+    assert ("is not marked in new texts: each row is one token" in told) == (at in ("span", "word"))
     assert caution(number_probe, "token")
     assert caution(number_probe, "text") == []
 
@@ -179,7 +179,8 @@ def test_what_the_context_cannot_hold_is_refused_cut_or_left_out(number_probe):
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"), [([], "no text"), (["a", ""], "1 of 2 texts are empty, first text 2")]
+    ("texts", "message"),
+    [([], "no text"), (["a", ""], "1 of 2 texts are empty, the first is text 2")],
 )
 def test_nothing_to_read_is_refused(number_probe, texts, message):
     for bos in (False, True):
@@ -256,7 +257,7 @@ def test_another_width_or_depth_is_refused_even_if_wished(number_probe, tmp_path
 
 
 def test_a_model_that_is_not_there_says_how_to_give_it(number_probe):
-    with pytest.raises(MissingError, match=r"fitted on './gone'; say with --model"):
+    with pytest.raises(MissingError, match=r"fitted on './gone'; give its current location"):
         apply_probe(changed(number_probe, model="./gone"), TEXTS)
 
 

@@ -75,7 +75,7 @@ def test_directions_that_depend_on_one_another_are_erased_once():
 
 def test_a_probe_of_several_sites_is_refused(kept):
     probe, *_ = kept.keep("blocks.2.hook_resid_post", "blocks.2.mlp.hook_post")
-    with pytest.raises(ConfigError, match="Take a probe of a single site"):
+    with pytest.raises(ConfigError, match="requires a probe of a single site"):
         erasure_effect(probe, TEXTS)
 
 

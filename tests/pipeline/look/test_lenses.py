@@ -68,7 +68,7 @@ def test_a_special_token_has_its_own_name(mini):
     [
         ("", "is empty"),
         (" the keys", "is 2 tokens of this model, ' the', ' keys': give one"),
-        ("window", "with a space before it, ' window', it is one"),
+        ("window", "With a space before it, ' window', it is a single token"),
     ],
 )
 def test_what_is_no_token_is_refused_with_a_way_to_mend_it(mini, token, message):
@@ -99,7 +99,7 @@ def test_random_repeats_hold_no_special_token_but_the_one_asked_for(mini, monkey
 
     monkeypatch.setattr("probekit.pipeline.look.heads.score_heads", keep)
     found = score_random_repeats(mini, 3, length=120, seed=1, bos=True)
-    assert found.read == "3 sequences of 120 random tokens that come twice, seed 1"
+    assert found.read == "3 sequences of 120 random tokens, each repeated once, seed 1"
     bos = mini.tokenizer.bos_id
     assert [int((ids == bos).sum()) for ids in seen] == [1, 1, 1]
     assert torch.equal(seen[0][1:121], seen[0][121:])

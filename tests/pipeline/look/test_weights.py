@@ -140,7 +140,7 @@ def test_what_cannot_be_drawn_is_in_the_overview_alone(look, tmp_path, shape):
     _, page = look(tmp_path / "part.safetensors")
     assert "<bdi>one</bdi>" in page
     with pytest.raises(
-        ConfigError, match=re.escape(f"one has shape {shape}: a vector or a matrix")
+        ConfigError, match=re.escape(f"one has shape {shape}: only vectors and matrices")
     ):
         look(tmp_path / "part.safetensors", tensor="one")
 
@@ -192,9 +192,9 @@ def test_columns_of_the_real_position_embeddings_are_smooth_waves(look, shared):
         ({"tensor": ""}, ConfigError, "no tensor ''"),
         ({"tensor": "wpe.weight", "columns": (21,)}, ConfigError, "columns 0 to 20, no column 21"),
         ({"tensor": "ln_f.bias", "columns": (1,)}, ConfigError, "no columns"),
-        ({"columns": (1,)}, ConfigError, "name it too"),
-        ({"corner": 300}, ConfigError, "name it too"),
-        ({"n_head": 3}, ConfigError, "name it too"),
+        ({"columns": (1,)}, ConfigError, "require a tensor"),
+        ({"corner": 300}, ConfigError, "require a tensor"),
+        ({"n_head": 3}, ConfigError, "require a tensor"),
         ({"tensor": "h.0.attn.c_attn.weight", "n_head": 7}, ConfigError, "7 contradicts.* 3 heads"),
     ],
 )

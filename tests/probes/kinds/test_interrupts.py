@@ -10,7 +10,7 @@ import pytest
 
 from probekit.probes.kinds.mlp import MlpProbe
 from probekit.probes.kinds.registry import KINDS
-from probekit.workers import side_by_side
+from probekit.workers import parallel_map
 from tests.probes.kinds import planted
 
 
@@ -64,7 +64,7 @@ def interrupted_at(moment, function, *arguments):
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
 def test_a_job_of_a_run_ends_as_interrupted(kind):
     def run():
-        return list(side_by_side(fit, [kind], workers=1, n_threads=1))
+        return list(parallel_map(fit, [kind], workers=1, n_threads=1))
 
     run()  # imports, which happen once
     n_moments = interrupted_at(None, run)

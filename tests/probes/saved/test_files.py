@@ -8,7 +8,7 @@ import safetensors.numpy
 
 from probekit.errors import DataError, MissingError, StoreError
 from probekit.probes.saved.saved_probe import SavedProbe
-from probekit.provenance import digest, digest_json
+from probekit.provenance import digest, digest_json, pretty_json
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def rewrite(stem, change):
     record = json.loads(path.read_text())
     del record["digest"]
     change(record)
-    path.write_text(json.dumps({"digest": digest_json(record)} | record))
+    path.write_text(pretty_json({"digest": digest_json(record)} | record))
 
 
 def put_tensors(stem, tensors):
@@ -66,7 +66,7 @@ def test_weights_that_are_not_contiguous_are_written_right(tmp_path, make_facts)
 def test_every_truncated_or_changed_file_is_refused(stem, which):
     path = files(stem)[which]
     whole = path.read_bytes()
-    for cut in (0, 1, 8, len(whole) // 2, len(whole) - 2):
+    for cut in (0, 1, 8, len(whole) // 2, len(whole) - 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
         with pytest.raises(DataError, match="cannot be used"):
             SavedProbe.load(stem)

@@ -17,7 +17,7 @@ from probekit.results.attention import AttentionPrompt
 
 
 def unpacked(text, levels, n):
-    """Weights as the page's script reads them: the lower triangle of each head, row by row."""
+    """Decode weights like the page's script: the lower triangle of each head, row by row."""
     codes = np.frombuffer(zlib.decompress(base64.b64decode(text)), "<u2" if levels > 255 else "u1")
     heads = codes.reshape(-1, n * (n + 1) // 2)
     weights = np.zeros((len(heads), n, n))
@@ -30,11 +30,11 @@ def prompt_of(patterns):
 
 
 @pytest.mark.parametrize("levels", LEVELS)
-def test_every_weight_is_kept_as_exactly_as_is_stated(make_patterns, levels):
+def test_quantisation_errors_are_within_the_stated_bound(make_patterns, levels):
     patterns = make_patterns(40)[2]
-    found = unpacked(packed(patterns, levels), levels, 40)
+    decoded = unpacked(packed(patterns, levels), levels, 40)
     half_step = (np.sqrt(patterns) + 0.25 / levels) / levels
-    assert (abs(found - patterns) <= half_step * (1 + 1e-4)).all()
+    assert (abs(decoded - patterns) <= half_step * (1 + 1e-4)).all()
     for weight in (1.0, 0.01):
         error = (np.sqrt(weight) + 0.25 / levels) / levels
         assert Reduction(levels, 1).error(weight) == pytest.approx(error, rel=0.4)
@@ -52,11 +52,11 @@ def test_heads_are_packed_in_their_order(make_patterns):
         np.testing.assert_allclose(unpacked(text, 65535, 9)[0], head, atol=2e-5)
 
 
-def test_a_small_page_keeps_16_bits(make_patterns):
+def test_small_pages_use_16_bits(make_patterns):
     assert choose_reduction([prompt_of(make_patterns(150))]).levels == 65535
 
 
-def test_a_page_that_would_be_too_large_gives_up_as_little_as_it_must(make_patterns, monkeypatch):
+def test_the_finest_quantisation_within_the_limit_is_chosen(make_patterns, monkeypatch):
     prompt = prompt_of(make_patterns(150))
 
     def size(levels):
@@ -67,22 +67,24 @@ def test_a_page_that_would_be_too_large_gives_up_as_little_as_it_must(make_patte
     sizes = [size(levels) for levels in LEVELS]
     assert sizes == sorted(sizes, reverse=True)
     for levels, allowed in zip(LEVELS, sizes, strict=True):
-        found = choose_reduction([prompt], allowed * 1.051)
-        # Where the next finer one is hardly larger, it fits as well.
-        assert found.levels >= levels
-        assert found.estimated_mb * 1.05 <= allowed * 1.051
-        finer = [other for other in sizes if other > found.estimated_mb]
+        reduction = choose_reduction([prompt], allowed * 1.051)
+        # The next finer quantisation may fit as well if it is hardly larger.
+        assert reduction.levels >= levels
+        assert reduction.estimated_mb * 1.05 <= allowed * 1.051
+        finer = [other for other in sizes if other > reduction.estimated_mb]
         assert not finer or min(finer) * 1.05 > allowed * 1.051
 
 
-def test_long_texts_are_kept_in_8_bits(make_patterns, monkeypatch):
+def test_long_texts_use_8_bits(make_patterns, monkeypatch):
     monkeypatch.setattr("probekit.report.attention.codes.MOST_MB_OF_16_BITS", 0.2)
     assert choose_reduction([prompt_of(make_patterns(150))]).levels == 255
 
 
-def test_what_does_not_fit_is_refused_or_kept_as_coarsely_as_can_be(make_patterns):
+def test_a_page_over_the_limit_is_refused_or_quantised_most_coarsely(make_patterns):
     prompts = [prompt_of(make_patterns(n)) for n in (5, 30)]
-    with pytest.raises(DataError, match=r"24 heads of 5 to 30 tokens .* allowed are 0.01.*max-mb"):
+    with pytest.raises(
+        DataError, match=r"24 heads of 5 to 30 tokens .* the limit is 0.01 MB.*max-mb"
+    ):
         choose_reduction(prompts, 0.01)
     assert choose_reduction(prompts, 0.01, strict=False).levels == LEVELS[-1]
     assert count_heads(prompts[1:]) == "12 heads of 30 tokens"

@@ -24,19 +24,19 @@ def test_every_weight_is_on_the_page_to_the_resolution_it_states(make_patterns):
     patterns = make_patterns(5)
     page = explorer_of(patterns).page()
     weights = embedded(page)["prompts"][0]["weights"]
-    found = [[unpacked(head, 65535, 5)[0] for head in layer] for layer in weights]
-    np.testing.assert_allclose(found, patterns, atol=1.6e-5)
-    assert "65,535 steps of their square root: within 0.00002 of the truth near 1" in page
-    assert "these are fewer" not in page
+    decoded = [[unpacked(head, 65535, 5)[0] for head in layer] for layer in weights]
+    np.testing.assert_allclose(decoded, patterns, atol=1.6e-5)
+    assert "quantised to 65,535 levels; the error is at most 0.00002 near 1" in page
+    assert "Long texts use fewer" not in page
 
 
-def test_coarser_weights_are_said_so(make_patterns):
+def test_the_page_states_a_coarser_quantisation(make_patterns):
     prompt = AttentionPrompt("text", tuple("abcde" * 30), make_patterns(150))
     page = AttentionExplorer.of([prompt], "gpt2", most_mb=0.3).page()
     levels = embedded(page)["levels"]
     assert levels < 255
-    assert f"{levels} steps of their square root" in page
-    assert "these are fewer than the 255" in page
+    assert f"quantised to {levels} levels" in page
+    assert "Long texts use fewer than the usual 255 levels" in page
 
 
 @pytest.mark.parametrize("n", [4, 60, 260])
@@ -50,7 +50,7 @@ def test_the_size_is_as_estimated(make_patterns, n):
     )
 
 
-def test_a_selection_keeps_its_true_numbers_and_scores(make_patterns):
+def test_a_selection_keeps_its_layer_and_head_numbers_and_scores(make_patterns):
     scores = {"entropy": np.array([[0.5, np.nan, 1 / 3], [0, 1, 2]], np.float32)}
     page = explorer_of(make_patterns(5)[1:3], layers=(5, 11), heads=(0, 2, 7), scores=scores).page()
     data = embedded(page)["prompts"][0]
@@ -88,7 +88,7 @@ def test_hostile_text_cannot_leave_its_element(make_patterns, hostile):
     assert embedded(page)["prompts"][0]["text"] == hostile
 
 
-def test_a_notebook_gets_a_document_of_its_own(make_patterns, hostile):
+def test_a_notebook_shows_a_sandboxed_frame(make_patterns, hostile):
     frame = explorer_of(make_patterns(5), model=hostile)._repr_html_()
     page = re.fullmatch(r'<iframe sandbox="allow-scripts[^>]*? srcdoc="([^"]*)"></iframe>', frame)[
         1

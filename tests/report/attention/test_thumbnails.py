@@ -24,7 +24,7 @@ def test_a_pixel_is_the_largest_weight_of_its_patch(make_patterns, n):
         assert (small[:, row, column] == patch.max((1, 2))).all()
 
 
-def test_the_mean_and_the_maximum_of_several_heads_stand_behind_them(make_patterns):
+def test_the_mean_and_maximum_follow_the_heads(make_patterns):
     heads = make_patterns(6)[1]
     both = with_summaries(heads)
     assert (both[:3] == heads).all()
@@ -47,7 +47,7 @@ def test_without_the_first_token_rows_sum_to_1_or_are_empty(make_patterns):
     assert ratio == pytest.approx(heads[1, 5, 2] / heads[1, 5, 4], rel=1e-5)
 
 
-def test_the_still_picture_shows_each_head_in_its_place(browser, tmp_path):
+def test_the_static_image_is_a_grid_of_layers_and_heads(browser, tmp_path):
     layers = np.zeros((2, 3, 2, 2), np.float32)
     layers[1, 2, 1, 0] = 1
     page = tmp_path / "still.html"
@@ -61,16 +61,16 @@ def test_the_still_picture_shows_each_head_in_its_place(browser, tmp_path):
         "data: [...context.getImageData(0, 0, image.width, image.height).data] }; })()"
     )
     assert (pixels["width"], pixels["height"]) == (9, 6)  # tiles of 2 and a gap of 1
-    found = np.array(pixels["data"]).reshape(6, 9, 4)[..., :3]
+    image = np.array(pixels["data"]).reshape(6, 9, 4)[..., :3]
     stops = attention_colours()["weights"]["light"]
-    assert found[3 + 1, 6].tolist() == stops[-1]  # layer 1, head 2, destination 1, source 0
-    assert found[1, 0].tolist() == stops[0]
-    assert found[0, 1].tolist() == [217, 221, 226]  # masked
-    assert found[2, 2].tolist() == [255, 255, 255]
-    assert (found == stops[-1]).all(-1).sum() == 1
+    assert image[3 + 1, 6].tolist() == stops[-1]  # layer 1, head 2, destination 1, source 0
+    assert image[1, 0].tolist() == stops[0]
+    assert image[0, 1].tolist() == [217, 221, 226]  # masked
+    assert image[2, 2].tolist() == [255, 255, 255]
+    assert (image == stops[-1]).all(-1).sum() == 1
 
 
-def test_a_still_picture_is_the_same_for_the_same_weights(make_patterns):
+def test_the_static_image_is_deterministic(make_patterns):
     small = make_patterns(12)
     assert still_picture(small) == still_picture(small.copy())
     assert base64.b64decode(still_picture(small)).startswith(b"\x89PNG")

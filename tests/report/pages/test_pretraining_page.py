@@ -1,4 +1,4 @@
-"""The page of a pretraining run shows what the log holds, while it goes on and when it is done."""
+"""The page of a pretraining run shows the contents of its log, during the run and afterwards."""
 
 import json
 import math
@@ -54,14 +54,14 @@ def folder(tmp_path, hostile):
     return write_pretraining(tmp_path, hostile)
 
 
-def test_the_answer_says_how_far_it_came_and_what_it_costs(folder):
+def test_the_answer_states_progress_and_losses(folder):
     page = write_pretraining_report(folder).read_text()
-    assert "700 of 1,000 steps: 716,800 tokens, 2.0 times those of the texts." in page
-    assert "7.300 nats per token, 1.8250 per character" in page
-    assert "cost 2.00 nats less when they come a second time" in page
+    assert "700 of 1,000 steps: 716,800 tokens, 2.0 times the training text." in page
+    assert "7.300 nats per token, 1.8250 nats per character" in page
+    assert "the loss is 2.00 nats lower at the second occurrence" in page
 
 
-def test_every_measurement_stands_in_the_table(folder):
+def test_the_table_has_every_measurement(folder):
     page = write_pretraining_report(folder).read_text()
     table = page[page.index("All measurements") : page.index("<h2>Text</h2>")]
     assert table.count("<tr>") == 1 + 7
@@ -83,33 +83,33 @@ def test_the_curve_of_the_batches_is_their_mean_over_neighbouring_steps(folder):
     assert min(log.values()) < batches["y"][-1] < batches["y"][0]
 
 
-def test_names_do_no_harm(folder, hostile):
+def test_hostile_names_are_escaped(folder, hostile):
     page = write_pretraining_report(folder).read_text()
     assert hostile not in page
     assert "<h1>" in page
 
 
-def test_a_run_that_measured_nothing_yet_says_so(folder):
+def test_a_run_without_evaluation_says_so(folder):
     write_log(folder / "log.csv", a_log(5))
     page = write_pretraining_report(folder).read_text()
-    assert "Nothing was measured yet." in page
+    assert "No evaluation yet." in page
     assert "All measurements" not in page
 
 
-def test_a_run_without_a_step_is_told(folder):
+def test_a_run_without_a_step_is_refused(folder):
     write_log(folder / "log.csv", [])
     with pytest.raises(DataError, match="no step yet"):
         write_pretraining_report(folder)
 
 
 @pytest.mark.parametrize("name", ["log.csv", "run.json", "recipe.yaml"])
-def test_a_file_that_is_not_there_is_named(folder, name):
+def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
     with pytest.raises(MissingError, match=name):
         write_pretraining_report(folder)
 
 
-def test_a_damaged_log_is_told(folder):
+def test_a_damaged_log_is_refused(folder):
     (folder / "log.csv").write_text("step,tokens\n1,x\n")
     with pytest.raises(DataError, match=r"log.csv"):
         write_pretraining_report(folder)
@@ -128,5 +128,5 @@ def test_a_log_that_is_not_that_of_the_state_is_refused(folder):
     write_state(folder / "state.safetensors", {}, progress)
     assert write_pretraining_report(folder)
     write_log(folder / "log.csv", a_log(19))
-    with pytest.raises(CheckpointError, match=r"log\.csv is damaged or of another run"):
+    with pytest.raises(CheckpointError, match=r"log\.csv is damaged or belongs to another run"):
         write_pretraining_report(folder)

@@ -201,7 +201,9 @@ def digests(run):
 
 def test_the_folder_above_the_runs_is_answered_with_their_names(make_run):
     run = make_run()
-    with pytest.raises(MissingError, match=f"holds runs; give one of them: {run.name}"):
+    with pytest.raises(
+        MissingError, match=f"is a folder of several runs. Give one of them: {run.name}"
+    ):
         write_report(run.parent)
 
 
@@ -232,5 +234,5 @@ def test_what_is_too_much_for_the_table_of_sites_is_folded(make_run, heads):
     site = heads[heads["head"] == 2]
     many = [site.assign(head=float(head)) for head in range(20)]
     page = without_plotly(report(make_run(pd.concat(many, ignore_index=True))))
-    assert "The 20 sites of the highest cross-validated accuracy" in page
+    assert "The 20 sites with the highest cross-validated accuracy" in page
     assert "<summary>The other 20 sites</summary>" in page

@@ -59,7 +59,7 @@ def test_runs_without_cross_validation_have_a_map_of_their_first_kind(two, table
     assert "Probes: logistic at last. " in by_layer.caption
 
 
-def test_where_the_colours_of_the_map_begin_and_end_is_told(two):
+def test_the_caption_states_the_ends_of_the_colour_scale(two):
     _, by_layer = runs_figures(load_runs(two))
     assert "Colours range from 0.500 (chance) to 0.941; lower values" in by_layer.caption
 
@@ -75,7 +75,7 @@ def test_where_the_colours_of_the_map_begin_and_end_is_told(two):
     ],
     ids=["experiment", "setting", "long", "many", "key"],
 )
-def test_a_run_is_named_by_what_tells_it_from_the_others(two, record, others, configs, names):
+def test_runs_get_the_shortest_unique_names(two, record, others, configs, names):
     (two[1] / "run.json").write_text(json.dumps(record | {"key": "b"} | others))
     for folder, config in zip(two, configs, strict=True):
         (folder / "config.yaml").write_text(f"name: plural\n{config}\n")
@@ -86,13 +86,13 @@ def test_a_run_is_named_by_what_tells_it_from_the_others(two, record, others, co
     assert rows == [name.replace(" · ", "<br>") for name in names]
 
 
-def test_runs_without_a_part_in_common_have_no_map(two, table):
+def test_runs_without_a_common_kind_of_site_have_no_map(two, table):
     other = table.assign(site=table["site"].str.replace("hook_resid_post", "hook_mlp_out"))
     other[other["site"].str.contains("mlp_out|^$")].to_csv(two[1] / "results.csv", index=False)
     assert [part.title for part in runs_figures(load_runs(two))] == ["Accuracy by layer and run"]
 
 
-def test_the_page_fits_every_window_in_silence(browser, two, tmp_path):
+def test_the_page_fits_every_window_without_console_messages(browser, two, tmp_path):
     page = tmp_path / "runs.html"
     page.write_text(runs_page(load_runs(two)))
     assert page.read_text() == runs_page(load_runs(two))
@@ -108,7 +108,7 @@ def test_the_page_fits_every_window_in_silence(browser, two, tmp_path):
     assert browser.trouble == []
 
 
-def test_what_differs_between_runs_stands_in_a_table_and_nothing_else(
+def test_the_table_of_settings_lists_only_those_that_differ(
     browser, two, write_run, tmp_path, table, record, hostile
 ):
     digests = record["digests"] | {"weights": "ef" * 32}
@@ -129,17 +129,17 @@ def test_what_differs_between_runs_stands_in_a_table_and_nothing_else(
     ]
     assert browser.trouble == []
     page.write_text(runs_page(load_runs(two)))
-    assert "No setting, digest or version" in page.read_text()
+    assert "All settings, input digests and versions are equal" in page.read_text()
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1", ""], ids=["cut", "list", "empty"])
-def test_settings_that_cannot_be_read_are_told(two, text):
+def test_unreadable_settings_are_refused(two, text):
     (two[1] / "config.yaml").write_text(text)
     with pytest.raises(DataError, match=r"config\.yaml"):
         load_runs(two)
 
 
-def test_runs_that_cannot_stand_together_are_refused(two, write_run, tmp_path, table, record):
+def test_duplicate_runs_and_different_metrics_are_refused(two, write_run, tmp_path, table, record):
     with pytest.raises(ConfigError, match="twice"):
         load_runs([two[0], two[0]])
     numbers = table[table["metric"] == "accuracy"].assign(metric="r2")
@@ -163,7 +163,7 @@ def test_the_index_names_runs_by_their_state(two, tmp_path, table, record):
     assert 'class="state quiet"' in index_page(tmp_path, now=time.time() + 1000)
 
 
-def test_links_that_lead_out_of_the_folder_are_left_alone(two, tmp_path):
+def test_links_out_of_the_folder_are_ignored(two, tmp_path):
     root = tmp_path / "served"
     root.mkdir()
     (root / "outside").symlink_to(two[0])

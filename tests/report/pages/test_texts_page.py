@@ -1,4 +1,4 @@
-"""The page of texts: every token and score, hostile text harmless, the same in every window."""
+"""The page of coloured texts: tokens and scores, hostile text, legibility, window sizes."""
 
 import html
 import re
@@ -49,12 +49,12 @@ def page_of(tokens=TOKENS, classes=("no", "yes"), facts=None, **others):
 
 
 def tokens_of(page):
-    """What each token shows, without its markup."""
+    """Displayed text of each token, without markup."""
     found = re.findall(r'<span class="token".*?</span>', page, re.DOTALL)
     return [html.unescape(re.sub(r"<[^>]*>", "", token)) for token in found]
 
 
-def test_every_token_is_there_with_its_space_as_a_glyph():
+def test_tokens_are_complete_and_show_whitespace_as_glyphs():
     page = page_of()
     assert tokens_of(page) == ["The", "␣keys", "⏎", "⇥", "<0xE2>", "␣שלום", "␣␣"]
     assert page.count("<br>") == 1
@@ -72,11 +72,11 @@ def test_hostile_tokens_stay_text(hostile):
     assert tokens_of(page)[0] == hostile.replace("\u202e", "<U+202E>")
 
 
-def test_the_page_says_where_the_probe_was_trained_and_how_well_it_did():
+def test_the_page_states_position_and_held_out_score_of_the_probe():
     page = page_of(n_cut=1234)
     assert "<code>index:3</code>" in page
     assert "accuracy 0.900 [0.850, 0.950] on 1,200 held-out rows, chance 0.500" in page
-    assert "not what the network uses" in page
+    assert "not what the model uses" in page
     assert "never tested" in page
     assert "1,234 more tokens do not fit" in page
     everywhere = page_of(facts=make_facts(position={"at": "all"}))
@@ -103,7 +103,9 @@ def test_numbers_have_no_labels():
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("classes", [("no", "yes"), ("NOUN", "VERB", "PUNCT")], ids=["two", "more"])
-def test_the_page_fits_every_window_in_silence(browser, tmp_path, hostile, classes, dark):
+def test_the_page_fits_every_window_without_console_messages(
+    browser, tmp_path, hostile, classes, dark
+):
     path = tmp_path / "page.html"
     tokens = (*TOKENS * 20, hostile, "long" * 300)
     path.write_text(page_of(tokens, classes), "utf-8")
@@ -116,7 +118,7 @@ def test_the_page_fits_every_window_in_silence(browser, tmp_path, hostile, class
     assert browser.trouble == []
 
 
-def test_pointing_at_a_token_says_its_score(browser, tmp_path):
+def test_hovering_over_a_token_shows_its_score(browser, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(page_of(), "utf-8")
     browser.open(path)

@@ -1,4 +1,4 @@
-"""Text as it can be seen."""
+"""Visible labels of tokens and texts."""
 
 import pytest
 
@@ -17,9 +17,9 @@ from probekit.report.texts.glyphs import line_label, token_label
         ("👩\u200d👧", "👩\u200d👧"),
     ],
 )
-def test_tokens_are_shown_as_they_can_be_seen(token, label):
+def test_invisible_characters_of_tokens_become_visible(token, label):
     assert token_label(token) == label
 
 
-def test_a_line_keeps_its_spaces_and_nothing_that_a_terminal_obeys():
+def test_a_line_keeps_spaces_and_replaces_control_characters():
     assert line_label("a b\x1b]0;title\x07\r\n") == "a b<U+001B>]0;title<U+0007>␍⏎"

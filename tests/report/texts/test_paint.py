@@ -1,4 +1,4 @@
-"""Colours of tokens: from 0 to both sides for two classes, legible, and undisturbed by outliers."""
+"""Token colours: diverging scale for two classes, legibility, robustness to outliers."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def reading(*scores):
     return TextReading("", (), (), answers)
 
 
-def test_two_classes_part_at_zero():
+def test_two_classes_diverge_at_zero():
     palette = Palette(("a", "b"), 0.0, 2.0)
     assert palette.paint(RowPrediction("a", -1.0)) == Paint(LOW, 0.5)
     assert palette.paint(RowPrediction("b", 1.0)) == Paint(HIGH, 0.5)
@@ -19,8 +19,8 @@ def test_two_classes_part_at_zero():
     assert palette.paint(RowPrediction("a", -9.0)).strength == 1
 
 
-def test_the_first_position_and_a_rare_extreme_leave_the_scale_alone():
-    """PITFALL 5: position 0 has some 30 times the norm of the others."""
+def test_the_first_position_and_rare_extremes_do_not_affect_the_scale():
+    """PITFALL 5: the norm at position 0 is about 30 times that at other positions."""
     palette = Palette.of([reading(300.0, *[1.0, -2.0] * 20, 50.0)], ("a", "b"))
     assert palette.high == 2.0
     assert Palette.of([reading(-4.0)], ("a", "b")).high == 4.0
@@ -32,7 +32,7 @@ def test_no_score_at_all_still_gives_a_palette(readings):
     assert Palette.of(readings, ()).paint(RowPrediction(None, 0.0)).hue == NUMBER
 
 
-def test_numbers_deepen_from_the_least_to_the_largest():
+def test_regression_colours_get_stronger_with_the_value():
     answers = tuple(RowPrediction(None, s) for s in (9.0, -1.0, 1.0, 3.0))
     palette = Palette.of([TextReading("", (), (), answers)], ())
     strengths = [palette.paint(answer).strength for answer in answers]

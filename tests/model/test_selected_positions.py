@@ -1,4 +1,4 @@
-"""A last block at the asked places alone gives the numbers of the whole one there."""
+"""A last block restricted to some positions equals the full block at these positions."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def pick(value, site, at):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("explicit", [True, False])
-def test_asked_places_have_the_numbers_of_the_whole_block(model, side, explicit):
+def test_requested_positions_equal_those_of_the_full_block(model, side, explicit):
     ids, mask = pad(ragged(TINY, LENGTHS), side, filler=7)
     at = places(side)
     sites = [
@@ -51,7 +51,7 @@ def test_asked_places_have_the_numbers_of_the_whole_block(model, side, explicit)
     torch.testing.assert_close(logits, pick(whole, "logits", at))
 
 
-def test_without_a_mask_the_places_see_what_is_before_them(model):
+def test_without_a_mask_requested_positions_are_causal(model):
     ids = torch.stack(ragged(TINY, [6, 6]))
     at = torch.tensor([[5], [2]])
     torch.testing.assert_close(model(ids, at=at), pick(model(ids), "logits", at))
@@ -66,8 +66,8 @@ def test_half_precision_keeps_a_float32_stream(dtype):
     assert {cache[site].dtype for site in set(cache) - of_stream} == {dtype}
 
 
-def test_what_is_added_late_is_not_rounded_away():
-    """A stream in bfloat16 has 8 bits: beside 300, an addend of 0.5 would be lost."""
+def test_late_additions_are_not_lost_to_rounding():
+    """bfloat16 has 8 bits of precision: adding 0.5 to 300 would be lost."""
     model = GPT2(TINY, seed=3).requires_grad_(False)
     model.wpe.weight.fill_(300.0)
     model.h[0].attn.c_proj.bias.fill_(0.5)
