@@ -17,9 +17,9 @@ from probekit.results.columns import DIFFERENCES
 from probekit.results.selection import chosen_row, hidden_kinds, selection
 from probekit.results.table import EMBED_DEPTH, n_blocks, only, placed, read_columns, tick
 
-HOLDS = "holds"
-BY_ITSELF = "holds by itself, not after the adjustment"
-DOES_NOT_HOLD = "does not hold"
+HOLDS = "significant"
+BY_ITSELF = "significant before adjustment only"
+DOES_NOT_HOLD = "not significant"
 
 
 @dataclass(frozen=True)
