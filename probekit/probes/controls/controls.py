@@ -98,10 +98,11 @@ def uninformed(train_labels: LabelColumn, predictions: Predictions) -> Predictio
     >>> uninformed(np.array([1, 1, 0]), predictions).guess.tolist()
     [1, 1]
     """
-    truth = predictions.truth
     if isinstance(predictions, NumberPredictions):
-        return NumberPredictions(truth, np.full(len(truth), train_labels.mean()))
+        n_rows = len(predictions.truth)
+        return NumberPredictions(predictions.truth, np.full(n_rows, train_labels.mean()))
     assert isinstance(predictions, ClassPredictions)
+    truth = predictions.truth
     guess, n_classes = majority_guess(train_labels, len(truth)), predictions.n_classes
     if predictions.scores is None:
         return ClassPredictions(truth, guess, n_classes)
