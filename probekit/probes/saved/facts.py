@@ -1,4 +1,4 @@
-"""What is written beside the weights of a kept probe: where it reads, and how well it did."""
+"""Metadata of a saved probe: its site, model, settings and scores."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Scalar = str | int | float | bool | None
 
-# What stands between the names of sites whose features are taken side by side.
-BESIDE = " + "
+# Separates the names of concatenated sites.
+SITE_SEPARATOR = " + "
 
 
 class Facts(BaseModel):
-    """Base of what is written: immutable, no unknown keys, no NaN, no silent conversion."""
+    """Base class of the metadata: immutable, no unknown keys, no NaN, no type conversion."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class HeldOutScore(Facts):
-    """One metric on held-out rows, with its 95 % interval."""
+    """One metric on held-out rows, with its 95 % confidence interval."""
 
     value: float
     ci_low: float | None = None
@@ -30,28 +30,31 @@ class HeldOutScore(Facts):
 
 
 class ProbeFacts(Facts):
-    """What a probe was fitted on, and what must be the same where it is used.
+    """Metadata of a probe: what it was fitted on, and what must be identical where it is used.
 
     Attributes:
         kind: the kind of probe, such as `logistic` or `k_sparse:16`.
-        scores_are_logits: whether the softmax of its scores is what it takes for probabilities.
-        sites: what its features are read at, side by side; a head or neuron stands behind its site.
-        view: `raw` rows, or each row `normalized` as a layer norm would, without the affine part.
-        position: the experiment's section `tokens.position`.
-        bos: whether <|endoftext|> stood before each text.
+        scores_are_logits: whether the softmax of its scores gives class probabilities.
+        sites: the sites of its features, in order of concatenation; a head or neuron follows the
+            name of its site.
+        view: `raw` rows, or rows `normalized` like a layer norm without the affine part.
+        position: the section `tokens.position` of the experiment.
+        bos: whether <|endoftext|> was prepended to each text.
         model: the source of the model.
-        compute: numbers of the forward pass.
-        dtype: numbers that the rows were stored with.
-        weights: digest of the model's weights.
-        n_heads: of the model; no weight shows it. None in a probe of an older release.
-        layer_norm_epsilon: of the model, likewise.
-        tokenizer: digest of the vocabulary.
-        cache: key of the identity of the cache that the rows were read from.
-        hyperparameters: of the fit, such as the C that was chosen.
-        metrics: on the test rows, by name.
-        seed: of folds and draws.
-        created: when, in ISO 8601.
-        versions: of the libraries.
+        compute: the floating-point format of the forward pass.
+        dtype: the floating-point format of the stored rows.
+        weights: the digest of the model's weights.
+        n_heads: the number of heads of the model, which the weights do not determine. None in
+            probes of older releases.
+        layer_norm_epsilon: the epsilon of the model's layer norms. None in probes of older
+            releases.
+        tokenizer: the digest of the vocabulary.
+        cache: the key of the cache that the rows were read from.
+        hyperparameters: the hyperparameters of the fit, such as the selected C.
+        metrics: scores on the test rows, by the name of the metric.
+        seed: the random seed for folds and draws.
+        created: the time of creation, in ISO 8601.
+        versions: the versions of the libraries.
     """
 
     kind: str = Field(min_length=1)
@@ -76,10 +79,10 @@ class ProbeFacts(Facts):
 
     @property
     def site(self) -> str:
-        """The sites as one text: `blocks.3.hook_resid_post`, or several joined by a plus."""
-        return BESIDE.join(self.sites)
+        """The site as text: `blocks.3.hook_resid_post`, or several sites joined by a plus."""
+        return SITE_SEPARATOR.join(self.sites)
 
     @property
     def at(self) -> str:
-        """Where in a text the probe was trained: `last`, `word`, ..."""
+        """The token position that the probe was trained at: `last`, `word`, ..."""
         return str(self.position.get("at"))

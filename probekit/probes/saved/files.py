@@ -1,4 +1,4 @@
-"""The two files of a kept probe, which appear whole or are refused.
+"""The two files of a saved probe, written atomically and checked by digests when read.
 
 NAME.safetensors    layers.0.weight, layers.0.bias, ... in float64
 NAME.json           classes, facts, digests of itself and of the file above; written last
@@ -28,15 +28,15 @@ LayerArrays = tuple[Floats, Floats]
 FORMAT = 1
 _SUFFIXES = (".json", ".safetensors")
 _PARTS = ("weight", "bias")
-_MOST_NAMED = 10  # in a message
-# What a folder may hold in place of the two files, and what finds it; a sweep adds a level.
+_MOST_NAMED = 10  # probes listed in a message
+# What a folder may contain instead of a probe, with glob patterns; a sweep adds a folder level.
 _IN_FOLDERS = {
     "Give one of its probes": ("*.safetensors", "*/*.safetensors"),
-    "It holds a run. Give one of its probes": (
+    "It is the folder of a run. Give one of its probes": (
         "probes/*/*.safetensors",
         "probes/*/*/*.safetensors",
     ),
-    "It holds runs. Give a probe of one of them, as RUN/probes/SITE/KIND": (
+    "It contains runs. Give a probe of one of them, as RUN/probes/SITE/KIND": (
         "*/probes",
         "*/*/probes",
     ),
@@ -44,7 +44,7 @@ _IN_FOLDERS = {
 
 
 class _Record(Facts):
-    """The contents of the JSON, less its own digest."""
+    """The contents of the JSON file without its own digest."""
 
     format: int
     tensors: str
@@ -55,10 +55,16 @@ class _Record(Facts):
 def write_probe(
     path: Path, layers: tuple[LayerArrays, ...], classes: tuple[str, ...], facts: ProbeFacts
 ) -> Path:
-    """Write the two files of a stem, or of one of their paths, and return the path of the JSON.
+    """Write the two files of a probe and return the path of the JSON file.
+
+    Args:
+        path: the common stem of the files, or the path of one of them.
+        layers: weight and bias of each layer.
+        classes: the labels.
+        facts: the facts of the probe.
 
     Raises:
-        StoreError: they cannot be written.
+        StoreError: a file cannot be written.
     """
     tensors: bytes = safetensors.numpy.save(
         {
@@ -71,27 +77,28 @@ def write_probe(
     content = record.model_dump(mode="json")
     json_path, tensor_path = probe_files(path)
     write_atomic(tensor_path, tensors)
-    # A kill between the two leaves a JSON that does not know the tensors, and is refused.
+    # If the process is killed between the two writes, the digests do not match and reading fails.
     write_atomic(json_path, pretty_json({"digest": digest_json(content)} | content))
     return json_path
 
 
 def read_probe(path: Path) -> tuple[tuple[LayerArrays, ...], tuple[str, ...], ProbeFacts]:
-    """Return layers, classes and facts from the two files of a stem, or of one of their paths.
+    """Return layers, classes and facts of a saved probe.
+
+    Args:
+        path: the common stem of the files, or the path of one of them.
 
     Raises:
-        MissingError: a file is not there.
-        DataError: a file is damaged or of another format, or a link that leads out of its run.
+        MissingError: a file does not exist.
+        DataError: a file is damaged, has another format, or is a link that leaves its run.
     """
-    if not path.name or (path.is_dir() and not _beside(path, ".json").exists()):
-        raise MissingError(f"{path} is a folder. {_offer(path)}")
+    if not path.name or (path.is_dir() and not _with_suffix(path, ".json").exists()):
+        raise MissingError(f"{path} is a folder. {_suggestion(path)}")
     json_path, tensor_path = probe_files(path)
     record = _read_record(json_path)
     content = _read_bytes(tensor_path)
     if digest([content]) != record.tensors:
-        raise damaged_probe(
-            tensor_path, f"it is not the file that {json_path.name} was written with"
-        )
+        raise damaged_probe(tensor_path, f"its digest does not match the one in {json_path.name}")
     try:
         layers = _layers(safetensors.numpy.load(content))
     except (DataError, SafetensorError) as error:
@@ -100,48 +107,48 @@ def read_probe(path: Path) -> tuple[tuple[LayerArrays, ...], tuple[str, ...], Pr
 
 
 def probe_files(path: Path) -> tuple[Path, Path]:
-    """Return the paths of the JSON and of the tensors of a stem, or of one of their paths.
+    """Return the paths of the JSON and the tensor file, given their stem or one of the paths.
 
     >>> [path.as_posix() for path in probe_files(Path("blocks.0.hook_resid_pre/svm"))]
     ['blocks.0.hook_resid_pre/svm.json', 'blocks.0.hook_resid_pre/svm.safetensors']
     """
-    return _beside(path, ".json"), _beside(path, ".safetensors")
+    return _with_suffix(path, ".json"), _with_suffix(path, ".safetensors")
 
 
 def damaged_probe(path: Path, why: str) -> DataError:
-    """Return the error of a probe file that cannot be used."""
+    """Return the error for a probe file that cannot be used."""
     return DataError(
-        f"{path} cannot be used: {why.rstrip('.')}. Copy the probe's two files again from where "
-        "they came, or fit it again."
+        f"{path} cannot be used: {why.rstrip('.')}. Copy both files of the probe again from their "
+        "source, or fit the probe again."
     )
 
 
-def _beside(path: Path, suffix: str) -> Path:
-    # Not `with_suffix`: the names of sites hold dots.
+def _with_suffix(path: Path, suffix: str) -> Path:
+    # Not `with_suffix`: site names contain dots.
     name = path.name
     for known in _SUFFIXES:
         name = name.removesuffix(known)
     return path.with_name(name + suffix)
 
 
-def _offer(folder: Path) -> str:
-    """Return which probes, or runs that have probes, are in a folder that is not a probe."""
+def _suggestion(folder: Path) -> str:
+    """Return a sentence that lists the probes, or the runs with probes, in a folder."""
     for what, patterns in _IN_FOLDERS.items():
         paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
         below = (path.parent if path.is_dir() else path for path in paths)
         names = [str(path.relative_to(folder)).removesuffix(".safetensors") for path in below]
         if names:
-            more = f", ... ({len(names)} in all)" if len(names) > _MOST_NAMED else ""
+            more = f", ... ({len(names)} in total)" if len(names) > _MOST_NAMED else ""
             return f"{what}: {', '.join(names[:_MOST_NAMED])}{more}."
-    return "It holds no probe."
+    return "It contains no probe."
 
 
 def _layers(tensors: Mapping[str, NDArray[Any]]) -> tuple[LayerArrays, ...]:
     numbers = range(len(tensors) // 2)
-    wanted = {f"layers.{number}.{part}" for number in numbers for part in _PARTS}
-    if tensors.keys() != wanted or any(t.dtype != np.float64 for t in tensors.values()):
-        held = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
-        raise DataError(f"it holds {held or 'nothing'}, not the float64 layers of a probe")
+    expected = {f"layers.{number}.{part}" for number in numbers for part in _PARTS}
+    if tensors.keys() != expected or any(t.dtype != np.float64 for t in tensors.values()):
+        actual = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
+        raise DataError(f"it contains {actual or 'nothing'} instead of float64 layers of a probe")
     return tuple((tensors[f"layers.{n}.weight"], tensors[f"layers.{n}.bias"]) for n in numbers)
 
 
@@ -150,19 +157,19 @@ def _read_record(path: Path) -> _Record:
     try:
         record = json.loads(content, parse_constant=_refuse_constant)
         if not isinstance(record, dict):
-            raise TypeError("it has no names")
+            raise TypeError("it is not a JSON object")
         is_exact = pretty_json(record).encode() == content
-        own, version = record.pop("digest"), record["format"]
-        found = digest_json(record)
+        stored, version = record.pop("digest"), record["format"]
+        actual = digest_json(record)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise damaged_probe(path, f"it is not the record of a probe ({error})") from error
     if version != FORMAT:
         raise DataError(
-            f"{path} has format {version!r}; this version reads {FORMAT}. Use the version of "
-            "probekit that wrote it, or fit the probe again."
+            f"{path} has format {version!r}, but this version of probekit reads format {FORMAT}. "
+            "Use the version that wrote it, or fit the probe again."
         )
-    if own != found or not is_exact:
-        raise damaged_probe(path, "its contents are not those that were written")
+    if stored != actual or not is_exact:
+        raise damaged_probe(path, "its contents changed after it was written")
     try:
         return _Record.model_validate(record)
     except ValidationError as error:
@@ -174,7 +181,7 @@ def _read_record(path: Path) -> _Record:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"it holds {name}")
+    raise ValueError(f"it contains {name}")
 
 
 def _run_of(path: Path) -> Path | None:
@@ -186,12 +193,12 @@ def _run_of(path: Path) -> Path | None:
 def _read_bytes(path: Path) -> bytes:
     run = _run_of(path)
     try:
-        # Outside a run the path is the user's own, and so are its links.
+        # Links are checked only inside a run; elsewhere the user chose the path.
         return (path if run is None else inside(path.absolute(), run)).read_bytes()
     except FileNotFoundError as error:
         raise MissingError(
-            f"There is no probe file {path}. A probe is two files, NAME.json and NAME.safetensors; "
-            "give NAME or one of them."
+            f"There is no probe file {path}. A probe consists of NAME.json and NAME.safetensors; "
+            "give NAME or the path of one of them."
         ) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error

@@ -1,7 +1,7 @@
-"""A probe that is kept: a function of raw activations, and the facts of its making.
+"""Saved probes: functions of raw activations, with metadata.
 
-No scaler is kept: it is folded into the weights, so that whoever reads the files with other tools
-needs nothing but a matrix product.
+Feature scaling is folded into the weights, so that other tools can apply the files with matrix
+products alone.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class SavedProbe:
     """A fitted probe as a function of raw activations.
 
     Attributes:
-        layers: weight (n_out, n_in) and bias (n_out,) of each linear map, a ReLU between two. The
-            last gives one score for two classes, that of the second, or for a number; else one a
-            class.
-        classes: the labels in the order of the scores; none for a probe of numbers.
-        facts: where it reads, and how well it did.
+        layers: weight (n_out, n_in) and bias (n_out,) of each layer, with a ReLU between layers.
+            The last has one output for a number or for two classes (the score of the second), else
+            one per class.
+        classes: the labels in the order of the scores; empty for a probe of numbers.
+        facts: the metadata.
 
     Raises:
-        DataError: shapes, classes and numbers do not make a probe.
+        DataError: shapes, classes and numbers are inconsistent.
 
     >>> facts = ProbeFacts(
     ...     kind="logistic", scores_are_logits=True, sites=("blocks.0.hook_resid_post",),
@@ -59,40 +59,40 @@ class SavedProbe:
 
     @property
     def n_features(self) -> int:
-        """The width of the rows that the probe reads."""
+        """The number of features of the rows that the probe takes."""
         return int(self.layers[0][0].shape[1])
 
     @property
     def directions(self) -> Floats:
-        """The weights (n_scores, n_features) along which raw activations are read.
+        """The weights (n_scores, n_features) on raw activations.
 
         Raises:
             ConfigError: the probe is not linear.
         """
         if len(self.layers) > 1:
             raise ConfigError(
-                f"A probe of the kind {self.facts.kind} has {len(self.layers)} layers: it does not "
-                "read along directions. Keep a linear probe, such as logistic, for that."
+                f"This {self.facts.kind} probe has {len(self.layers)} layers, so it has no "
+                "directions. Use a linear probe, such as logistic."
             )
         return self.layers[0][0]
 
     @property
     def unit_directions(self) -> Floats:
-        """The directions, each of length 1.
+        """The directions, normalised to length 1.
 
         Raises:
             ConfigError: the probe is not linear.
-            DataError: one has no length.
+            DataError: all weights of a direction are 0.
         """
         lengths = np.linalg.norm(self.directions, axis=1, keepdims=True)
         if not lengths.all():
-            raise DataError("All weights of a score are zero: it has no direction.")
+            raise DataError("All weights of a score are 0, so it has no direction.")
         unit: Floats = self.directions / lengths
         return unit
 
     @property
     def direction_names(self) -> tuple[str, ...]:
-        """What grows along each direction: the second of two classes, each class, or `value`."""
+        """The label of each direction: the second of two classes, each class, or `value`."""
         return (self.classes or ("value",)) if len(self.classes) != 2 else self.classes[1:]
 
     def scores(self, X: ArrayLike) -> Floats:
@@ -101,7 +101,7 @@ class SavedProbe:
         The shape is (n_samples,) for two classes or a number, else (n_samples, n_classes).
 
         Raises:
-            DataError: X has another width, or holds NaN or infinity.
+            DataError: X has the wrong number of features, or contains NaN or infinity.
         """
         values = self._check(np.asarray(X, dtype=np.float64))
         *hidden, (weight, bias) = self.layers
@@ -111,15 +111,15 @@ class SavedProbe:
         return scores[:, 0] if len(weight) == 1 else scores
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the likeliest label (n_samples,) of each row, or its number.
+        """Return the predicted label (n_samples,) of each row, or its predicted number.
 
         Raises:
-            DataError: as `scores` does.
+            DataError: see `scores`.
         """
         return self.decide(self.scores(X))
 
     def decide(self, scores: Floats) -> NDArray[Any]:
-        """Return the label (n_samples,) that scores speak for; of a number, the score itself."""
+        """Return the labels (n_samples,) with the highest score; for numbers, the scores."""
         if not self.classes:
             return scores
         labels: NDArray[Any] = np.array(self.classes)[self._of_classes(scores).argmax(axis=1)]
@@ -129,13 +129,13 @@ class SavedProbe:
         """Return the log probabilities (n_samples, n_classes), in the order of `classes`.
 
         Raises:
-            ConfigError: the scores of this kind of probe stand for no probabilities.
-            DataError: as `scores` does.
+            ConfigError: the scores of this kind of probe are not logits.
+            DataError: see `scores`.
         """
         if not self.facts.scores_are_logits or not self.classes:
             raise ConfigError(
-                f"The scores of the kind {self.facts.kind} are no logits: there are no "
-                "probabilities to be had. Use `scores`."
+                f"The scores of a {self.facts.kind} probe are not logits, so it has no "
+                "probabilities. Use `scores`."
             )
         logs: Floats = log_softmax(self._of_classes(self.scores(X)), axis=1)
         return logs
@@ -150,20 +150,20 @@ class SavedProbe:
         layer_norm_epsilon: float | None = None,
         tokenizer: str | None = None,
     ) -> None:
-        """Refuse rows of another place than the probe's.
+        """Raise ConfigError unless rows come from the same site and model as the probe's.
 
-        Values that are None, here or in the probe, are not compared.
+        Values that are None, in the arguments or in the probe, are not compared.
 
         Args:
-            site: what the rows were read at, as `facts.site` writes it.
-            width: features of a row.
-            weights: digest of the weights of the model.
-            n_heads: of the model.
-            layer_norm_epsilon: of the model.
-            tokenizer: digest of its vocabulary.
+            site: the site of the rows, in the format of `facts.site`.
+            width: the number of features.
+            weights: the digest of the model's weights.
+            n_heads: the number of heads of the model.
+            layer_norm_epsilon: the epsilon of the model's layer norms.
+            tokenizer: the digest of the vocabulary.
 
         Raises:
-            ConfigError: something differs; the message lists it.
+            ConfigError: a value differs; the message lists all differences.
         """
         pairs: dict[str, tuple[Any, Any]] = {
             "site": (self.facts.site, site),
@@ -174,35 +174,38 @@ class SavedProbe:
             "tokenizer": (self.facts.tokenizer, tokenizer),
         }
         differing = [
-            f"{name}: of the probe {own}, here {here}"
-            for name, (own, here) in pairs.items()
-            if here is not None and own is not None and here != own
+            f"{name}: {own} for the probe, {given} for the rows"
+            for name, (own, given) in pairs.items()
+            if given is not None and own is not None and given != own
         ]
         if differing:
             raise ConfigError(
-                f"This probe of {self.facts.model} does not belong here:\n  "
+                f"This probe of {self.facts.model} does not match the rows:\n  "
                 + "\n  ".join(differing)
-                + "\nUse it on the model and the site that it was fitted on."
+                + "\nUse it with the model and the site that it was fitted on."
             )
 
     def save(self, path: Path | str) -> Path:
-        """Write the two files of the probe and return the path of the JSON.
+        """Write the two files of the probe and return the path of the JSON file.
 
         Args:
-            path: their common stem, or one of them.
+            path: the common stem of the files, or the path of one of them.
 
         Raises:
-            StoreError: they cannot be written.
+            StoreError: a file cannot be written.
         """
         return write_probe(Path(path), self.layers, self.classes, self.facts)
 
     @classmethod
     def load(cls, path: Path | str) -> SavedProbe:
-        """Return the probe in the files of a stem; either file may be named as well.
+        """Return a saved probe.
+
+        Args:
+            path: the common stem of its files, or the path of one of them.
 
         Raises:
-            MissingError: a file is not there.
-            DataError: a file is damaged, of another format, or holds no probe.
+            MissingError: a file does not exist.
+            DataError: a file is damaged, has another format, or does not contain a probe.
         """
         path = Path(path)
         layers, classes, facts = read_probe(path)
@@ -214,25 +217,26 @@ class SavedProbe:
     def _check(self, rows: Floats) -> Floats:
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise DataError(
-                f"X has shape {rows.shape}, but the probe reads (n_samples, {self.n_features}) at "
-                f"{self.facts.site}."
+                f"X has shape {rows.shape}, but this probe of {self.facts.site} needs shape "
+                f"(n_samples, {self.n_features})."
             )
         wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
         if len(wrong):
             raise DataError(
-                f"{len(wrong)} of {len(rows)} rows hold NaN or infinity, first row {wrong[0]}."
+                f"{len(wrong)} of {len(rows)} rows contain NaN or infinity, first row {wrong[0]}. "
+                "Remove these rows."
             )
         return rows
 
     def _of_classes(self, scores: Floats) -> Floats:
-        """Return one score a class, (n_samples, n_classes); the first of two has zero."""
+        """Return one score per class (n_samples, n_classes); the first of two classes gets 0."""
         if scores.ndim == 2:
             return scores
         return np.stack([np.zeros_like(scores), scores], axis=1)
 
 
 def _frozen(array: ArrayLike) -> Floats:
-    """Return a copy in float64 that cannot be written to; C-contiguous, as safetensors needs."""
+    """Return a read-only float64 copy, C-contiguous as safetensors requires."""
     copy = np.array(array, dtype=np.float64, order="C")
     copy.setflags(write=False)
     return copy
@@ -243,20 +247,20 @@ def _check_layers(layers: tuple[LayerArrays, ...]) -> None:
     fits = all(len(w) == 2 and 0 not in w and b == w[:1] for w, b in shapes)
     if not layers or not fits or any(low[0][0] != up[0][1] for low, up in pairwise(shapes)):
         raise DataError(
-            f"layers of the shapes {shapes} are no probe. Each is a weight (n_out, n_in) and a "
-            "bias (n_out,), and reads what the one before gives."
+            f"Layers of shapes {shapes} do not form a probe. Each layer needs a weight "
+            "(n_out, n_in) and a bias (n_out,), with n_in equal to n_out of the previous layer."
         )
     if not all(np.isfinite(array).all() for layer in layers for array in layer):
-        raise DataError("the weights hold NaN or infinity. Fit the probe again.")
+        raise DataError("The weights contain NaN or infinity. Fit the probe again.")
 
 
 def _check_classes(classes: tuple[str, ...], n_scores: int) -> None:
     wrong = [label for label in classes if not isinstance(label, str)]
     if wrong or len(set(classes)) < len(classes):
-        raise DataError(f"classes must be texts, each once, but are {list(classes)}.")
-    wanted = len(classes) if len(classes) > 2 else 1
-    if len(classes) == 1 or n_scores != wanted:
+        raise DataError(f"Classes must be distinct strings, but are {list(classes)}.")
+    expected = len(classes) if len(classes) > 2 else 1
+    if len(classes) == 1 or n_scores != expected:
         raise DataError(
-            f"{n_scores} scores do not fit {len(classes)} classes. Two classes or a number take "
-            "one score, more classes one each."
+            f"{n_scores} scores do not match {len(classes)} classes. A number or two classes need "
+            "one score; more classes need one score each."
         )

@@ -1,7 +1,8 @@
-"""How much one probe beats another: differences of a metric, with interval and p-value.
+"""Differences of a metric between two probes, with confidence interval and p-value.
 
-On the same rows both sides share their resamples, so that what is hard for both cancels; that is
-how layers, seeds and runs over one test set are compared. Different rows are resampled apart.
+Predictions on the same rows are compared with shared resamples (paired), so that common variation
+cancels; this is used for layers, seeds and runs on one test set. Predictions on different rows are
+resampled independently (unpaired).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from probekit.probes.score.metrics import Resamples, percentile_interval
 from probekit.probes.score.permutation import holm
 from probekit.probes.solve.design import Floats
 
-# The least p-value is then half of the level over the number of comparisons.
+# Makes the smallest possible p-value half of the level divided by the number of comparisons.
 DRAWS_A_COMPARISON = round(4 / LEVEL)
-# Counts of groups in draws that are held at a time.
+# Maximum number of entries (groups x draws) of the resampling counts.
 MOST_COUNTS = 50_000_000
 
 A = TypeVar("A")
@@ -29,10 +30,10 @@ Metric = Callable[[A, Resamples], Floats]
 
 @dataclass(frozen=True)
 class Difference:
-    """The scores `a` and `b`, and `value`, which is a - b, with its 95 % interval.
+    """Difference `value` = a - b of two scores, with its 95 % confidence interval.
 
-    `p` is two-sided, of the hypothesis that there is no difference; `holm_p` is `p` adjusted for
-    the comparisons made together. All are NaN where the difference is not defined.
+    `p` is two-sided, for the null hypothesis of no difference; `holm_p` is `p` with Holm's
+    adjustment for multiple comparisons. All are NaN if the difference is undefined.
     """
 
     a: float
@@ -47,13 +48,13 @@ class Difference:
 def paired_difference(
     metric: Metric[A], answers_a: A, answers_b: A, resamples: Resamples
 ) -> Difference:
-    """Return the difference of two answers on the same rows.
+    """Return the difference of the metric for two sets of predictions on the same rows.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth = np.tile([0, 1], 50)
     >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
-    >>> found = paired_difference(accuracy, good, bad, Resamples.draw(np.arange(100), 999, 0))
-    >>> found.value, found.p
+    >>> difference = paired_difference(accuracy, good, bad, Resamples.draw(np.arange(100), 999, 0))
+    >>> difference.value, difference.p
     (0.5, 0.002)
 
     Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapters 13 and 15.
@@ -69,12 +70,12 @@ def unpaired_difference(
     resamples_b: Resamples,
     seed: int = 0,
 ) -> Difference:
-    """Return the difference of answers on different rows, whose draws are independent.
+    """Return the difference of the metric for predictions on different rows.
 
-    The draws of b are put in another order: resamples of one seed would go up and down together.
+    The draws of b are shuffled, because resamples with the same seed would be correlated.
 
     Raises:
-        DataError: The two have different numbers of draws.
+        DataError: The numbers of draws differ.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth = np.tile([0, 1], 50)
@@ -86,7 +87,8 @@ def unpaired_difference(
     a, b = metric(answers_a, resamples_a), metric(answers_b, resamples_b)
     if len(a) != len(b):
         raise DataError(
-            f"One side has {len(a) - 1} draws and the other {len(b) - 1}. Draw as many of each."
+            f"One side has {len(a) - 1} draws and the other {len(b) - 1}. Use the same number of "
+            "draws for both."
         )
     order = np.random.default_rng(seed).permutation(len(b) - 1)
     return _difference(a, np.concatenate([b[:1], b[1:][order]]))
@@ -95,48 +97,49 @@ def unpaired_difference(
 def all_differences(
     metric: Metric[A], answers: Mapping[str, A], reference: str, resamples: Resamples
 ) -> dict[str, Difference]:
-    """Return for each name but the reference its difference to it, adjusted for their number.
+    """Return the difference of each set of predictions from the reference, with Holm's adjustment.
 
     Raises:
-        UnknownNameError: There are no answers of the reference.
+        UnknownNameError: The reference is not among the predictions.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth = np.tile([0, 1], 50)
     >>> answers = {f"layer {n}": ClassPredictions(truth, n * truth, 3) for n in range(3)}
     >>> resamples = Resamples.draw(np.arange(100), 999, 0)
-    >>> found = all_differences(accuracy, answers, "layer 0", resamples)
-    >>> {name: (one.value, one.p, one.holm_p) for name, one in found.items()}
+    >>> differences = all_differences(accuracy, answers, "layer 0", resamples)
+    >>> {name: (one.value, one.p, one.holm_p) for name, one in differences.items()}
     {'layer 1': (0.5, 0.002, 0.004), 'layer 2': (0.0, 1.0, 1.0)}
     """
     if reference not in answers:
         raise UnknownNameError(
-            f"There are no answers of {reference!r}. {nearest(reference, answers)}"
+            f"There are no predictions of {reference!r}. {nearest(reference, answers)}"
         )
     base = metric(answers[reference], resamples)
-    found = {
+    differences = {
         name: _difference(metric(others, resamples), base)
         for name, others in answers.items()
         if name != reference
     }
-    return adjusted(found)
+    return adjusted(differences)
 
 
-def enough_draws(n_comparisons: int, asked: int, n_groups: int) -> int:
-    """Return how many draws let a difference hold among so many: at least those asked for.
+def enough_draws(n_comparisons: int, requested: int, n_groups: int) -> int:
+    """Return the number of draws needed for significance after adjustment; at least `requested`.
 
-    No more are drawn than the memory holds.
+    The additional draws are limited by the memory for their counts.
 
     >>> enough_draws(5, 1000, n_groups=3), enough_draws(100, 1000, n_groups=3)
     (1000, 8000)
     """
-    return max(asked, min(DRAWS_A_COMPARISON * n_comparisons, MOST_COUNTS // n_groups))
+    return max(requested, min(DRAWS_A_COMPARISON * n_comparisons, MOST_COUNTS // n_groups))
 
 
 def adjusted(differences: Mapping[str, Difference]) -> dict[str, Difference]:
-    """Return the differences with p-values adjusted for all of them; those without p stay so.
+    """Return the differences with Holm-adjusted p-values; those whose p is NaN are unchanged.
 
-    >>> found = {name: Difference(1, 0, 1, 0, 2, p, p) for name, p in [("a", 0.01), ("b", 0.5)]}
-    >>> [one.holm_p for one in adjusted(found).values()]
+    >>> ps = [("a", 0.01), ("b", 0.5)]
+    >>> differences = {name: Difference(1, 0, 1, 0, 2, p, p) for name, p in ps}
+    >>> [one.holm_p for one in adjusted(differences).values()]
     [0.02, 0.5]
     """
     tested = [name for name, one in differences.items() if not np.isnan(one.p)]
@@ -164,9 +167,10 @@ def _difference(a: Floats, b: Floats) -> Difference:
 
 
 def _two_sided(differences: Floats) -> float:
-    """Return twice the share of draws on the rarer side of 0, the value itself counted as one more.
+    """Return the two-sided bootstrap p-value: twice the fraction of draws on the rarer side of 0.
 
-    Draws of exactly 0 count on both sides, so that equal answers have a p-value of 1.
+    The observed value counts as one additional draw. Draws of exactly 0 count on both sides, so
+    that identical predictions have a p-value of 1.
     """
     draws = differences[1:][~np.isnan(differences[1:])]
     if np.isnan(differences[0]) or not len(draws):

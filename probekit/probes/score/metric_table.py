@@ -1,7 +1,7 @@
-"""The table of metrics: one row holds all that the package knows about a metric.
+"""Table of metrics: one row holds everything that the package needs to know about a metric.
 
-To add a metric, write the function that computes it and add a row here. Probes measure it, the
-results name it, and figures, captions and page sections follow from the row.
+To add a metric, write the function that computes it and add a row here. Measurements, results,
+figures, captions and page sections are derived from the row.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Literal
 
-# What a metric is computed from: one class or one number per row, the edges of a tree, or the
-# code lengths of the labels.
+# What a metric is computed from: a class or a number per row, trees, or code lengths.
 Family = Literal["class", "number", "tree", "code"]
-# A score is computed from predictions, a difference from two scores, a p-value from all sites.
+# Scores are computed from predictions, differences from two scores, p-values from all sites.
 Kind = Literal["score", "difference", "p_value"]
-# The name of the score without any knowledge of the rows.
+# Name of the reference level: the score of predictions that ignore the activations.
 Reference = Literal["chance", "chain", "uniform"]
 
 MetricFunction = Callable[..., Any]
@@ -26,25 +25,27 @@ MetricFunction = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Metric:
-    """What is known about one metric.
+    """One metric of the results.
 
     Attributes:
-        name: in the column `metric` of results.csv.
-        title: in sentences and on axes.
-        functions: by the family of predictions, the import path `module:function` of the function
-            that scores them. It takes predictions and resamples and returns (1 + n_draws,) numbers,
-            the value first. Empty for numbers that are not computed from one set of predictions.
+        name: the value in the column `metric` of results.csv.
+        title: the name in sentences and on axes.
+        functions: for each family of predictions, the import path `module:function` of the function
+            that computes the metric. It takes predictions and resamples and returns (1 + n_draws,)
+            numbers, the value first. Empty for metrics that are not computed from one set of
+            predictions.
         kind: whether it is a score, a difference of scores or a p-value.
-        needs: what the predictions must offer beyond a guess: "scores", "probabilities", or the
-            hits of a tree; empty for nothing.
-        lower_is_better: of all others, higher is better.
-        reference: the score without any knowledge of the rows.
-        is_row_mean: whether it is a mean over rows, so that p-values may be computed from it by
-            exchanging the rows of whole groups.
-        beats_the_mean: whether the best constant guess is the mean label, not the majority label.
-        is_main: whether sites are chosen by it. Of several in one table the first counts.
-        figure: whether its figures are unfolded on the page, folded, or not drawn.
-        explanation: a sentence for captions, where not every reader knows the metric.
+        needs: what the predictions must contain besides `guess`: "scores", "probabilities", or the
+            name of the hits of a tree; empty for nothing.
+        lower_is_better: whether lower values are better.
+        reference: the name of its reference level.
+        is_row_mean: whether it is a mean over rows, so that p-values can be computed by exchanging
+            groups of rows.
+        beats_the_mean: whether the constant prediction it is compared with is the mean label
+            instead of the majority label.
+        is_main: whether sites are selected by it. The first main metric in a table is used.
+        figure: whether its figures are shown open or folded on the page, or not drawn.
+        explanation: a sentence for captions of less common metrics.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Metric:
 _SCORE = "probekit.probes.score"
 _TREE = "probekit.probes.text_and_tree"
 
-# Rows of results.csv and figures of a page have this order.
+# This is also the order of the rows of results.csv and of the figures of a page.
 _ROWS = (
     Metric(
         "accuracy",
@@ -99,9 +100,9 @@ _ROWS = (
         is_main=True,
         figure="open",
         explanation=(
-            "The share of the edges of each dependency tree that the spanning tree of the probe's "
-            "distances has too (Hewitt and Manning 2019). Linear chain: each word hangs on the one "
-            "before it."
+            "Fraction of the edges of each dependency tree that are also in the minimum spanning "
+            "tree of the predicted distances (Hewitt and Manning 2019). Linear chain: the head of "
+            "each word is the previous word."
         ),
     ),
     Metric(
@@ -113,8 +114,8 @@ _ROWS = (
         is_main=True,
         figure="open",
         explanation=(
-            "How often the word that the probe takes to be least deep is the root. Linear chain: "
-            "the first word."
+            "Fraction of sentences in which the word of smallest predicted depth is the root. "
+            "Linear chain: the first word."
         ),
     ),
     Metric(
@@ -131,7 +132,9 @@ _ROWS = (
         needs="probabilities",
         lower_is_better=True,
         is_row_mean=True,
-        explanation=("Lower is better: 0 for a sure and right guess, 2 for a sure and wrong one."),
+        explanation=(
+            "Lower is better: 0 for a certain correct prediction, 2 for a certain wrong one."
+        ),
     ),
     Metric(
         "ece",
@@ -140,8 +143,8 @@ _ROWS = (
         needs="probabilities",
         lower_is_better=True,
         explanation=(
-            "Lower is better: how far, on average, the confidence of a guess is from how often "
-            "such guesses are right (Guo et al. 2017)."
+            "Lower is better: mean absolute difference between confidence and accuracy over "
+            "confidence bins (Guo et al. 2017)."
         ),
     ),
     Metric("selectivity", "selectivity", kind="difference", figure="open"),
@@ -159,9 +162,9 @@ _ROWS = (
         reference="uniform",
         figure="open",
         explanation=(
-            "How many times fewer bits the training labels take when they are sent block by "
-            "block, each coded by a probe fitted on the blocks before, than by a uniform code "
-            "(Voita and Titov 2020); 1 = no compression."
+            "Code length of the training labels under a uniform code, divided by that of online "
+            "coding, where each block is coded by a probe fitted on the previous blocks (Voita and "
+            "Titov 2020); 1 = no compression."
         ),
     ),
     Metric("p_value", "p", kind="p_value", figure="none"),
@@ -175,11 +178,11 @@ METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric
 def metric_functions(
     family: Family, offers: Collection[str] = frozenset()
 ) -> Mapping[str, MetricFunction]:
-    """Return the functions that score predictions of a family, by the name of the metric.
+    """Return the metric functions for a family of predictions, by the name of the metric.
 
     Args:
-        family: of the predictions.
-        offers: what the predictions hold beyond a guess; see `Metric.needs`. Hashable.
+        family: the family of the predictions.
+        offers: what the predictions contain besides `guess`; see `Metric.needs`. Must be hashable.
 
     >>> list(metric_functions("number"))
     ['r2', 'spearman']

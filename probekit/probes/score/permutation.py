@@ -1,9 +1,9 @@
-"""Whether a score could be luck: p-values over many sites, and labels permuted within groups.
+"""Permutation tests: p-values over many sites, and label permutation within groups.
 
-A probe that knows nothing is no better than the best constant guess: their answers may be
-exchanged, group by group, without fitting again. All sites are judged by the same exchanges, so
-that the best of them can be judged as the best of many. Rows of a group resemble each other; to
-exchange them one by one would call much significant that is not.
+Under the null hypothesis a probe is no better than the best constant prediction, so that the two
+can be exchanged for any group without refitting. The same exchanges are used for all sites, so that
+the best site is compared with the best of each exchange. Whole groups are exchanged, because rows
+of a group are correlated and exchanging single rows would give too many false positives.
 """
 
 from __future__ import annotations
@@ -19,50 +19,49 @@ from probekit.probes.solve.solver import Codes
 
 Permuted = NDArray[np.int32]
 
-# Equal scores whose parts were added up in another order differ by less.
+# Tolerance for equal scores whose terms were summed in a different order.
 ROUNDING = 1e-12
-BLOCK = 1000  # exchanges made at a time
+BLOCK = 1000  # number of exchanges computed at a time
 
 
 def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed: int) -> Permuted:
-    """Return the labels (n_samples,) permuted within what the groups allow, (draws, n_samples).
+    """Return random permutations (draws, n_samples) of the labels that respect the groups.
 
-    Where every group has one label, the label belongs to the group: groups exchange theirs, large
-    or small. Else labels belong to rows: those of a group are shuffled among its rows, and groups
-    that happen to have one label exchange it with groups of the same size, so that what rows of a
-    group share is kept. Where no exchange changes anything, all permutations are the labels
-    themselves, and every p-value is 1.
+    If every group has a single label, labels are permuted between groups of any size. Otherwise
+    labels are shuffled within each group, and groups with a single label exchange it with groups of
+    the same size, which preserves the correlation within groups. If no permutation changes the
+    labels, all permutations equal the labels and every p-value is 1.
 
     >>> permuted_labels(np.array([0, 0, 1]), np.array(["a", "a", "b"]), draws=3, seed=0).tolist()
     [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
 
-    Source: Winkler et al. (2015), Multi-level block permutation: blocks as wholes, and within
-    blocks. Exchange among blocks of different size is ours, for labels that belong to groups.
+    Source: Winkler et al. (2015), Multi-level block permutation (whole-block and within-block
+    exchange). Exchange between blocks of different sizes is our addition, for labels of groups.
     """
     _, first, group_of_row, sizes = np.unique(
         groups, return_index=True, return_inverse=True, return_counts=True
     )
-    whole = _have_one_label(truth, group_of_row)
-    whole_row = whole[group_of_row]
-    # Rows exchange within their group; a group of one label has no use for that.
-    kind = np.zeros_like(sizes) if whole.all() else sizes
+    uniform = _have_one_label(truth, group_of_row)
+    in_uniform = uniform[group_of_row]
+    # Groups with a single label exchange it only with groups of the same block.
+    block = np.zeros_like(sizes) if uniform.all() else sizes
     labels, generator = truth.astype(np.int32), np.random.default_rng(seed)
     permuted = np.empty((draws, len(truth)), dtype=np.int32)
-    permuted[:, ~whole_row] = _shuffled(
-        labels[~whole_row], group_of_row[~whole_row], draws, generator
+    permuted[:, ~in_uniform] = _shuffled(
+        labels[~in_uniform], group_of_row[~in_uniform], draws, generator
     )
     exchanged = np.empty((draws, len(sizes)), dtype=np.int32)
-    exchanged[:, whole] = _shuffled(labels[first][whole], kind[whole], draws, generator)
-    permuted[:, whole_row] = exchanged[:, group_of_row[whole_row]]
+    exchanged[:, uniform] = _shuffled(labels[first][uniform], block[uniform], draws, generator)
+    permuted[:, in_uniform] = exchanged[:, group_of_row[in_uniform]]
     return permuted
 
 
 def group_leads(scores: Floats, uninformed: Floats, groups: NDArray[np.generic]) -> Floats:
-    """Return how far each group of rows, (n_groups,) by sorted name, puts a probe ahead.
+    """Return the contribution (n_groups,) of each group to the difference of two mean scores.
 
-    `scores` and `uninformed` (n_samples,) are what each row gives the probe, and the constant guess
-    it is compared to: 1 for right and 0 for wrong, or less the more a number is missed. The leads
-    of all groups add up to that of the mean score.
+    `scores` and `uninformed` (n_samples,) are the row scores of a probe and of the constant
+    prediction it is compared with: 1 if correct and 0 if wrong, or a negative error for numbers.
+    Groups are in sorted order. Their contributions add up to the difference of the mean scores.
 
     >>> group_leads(np.array([1.0, 1.0, 0.0]), np.array([0.0, 1.0, 0.0]), np.array(["a", "b", "b"]))
     array([0.33333333, 0.        ])
@@ -73,17 +72,17 @@ def group_leads(scores: Floats, uninformed: Floats, groups: NDArray[np.generic])
 
 
 def exchanged_leads(leads: Floats, draws: int, seed: int) -> Floats:
-    """Return the leads of all sites (n_sites, draws) after each of the exchanges.
+    """Return the score differences (n_sites, draws) of all sites under random exchanges.
 
-    In an exchange the probe and the one it is compared to swap their answers in about half of the
-    groups, the same ones for all sites of `leads` (n_sites, n_groups): where a probe knows nothing,
-    either might have given them. Rows of a group stay together, however alike they are.
+    Each exchange swaps the predictions of the probe and of the constant prediction in a random half
+    of the groups, the same groups for all sites of `leads` (n_sites, n_groups). Under the null
+    hypothesis this does not change the distribution. The rows of a group are exchanged together.
 
     >>> exchanged_leads(np.array([[0.5, 0.25]]), draws=4, seed=0)
     array([[-0.25,  0.75,  0.25,  0.75]])
 
     Source: Good (2005), Permutation, parametric and bootstrap tests of hypotheses, section 3.2
-    (the matched-pairs test), with groups for pairs.
+    (the matched-pairs test), with groups as pairs.
     """
     generator, exchanged = np.random.default_rng(seed), []
     for at in range(0, draws, BLOCK):
@@ -94,11 +93,13 @@ def exchanged_leads(leads: Floats, draws: int, seed: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class PValues:
-    """How often luck does as well, for each site (n_sites,).
+    """Permutation p-values of each site (n_sites,).
 
-    `single` judges a site that was named beforehand. `maximum` compares it to the best site of each
-    permutation: the chance that any site whatever would score so high. Its least value is the
-    p-value of "the best layer", and the sites below 0.05 hold together at that error rate.
+    Attributes:
+        single: Unadjusted p-values, valid for a site chosen in advance.
+        maximum: p-values adjusted for all sites, by comparison with the best site of each
+            permutation. The smallest is the p-value of the best site; rejecting all sites below
+            0.05 controls the family-wise error rate at 0.05.
     """
 
     single: Floats
@@ -106,13 +107,14 @@ class PValues:
 
 
 def p_values(observed: Floats, permuted: Floats) -> PValues:
-    """Return the p-values of scores (n_sites,) among those of permutations (n_sites, draws).
+    """Return the p-values of observed scores (n_sites,) given permuted scores (n_sites, draws).
 
-    The observed labels count as one permutation more, so that no p-value is 0. The maximum is over
-    plain scores: it asks for sites on one scale, as accuracies on the same rows are.
+    The observed labels count as one additional permutation, so that no p-value is 0. The maximum is
+    taken over unstandardised scores, which must be on the same scale, such as accuracies on the
+    same rows.
 
     Raises:
-        DataError: The two do not have the same sites, or a score is NaN.
+        DataError: The number of sites differs, or a score is NaN.
 
     >>> p = p_values(np.array([0.9, 0.6]), np.array([[0.5, 0.4, 0.6], [0.5, 0.7, 0.4]]))
     >>> p.single.tolist(), p.maximum.tolist()
@@ -123,11 +125,11 @@ def p_values(observed: Floats, permuted: Floats) -> PValues:
     """
     if len(observed) != len(permuted):
         raise DataError(
-            f"There are scores of {len(observed)} sites and permutations of {len(permuted)}. "
-            "Score the same sites both times."
+            f"There are observed scores of {len(observed)} sites, but permuted scores of "
+            f"{len(permuted)}. Give both for the same sites."
         )
     if np.isnan(observed).any() or np.isnan(permuted).any():
-        raise DataError("A score is NaN, and has no place among others. Leave that site out.")
+        raise DataError("A score is NaN, so it cannot be ranked. Remove that site.")
     least = observed[:, None] - ROUNDING
     draws = permuted.shape[1]
 
@@ -139,7 +141,7 @@ def p_values(observed: Floats, permuted: Floats) -> PValues:
 
 
 def holm(p: Floats) -> Floats:
-    """Return the p-values (n_tests,) adjusted so that those below a level hold together at it.
+    """Return the p-values (n_tests,) with Holm's adjustment for multiple comparisons.
 
     Raises:
         DataError: A value is not between 0 and 1.
@@ -150,7 +152,7 @@ def holm(p: Floats) -> Floats:
     Source: Holm (1979), A simple sequentially rejective multiple test procedure.
     """
     if not np.all((p >= 0) & (p <= 1)):
-        raise DataError(f"A p-value lies between 0 and 1; given are {p.tolist()}.")
+        raise DataError(f"p-values must be between 0 and 1, but are {p.tolist()}.")
     order = np.argsort(p, kind="stable")
     stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
     adjusted = np.empty_like(stepped)
@@ -159,7 +161,7 @@ def holm(p: Floats) -> Floats:
 
 
 def _have_one_label(truth: Codes, group_of_row: Codes) -> NDArray[np.bool_]:
-    """Return which groups (n_groups,) have rows of one label only."""
+    """Return a mask (n_groups,) of the groups whose rows all have the same label."""
     n_labels = np.zeros(group_of_row.max() + 1, dtype=np.int64)
     pairs = np.unique(np.stack([group_of_row, truth]), axis=1)
     np.add.at(n_labels, pairs[0], 1)
@@ -170,9 +172,9 @@ def _have_one_label(truth: Codes, group_of_row: Codes) -> NDArray[np.bool_]:
 def _shuffled(
     values: Permuted, blocks: Codes, draws: int, generator: np.random.Generator
 ) -> Permuted:
-    """Return the values (n,), each moved at random to a place of its block, (draws, n)."""
-    places = np.argsort(blocks, kind="stable")
+    """Return random permutations (draws, n) of the values (n,) within their blocks."""
+    order = np.argsort(blocks, kind="stable")
     shuffled = np.empty((draws, len(values)), dtype=np.int32)
     for drawn in shuffled:
-        drawn[places] = values[np.argsort(blocks + generator.random(len(values)))]
+        drawn[order] = values[np.argsort(blocks + generator.random(len(values)))]
     return shuffled

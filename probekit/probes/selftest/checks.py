@@ -1,4 +1,4 @@
-"""What a check of the engine is made of: the tools that are put to the test, and its verdict."""
+"""Building blocks of the self-test: the tools under test, verdicts, and helpers of the checks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from probekit.probes.selftest.planted import Planted
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Floats
 
-# A sound engine fails a check on chance events about once in this many drawings of all seeds; as
-# the seeds are fixed, it then fails always or never.
+# False alarm rate of a randomised check over the choice of seeds. The seeds are fixed, so that a
+# check gives the same verdict in every run.
 ALARM = 1e-3
 ROUNDING = 1e-9
-# Rates of intervals that a bootstrap of a hundred groups may have, beside the noise of simulation.
+# Range of acceptable coverage rates of 95 % bootstrap intervals with about a hundred groups.
 NOMINAL = (0.93, 0.96)
 
 SPECS: Mapping[str, ProbeSpec] = MappingProxyType(
@@ -47,7 +47,7 @@ SPECS: Mapping[str, ProbeSpec] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one check expected of one kind of probe, or of a statistic, and what it found."""
+    """Expected and actual result of one check of a kind of probe or a statistic."""
 
     check: str
     kind: str
@@ -58,7 +58,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class SimulationSize:
-    """How much is simulated: `draws` of whatever is repeated, `fits` where each draw is a fit."""
+    """Number of simulations: `draws` for cheap ones, `fits` for those that fit a probe."""
 
     draws: int
     fits: int
@@ -73,14 +73,14 @@ QUICK, FULL = SimulationSize(draws=100, fits=4), SimulationSize(draws=500, fits=
 def probe(
     data: ProbeData, settings: ProbeSettings, sites: Sequence[Floats]
 ) -> list[tuple[ProbeResult, ...]]:
-    """Return what the kinds find at each of the sites X (n_rows, n_features)."""
+    """Return the results of all kinds at each of the sites X (n_rows, n_features)."""
     prober = Prober(data, settings)
     return [prober.site(X) for X in sites]
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What is put to the test; each may be replaced by one that is known to be broken."""
+    """The functions under test; the tests replace them by broken ones."""
 
     probe: ProbeFunction = probe
     folds: Callable[[NDArray[Any], NDArray[Any], int, int], NDArray[np.int64]] = group_folds
@@ -95,16 +95,16 @@ class Tools:
     )
 
     def one(self, spec: ProbeSpec, data: Planted, **settings: Any) -> ProbeResult:
-        """Return what one kind finds in planted data."""
-        plain: dict[str, Any] = {
+        """Return the result of one kind on synthetic data."""
+        defaults: dict[str, Any] = {
             "C": (1e-2, 1.0),
             "folds": 3,
             "control_draws": 0,
             "bootstrap": 200,
             "description": False,
         }
-        chosen = ProbeSettings(kinds=(spec,), **(plain | settings))
-        ((result,),) = self.probe(data.data, chosen, [data.X])
+        probe_settings = ProbeSettings(kinds=(spec,), **(defaults | settings))
+        ((result,),) = self.probe(data.data, probe_settings, [data.X])
         return result
 
 
@@ -114,17 +114,17 @@ Check = Callable[[Tools, SimulationSize], Iterator[Verdict]]
 def pick(
     result: ProbeResult, metric: str, split: str = "test", target: str = "task"
 ) -> Measurement:
-    """Return the one measurement of that metric, split and target."""
-    wanted = (metric, split, target)
-    (found,) = [m for m in result.measurements if (m.metric, m.split, m.target) == wanted]
-    return found
+    """Return the measurement with this metric, split and target."""
+    key = (metric, split, target)
+    (measurement,) = [m for m in result.measurements if (m.metric, m.split, m.target) == key]
+    return measurement
 
 
-def interval_text(found: Measurement) -> str:
-    """Return value and interval as a table shows them."""
-    return f"{found.value:.3f} ({found.ci_low:.3f} to {found.ci_high:.3f})"
+def interval_text(measurement: Measurement) -> str:
+    """Return value and confidence interval as text."""
+    return f"{measurement.value:.3f} ({measurement.ci_low:.3f} to {measurement.ci_high:.3f})"
 
 
-def covers(found: Measurement, value: float) -> bool:
-    """Return whether the value lies in the interval."""
-    return found.ci_low <= value <= found.ci_high
+def covers(measurement: Measurement, value: float) -> bool:
+    """Return whether the confidence interval contains the value."""
+    return measurement.ci_low <= value <= measurement.ci_high

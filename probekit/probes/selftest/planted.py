@@ -1,13 +1,13 @@
-"""Data whose answer is known, because it was put there: what probes are tested on.
+"""Synthetic data sets with a known structure, for testing probes.
 
-direction      two classes apart along a known direction
-number         a number that rises along a known direction
-exclusive_or   two classes that no line tells apart
-noise          labels that have nothing to do with the rows
-looked_up      labels that belong to words, and features that name the word
-copied_groups  rows repeated within their group, labels of the group, features of chance
-texts          texts told by one of their tokens
-trees          tokens whose squared distances are those of a tree
+class_direction  two classes separated along a known direction
+number           a number that increases along a known direction
+exclusive_or     two classes that are not linearly separable
+noise            labels that are independent of the features
+looked_up        random labels of words, and features that identify the word
+copied_groups    identical rows within each group, with random features and labels per group
+texts            texts whose label is encoded in one of their tokens
+trees            tokens whose squared distances are tree distances
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from probekit.probes.data import ProbeData
 from probekit.probes.solve.design import Floats
 
 LABELS = np.array(["no", "yes"])
-# The share of rows that are trained on.
+# Fraction of the groups that are used for training.
 TRAIN = 2 / 3
-WIDTH = 12  # features
-CARRIERS = 4  # features that a direction is made of
-OFFSET = 3.0  # the mean of every feature, which a probe must fold into its bias
+WIDTH = 12  # number of features
+CARRIERS = 4  # number of features with a non-zero weight in the direction
+OFFSET = 3.0  # mean of every feature, which a probe must absorb in its bias
 
 
 @dataclass(frozen=True, eq=False)
 class Planted:
-    """Features X (n_rows, n_features), what a probe needs beside them, and the direction if any."""
+    """Features X (n_rows, n_features), labels with a split, and the planted direction, if any."""
 
     X: Floats
     data: ProbeData
@@ -39,25 +39,25 @@ class Planted:
 
 
 def class_direction(n_rows: int, seed: int, share: float = 0.5) -> Planted:
-    """Return rows of two classes whose means differ along a direction by two deviations.
+    """Return two classes whose means differ by two standard deviations along a direction.
 
-    `share` of the rows are "yes", each with probability by itself.
+    Each row is "yes" with probability `share`, independently of the others.
 
     >>> planted = class_direction(300, seed=0)
     >>> planted.X.shape, int(np.count_nonzero(planted.direction))
     ((300, 12), 4)
     """
     generator = np.random.default_rng(seed)
-    towards = np.zeros(WIDTH)
-    towards[generator.permutation(WIDTH)[:CARRIERS]] = generator.choice([-1, 1], CARRIERS)
-    towards /= np.linalg.norm(towards)
+    direction = np.zeros(WIDTH)
+    direction[generator.permutation(WIDTH)[:CARRIERS]] = generator.choice([-1, 1], CARRIERS)
+    direction /= np.linalg.norm(direction)
     codes = (generator.random(n_rows) < share).astype(int)
-    X = _chance(generator, n_rows) + np.outer(2.0 * codes - 1, towards)
-    return Planted(X, rows_apart(LABELS[codes]), towards)
+    X = _random_rows(generator, n_rows) + np.outer(2.0 * codes - 1, direction)
+    return Planted(X, rows_apart(LABELS[codes]), direction)
 
 
 def number(n_rows: int, seed: int) -> Planted:
-    """Return rows along whose direction a number rises, with a third of its spread as noise.
+    """Return rows with numeric labels: the projection on a direction plus noise of 1/3.
 
     >>> float(number(300, seed=0).data.y[0]) != float(number(300, seed=0).data.y[1])
     True
@@ -70,7 +70,7 @@ def number(n_rows: int, seed: int) -> Planted:
 
 
 def exclusive_or(n_rows: int, seed: int) -> Planted:
-    """Return rows that are "yes" where exactly one of two features is above its mean.
+    """Return rows that are "yes" if exactly one of two features is above its mean.
 
     >>> planted = exclusive_or(30, seed=0)
     >>> above = planted.X[:, :2] > OFFSET
@@ -78,25 +78,25 @@ def exclusive_or(n_rows: int, seed: int) -> Planted:
     True
     """
     generator = np.random.default_rng(seed)
-    X = _chance(generator, n_rows)
+    X = _random_rows(generator, n_rows)
     signs = generator.choice([-1.0, 1.0], size=(n_rows, 2))
     X[:, :2] = OFFSET + signs * generator.uniform(1, 2, size=(n_rows, 2))
     return Planted(X, rows_apart(LABELS[(signs[:, 0] != signs[:, 1]).astype(int)]))
 
 
 def noise(n_rows: int, seed: int, share: float = 0.5) -> Planted:
-    """Return rows whose labels, `share` of them "yes", are of chance.
+    """Return rows whose labels are random, "yes" with probability `share`.
 
     >>> noise(30, seed=0).X.shape
     (30, 12)
     """
     generator = np.random.default_rng(seed)
     codes = (generator.random(n_rows) < share).astype(int)
-    return Planted(_chance(generator, n_rows), rows_apart(LABELS[codes]))
+    return Planted(_random_rows(generator, n_rows), rows_apart(LABELS[codes]))
 
 
 def looked_up(n_rows: int, seed: int, n_words: int = 40) -> Planted:
-    """Return rows whose labels belong to their words at random, and whose features name the word.
+    """Return rows with a random label for each word, and features that identify the word.
 
     >>> planted = looked_up(90, seed=0)
     >>> words, labels = planted.data.types, planted.data.y
@@ -112,9 +112,9 @@ def looked_up(n_rows: int, seed: int, n_words: int = 40) -> Planted:
 
 
 def copied_groups(n_groups: int, copies: int, seed: int) -> Planted:
-    """Return each group's one row of chance several times, with the group's label of chance.
+    """Return several copies of one random row per group, with a random label per group.
 
-    A probe that sees a copy of the row that it is asked for has the answer by heart.
+    A probe that is trained on a copy of a test row can memorise its label.
 
     >>> copied_groups(6, copies=2, seed=0).data.groups.tolist()[:4]
     ['0', '0', '1', '1']
@@ -127,7 +127,7 @@ def copied_groups(n_groups: int, copies: int, seed: int) -> Planted:
 
 
 def texts(n_texts: int, seed: int, n_tokens: int = 6) -> Planted:
-    """Return tokens of texts, one of which carries the label and a mark by which it is found.
+    """Return the tokens of texts; one token per text encodes the label and is marked.
 
     >>> planted = texts(9, seed=0)
     >>> planted.X.shape, planted.data.examples.tolist()[:7]
@@ -137,18 +137,19 @@ def texts(n_texts: int, seed: int, n_tokens: int = 6) -> Planted:
     text = np.repeat(np.arange(n_texts), n_tokens)
     codes = generator.integers(2, size=n_texts)
     X = generator.normal(size=(len(text), WIDTH))
-    told = np.arange(n_texts) * n_tokens + generator.integers(n_tokens, size=n_texts)
-    X[told, 0] += 6
-    X[told, 1] += 6 * (2 * codes - 1)
+    marked = np.arange(n_texts) * n_tokens + generator.integers(n_tokens, size=n_texts)
+    X[marked, 0] += 6
+    X[marked, 1] += 6 * (2 * codes - 1)
     names = text.astype(str)
     return Planted(X, rows_apart(LABELS[codes][text], groups=names, examples=text))
 
 
 def trees(n_sentences: int, seed: int, n_tokens: int = 7) -> Planted:
-    """Return tokens of sentences with heads of chance: a row is the sum of a vector for each edge.
+    """Return the tokens of sentences with random dependency trees.
 
-    So the squared distance of two tokens is the number of edges between them. Labels are the
-    places of the heads, from 0; the root has -1.
+    A row is the sum of one unit vector for each edge to the root, so that the squared distance of
+    two tokens is the number of edges between them. Labels are the positions of the heads, from 0;
+    the root has -1.
 
     >>> trees(4, seed=0).data.y[:7].tolist()
     ['6', '0', '-1', '4', '2', '6', '2']
@@ -159,10 +160,10 @@ def trees(n_sentences: int, seed: int, n_tokens: int = 7) -> Planted:
         order = generator.permutation(n_tokens)
         head, rows = np.full(n_tokens, -1), np.zeros((n_tokens, WIDTH))
         edges = np.eye(WIDTH)[generator.permutation(WIDTH)]
-        for place in range(1, n_tokens):
-            parent = order[generator.integers(place)]
-            head[order[place]] = parent
-            rows[order[place]] = rows[parent] + edges[place]
+        for added in range(1, n_tokens):
+            parent = order[generator.integers(added)]
+            head[order[added]] = parent
+            rows[order[added]] = rows[parent] + edges[added]
         heads.append(head)
         X.append(rows)
     sentence = np.repeat(np.arange(n_sentences), n_tokens)
@@ -178,7 +179,9 @@ def rows_apart(
     types: NDArray[np.str_] | None = None,
     examples: NDArray[np.int64] | None = None,
 ) -> ProbeData:
-    """Return labels with a split after two thirds of the groups; each row is a group if none is.
+    """Return the data of rows whose first two thirds of the groups are the training rows.
+
+    Without `groups` each row is a group of its own; likewise for `types`.
 
     >>> rows_apart(np.array(list("xyxyxy"))).test.tolist()
     [4, 5]
@@ -197,6 +200,6 @@ def rows_apart(
     )
 
 
-def _chance(generator: np.random.Generator, n_rows: int) -> Floats:
+def _random_rows(generator: np.random.Generator, n_rows: int) -> Floats:
     drawn: Floats = generator.normal(size=(n_rows, WIDTH)) + OFFSET
     return drawn

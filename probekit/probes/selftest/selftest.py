@@ -1,9 +1,9 @@
-"""Does the engine tell the truth? Every part is asked for an answer that is known beforehand.
+"""Self-test: checks of probes and statistics on synthetic data whose correct results are known.
 
-Each check is one small function in the table `CHECKS`. It takes the tools that are put to the test,
-so that it can be handed a broken one: a check that no broken tool fails would prove nothing.
+Each check is a function in the table `CHECKS`. It takes the tools under test as an argument, so
+that the tests can pass broken tools and verify that the check fails.
 
-    selftest   the verdicts of all checks, one after the other
+    selftest   run all checks and return their verdicts
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from probekit.probes.selftest.probe_checks import (
     planted_exclusive_or,
     pure_noise,
     signal_is_selective,
-    wholes,
+    texts_and_trees,
 )
 from probekit.probes.selftest.statistics_checks import (
     interval_coverage,
@@ -41,19 +41,19 @@ def selftest(
     """Return the verdicts of all checks.
 
     Args:
-        quick: simulate less; what fails must be far from the truth then.
-        tools: what is put to the test.
-        watcher: hears of each check that is done.
+        quick: run fewer simulations, so that only large errors are detected.
+        tools: the functions under test.
+        watcher: receives progress after each check.
 
     >>> [check for check in CHECKS if "noise" in check]
     ['pure_noise']
     """
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for done, check in enumerate(CHECKS.values()):
         watcher.progress("selftest", done, len(CHECKS))
-        found += check(tools, QUICK if quick else FULL)
+        verdicts += check(tools, QUICK if quick else FULL)
     watcher.progress("selftest", len(CHECKS), len(CHECKS))
-    return found
+    return verdicts
 
 
 CHECKS: Mapping[str, Check] = MappingProxyType(
@@ -68,7 +68,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
             imbalanced_labels,
             copied_groups_checks,
             description_length,
-            wholes,
+            texts_and_trees,
             uniform_p_values,
             interval_coverage,
             metrics_agree,

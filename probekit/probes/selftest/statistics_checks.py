@@ -1,4 +1,4 @@
-"""Checks that statistics keep their promise: p-values, intervals, metrics, and the same numbers."""
+"""Checks of the statistics: uniform p-values, interval coverage, metrics and reproducibility."""
 
 from __future__ import annotations
 
@@ -34,46 +34,46 @@ from probekit.probes.solve.design import Floats
 
 
 def uniform_p_values(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
-    """Yield whether p-values of chance are uniform, for one site and for the best of five."""
-    cases = {"rows alike in a group": True, "rows by themselves": False}
+    """Check that p-values are uniform under the null, for one site and for the best of five."""
+    cases = {"correlated rows in a group": True, "independent rows": False}
     for name, by_group in cases.items():
-        drawn = [_p_of_chance(tools, seed, by_group) for seed in range(size.draws)]
-        for place, told in enumerate(("one site", "best of five")):
-            gap = _gap([pair[place] for pair in drawn])
+        drawn = [_p_under_null(tools, seed, by_group) for seed in range(size.draws)]
+        for index, sites in enumerate(("one site", "best of five")):
+            gap = _gap([pair[index] for pair in drawn])
             bound = float(kstwo.ppf(1 - ALARM, size.draws))
             yield Verdict(
                 "p-values uniform",
-                f"{name}, {told}",
+                f"{name}, {sites}",
                 f"distance below {bound:.3f}",
                 f"{gap:.3f}",
                 gap < bound,
             )
 
 
-def _p_of_chance(tools: Tools, seed: int, by_group: bool) -> tuple[float, float]:
-    """Return the p-value of one site, and of the best of five."""
+def _p_under_null(tools: Tools, seed: int, by_group: bool) -> tuple[float, float]:
+    """Return the p-values of one site and of the best of five, without any relation to labels."""
     generator = np.random.default_rng(seed)
-    # Many rows, in groups of many sizes: p-values of scores that often tie are too large.
+    # Many rows in groups of different sizes avoid ties, which would make p-values too large.
     group = np.repeat(np.arange(240), generator.integers(1, 9, size=240))
-    # A row is alike with those of its group in both labels and guesses, or in neither.
+    # Both labels and predictions are constant within groups, or neither.
     own = group if by_group else np.arange(len(group))
     truth = generator.integers(2, size=len(group))[own]
     guesses = generator.integers(2, size=(5, len(group)))[:, own]
     constant = (truth == 0).astype(np.float64)
-    right = (guesses == truth).astype(np.float64)
-    leads = np.stack([tools.leads(one, constant, group) for one in right])
+    correct = (guesses == truth).astype(np.float64)
+    leads = np.stack([tools.leads(scores, constant, group) for scores in correct])
     found = p_values(leads.sum(axis=1), tools.exchange(leads, 199, seed))
     return float(found.single[0]), float(found.maximum.min())
 
 
 def _gap(p: Sequence[float]) -> float:
-    """Return the largest distance of the distribution of p-values from the uniform one."""
+    """Return the Kolmogorov-Smirnov distance of the p-values from the uniform distribution."""
     ranked, n = np.sort(p), len(p)
     return float(max(np.abs(ranked - (np.arange(n) + k) / n).max() for k in (0, 1)))
 
 
 def interval_coverage(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
-    """Yield whether intervals hold the true value as often as they say, though rows are alike."""
+    """Check the coverage of confidence intervals when the rows of a group are correlated."""
     hits = np.array([_covered(tools, seed) for seed in range(size.draws)])
     low, high = (
         binom.ppf(tail, size.draws, rate) / size.draws
@@ -90,9 +90,9 @@ def interval_coverage(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
 
 
 def _covered(tools: Tools, seed: int) -> tuple[bool, bool]:
-    """Return whether the interval of an accuracy, and of a difference, holds the true one.
+    """Return whether the intervals of an accuracy and of a difference contain the true values.
 
-    Rows of a group are mostly right together, or wrong together.
+    The rows of a group are mostly all correct or all wrong.
     """
     generator = np.random.default_rng(seed)
     sizes = generator.integers(1, 8, size=150)
@@ -103,9 +103,9 @@ def _covered(tools: Tools, seed: int) -> tuple[bool, bool]:
     def score(rate: float) -> Floats:
         own = generator.random(len(group)) < rate
         shared = (generator.random(150) < rate)[group]
-        right = np.where(generator.random(len(group)) < 0.8, shared, own)
+        correct = np.where(generator.random(len(group)) < 0.8, shared, own)
         return tools.metrics["accuracy"](
-            ClassPredictions(truth, right.astype(np.int64), 2), resamples
+            ClassPredictions(truth, correct.astype(np.int64), 2), resamples
         )
 
     first, second = score(0.8), score(0.7)
@@ -115,22 +115,22 @@ def _covered(tools: Tools, seed: int) -> tuple[bool, bool]:
 
 
 def metrics_agree(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
-    """Yield whether metrics are those of scikit-learn and scipy, on scores with many ties."""
+    """Check that metrics agree with scikit-learn and SciPy, on scores with many ties."""
     worst = dict.fromkeys([*tools.metrics, *tools.number_metrics], 0.0)
     for seed in range(size.fits):
-        for name, ours, theirs in _both(tools, seed):
+        for name, ours, theirs in _metric_pairs(tools, seed):
             worst[name] = max(worst[name], abs(ours - theirs))
     for name, gap in worst.items():
         yield Verdict("metrics agree", name, f"within {ROUNDING}", f"{gap:.1g}", gap < ROUNDING)
 
 
-def _both(tools: Tools, seed: int) -> Iterator[tuple[str, float, float]]:
-    """Yield each metric by name, as we and as others compute it."""
+def _metric_pairs(tools: Tools, seed: int) -> Iterator[tuple[str, float, float]]:
+    """Yield the name of each metric, our value, and that of scikit-learn or SciPy."""
     generator = np.random.default_rng(seed)
     n_classes = 2 + seed % 3
     truth = np.concatenate([np.arange(n_classes), generator.integers(n_classes, size=80)])
     scores = generator.integers(4, size=(len(truth), n_classes)).astype(np.float64)
-    # scikit-learn asks for rows that add up to 1.
+    # scikit-learn requires rows that sum to 1.
     shares = (scores + 1) / (scores + 1).sum(axis=1, keepdims=True)
     shares = shares.round(1)
     shares[:, -1] = 1 - shares[:, :-1].sum(axis=1)
@@ -150,15 +150,15 @@ def _both(tools: Tools, seed: int) -> Iterator[tuple[str, float, float]]:
     }
     for name, metric in tools.metrics.items():
         yield name, float(metric(answers, resamples)[0]), float(theirs[name])
-    y, told = generator.integers(6, size=(2, len(truth))).astype(np.float64)
-    numbers = {"r2": r2_score(y, told), "spearman": spearmanr(y, told).statistic}
+    y, predicted = generator.integers(6, size=(2, len(truth))).astype(np.float64)
+    numbers = {"r2": r2_score(y, predicted), "spearman": spearmanr(y, predicted).statistic}
     for name, number_metric in tools.number_metrics.items():
-        ours = number_metric(NumberPredictions(y, told), resamples)
+        ours = number_metric(NumberPredictions(y, predicted), resamples)
         yield name, float(ours[0]), float(numbers[name])
 
 
 def same_for_all(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
-    """Yield whether a site's numbers hang neither on the sites before it nor on the moment."""
+    """Check that results of a site are reproducible and independent of sites probed before it."""
     first, second = planted.class_direction(300, seed=0), planted.noise(300, seed=1)
     settings = ProbeSettings(
         kinds=tuple(SPECS.values()),
@@ -174,11 +174,11 @@ def same_for_all(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     for place, kind in enumerate(SPECS):
         for check, other in (("same seed", again), ("after another site", after)):
             ok = _bytes(alone[place]) == _bytes(other[place])
-            yield Verdict(check, kind, "same bytes", "same" if ok else "others", ok)
+            yield Verdict(check, kind, "same bytes", "same" if ok else "different", ok)
 
 
 def _bytes(result: ProbeResult) -> tuple[str, bytes]:
-    """Return numbers, to the last bit, and answers of a result."""
+    """Return the exact measurements and predictions of a result."""
     assert isinstance(result.said, ClassPredictions)
     scores = b"" if result.said.scores is None else result.said.scores.tobytes()
     return repr([asdict(m) for m in result.measurements]), result.said.guess.tobytes() + scores

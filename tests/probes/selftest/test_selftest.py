@@ -106,7 +106,7 @@ BROKEN = {
         replace(TOOLS, folds=lambda labels, groups, folds, seed: np.arange(len(labels)) % folds),
     ],
     "description_length": [with_rows(leaked), with_rows(mixed_up)],
-    "wholes": [with_rows(mixed_up)],
+    "texts_and_trees": [with_rows(mixed_up)],
     "uniform_p_values": [
         replace(TOOLS, leads=leads_of_rows),
         replace(TOOLS, exchange=unexchanged),
