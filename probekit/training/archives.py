@@ -7,6 +7,7 @@ it was written with another check. A .tar by itself has checksums of its headers
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
 import struct
@@ -137,7 +138,8 @@ def _naming(path: Path) -> Iterator[None]:
     except _DAMAGED as error:
         raise _damaged(path, error) from error
     except OSError as error:
-        if error.errno is not None:  # of the system; those of decompressors have no number
+        # Decompressors give no number, and damaged offsets in a .zip lead before its start.
+        if error.errno not in (None, errno.EINVAL):
             raise
         raise _damaged(path, error) from error
 
