@@ -172,7 +172,7 @@ def run_kinds(folder: Path, model: Path) -> Iterator[Kind]:
 
     def read() -> Any:
         opened = FinishedRun.open(first, load_experiment)
-        answers = [_arrays(opened.said(site, "last")) for site in SITES]
+        answers = [_arrays(opened.predictions(site, "last")) for site in SITES]
         tables = [csv_text(table) for table in (opened.table, opened.test_rows)]
         return opened.record, opened.experiment, tables, answers
 
@@ -239,7 +239,7 @@ def _resumed_kinds(first: Path, second: Path) -> Iterator[Kind]:
         site = saved.read(stem, origin)
         if site is None:
             raise RefusedError
-        return repr(site.measurements), _arrays(site.said), site.probes, site.files
+        return repr(site.measurements), _arrays(site.predictions), site.probes, site.files
 
     for ending in ("json", "safetensors"):
         name = f"{stem}.{ending}"

@@ -173,7 +173,7 @@ def test_pitfall_23_test_rows_choose_nothing():
     turned.y[turned.test] = np.where(turned.y[turned.test] == "yes", "no", "yes")
     settings = ProbeSettings(C=(1e-3, 1.0), folds=3, control_draws=0, bootstrap=100)
     first, second = (Prober(one, settings).site(data.X)[0] for one in (data.data, turned))
-    assert first.said.guess.tolist() == second.said.guess.tolist()
+    assert first.predictions.guess.tolist() == second.predictions.guess.tolist()
     for ours, theirs in zip(first.measurements, second.measurements, strict=True):
         if ours.split != "test":
             assert ours == theirs

@@ -1,8 +1,8 @@
-"""How each kind of probe fits many label columns on the rows of one site, under the same folds.
+"""Fitters: each kind of probe fitted to many label columns of one site, with the same folds.
 
-A machine tunes label columns, with the penalty chosen by held-out guesses, and fits a column again
-on other shares of the rows. That of the logistic probe does all of it in two batches; the others
-go fit by fit.
+A fitter tunes label columns, selecting the penalty by cross-validation, and refits columns on
+subsets of the rows. The fitter of the logistic probe does all of this in two batches; the others
+make one fit at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Fitter(Protocol):
     def tune(
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
-        """Return each label column (n_samples,), tuned; `on_fit(done, total)` hears of fits."""
+        """Return the tuned fit of each label column (n_samples,); calls `on_fit(done, total)`."""
 
     def refit(
         self,
@@ -43,12 +43,12 @@ class Fitter(Protocol):
         tuned: Sequence[TunedProbeFit[FittedLayers]],
         shares: Sequence[Mask],
     ) -> list[list[FittedLayers]]:
-        """Return for each column its fits on shares (n_samples,) of the rows, at its penalty."""
+        """Return, for each column, fits at its penalty on the given row masks (n_samples,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class FitContext:
-    """What all machines of a run stand on: folds, groups and typical rows, each (n_samples,)."""
+    """Folds, groups and typical rows, each (n_samples,), and settings shared by all fits."""
 
     fold_of_row: Codes
     groups: NDArray[np.str_]
@@ -56,22 +56,22 @@ class FitContext:
     settings: ProbeSettings
 
 
-def make_fitter(spec: ProbeSpec, ground: FitContext) -> Fitter:
-    """Return the machine of a kind that reads rows."""
+def make_fitter(spec: ProbeSpec, context: FitContext) -> Fitter:
+    """Return the fitter of a kind for classification or regression."""
     if spec.kind == "logistic":
-        return _Logistic(ground)
+        return _Logistic(context)
     if spec.task == "regression":
-        return _Numbers(spec, ground)
-    return _Layered(spec, ground)
+        return _Numbers(spec, context)
+    return _Layered(spec, context)
 
 
 @dataclass(frozen=True, eq=False)
 class _Logistic:
-    ground: FitContext
+    context: FitContext
 
     @property
     def _stopping(self) -> StoppingRule:
-        return StoppingRule(max_iter=self.ground.settings.max_iter)
+        return StoppingRule(max_iter=self.context.settings.max_iter)
 
     def tune(
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
@@ -79,11 +79,11 @@ class _Logistic:
         tuned = fit_columns(
             X,
             columns,
-            self.ground.fold_of_row,
-            self.ground.settings.C,
+            self.context.fold_of_row,
+            self.context.settings.C,
             stopping=self._stopping,
-            typical=self.ground.typical,
-            device=self.ground.settings.device,
+            typical=self.context.typical,
+            device=self.context.settings.device,
             on_fit=on_fit,
         )
         return list(tuned)
@@ -95,9 +95,9 @@ class _Logistic:
         tuned: Sequence[TunedProbeFit[FittedLayers]],
         shares: Sequence[Mask],
     ) -> list[list[FittedLayers]]:
-        ground = self.ground
+        context = self.context
         weights = [share.astype(np.float32) for share in shares]
-        solver = Solver(X, weights, typical=ground.typical, device=ground.settings.device)
+        solver = Solver(X, weights, typical=context.typical, device=context.settings.device)
         problems = [
             Problem(codes, column.solved_at, share)
             for codes, column in zip(columns, tuned, strict=True)
@@ -109,24 +109,24 @@ class _Logistic:
 
 @dataclass(frozen=True, eq=False)
 class _ByFit(ABC):
-    """The way of the kinds whose fits have nothing to share."""
+    """Base class of fitters that make one fit at a time."""
 
     spec: ProbeSpec
-    ground: FitContext
+    context: FitContext
 
     def tune(
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
-        folds = range(int(self.ground.fold_of_row.max()) + 1)
+        folds = range(int(self.context.fold_of_row.max()) + 1)
         total = len(columns) * (len(folds) + 1)
         tuned = []
         for number, column in enumerate(columns):
             done = number * (len(folds) + 1)
             paths, held_out = [], np.zeros((len(self._grid), len(X)), dtype=column.dtype)
             for fold in folds:
-                inside = self.ground.fold_of_row != fold
+                inside = self.context.fold_of_row != fold
                 paths.append(self._path(self._grid, X, column, inside))
-                held_out[:, ~inside] = [self._guess(fit, X[~inside]) for fit in paths[-1]]
+                held_out[:, ~inside] = [self._predict(fit, X[~inside]) for fit in paths[-1]]
                 on_fit(done + fold + 1, total)
             best = int(np.argmin([self._loss(column, guess) for guess in held_out]))
             everything = np.ones(len(X), dtype=bool)
@@ -150,8 +150,8 @@ class _ByFit(ABC):
 
     @property
     def _grid(self) -> list[float | None]:
-        """The penalties from the one that shrinks most."""
-        values = self.spec.penalties(self.ground.settings)
+        """The candidate penalties, strongest regularisation first."""
+        values = self.spec.penalties(self.context.settings)
         if values is None:
             return [None]
         return [*sorted(values, reverse=self.spec.grid_name == "alpha")]
@@ -160,15 +160,15 @@ class _ByFit(ABC):
     def _path(
         self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
     ) -> list[FittedLayers]:
-        """Return the fit at each penalty on the rows inside."""
+        """Return the fit at each penalty on the rows selected by `inside`."""
 
     @abstractmethod
-    def _guess(self, solution: FittedLayers, X: Features) -> LabelColumn:
-        """Return what a fit says of each row."""
+    def _predict(self, solution: FittedLayers, X: Features) -> LabelColumn:
+        """Return the prediction (n_samples,) of a fit for each row."""
 
     @abstractmethod
     def _loss(self, column: LabelColumn, guess: LabelColumn) -> float:
-        """Return how much the guesses miss, all in all."""
+        """Return the total loss of the predictions."""
 
 
 class _Layered(_ByFit):
@@ -178,17 +178,17 @@ class _Layered(_ByFit):
         codes = np.asarray(column[inside], dtype=np.int64)
         classes = np.unique(codes)
         if len(classes) == 1:
-            return [_always(classes, X.shape[1])] * len(penalties)
-        probe: LayeredProbe = self.spec.build(self.ground.settings)
+            return [_constant(classes, X.shape[1])] * len(penalties)
+        probe: LayeredProbe = self.spec.build(self.context.settings)
         own = np.searchsorted(classes, codes)
-        typical = _taken(self.ground.typical, inside)
-        data = TrainingRows(X[inside], own, self.ground.groups[inside], typical)
+        typical = _masked(self.context.typical, inside)
+        data = TrainingRows(X[inside], own, self.context.groups[inside], typical)
         if not isinstance(probe, TunedProbe):
             return [_renamed(probe.solve(data), classes)]
         path = probe.path(np.array(penalties, dtype=np.float64), data)
         return [_renamed(solution, classes) for solution in path]
 
-    def _guess(self, solution: FittedLayers, X: Features) -> LabelColumn:
+    def _predict(self, solution: FittedLayers, X: Features) -> LabelColumn:
         return solution.guess(X)
 
     def _loss(self, column: LabelColumn, guess: LabelColumn) -> float:
@@ -200,33 +200,33 @@ class _Numbers(_ByFit):
         self, penalties: Sequence[float | None], X: Features, column: LabelColumn, inside: Mask
     ) -> list[FittedLayers]:
         alphas = np.array(penalties, dtype=np.float64)
-        y, typical = column[inside, None].astype(np.float64), _taken(self.ground.typical, inside)
+        y, typical = column[inside, None].astype(np.float64), _masked(self.context.typical, inside)
         layers = ridge_path(X[inside], y, alphas, typical)
         return [FittedLayers(np.empty(0, dtype=np.int64), (layer,)) for layer in layers]
 
-    def _guess(self, solution: FittedLayers, X: Features) -> LabelColumn:
+    def _predict(self, solution: FittedLayers, X: Features) -> LabelColumn:
         return number_guess(solution, X)
 
     def _loss(self, column: LabelColumn, guess: LabelColumn) -> float:
         return float(np.sum((column - guess) ** 2))
 
 
-def _taken(typical: Mask | None, inside: Mask) -> Mask | None:
+def _masked(typical: Mask | None, inside: Mask) -> Mask | None:
     return None if typical is None else typical[inside]
 
 
 def number_guess(solution: FittedLayers, X: Features) -> Floats:
-    """Return the number (n_samples,) that a fit on numbers says of each row."""
+    """Return the number (n_samples,) that a regression fit predicts for each row."""
     return apply_layers(solution.layers, X)[:, 0]
 
 
 def _renamed(solution: FittedLayers, classes: Codes) -> FittedLayers:
-    """Return a solution whose codes count `classes` from 0 with their own codes."""
+    """Return a solution with its consecutive codes replaced by the codes in `classes`."""
     return FittedLayers(
         classes[solution.classes], solution.layers, solution.n_iter, solution.converged
     )
 
 
-def _always(classes: Codes, n_features: int) -> FittedLayers:
-    """Return what can be learnt from rows of one class: to guess it."""
+def _constant(classes: Codes, n_features: int) -> FittedLayers:
+    """Return the fit for rows of a single class, which always predicts it."""
     return FittedLayers(classes, (AffineLayer(np.zeros((1, n_features)), np.zeros(1)),))

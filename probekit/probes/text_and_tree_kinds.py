@@ -69,19 +69,19 @@ class GroupedTokenProber:
 
         The first label column is the task, the others are control labels.
         """
-        fits, readings = [], []
+        fits, pairs = [], []
         for column in columns:
             probe = self._fitted(spec, X, column)
             predictions = text_predictions(probe, X, column, self.test, len(self.data.classes))
             by_chance = uninformed(column[self.train.first], predictions)
             fits.append(probe)
-            readings.append((predictions, by_chance))
-        task, controls = tuple(readings[:1]), tuple(readings[1:])
-        score = replace(self._score(spec, target, fits[:1]), readings=task)
+            pairs.append((predictions, by_chance))
+        task, controls = tuple(pairs[:1]), tuple(pairs[1:])
+        score = replace(self._score(spec, target, fits[:1]), pairs=task)
         scores = [score]
         if controls:
             control = self._score(spec, "control", fits[1:])
-            scores.append(replace(control, readings=controls))
+            scores.append(replace(control, pairs=controls))
             scores.append(replace(score, metric="accuracy", against=controls))
         return scores
 
@@ -90,8 +90,8 @@ class GroupedTokenProber:
         heads = self.data.y
         probe = self._fitted(spec, X, heads)
         predictions = tree_predictions(probe, X, heads, self.test)
-        reading = (predictions, chain_predictions(probe, heads, self.test))
-        return replace(self._score(spec, target, [probe]), readings=(reading,))
+        pair = (predictions, chain_predictions(probe, heads, self.test))
+        return replace(self._score(spec, target, [probe]), pairs=(pair,))
 
     def _fitted(self, spec: ProbeSpec, X: Features, column: NDArray[Any]) -> Any:
         rows, probe = self.train.rows, spec.build(self.settings)

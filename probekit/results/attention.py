@@ -1,4 +1,4 @@
-"""Attention patterns of a text, checked."""
+"""Attention patterns of a text, with validation."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ ROW_SUM_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class AttentionPrompt:
-    """The attention patterns of one text, checked.
+    """The attention patterns of one text.
 
     Attributes:
         text: The text itself.
-        tokens: Its n tokens as text, bytes that are no UTF-8 already written as <0xE2>.
-        patterns: Weights of shape (n_layers, n_heads, n, n), from destination (row) to source
-            (column): rows sum to 1 and nothing looks ahead.
-        layers: The layer that each entry of the first axis holds; by default 0, 1, ...
-        heads: The head that each entry of the second axis holds; by default 0, 1, ...
-        scores: By name, a number for every head to sort by, of shape (n_layers, n_heads); NaN
-            where there is none.
+        tokens: Its n tokens as text, with bytes that are not valid UTF-8 written as <0xE2>.
+        patterns: Weights (n_layers, n_heads, n, n) from destination (row) to source (column). Rows
+            sum to 1 and weights on later tokens are 0.
+        layers: The layer number of each entry of the first axis; by default 0, 1, ...
+        heads: The head number of each entry of the second axis; by default 0, 1, ...
+        scores: Scores (n_layers, n_heads) to sort heads by, by name; NaN if undefined.
 
     >>> patterns = np.array([[1, 0], [0.4, 0.6]], dtype=np.float32)
     >>> prompt = AttentionPrompt("Hi you", ("Hi", " you"), np.tile(patterns, (1, 3, 1, 1)))
@@ -41,10 +40,10 @@ class AttentionPrompt:
     scores: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Fill in the numbers of layers and heads.
+        """Validate the patterns and set default layer and head numbers.
 
         Raises:
-            DataError: The patterns have another shape or are no attention patterns.
+            DataError: The patterns have the wrong shape or are not attention patterns.
         """
         _check_shape(self)
         object.__setattr__(self, "layers", self.layers or tuple(range(self.patterns.shape[0])))
@@ -58,8 +57,8 @@ def _check_shape(prompt: AttentionPrompt) -> None:
     shape = prompt.patterns.shape
     if len(shape) != 4 or shape[2:] != (n, n) or 0 in shape:
         raise DataError(
-            f"Attention patterns of shape {shape} do not fit {n} tokens. "
-            f"Allowed: (n_layers, n_heads, {n}, {n}), none of them 0."
+            f"Attention patterns of shape {shape} do not match {n} tokens. "
+            f"The shape must be (n_layers, n_heads, {n}, {n}), without zeros."
         )
     for name, numbers, size in (
         ("layers", prompt.layers, shape[0]),
@@ -67,12 +66,12 @@ def _check_shape(prompt: AttentionPrompt) -> None:
     ):
         if numbers and len(numbers) != size:
             raise DataError(
-                f"{len(numbers)} {name} {numbers} were given for {size} in the patterns."
+                f"{len(numbers)} {name} {numbers} are given, but the patterns have {size}."
             )
     for name, score in prompt.scores.items():
         if score.shape != shape[:2]:
             raise DataError(
-                f"The score {name!r} has shape {score.shape}; there are {shape[:2]} heads."
+                f"The score {name!r} has shape {score.shape}, but must have shape {shape[:2]}."
             )
 
 
@@ -81,8 +80,8 @@ def _check_weights(patterns: NDArray[np.float32], layer: int, heads: tuple[int, 
     wrong = {
         "is not finite": ~np.isfinite(patterns),
         "is negative": patterns < 0,
-        "looks ahead": np.triu(patterns, k=1) != 0,
-        f"stands in a row that does not sum to 1 within {ROW_SUM_TOLERANCE}": np.broadcast_to(
+        "is on a later token": np.triu(patterns, k=1) != 0,
+        f"is in a row that does not sum to 1 within {ROW_SUM_TOLERANCE}": np.broadcast_to(
             abs(sums - 1) > ROW_SUM_TOLERANCE, patterns.shape
         ),
     }

@@ -1,4 +1,4 @@
-"""The columns of results.csv and differences.csv, declared once for writers and readers."""
+"""Columns of results.csv and differences.csv, declared once for writing and reading."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class TableColumn:
     """One column of a table on disk.
 
     Attributes:
-        name: in the header.
-        type: of its cells. An empty cell is "" in a text column, NaN in a number column and NA in a
-            boolean column.
-        allowed: the values that a text cell may have; empty for any.
+        name: the name in the header.
+        type: the type of its cells. Empty cells are "" in text columns, NaN in number columns and
+            NA in boolean columns.
+        allowed: the allowed values of text cells; empty for any.
     """
 
     name: str
@@ -64,7 +64,7 @@ DIFFERENCES = (
 
 
 def make_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn]) -> pd.DataFrame:
-    """Return rows as a table with the declared columns in their order.
+    """Return the rows as a table with the declared columns, in this order.
 
     >>> make_table([{"b": "length", "a": "task"}], DIFFERENCES).columns[:2].tolist()
     ['a', 'b']

@@ -1,4 +1,4 @@
-"""What a comparison of two runs found, as the terminal, the CSV and the page show it."""
+"""Result of a comparison of two runs, for the terminal, the CSV file and the page."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ Pairing = Literal["paired", "unpaired"]
 
 @dataclass(frozen=True, eq=False)
 class RunComparison:
-    """The differences of two runs, a less b.
+    """Differences between two runs, a minus b.
 
     Attributes:
         a: the name of the first run.
-        b: that of the second.
-        metric: that is compared.
-        pairing: whether both were tested on the same rows.
-        rows: a row a comparison, of the columns `COLUMNS`: the chosen probes of the two runs,
-            baselines, then the sites of both from shallow to deep.
-        settings: what differs between the runs, by name, with the values in a and b.
-        notes: what should be known of the comparison, in sentences.
+        b: the name of the second run.
+        metric: the metric that is compared.
+        pairing: "paired" if both runs were tested on the same rows, else "unpaired".
+        rows: one row per comparison, with the columns `COLUMNS`: the selected probes of the two
+            runs, baselines, then the sites of both runs from shallow to deep.
+        settings: the settings that differ, by name, with the values in a and b.
+        notes: remarks on the comparison, in sentences.
     """
 
     a: str
@@ -68,21 +68,21 @@ class RunComparison:
     notes: tuple[str, ...]
 
     @property
-    def n_held(self) -> int:
-        """How many differences hold together at the level `LEVEL`."""
+    def n_significant(self) -> int:
+        """Number of differences that are significant at `LEVEL` after Holm's adjustment."""
         return int(self.rows["holds"].sum())
 
     @property
     def verdict(self) -> str:
-        """The sentence that says how much holds."""
+        """A sentence with the number of significant differences."""
         return (
-            f"{self.n_held} of {len(self.rows)} differences hold: p below {LEVEL:g}, adjusted by "
-            f"Holm for all {len(self.rows)}."
+            f"{self.n_significant} of {len(self.rows)} differences are significant (p < {LEVEL:g}, "
+            f"Holm-adjusted for {len(self.rows)} comparisons)."
         )
 
 
 def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
-    """Return site, position, view and probe of one side of a row in one text.
+    """Return site, position, view and probe of one side of a row as one text.
 
     >>> place_name(pd.Series({"what": "baseline", "target": "word_identity"}), "a")
     'word identity'
@@ -94,6 +94,6 @@ def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
 
 
 def both_places(row: pd.Series) -> str:
-    """Return what a row compares: one place, or those of a and of b where they differ."""
+    """Return the place that a row compares, or the places in a and b if they differ."""
     a, b = place_name(row, "a"), place_name(row, "b")
     return a if a == b else f"{a} | {b}"

@@ -1,4 +1,4 @@
-"""Which differences hold: the chosen probe beside its rivals, on the same test rows."""
+"""Paired differences between the selected probe and its rivals on the same test rows."""
 
 from __future__ import annotations
 
@@ -17,17 +17,24 @@ from probekit.results.columns import DIFFERENCES
 from probekit.results.selection import chosen_row, hidden_kinds, selection
 from probekit.results.table import EMBED_DEPTH, n_blocks, only, placed, read_columns, tick
 
-HOLDS = "holds"
-BY_ITSELF = "holds by itself, not after the adjustment"
-DOES_NOT_HOLD = "does not hold"
+HOLDS = "significant"
+BY_ITSELF = "significant before adjustment only"
+DOES_NOT_HOLD = "not significant"
 
 
 @dataclass(frozen=True)
 class RivalDifference:
-    """The chosen probe less another: what the other is, its score, the difference, and its p.
+    """Difference of the selected probe minus another probe or baseline.
 
-    `key` is the target of a rival, as "word_identity" or "random_weights", or "embedding"; "" for
-    those that are compared but decide nothing: neighbours and other kinds of probe.
+    Attributes:
+        key: the target of a rival, such as "word_identity" or "random_weights", or "embedding"; ""
+            for comparisons without an effect on the verdict: neighbouring sites and other kinds.
+        name: the name of the other.
+        other: the score of the other.
+        difference: the score of the selected probe minus that of the other.
+        ci_low: the lower limit of the 95 % confidence interval of the difference.
+        ci_high: the upper limit.
+        p: the p-value after Holm's adjustment.
     """
 
     key: str
@@ -40,7 +47,7 @@ class RivalDifference:
 
     @property
     def verdict(self) -> str:
-        """Whether the chosen probe is ahead, by the paired interval and by the adjusted p."""
+        """Whether the selected probe is better, by the paired interval and the adjusted p-value."""
         if self.ci_low <= 0:
             return DOES_NOT_HOLD
         return HOLDS if self.p < LEVEL else BY_ITSELF
@@ -48,23 +55,25 @@ class RivalDifference:
 
 @dataclass(frozen=True)
 class RivalDifferences:
-    """Those named before any test row was seen, adjusted among themselves; and all the others."""
+    """Differences to rivals named in advance, with p-values adjusted among them, and all others."""
 
     named: tuple[RivalDifference, ...] = ()
     others: tuple[RivalDifference, ...] = ()
 
     def find(self, key: str, value: float) -> RivalDifference | None:
-        """Return the comparison to a rival of this score; a run may hold several of one name."""
+        """Return the difference to a rival by key and score; a key may occur more than once."""
         return next(
             (one for one in self.named if one.key == key and np.isclose(one.other, value)), None
         )
 
 
 def load_differences(path: Path) -> pd.DataFrame | None:
-    """Return the checked rows of a differences.csv, None if the run is from before there was one.
+    """Return the validated rows of differences.csv; None if the file does not exist.
+
+    Older releases did not write the file.
 
     Raises:
-        DataError: A column is missing, or a cell is no number.
+        DataError: A column is missing, or a cell is not a number.
     """
     if not path.exists():
         return None
@@ -72,13 +81,13 @@ def load_differences(path: Path) -> pd.DataFrame | None:
 
 
 def rival_differences(table: pd.DataFrame, differences: pd.DataFrame | None) -> RivalDifferences:
-    """Return how far the chosen probe of the table is ahead of what it was compared to."""
+    """Return the differences between the selected probe of the table and all others."""
     chosen = chosen_row(table)
     if differences is None or chosen is None:
         return RivalDifferences()
     of_chosen = only(differences, a=answers_name(chosen)).dropna(subset="difference")
     rows = {str(row["b"]): row for _, row in of_chosen.iterrows()}
-    named = {name: told for name, told in _named(table, chosen).items() if name in rows}
+    named = {name: rival for name, rival in _named(table, chosen).items() if name in rows}
     adjusted = holm(np.array([rows[name]["p"] for name in named]))
     return RivalDifferences(
         tuple(
@@ -108,14 +117,14 @@ def _comparison(
 
 
 def answers_name(row: Mapping[str, Any] | pd.Series[Any], target: str = "task") -> str:
-    """Return site, position, probe and target in one text, as differences.csv names answers."""
+    """Return site, position, probe and target as one text: the name used in differences.csv."""
     return f"{selection(row['site'], row['head'])} {row['position']} {row['probe']} {target}"
 
 
 def _named(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str, str]]:
-    """Return key and name, by the name in differences.csv, of what the chosen probe must beat.
+    """Return key and display name of the rivals of the selected probe, by name in differences.csv.
 
-    Cross-validation alone decides which they are, so that the test rows had no say in it.
+    They are determined by cross-validation only; test rows are not used.
     """
     tasks = placed(only(table, target="task", split="validation"))
     tasks = only(tasks, position=chosen["position"], run=chosen["run"])

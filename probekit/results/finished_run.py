@@ -1,4 +1,4 @@
-"""A finished run, read from its folder: its numbers, settings, and answers on the test rows."""
+"""A finished run, read from its folder: scores, settings and predictions on the test rows."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from probekit.results.record import STARTED, RunRecord, open_record, reading_run
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.results.table import load_table
 
-MOST_NAMED = 10  # runs of a folder that is not one
+MOST_NAMED = 10  # runs listed in a message
 
 
 class RunSettings(Protocol):
-    """What reading a run needs to know of its settings, which a floor above this one loads."""
+    """Settings that reading a run requires; they are loaded by a higher layer of the package."""
 
     @property
     def reads_numbers(self) -> bool:
@@ -41,10 +41,10 @@ Settings = TypeVar("Settings", bound=RunSettings)
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun(Generic[Settings]):
-    """A finished run whose files have not changed since.
+    """A finished run whose files have not changed since it was written.
 
     Attributes:
-        folder: of the run.
+        folder: the folder of the run.
         record: the contents of run.json.
         experiment: the contents of config.yaml.
         table: the rows of results.csv.
@@ -64,17 +64,17 @@ class FinishedRun(Generic[Settings]):
         """Return the run in a folder.
 
         Args:
-            folder: of the run.
-            load_settings: returns the contents of its config.yaml.
+            folder: the folder of the run.
+            load_settings: loads config.yaml, given its path.
 
         Raises:
-            MissingError: The folder is not there, or holds no finished run.
+            MissingError: The folder does not exist or contains no finished run.
             DataError: A file cannot be read, or was changed after the run.
         """
         folder = Path(folder)
         _check_folder(folder)
         record = open_record(folder)
-        _check_has_answers(folder, record)
+        _check_has_predictions(folder, record)
         with reading_run_file(folder / "test_rows.csv"):
             test_rows = read_test_rows(folder / "test_rows.csv")
         return cls(
@@ -87,7 +87,7 @@ class FinishedRun(Generic[Settings]):
 
     @property
     def name(self) -> str:
-        """Experiment and key, as the last two parts of the folder say them."""
+        """Experiment and key, the last two parts of the folder's path."""
         return f"{self.record.run}/{self.record.key}"
 
     @property
@@ -97,7 +97,7 @@ class FinishedRun(Generic[Settings]):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The training labels, sorted; none where they are numbers."""
+        """The sorted training labels; empty if the labels are numbers."""
         return () if self.reads_numbers else tuple(sorted(self.record.data.labels["train"]))
 
     @cached_property
@@ -105,7 +105,7 @@ class FinishedRun(Generic[Settings]):
         """The label codes (n_test,), or the numbers, of the test rows.
 
         Raises:
-            DataError: A test row has a label that no training row has.
+            DataError: A test row has a label that is not a training label.
         """
         labels = self.test_rows["label"].to_numpy(dtype=str)
         if self.reads_numbers:
@@ -114,65 +114,71 @@ class FinishedRun(Generic[Settings]):
         if unknown:
             raise DataError(
                 f"{self.folder / 'test_rows.csv'} has the label {unknown[0]!r}, which is not among "
-                f"those of run.json: {', '.join(self.classes)}. Run the experiment again."
+                f"the labels in run.json: {', '.join(self.classes)}. Run the experiment again."
             )
         return np.searchsorted(np.array(self.classes), labels)
 
-    def said(self, site: str, position: str) -> Mapping[Predictor, Predictions]:
-        """Return what was said of the test rows at a site and position, a row an answer.
+    def predictions(self, site: str, position: str) -> Mapping[Predictor, Predictions]:
+        """Return the predictions for the test rows at a site and position.
 
-        Answers on whole texts or trees are not among them.
+        Only predictions for single rows are included, not those for whole texts or trees.
 
         Args:
-            site: its name, a head or neuron behind it, or `baselines`.
-            position: as results.csv names it.
+            site: the name of the site, followed by a head or neuron, if any; or `baselines`.
+            position: the name of the position in results.csv.
 
         Raises:
-            DataError: The answers are not there, or not those that the run wrote.
+            DataError: The predictions are missing or were changed after the run.
         """
         stem = site_stem(site, self.experiment.offsets.get(position, 0))
         origin = {"run": self.record.key, "position": position, "site": site}
         saved = SavedSiteResults(self.folder, lambda _: self.truth, len(self.classes))
-        found = saved.read(stem, origin)
-        if found is None:
+        result = saved.read(stem, origin)
+        if result is None:
             raise DataError(
-                f"{self.folder / stem}.json and .safetensors are not there, or not as the run "
-                f"wrote them: the answers at {site} are lost. Run the experiment again with the "
+                f"{self.folder / stem}.json and .safetensors are missing or were changed after the "
+                f"run, so the predictions at {site} are lost. Run the experiment again with the "
                 "same --out."
             )
-        return {who: said for who, said in found.said.items() if _is_by_row(said)}
+        return {
+            predictor: predictions
+            for predictor, predictions in result.predictions.items()
+            if _is_by_row(predictions)
+        }
 
 
-def _is_by_row(said: Predictions) -> bool:
-    return not isinstance(said, ClassPredictions) or len(said.guess) == len(said.truth)
+def _is_by_row(predictions: Predictions) -> bool:
+    if not isinstance(predictions, ClassPredictions):
+        return True
+    return len(predictions.guess) == len(predictions.truth)
 
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise MissingError(
-            f"There is no folder {folder}. Give that of a run: `probekit run` prints the path of "
-            "its report, and the run is the folder around it."
+            f"There is no folder {folder}. Give the folder of a run: the one that contains the "
+            "report whose path `probekit run` prints."
         )
     if (folder / STARTED).exists():
         raise MissingError(
-            f"{folder} holds a run that was not finished. Run the experiment again with the same "
-            "--out: it goes on from there."
+            f"{folder} contains an unfinished run. Run the experiment again with the same --out to "
+            "resume it."
         )
     if not (folder / "run.json").exists():
         records = (*folder.glob("*/run.json"), *folder.glob("*/*/run.json"))
         runs = sorted(str(path.parent.relative_to(folder)) for path in records)[:MOST_NAMED]
         raise MissingError(
             f"{folder} is not the folder of a run: it has no run.json. "
-            + (f"It holds runs; give one of them: {', '.join(runs)}." if runs else _WHERE)
+            + (f"It contains runs; give one of them: {', '.join(runs)}." if runs else _WHERE)
         )
 
 
-_WHERE = "`probekit run` leaves runs in OUT/NAME/KEY."
+_WHERE = "`probekit run` writes runs to OUT/NAME/KEY."
 
 
-def _check_has_answers(folder: Path, record: RunRecord) -> None:
+def _check_has_predictions(folder: Path, record: RunRecord) -> None:
     if "test_rows.csv" not in record.files:
         raise ConfigError(
-            f"{folder} was written by an older probekit, which kept no answers. Run the experiment "
-            "again."
+            f"{folder} was written by an older version of probekit, which did not save "
+            "predictions. Run the experiment again."
         )

@@ -1,4 +1,4 @@
-"""What was measured of a network itself: a logit and its parts, the scores of heads, weights."""
+"""Measurements of a network itself: logit attribution, scores of heads, and weights."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ MEAN = "the mean of all tokens"
 
 @dataclass(frozen=True, eq=False)
 class AttributedLogit:
-    """A logit of one text with its parts.
+    """Logit of a token in one text, decomposed into the contributions of parts of the network.
 
     Attributes:
-        tokens: of the text.
-        position: of the logit, counted from 0.
-        token: whose logit.
-        minus: the token whose logit is subtracted, `MEAN`, or nothing.
-        logit: as the network computes it.
-        probability: of the token.
-        rank: of the token, 1 for the likeliest.
-        rows: one per part, with `part`, `layer`, `head` and `value`.
+        tokens: the tokens of the text.
+        position: the position of the logit, counted from 0.
+        token: the token whose logit is attributed.
+        minus: the token whose logit is subtracted, `MEAN`, or "" for none.
+        logit: the logit as computed by the network.
+        probability: the probability of the token.
+        rank: the rank of the token, 1 for the most probable.
+        rows: one row per part, with the columns `part`, `layer`, `head` and `value`.
     """
 
     tokens: tuple[str, ...]
@@ -42,9 +42,10 @@ class ScoredHeads:
     """The scores of all heads of a model.
 
     Attributes:
-        rows: with `score`, `layer`, `head`, `value`, `sd` and `n`.
-        read: what the model read, in words.
-        known: the heads, as (layer, head), that the literature names for a score of this model.
+        rows: one row per score and head, with the columns `score`, `layer`, `head`, `value`, `sd`
+            and `n`.
+        read: description of the input texts.
+        known: the heads, as (layer, head), that the literature reports for this model, by score.
     """
 
     rows: pd.DataFrame
@@ -62,12 +63,12 @@ class HeadWeights:
     """The weight matrices of the heads of one attention layer.
 
     Attributes:
-        parts: by the name of the part (query, key, value, output), the matrix of every head, shape
-            (n_heads, d_model, d_head) or, of the output, (n_heads, d_head, d_model).
+        parts: the matrices of all heads by the name of the part (query, key, value, output), shape
+            (n_heads, d_model, d_head) or, for the output, (n_heads, d_head, d_model).
         norms: Frobenius norms, shape (n_parts, n_heads).
-        spectra: singular values by circuit (QK, OV), each (n_heads, d_head); empty where only one
-            tensor of the layer is known.
-        drawn: the parts that belong to the tensor drawn.
+        spectra: singular values by circuit (QK, OV), each (n_heads, d_head); empty if only one
+            tensor of the layer is available.
+        drawn: the parts that belong to the drawn tensor.
     """
 
     parts: Mapping[str, NDArray[np.float32]]
@@ -78,14 +79,14 @@ class HeadWeights:
 
 @dataclass(frozen=True, eq=False)
 class WeightTensor:
-    """One tensor to draw.
+    """One weight tensor to draw.
 
     Attributes:
-        row: its row of `summarise`, a table of one row.
+        row: its row of `summarise`, as a table with one row.
         numbers: its weights, a matrix [in, out] or a vector.
         columns: the columns drawn as curves; empty for most matrices.
-        corner: rows and columns drawn of a matrix; None draws it in full.
-        heads: of an attention matrix.
+        corner: the number of rows and columns drawn of a matrix; None draws it in full.
+        heads: the matrices of the heads, for an attention tensor; else None.
     """
 
     row: pd.DataFrame

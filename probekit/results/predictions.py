@@ -1,10 +1,10 @@
-"""The predictions of a run on its test rows, as files.
+"""Files with the predictions of a run on its test rows.
 
-Comparisons and calibration are computed from these files, without fitting again.
+Comparisons and calibration are computed from these files, without refitting.
 
     test_rows.csv             example, group and label of each test row
-    sites/<site>.safetensors  guesses and scores of each probe and target at the site
-    baselines.safetensors     the same of the guesses made without activations
+    sites/<site>.safetensors  predictions and scores of each probe and target at the site
+    baselines.safetensors     predictions and scores of the baselines
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ SEPARATOR = "|"
 
 
 class Predictor(NamedTuple):
-    """Whose answers they are: the kind of probe, "none" for a baseline, and the target."""
+    """Origin of predictions: the kind of probe ("none" for a baseline) and the target."""
 
     probe: str
     target: str
 
 
 def read_test_rows(path: Path) -> pd.DataFrame:
-    """Return the columns `example`, `group` and `label`, all as text."""
+    """Return the columns `example`, `group` and `label` of test_rows.csv, all as text."""
     return read_csv(path, dtype=str, keep_default_na=False)
 
 
-def pack(said: Mapping[Predictor, Predictions]) -> bytes:
-    """Return the answers as the bytes of a safetensors file; those on wholes are left out."""
+def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
+    """Return predictions as the bytes of a safetensors file; those on trees are omitted."""
     arrays: dict[str, NDArray[np.generic]] = {}
-    for speaker, answers in said.items():
-        name = SEPARATOR.join(speaker)
+    for predictor, answers in predictions.items():
+        name = SEPARATOR.join(predictor)
         if isinstance(answers, NumberPredictions):
             arrays[f"{name}{SEPARATOR}guess"] = np.ascontiguousarray(answers.guess)
         elif isinstance(answers, ClassPredictions):
@@ -58,12 +58,17 @@ def pack(said: Mapping[Predictor, Predictions]) -> bytes:
 def unpack(
     content: bytes, truth_of: Callable[[str], NDArray[np.generic]], n_classes: int
 ) -> dict[Predictor, Predictions]:
-    """Return the answers that `pack` made bytes of; `truth_of` a probe's name is (n_test,).
+    """Return the predictions in the bytes that `pack` returned.
 
-    >>> answers = ClassPredictions(np.array([0, 1]), np.array([0, 0]), n_classes=2)
-    >>> said = {Predictor("logistic", "task"): answers}
-    >>> ((_, again),) = unpack(pack(said), lambda probe: answers.truth, 2).items()
-    >>> again.guess.tolist()
+    Args:
+        content: the bytes.
+        truth_of: returns the true labels (n_test,) for the predictions of a probe, given its name.
+        n_classes: the number of classes.
+
+    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), n_classes=2)
+    >>> content = pack({Predictor("logistic", "task"): predictions})
+    >>> ((_, unpacked),) = unpack(content, lambda probe: predictions.truth, 2).items()
+    >>> unpacked.guess.tolist()
     [0, 0]
     """
     parts: dict[Predictor, dict[str, NDArray[np.generic]]] = {}
@@ -71,12 +76,12 @@ def unpack(
         probe, target, kind = name.split(SEPARATOR)
         parts.setdefault(Predictor(probe, target), {})[kind] = array
     return {
-        speaker: _answers(arrays, truth_of(speaker.probe), n_classes)
-        for speaker, arrays in parts.items()
+        predictor: _predictions(arrays, truth_of(predictor.probe), n_classes)
+        for predictor, arrays in parts.items()
     }
 
 
-def _answers(
+def _predictions(
     arrays: Mapping[str, NDArray[np.generic]], truth: NDArray[np.generic], n_classes: int
 ) -> Predictions:
     guess = arrays["guess"]

@@ -1,7 +1,7 @@
-"""The parts of a run's run.json that the report shows, checked when they are read.
+"""The record of a run, run.json: reading, validation and digests of the result files.
 
-run.json carries a digest of itself and those of all result files of the run. They detect accidents,
-not somebody who changes a file and its digest.
+run.json contains a digest of itself and of all result files of the run. The digests detect
+accidental changes, not deliberate changes of a file and its digest.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from probekit.errors import DataError, MissingError, ProbekitError, StoreError
 from probekit.provenance import digest
 from probekit.sealed import seal, unseal
 
-STARTED = ".started"  # is in the folder of a run from its start to its end
+STARTED = ".started"  # exists in the folder of a run while it is not finished
 FORMAT = 1  # of run.json; older releases wrote neither a format nor a digest
-# Files that pages read if they exist. Answers and probes are in the folders sites and probes.
+# Files that pages read if they exist. Predictions and probes are in the folders sites and probes.
 RESULT_FILES = (
     "config.yaml",
     "results.csv",
@@ -37,15 +37,15 @@ RESULT_FILES = (
     "cosines.csv",
     "wrong.json",
 )
-MOST_NAMED = 5  # damaged files in a message
+MOST_NAMED = 5  # damaged files listed in a message
 OLD_RECORD = (
-    "This run was written by an older probekit, whose run.json has no digest of itself: changes to "
-    "it cannot be detected. Run the experiment again to have all files digested."
+    "This run was written by an older version of probekit, whose run.json has no digest, so that "
+    "changes to it cannot be detected. Run the experiment again to add digests."
 )
 
 
 class RecordPart(BaseModel):
-    """An object of run.json; keys that the report does not show are left alone."""
+    """Base class of the objects in run.json; unknown keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -72,7 +72,7 @@ class ExampleRecord(RecordPart):
 
 
 class FindingRecord(RecordPart):
-    """Something that the checks of the data found."""
+    """One finding of the data checks."""
 
     level: str
     code: str
@@ -80,7 +80,7 @@ class FindingRecord(RecordPart):
 
 
 class DataFacts(RecordPart):
-    """What was probed for: counts, examples, what the checks found, and a card in Markdown."""
+    """The data of a run: counts, examples, findings of the checks, and a card in Markdown."""
 
     name: str
     n_examples: int
@@ -94,7 +94,7 @@ class DataFacts(RecordPart):
 
 
 class Best(RecordPart):
-    """The site that the run chose, or a head of it."""
+    """The site that the run selected, or a head of it."""
 
     site: str
     layer: int | None
@@ -103,7 +103,7 @@ class Best(RecordPart):
 
 
 class AttentionText(RecordPart):
-    """A prompt whose attention patterns lie beside run.json."""
+    """A prompt whose attention patterns are stored in the run's folder."""
 
     text: str
     tokens: list[str]
@@ -122,10 +122,10 @@ ControlBy = Literal["word", "group"]
 
 
 class RunRecord(RecordPart):
-    """All that the report takes from run.json.
+    """The contents of run.json that the report uses.
 
-    `files` has the digest of each result file by its name within the folder; `is_sealed` is whether
-    run.json has a digest of itself, which older releases did not write.
+    `files` holds the digest of each result file by its name within the folder. `is_sealed` is
+    whether run.json contains a digest of itself, which older releases did not write.
     """
 
     run: str
@@ -150,19 +150,19 @@ class RunRecord(RecordPart):
 
 @contextmanager
 def reading_run_file(path: Path) -> Iterator[None]:
-    """Say in words which file of a run is not there or cannot be read.
+    """Convert exceptions from reading a file of a run to MissingError or DataError.
 
     Raises:
-        MissingError: The file is not there.
-        DataError: It cannot be read.
+        MissingError: The file does not exist.
+        DataError: The file cannot be read.
     """
     try:
         yield
-    except ProbekitError:  # says it already
+    except ProbekitError:  # already has a message for the user
         raise
     except FileNotFoundError as error:
         raise MissingError(
-            f"{path} is not there. A finished run writes it: `probekit run`."
+            f"{path} does not exist. It is written at the end of `probekit run`."
         ) from error
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
@@ -171,12 +171,12 @@ def reading_run_file(path: Path) -> Iterator[None]:
 
 
 def pack_record(content: dict[str, Any]) -> bytes:
-    """Return the bytes of a run.json, with a digest of all of it."""
+    """Return the bytes of run.json, including a digest of its contents."""
     return seal(content, FORMAT)
 
 
 def open_record(run_dir: Path, names: Collection[str] | None = None) -> RunRecord:
-    """Return the record of a run whose files are those that it wrote.
+    """Return the record of a run, after checking the digests of its result files.
 
     Args:
         run_dir: the folder of the run.
@@ -184,14 +184,14 @@ def open_record(run_dir: Path, names: Collection[str] | None = None) -> RunRecor
 
     Raises:
         MissingError: There is no run.json.
-        DataError: run.json cannot be read, or a file was changed, lost or added after the run.
+        DataError: run.json cannot be read, or a file was changed, deleted or added after the run.
     """
     record = load_record(run_dir / "run.json")
     checked = {n: d for n, d in record.files.items() if names is None or n in names}
     damages = list(changed_files(run_dir, checked))
     if record.is_sealed:
-        known = RESULT_FILES if names is None else names
-        added = (n for n in known if n not in record.files and (run_dir / n).exists())
+        to_check = RESULT_FILES if names is None else names
+        added = (n for n in to_check if n not in record.files and (run_dir / n).exists())
         damages += [(name, "was added after the run") for name in added]
     if damages:
         raise _damaged(run_dir, damages)
@@ -203,16 +203,16 @@ def _damaged(run_dir: Path, damages: Sequence[tuple[str, str]]) -> DataError:
     n_more = len(damages) - MOST_NAMED
     more = f"; and {n_more} more" if n_more > 0 else ""
     return DataError(
-        f"{run_dir} is damaged: {listed}{more}. Its numbers cannot be trusted. Run the experiment "
-        "again with the same --out to rewrite them."
+        f"{run_dir} is damaged: {listed}{more}. Run the experiment again with the same --out to "
+        "rewrite the files."
     )
 
 
 def changed_files(run_dir: Path, digests: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each file that has not the given digest, and what happened to it."""
+    """Yield the name of each file whose digest differs, and a description of the change."""
     for name, written in digests.items():
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            yield name, "leads out of the folder"
+            yield name, "is outside the folder"
             continue
         try:
             with reading_run_file(run_dir / name):
@@ -225,12 +225,12 @@ def changed_files(run_dir: Path, digests: Mapping[str, str]) -> Iterator[tuple[s
 
 
 def load_record(path: Path) -> RunRecord:
-    """Return the checked contents of a run.json.
+    """Return the validated contents of run.json.
 
     Raises:
-        MissingError: There is no such file.
-        DataError: It is not JSON, was changed after the run, or a key is missing or holds another
-            type.
+        MissingError: The file does not exist.
+        DataError: The file is not JSON or was changed after the run, or a key is missing or has the
+            wrong type.
     """
     with reading_run_file(path):
         content = inside(path).read_bytes()
@@ -249,12 +249,12 @@ def load_record(path: Path) -> RunRecord:
 
 
 def check_seal(content: bytes, path: Path) -> bool:
-    """Return whether a run.json has a digest of itself, which older releases did not write.
+    """Return whether run.json contains a digest of itself, which older releases did not write.
 
     Raises:
-        DataError: The digest is not that of the contents, or a newer release wrote the file.
+        DataError: The digest does not match the contents, or a newer release wrote the file.
     """
-    # Either key is enough, so that damage to one of them does not pass for an older release.
+    # Either key counts, so that damage to one of them is not mistaken for an older release.
     if not {"format", "seal"} & json.loads(content).keys():
         return False
     try:

@@ -1,8 +1,8 @@
-"""What is found at a site is kept as soon as it is found, so that a killed run goes on from there.
+"""Results of single sites, saved as soon as they are computed so that a killed run can resume.
 
-<name>.safetensors   what the probes said of the test rows
-<name>.json          the measurements, the digests of the weights of the fitted probes, and a
-                     digest over all; written last
+<name>.safetensors   predictions of the probes on the test rows
+<name>.json          measurements, digests of the weights of the fitted probes, and a digest of
+                     everything; written last
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from probekit.results.columns import RESULTS
 from probekit.results.predictions import Predictor, pack, unpack
 from probekit.results.record import changed_files
 
-# What a file that was cut or changed may raise when it is read.
-_NOT_WHOLE = (ValueError, TypeError, KeyError, RecursionError, SafetensorError)
-LONGEST_NAME = 100  # characters of a file's name; file systems end at 255 bytes
+# Exceptions that reading a truncated or changed file can raise.
+_READ_ERRORS = (ValueError, TypeError, KeyError, RecursionError, SafetensorError)
+LONGEST_NAME = 100  # characters of a file name; file systems allow 255 bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,16 +37,16 @@ class SiteResult:
     """The measurements of one site, or of the baselines, and the predictions on test rows.
 
     Attributes:
-        measurements: the rows of results.csv, without the columns that they share.
-        said: the predictions of each probe on the test rows.
-        place: the columns of results.csv that name run, site and position.
-        probes: digests of the weights of the fitted probes, by the names of their files within the
-            run's folder.
-        files: digests of all files of the site, the probes' included; empty before it is saved.
+        measurements: the rows of results.csv, without the columns in `place`.
+        predictions: the predictions of each probe on the test rows.
+        place: the columns of results.csv that identify run, site and position.
+        probes: digests of the weights of the fitted probes, by file name relative to the run's
+            folder.
+        files: digests of all files of the site, including its probes; empty before it is saved.
     """
 
     measurements: list[Measurement]
-    said: dict[Predictor, Predictions]
+    predictions: dict[Predictor, Predictions]
     place: Mapping[str, Any] = field(default_factory=dict)
     probes: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class SiteResult:
 
 
 def site_stem(site: str, offset: int = 0) -> Path:
-    """Return the path of a site's files in the folder of a run, without their endings.
+    """Return the path of a site's files relative to the run's folder, without suffix.
 
     >>> site_stem("blocks.0.hook_resid_pre", -1).as_posix()
     'sites/-1/blocks.0.hook_resid_pre'
@@ -68,7 +68,9 @@ def site_stem(site: str, offset: int = 0) -> Path:
 
 
 def file_name(text: str) -> str:
-    """Return a name that no file system finds too long, as those of many sites are.
+    """Return the text, or its digest if it is too long for a file name.
+
+    Names of many concatenated sites are too long.
 
     >>> file_name("blocks.0.hook_resid_pre")
     'blocks.0.hook_resid_pre'
@@ -83,7 +85,7 @@ def _read_site(
     truth_of: Callable[[str], NDArray[np.generic]],
     n_classes: int,
 ) -> SiteResult | None:
-    """Return the site saved under a stem; None if it is damaged, or of another origin."""
+    """Return the result saved under a stem; None if it is missing, damaged or of another origin."""
     names = _names(stem)
     try:
         data, answers = (inside(run_dir / name, run_dir).read_bytes() for name in names)
@@ -91,25 +93,25 @@ def _read_site(
         written, probes = content["digest"], content.get("probes")
         if written != _digest(origin, content["measurements"], answers, probes):
             return None
-        if pretty_json(content).encode() != data:  # white space is not part of the digest
+        if pretty_json(content).encode() != data:  # the digest does not cover white space
             return None
         measurements = [Measurement(**entry) for entry in content["measurements"]]
         files = dict(zip(names, (digest([data]), digest([answers])), strict=True))
         predictions = unpack(answers, truth_of, n_classes)
         return SiteResult(measurements, predictions, probes=probes or {}, files=files)
-    except (FileNotFoundError, *_NOT_WHOLE):
+    except (FileNotFoundError, *_READ_ERRORS):
         return None
     except OSError as error:
         raise StoreError(f"{run_dir / stem} cannot be read: {error.strerror}.") from error
 
 
 class SavedSiteResults:
-    """The sites of a run that are on disk.
+    """Reads and writes the results of the sites of a run.
 
     Args:
         run_dir: the folder of the run.
-        truth_of: returns for a probe the labels (n_test,) that its predictions are compared with.
-        n_classes: the number of labels.
+        truth_of: returns the true labels (n_test,) for the predictions of a probe, given its name.
+        n_classes: the number of classes.
     """
 
     def __init__(
@@ -120,12 +122,16 @@ class SavedSiteResults:
         self._n_classes = n_classes
 
     def read(self, stem: Path, origin: Mapping[str, str]) -> SiteResult | None:
-        """Return a saved site; None if it is missing, damaged or of another run, position or site.
+        """Return a saved result; None if it is missing, damaged or of another origin.
 
-        A site is whole if the files of its probes are, too.
+        A result is also damaged if a file of its probes is.
+
+        Args:
+            stem: see `site_stem`.
+            origin: the run, position and site that the result must have.
 
         Raises:
-            StoreError: The system does not let it be read.
+            StoreError: The operating system denies access to a file.
         """
         site = _read_site(self._run_dir, stem, origin, self._truth_of, self._n_classes)
         if site is None or any(changed_files(self._run_dir, site.probes)):
@@ -138,12 +144,12 @@ class SavedSiteResults:
         return replace(site, files=site.files | self._probe_files(site))
 
     def write(self, stem: Path, origin: Mapping[str, str], site: SiteResult) -> SiteResult:
-        """Write a site and return it with the digests of its files.
+        """Write a result and return it with the digests of its files.
 
         Raises:
-            StoreError: A file cannot be written, or one of a probe is not there any more.
+            StoreError: A file cannot be written, or a file of a probe no longer exists.
         """
-        answers = pack(site.said)
+        answers = pack(site.predictions)
         entries = [_finite(asdict(measurement)) for measurement in site.measurements]
         content = {
             "digest": _digest(origin, entries, answers, site.probes),
@@ -161,14 +167,14 @@ class SavedSiteResults:
         """Return the digests of all files of the fitted probes of a site."""
         files = dict(site.probes)
         for weights in map(Path, site.probes):
-            facts, _ = probe_files(weights)  # has a time in it, so its digest is not kept
+            facts, _ = probe_files(weights)  # contains a time, so its digest is not saved
             with as_store_error("read", self._run_dir / facts):
                 files[facts.as_posix()] = digest([(self._run_dir / facts).read_bytes()])
         return files
 
 
 def _names(stem: Path) -> tuple[str, str]:
-    # Not `with_suffix`: the names of sites hold dots.
+    # Not `with_suffix`: site names contain dots.
     return f"{stem.as_posix()}.json", f"{stem.as_posix()}.safetensors"
 
 
@@ -178,13 +184,13 @@ def _digest(
     answers: bytes,
     probes: dict[str, str] | None,
 ) -> str:
-    # Older releases did not digest probes.
-    more = [] if probes is None else [probes]
-    return digest_json([origin, entries, digest([answers]), *more])
+    # Older releases did not include the digests of probes.
+    optional = [] if probes is None else [probes]
+    return digest_json([origin, entries, digest([answers]), *optional])
 
 
 def _finite(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry with None for numbers that JSON cannot hold."""
+    """Return the entry with NaN and infinity replaced by None, for JSON."""
     return {
         name: None if isinstance(value, float) and not np.isfinite(value) else value
         for name, value in entry.items()

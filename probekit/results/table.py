@@ -1,4 +1,4 @@
-"""The rows of a run's results.csv: read and checked, and the place of each on the layer axis."""
+"""Rows of results.csv: reading, validation, and their position on the layer axis."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from probekit.model.sites import JOINT
 from probekit.results.columns import RESULTS, TableColumn
 from probekit.results.record import reading_run_file
 
-# These sites are points of one tensor that every block adds to, so they form one line.
+# These sites are states of the same tensor, to which every block adds, so they form one line.
 RESIDUAL_STREAM = ("embed", "resid_pre", "resid_post", "ln_final.normalized")
 EMBED_DEPTH = -1
 
-# A neuron stands in the site, as in blocks.5.mlp.hook_post[neuron=3]; a head has its own column.
+# A neuron is part of the site, as in blocks.5.mlp.hook_post[neuron=3]; heads have their own column.
 SITE = r"^(?:blocks\.(?P<layer>\d+)\.)?(?P<component>[^\[]*)(?:\[neuron=(?P<neuron>\d+)\])?"
 
 # Rows that agree in these columns belong to one line of a figure.
@@ -30,28 +30,28 @@ SAME_FEATURES = ("run", "dataset", "line", "site", "position", "probe", "view")
 
 
 def load_table(path: Path) -> pd.DataFrame:
-    """Return the checked rows of a results.csv.
+    """Return the validated rows of results.csv.
 
     Raises:
-        MissingError: There is no such file.
-        DataError: A column is missing, a cell cannot be read, or there are no rows.
+        MissingError: The file does not exist.
+        DataError: A column is missing, a cell is invalid, or there are no rows.
     """
     table = read_columns(path, RESULTS)
     if table.empty:
-        raise DataError(f"{path} has its header but no rows, so there is nothing to report.")
+        raise DataError(f"{path} has a header but no rows. Run the experiment again.")
     layers = pd.to_numeric(table["site"].str.extract(SITE)["layer"], errors="coerce")
-    _refuse(layers > MAX_LAYERS, table["site"], path, f"Layers go to {MAX_LAYERS}.")
+    _raise_if(layers > MAX_LAYERS, table["site"], path, f"Layers must be at most {MAX_LAYERS}.")
     return table
 
 
 def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
-    """Return a table on disk with the cells of the declared columns checked and converted.
+    """Return a CSV file as a table, with the declared columns validated and converted.
 
-    An empty cell is "" in a text column, NaN in a number column and NA in a boolean column.
+    Empty cells are "" in text columns, NaN in number columns and NA in boolean columns.
 
     Raises:
-        MissingError: There is no such file.
-        DataError: A column is missing, or a cell cannot be read.
+        MissingError: The file does not exist.
+        DataError: A column is missing, or a cell is invalid.
     """
     with reading_run_file(path):
         table = read_csv(path, dtype=str, keep_default_na=False)
@@ -62,10 +62,10 @@ def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
 
 
 def check_columns(table: pd.DataFrame, names: Iterable[str], path: Path) -> None:
-    """Raise an error if a table that was read from `path` lacks one of the named columns.
+    """Raise DataError if a table read from `path` lacks one of the named columns.
 
     Raises:
-        DataError: One is missing.
+        DataError: A column is missing.
     """
     missing = [name for name in names if name not in table.columns]
     if missing:
@@ -81,7 +81,7 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
     allowed = ("True", "False", "") if column.type == "boolean" else column.allowed
     if allowed:
         text = f"Allowed: {', '.join(filter(None, allowed))}."
-        _refuse(~cells.isin(allowed), cells, path, text)
+        _raise_if(~cells.isin(allowed), cells, path, text)
     if column.type == "boolean":
         return cells.map({"True": True, "False": False}).astype("boolean")
     return cells
@@ -90,27 +90,27 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
 def _numbers(cells: pd.Series[str], path: Path) -> pd.Series[float]:
     numbers = pd.to_numeric(cells, errors="coerce").astype(float)
     empty = cells.str.lower().isin(["", "nan"])
-    _refuse(numbers.isna() & ~empty, cells, path, "A number or nothing is allowed.")
+    _raise_if(numbers.isna() & ~empty, cells, path, "Allowed: a number or an empty cell.")
     return numbers
 
 
-def _refuse(wrong: pd.Series[bool], cells: pd.Series[str], path: Path, allowed: str) -> None:
-    """Raise a DataError that names the first cell for which `wrong` holds."""
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
+def _raise_if(invalid: pd.Series[bool], cells: pd.Series[str], path: Path, allowed: str) -> None:
+    """Raise DataError for the first invalid cell, if there is one."""
+    if invalid.any():
+        row = int(np.flatnonzero(invalid)[0])
         raise DataError(
-            f"{path}, line {row + 2}, column {cells.name!r}: {cells.iloc[row]!r} cannot be read. "
+            f"{path}, line {row + 2}, column {cells.name!r}: {cells.iloc[row]!r} is not allowed. "
             f"{allowed}"
         )
 
 
 def placed(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows at a single site, shallow to deep, with `part`, `line` and `depth` added.
+    """Return the rows of single sites by depth, with the columns `part`, `line` and `depth` added.
 
-    The depth of block l is l. The residual stream before block l is the one after block l - 1 and
-    stands there; the embedding stands before block 0 and the final norm after the last block.
-    A part of the blocks is a line, but every head and every neuron of it has one of its own.
-    Concatenated sites have no depth: `concatenated` has them.
+    The depth of block l is l. The residual stream before block l equals that after block l - 1 and
+    has depth l - 1. The embedding has depth -1, the final norm the depth after the last block. Each
+    part of the blocks forms one line; every head and every neuron forms a line of its own.
+    Concatenated sites have no depth and are excluded; see `concatenated`.
 
     >>> rows = pd.DataFrame({
     ...     "site": ["ln_final.hook_normalized", "blocks.1.hook_resid_pre", "blocks.1.attn.hook_z"],
@@ -130,13 +130,13 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
     rows["part"] = component.mask(component.isin(RESIDUAL_STREAM), "residual stream")
     rows["line"] = rows["part"]
     for axis, numbers in {"head": rows["head"], "neuron": names["neuron"]}.items():
-        told = numbers.astype(float).map(f" {axis} {{:.0f}}".format).mask(numbers.isna(), "")
-        rows["line"] += told.astype(str)  # of no rows, pandas would not know
+        suffix = numbers.astype(float).map(f" {axis} {{:.0f}}".format).mask(numbers.isna(), "")
+        rows["line"] += suffix.astype(str)  # pandas infers no string type from an empty column
     return rows.sort_values("depth", kind="stable")
 
 
 def concatenated(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows about several sites side by side, with `part` and `line` added."""
+    """Return the rows of concatenated sites, with the columns `part` and `line` added."""
     rows = table[_is_concatenated(table["site"].fillna(""))]
     return rows.assign(part="concatenated", line="concatenated")
 
@@ -146,7 +146,7 @@ def _is_concatenated(sites: pd.Series[str]) -> pd.Series[bool]:
 
 
 def n_blocks(rows: pd.DataFrame) -> int:
-    """Return the number of blocks up to the deepest one at whose sites rows stand."""
+    """Return the number of blocks up to the deepest one that occurs in the rows."""
     layers = rows["site"].str.extract(SITE)["layer"].dropna()
     return int(layers.astype(int).max()) + 1 if len(layers) else 0
 
@@ -170,7 +170,7 @@ def ticks(rows: pd.DataFrame) -> dict[int, str]:
 
 
 def figure_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the test rows, and those of the training rows coded online."""
+    """Return the rows drawn in figures: scores on test rows and of online coding."""
     return table[table["split"].isin(["test", "online"])]
 
 
@@ -183,12 +183,12 @@ def only(table: pd.DataFrame, **values: str) -> pd.DataFrame:
 
 
 def same_features(rows: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
-    """Return the placed rows that were measured on the same features as `row`."""
+    """Return the rows that were measured on the same features as `row`."""
     return only(rows, **{column: row[column] for column in SAME_FEATURES})
 
 
 def differs(column: pd.Series[Any]) -> bool:
-    """Return whether a column holds two different values or more.
+    """Return whether a column contains at least two different values.
 
     >>> differs(pd.Series(["last", "first"])), differs(pd.Series(["last"])), differs(pd.Series())
     (True, False, False)

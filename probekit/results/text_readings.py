@@ -1,4 +1,4 @@
-"""Texts with what a probe reads of them: one answer a token, and one for the text."""
+"""Predictions of a probe for texts: one for each token, and one for the text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Per = Literal["text", "token"]
 
 @dataclass(frozen=True)
 class RowPrediction:
-    """What a probe says of one row of activations.
+    """Prediction of a probe for one row of activations.
 
     Attributes:
-        label: the class that the scores speak for; None for a probe of numbers.
-        score: of two classes, that of the second, 0 at the boundary; of more, that of the label; of
-            a probe of numbers, the number.
-        scores: of more than two classes, one each; else empty.
+        label: the predicted class; None for a probe of numbers.
+        score: for two classes the score of the second, 0 at the decision boundary; for more classes
+            the score of `label`; for a probe of numbers the predicted number.
+        scores: the score of each class, for more than two classes; else empty.
     """
 
     label: str | None
@@ -26,7 +26,7 @@ class RowPrediction:
 
     @property
     def text(self) -> str:
-        """The answer in a few letters.
+        """The prediction as a short text.
 
         >>> RowPrediction("plural", 1.25).text, RowPrediction(None, -0.5).text
         ('plural +1.25', '−0.50')
@@ -37,15 +37,16 @@ class RowPrediction:
 
 @dataclass(frozen=True)
 class TextReading:
-    """A text as a probe reads it.
+    """A text with the predictions of a probe for its tokens.
 
     Attributes:
         text: the whole text.
-        tokens: what each token shows by itself; bytes that are no text are written <0xE2>.
-        spans: first character and one past the last of each token in the text.
-        answers: one a token.
-        answer: at the position that the probe was trained at; None where it has none, as a word.
-        n_cut: tokens behind these that the model's context has no room for.
+        tokens: each token as text, with bytes that are not valid UTF-8 written as <0xE2>.
+        spans: start and end (exclusive) of each token in the text, in characters.
+        answers: one prediction per token.
+        answer: the prediction at the position that the probe was trained at; None if the text has
+            no such position, such as a marked word.
+        n_cut: number of further tokens, which do not fit into the model's context.
     """
 
     text: str
@@ -59,10 +60,10 @@ class TextReading:
 def tidy_rows(
     readings: Sequence[TextReading], classes: Sequence[str], per: Per
 ) -> list[dict[str, Any]]:
-    """Return one dictionary of plain values a text or a token, for a table or lines of JSON.
+    """Return one dictionary of plain values per text or per token, for a table or JSON lines.
 
-    Texts and tokens are numbered from 1 and 0. With more than two classes the score of each stands
-    under its name.
+    Texts are numbered from 1, tokens from 0. With more than two classes, the score of each class
+    has the key `score:CLASS`.
 
     >>> b = RowPrediction("b", 0.5)
     >>> reading = TextReading("Hi", ("Hi",), ((0, 2),), (b,), b)

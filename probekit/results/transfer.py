@@ -1,4 +1,4 @@
-"""What a transfer between data sets found, as the terminal, the files and the page show it."""
+"""Result of a transfer between data sets, for the terminal, the files and the page."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ COSINES = (*_PLACE, "space", "cosine", "null_low", "null_high", "p", "n_null")
 
 @dataclass(frozen=True, eq=False)
 class Transfer:
-    """Scores and cosines of every pair of data sets, at every site, of every kind of probe.
+    """Transfer scores and cosines for every pair of data sets, site and kind of probe.
 
     Attributes:
-        names: of the data sets.
-        model: that was probed.
-        scores: rows of the columns `SCORES`: trained on `train`, tested on the test rows of `test`;
-            `difference` is to the probe trained on `test` itself.
-        cosines: rows of the columns `COSINES`, of the directions of two probes; `null_low` and
-            `null_high` hold 95 % of the cosines to probes of permuted labels.
-        chosen: site and kind of probe with the highest cross-validated score on the training rows
-            of all sets, on average.
-        notes: what should be read before the numbers are quoted.
+        names: the names of the data sets.
+        model: the model that was probed.
+        scores: scores with the columns `SCORES`, of probes trained on `train` and tested on the
+            test rows of `test`; `difference` is relative to the probe trained on `test`.
+        cosines: cosine similarities between the directions of two probes, with the columns
+            `COSINES`; `null_low` and `null_high` bound 95 % of the cosines with probes trained on
+            permuted labels.
+        chosen: site and kind of probe with the highest mean cross-validated score over all sets.
+        notes: remarks on the interpretation of the numbers.
     """
 
     names: tuple[str, ...]
@@ -56,7 +56,7 @@ class Transfer:
 
     @property
     def metric(self) -> str:
-        """The metric that stands first: accuracy, or R2 where the labels are numbers."""
+        """The main metric: accuracy, or R2 if the labels are numbers."""
         return "accuracy" if (self.scores["metric"] == "accuracy").any() else "r2"
 
     def places(self) -> list[tuple[str, str]]:
@@ -65,7 +65,7 @@ class Transfer:
         return list(pairs.itertuples(index=False, name=None))
 
     def at(self, site: str, probe: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return scores and cosines of one kind of probe at one site."""
+        """Return the scores and cosines of one kind of probe at one site."""
         scores, cosines = (
             only(table, site=site, probe=probe) for table in (self.scores, self.cosines)
         )
@@ -73,7 +73,7 @@ class Transfer:
 
 
 def matrix(rows: pd.DataFrame, names: tuple[str, ...], column: str) -> pd.DataFrame:
-    """Return a column of the rows as a table of training sets (down) by test sets (across).
+    """Return a column as a matrix with training sets as rows and test sets as columns.
 
     >>> rows = pd.DataFrame({"train": ["x", "y"], "test": ["y", "x"], "value": [0.5, 0.7]})
     >>> matrix(rows, ("x", "y"), "value").to_numpy().tolist()

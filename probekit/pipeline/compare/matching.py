@@ -68,7 +68,7 @@ class _Side:
         return [at.text for at in self.run.experiment.tokens.positions]
 
     def predictions(self, place: ProbeAddress) -> Predictions | None:
-        by_predictor = self.run.said(place.site, place.position)
+        by_predictor = self.run.predictions(place.site, place.position)
         return by_predictor.get(Predictor(place.probe, "task"))
 
 
@@ -160,7 +160,7 @@ def _baselines(a: _Side, b: _Side) -> Iterator[PairedPredictions]:
     if len(a.positions) == len(b.positions) == 1:
         matched = [(a.positions[0], b.positions[0])]
     for own, other in matched:
-        all_a, all_b = a.run.said("baselines", own), b.run.said("baselines", other)
+        all_a, all_b = a.run.predictions("baselines", own), b.run.predictions("baselines", other)
         for predictor in all_a:
             if predictor in all_b:
                 columns = {

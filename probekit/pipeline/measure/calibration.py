@@ -40,7 +40,9 @@ def _predictions(results: Sequence[SiteResult], row: pd.Series) -> list[ClassPre
     """Return the predictions of a table row's probe if they are class probabilities, else none."""
     predictor = Predictor(row["probe"], "task")
     predictions: list[Predictions] = [
-        site.said[predictor] for site in results if predictor in site.said and _is_at(site, row)
+        site.predictions[predictor]
+        for site in results
+        if predictor in site.predictions and _is_at(site, row)
     ]
     return [
         one

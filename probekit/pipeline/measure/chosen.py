@@ -114,8 +114,9 @@ def _predictions(
     for result in (result for result in results if result.rows):
         row = result.rows[0]
         is_match = row["position"] == position and row["site"] is not None
-        if is_match and selection(row["site"], row["head"]) == site and predictor in result.said:
-            predictions = result.said[predictor]
+        is_match = is_match and selection(row["site"], row["head"]) == site
+        if is_match and predictor in result.predictions:
+            predictions = result.predictions[predictor]
             return predictions if isinstance(predictions, ClassPredictions) else None
     return None
 

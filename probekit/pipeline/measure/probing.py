@@ -195,7 +195,7 @@ def _baselines(prober: Prober) -> SiteResult:
     results = prober.baselines()
     return SiteResult(
         [measurement for result in results.values() for measurement in result.measurements],
-        {Predictor("none", target): result.said for target, result in results.items()},
+        {Predictor("none", target): result.predictions for target, result in results.items()},
     )
 
 
@@ -215,7 +215,7 @@ def _measure(job: _Job, selection: Probed, folder: Path) -> SiteResult:
         for result in results:
             site.measurements.extend(result.measurements)
             assert result.spec is not None
-            site.said[Predictor(result.spec.text, target)] = result.said
+            site.predictions[Predictor(result.spec.text, target)] = result.predictions
             if not is_random and result.solution is not None:
                 stem = folder / result.spec.text.replace(":", "-")
                 _save(job.run_dir / stem, result, job.experiment, job.prober, store, selection)

@@ -35,11 +35,11 @@ class ScoredPredictions:
 def scored(results: Sequence[SiteResult], metric: str) -> list[ScoredPredictions]:
     """Return the predictions on the test rows of every probe that is scored by the metric."""
     return [
-        ScoredPredictions(_name(row), row, site.said[Predictor(row["probe"], row["target"])])
+        ScoredPredictions(_name(row), row, site.predictions[Predictor(row["probe"], row["target"])])
         for site in results
         for row in site.rows
         if row["split"] == "test" and row["metric"] == metric
-        if Predictor(row["probe"], row["target"]) in site.said
+        if Predictor(row["probe"], row["target"]) in site.predictions
     ]
 
 

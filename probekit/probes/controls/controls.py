@@ -99,8 +99,8 @@ def uninformed(train_labels: LabelColumn, predictions: Predictions) -> Predictio
     [1, 1]
     """
     if isinstance(predictions, NumberPredictions):
-        n_rows = len(predictions.truth)
-        return NumberPredictions(predictions.truth, np.full(n_rows, train_labels.mean()))
+        mean = np.full(len(predictions.truth), train_labels.mean())
+        return NumberPredictions(predictions.truth, mean)
     assert isinstance(predictions, ClassPredictions)
     truth = predictions.truth
     guess, n_classes = majority_guess(train_labels, len(truth)), predictions.n_classes

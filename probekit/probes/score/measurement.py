@@ -1,4 +1,4 @@
-"""From answers to numbers that can be judged: value, interval, chance, and where they come from."""
+"""Measurements: metrics of predictions with confidence interval, chance level and provenance."""
 
 from __future__ import annotations
 
@@ -27,18 +27,31 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True)
 class Measurement:
-    """One number with all that is needed to judge it.
+    """One score with its confidence interval, chance level and the facts of its fits.
 
-    `probe` is the kind of probe, "none" for baselines. `split` is "test", or "validation" for the
-    cross-validated score on training rows, by which a layer may be chosen without a look at the
-    test rows, "online" for the training rows coded one block after the other, "learning" for the
-    test rows after training on fewer. `ci_low` and `ci_high` end the 95 % interval. `chance` is
-    what always guessing the most frequent training label scores on the same rows; for selectivity
-    it is 0. `n_train` counts the rows fitted (for "validation" those of the smallest fit), `n_test`
-    the rows scored, `n_groups` their groups. `C` is the penalty chosen, whatever the kind calls it.
-    Baselines have no fit: their C, n_iter, converged and gradient_norm are None. The control is the
-    mean over its draws: C is None where they differ, n_iter and gradient_norm are the largest, and
-    converged holds when every draw converged.
+    Baselines have no fit: their `C`, `n_iter`, `converged` and `gradient_norm` are None. The score
+    of the control task is the mean over its draws.
+
+    Attributes:
+        probe: the kind of probe; "none" for baselines.
+        target: what was predicted; see `TARGETS`.
+        split: the rows scored. "test": the test rows. "validation": the held-out folds of the
+            training rows, for selecting sites without using the test rows. "online": the training
+            rows, coded block by block. "learning": the test rows, after training on fewer rows.
+        metric: the name of the metric.
+        value: the score.
+        ci_low: the lower limit of the 95 % confidence interval.
+        ci_high: the upper limit.
+        chance: the score of always predicting the most frequent training label on the same rows; 0
+            for selectivity.
+        n_train: number of rows fitted; for "validation" those of the smallest fit.
+        n_test: number of rows scored.
+        n_groups: number of groups of the rows scored.
+        C: the selected penalty, under any name (C or alpha); None if control draws differ.
+        n_iter: number of solver iterations, the largest of all fits.
+        converged: whether all fits converged.
+        gradient_norm: the final gradient norm, the largest of all fits.
+        seed: the random seed.
     """
 
     probe: str
@@ -60,17 +73,17 @@ class Measurement:
 
 
 def _common(values: Sequence[float | None]) -> float | None:
-    """Return what all values are; None where they differ."""
+    """Return the value that all entries share; None if they differ."""
     return values[0] if len(set(values)) == 1 else None
 
 
 def _largest(values: Sequence[N | None]) -> N | None:
-    """Return the largest of the values that are known; None where none is."""
+    """Return the largest value that is not None; None if all are."""
     return max((value for value in values if value is not None), default=None)
 
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
-    """Return answers on several parts of the rows as one, part after part.
+    """Return the concatenated predictions for several sets of rows.
 
     >>> both = joined([NumberPredictions(np.array([1.0]), np.array([2.0]))] * 2)
     >>> both.guess.tolist()
@@ -89,29 +102,29 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
     return replace(first, **arrays)
 
 
-# The predictions of a probe, and those of a guess that knows only the training labels.
-Reading = tuple[Predictions, Predictions]
+# The predictions of a probe, and the chance level predictions for the same rows.
+PredictionPair = tuple[Predictions, Predictions]
 
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """Predictions to be scored, and the fits that made them.
+    """Predictions to be scored, with the facts of the fits that made them.
 
     Attributes:
         probe: the kind of probe, "none" for a baseline.
         target: what was predicted.
-        seed: of folds, control labels and resamples.
+        seed: the random seed for folds, control labels and resamples.
         n_train: number of rows fitted.
-        split: the rows that are scored, see `Measurement`.
-        readings: the predictions, whose mean score is measured: one, or one for each control draw.
-        groups: (n_samples,) of the rows that are scored.
-        metric: to be measured; None for all that are defined.
+        split: the rows that are scored; see `Measurement`.
+        pairs: the predictions whose mean score is measured: one pair, or one per control draw.
+        groups: the groups (n_samples,) of the rows that are scored.
+        metric: the metric to compute; None for all that are defined.
         against: predictions whose mean score is subtracted; empty for none.
-        C: the penalty of the fits; None where they differ or there are none.
+        C: the penalty of the fits; None if they differ or there are none.
         n_iter: the largest number of iterations of the fits.
         converged: whether all fits converged.
-        gradient_norm: the largest of the fits.
-        fit: of the task on all rows, kept to be saved; None where there is no single one.
+        gradient_norm: the largest final gradient norm of the fits.
+        fit: the fit of the task on all rows, to be saved; None if there is no single fit.
     """
 
     probe: str
@@ -119,10 +132,10 @@ class Score:
     seed: int
     n_train: int
     split: RowsScored = "test"
-    readings: tuple[Reading, ...] = ()
+    pairs: tuple[PredictionPair, ...] = ()
     groups: NDArray[np.str_] = field(default_factory=lambda: np.empty(0, dtype=str))
     metric: str | None = None
-    against: tuple[Reading, ...] = ()
+    against: tuple[PredictionPair, ...] = ()
     C: float | None = None
     n_iter: int | None = None
     converged: bool | None = None
@@ -130,7 +143,7 @@ class Score:
     fit: FittedLayers | None = None
 
     def of_fits(self, fits: Sequence[FittedLayers]) -> Score:
-        """Return the score with the number of iterations and convergence of its worst fit."""
+        """Return the score with the iteration count, convergence and gradient norm of its fits."""
         return replace(
             self,
             n_iter=max(fit.n_iter for fit in fits),
@@ -139,25 +152,25 @@ class Score:
         )
 
     def of_columns(self, columns: Sequence[TunedProbeFit[FittedLayers]]) -> Score:
-        """Return the score of the fits on all rows."""
+        """Return the score with the facts of the final fits on all rows."""
         C = _common([column.penalty for column in columns])
         return replace(self, C=C).of_fits([column.solution for column in columns])
 
     def of_search(self, columns: Sequence[TunedProbeFit[FittedLayers]], n_train: int) -> Score:
-        """Return the score of the guesses for held-out folds."""
+        """Return the cross-validation score with the facts of the fits of the search."""
         fits = [fit for column in columns for fit in column.search]
         return replace(self, n_train=n_train, split="validation").of_fits(fits)
 
     @classmethod
     def of_all(cls, scores: Sequence[Score]) -> Score:
-        """Return one score of the same probe on several splits, with the facts of the worst fit."""
+        """Return the combined score of the same probe on several splits."""
         if len(scores) == 1:
             return scores[0]
         converged = [one.converged for one in scores if one.converged is not None]
         return replace(
             scores[0],
             n_train=min(one.n_train for one in scores),
-            readings=_merged([one.readings for one in scores]),
+            pairs=_merged([one.pairs for one in scores]),
             groups=np.concatenate([one.groups for one in scores]),
             against=_merged([one.against for one in scores]),
             C=_common([one.C for one in scores]),
@@ -168,67 +181,67 @@ class Score:
         )
 
 
-def _merged(of_splits: Sequence[tuple[Reading, ...]]) -> tuple[Reading, ...]:
-    """Return the readings of several splits, joined one by one."""
+def _merged(of_splits: Sequence[tuple[PredictionPair, ...]]) -> tuple[PredictionPair, ...]:
+    """Return the pairs of several splits, each concatenated over the splits."""
     return tuple(
-        (joined([said for said, _ in same]), joined([plain for _, plain in same]))
+        (joined([predictions for predictions, _ in same]), joined([chance for _, chance in same]))
         for same in zip(*of_splits, strict=True)
     )
 
 
-def metrics_of(answers: Predictions) -> Mapping[str, MetricFunction]:
-    """Return the metrics that are defined for some answers, by name.
+def metrics_of(predictions: Predictions) -> Mapping[str, MetricFunction]:
+    """Return the metric functions that are defined for the predictions, by name.
 
-    AUROC needs scores, calibration probabilities.
+    AUROC needs scores; calibration metrics need probabilities.
 
     >>> list(metrics_of(NumberPredictions(np.zeros(2), np.zeros(2))))
     ['r2', 'spearman']
     """
-    return metric_functions(answers.family, answers.offers)
+    return metric_functions(predictions.family, predictions.offers)
 
 
 class Resampler:
-    """Draws the same resamples for the same groups, so that all differences are paired."""
+    """Returns identical resamples for identical groups, so that all differences are paired."""
 
     def __init__(self, draws: int, seed: int) -> None:
         self._draws = draws
         self._seed = seed
-        self._known: dict[str, Resamples] = {}
+        self._resamples: dict[str, Resamples] = {}
 
     def of(self, groups: NDArray[np.str_]) -> Resamples:
-        """Return the resamples of the groups (n_samples,)."""
+        """Return the bootstrap resamples of the groups (n_samples,)."""
         key = digest([np.ascontiguousarray(groups).tobytes()])
-        if key not in self._known:
-            self._known[key] = Resamples.draw(groups, self._draws, self._seed)
-        return self._known[key]
+        if key not in self._resamples:
+            self._resamples[key] = Resamples.draw(groups, self._draws, self._seed)
+        return self._resamples[key]
 
 
 def measure(score: Score, resampler: Resampler) -> list[Measurement]:
-    """Return the numbers of a score.
+    """Return the measurements of a score.
 
-    AUROC is left out where the rows have one label only.
+    Undefined metrics are omitted, such as the AUROC of rows with a single label.
     """
     resamples = resampler.of(score.groups)
-    found = []
-    for name in metrics_of(score.readings[0][0]) if score.metric is None else [score.metric]:
-        draws = _mean_score(name, score.readings, resamples)
-        chance = float(np.mean([_chance(name, plain, resamples) for _, plain in score.readings]))
+    measurements = []
+    for name in metrics_of(score.pairs[0][0]) if score.metric is None else [score.metric]:
+        draws = _mean_score(name, score.pairs, resamples)
+        chance = float(np.mean([_chance(name, constant, resamples) for _, constant in score.pairs]))
         if score.against:
             draws, chance = draws - _mean_score(name, score.against, resamples), 0.0
         if not np.isnan(draws[0]):
-            shown = "selectivity" if score.against else name
-            found.append(_measurement(score, shown, draws, chance, resamples))
-    return found
+            metric = "selectivity" if score.against else name
+            measurements.append(_measurement(score, metric, draws, chance, resamples))
+    return measurements
 
 
-def _mean_score(metric: str, readings: Sequence[Reading], resamples: Resamples) -> Floats:
-    scores = [metrics_of(said)[metric](said, resamples) for said, _ in readings]
+def _mean_score(metric: str, pairs: Sequence[PredictionPair], resamples: Resamples) -> Floats:
+    scores = [metrics_of(predictions)[metric](predictions, resamples) for predictions, _ in pairs]
     mean: Floats = np.mean(scores, axis=0)
     return mean
 
 
 def _chance(metric: str, uninformed: Predictions, resamples: Resamples) -> float:
-    """Return the score of uninformed predictions; 0 where a constant has no score."""
+    """Return the score of chance level predictions; 0 if it is undefined for constants."""
     chance = float(metrics_of(uninformed)[metric](uninformed, resamples.undrawn)[0])
     return 0.0 if np.isnan(chance) else chance
 

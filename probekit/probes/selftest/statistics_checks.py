@@ -179,6 +179,8 @@ def same_for_all(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
 
 def _bytes(result: ProbeResult) -> tuple[str, bytes]:
     """Return the exact measurements and predictions of a result."""
-    assert isinstance(result.said, ClassPredictions)
-    scores = b"" if result.said.scores is None else result.said.scores.tobytes()
-    return repr([asdict(m) for m in result.measurements]), result.said.guess.tobytes() + scores
+    assert isinstance(result.predictions, ClassPredictions)
+    scores = b"" if result.predictions.scores is None else result.predictions.scores.tobytes()
+    return repr(
+        [asdict(m) for m in result.measurements]
+    ), result.predictions.guess.tobytes() + scores

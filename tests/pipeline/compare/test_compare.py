@@ -56,7 +56,7 @@ def test_a_planted_better_probe_is_found_at_its_site_alone(tmp_path):
     assert rows.loc[SITES[0], ["difference", "p"]].tolist() == [0, 1]
     assert 0.1 < rows.loc[SITES[1], "ci_low"] < rows.loc[SITES[1], "difference"] < 0.4
     assert (found.rows["p_holm"] >= found.rows["p"]).all()
-    assert found.n_held == 1
+    assert found.n_significant == 1
     back = of_site(compare(b, a))
     assert np.allclose(back["difference"], -rows["difference"])
     assert np.allclose(back["p"], rows["p"])

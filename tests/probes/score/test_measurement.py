@@ -5,7 +5,7 @@ import pytest
 
 from probekit.probes.score.description_length import OnlineCode, codelength
 from probekit.probes.score.measurement import (
-    Reading,
+    PredictionPair,
     Resampler,
     Score,
     joined,
@@ -21,7 +21,7 @@ GROUPS = (np.arange(200) // 2).astype(str)
 PLAIN = Score("logistic", "task", seed=0, n_train=10, groups=GROUPS)
 
 
-def reading(share_right: float, seed: int = 0, scores: np.ndarray | None = None) -> Reading:
+def reading(share_right: float, seed: int = 0, scores: np.ndarray | None = None) -> PredictionPair:
     generator = np.random.default_rng(seed)
     truth = generator.integers(2, size=200)
     guess = np.where(generator.random(200) < share_right, truth, 1 - truth)
@@ -31,8 +31,8 @@ def reading(share_right: float, seed: int = 0, scores: np.ndarray | None = None)
     )
 
 
-def numbers(*readings: Reading, **score):
-    return measure(replace(PLAIN, readings=readings, **score), RESAMPLER)
+def numbers(*pairs: PredictionPair, **score):
+    return measure(replace(PLAIN, pairs=pairs, **score), RESAMPLER)
 
 
 def fits(score):
@@ -101,7 +101,7 @@ def test_a_measurement_tells_its_rows_and_groups():
 
 def test_scores_of_several_splits_are_one_over_all_their_rows():
     first, second = (
-        replace(PLAIN, n_train=n, C=C, n_iter=n, converged=n < 8, readings=(one,))
+        replace(PLAIN, n_train=n, C=C, n_iter=n, converged=n < 8, pairs=(one,))
         for n, C, one in ((7, 0.1, reading(1.0)), (9, 1.0, reading(0.0, 1)))
     )
     both = Score.of_all([first, second])
