@@ -56,7 +56,7 @@ def test_attribution_prints_parts_that_sum(call):
     assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=0.005 * len(numbers))
     assert table[-1].startswith("the logit of ␣the minus that of ␣his")
     assert pd.read_csv(path)["value"].sum() == pytest.approx(numbers[-1], abs=0.006)
-    assert "39 parts" in answer
+    assert "39 components" in answer
 
 
 def test_heads_prints_the_strongest_of_each_score(call):
