@@ -54,6 +54,7 @@ bench: .venv/installed-test .bench-venv/installed
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.generation
 	$(BIN)/python -m benchmarks.capture
 	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.damage
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -2,11 +2,11 @@
 
 A test is slow if all of its parameters, fixtures and child processes together take more than LIMIT
 seconds of processor time, which hardly depends on what else the machine does. Tests of real data
-and those in a browser are slow, too. A fixture shared by several tests counts for the first of
-them, so a test is never taken off the list by itself: remove a line by hand, or empty the file
-before `make slow`.
+and those in a browser are slow, too. A fixture that several tests share counts for the first of
+them, so `make slow` takes no test off the list: remove a line by hand, or empty the file before.
 """
 
+import gc
 import os
 from collections import Counter
 from pathlib import Path
@@ -53,6 +53,9 @@ class Stopwatch:
             slow = listed()
             config.hook.pytest_deselected(items=[item for item in items if is_slow(item, slow)])
             items[:] = [item for item in items if not is_slow(item, slow)]
+
+    def pytest_collection_finish(self):
+        gc.freeze()  # else some test pays two seconds for a walk over all that was imported
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):

@@ -7,6 +7,7 @@ another check. A plain .tar has checksums of its headers only.
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
 import struct
@@ -136,7 +137,8 @@ def _naming(path: Path) -> Iterator[None]:
     except _DAMAGED as error:
         raise _damaged(path, error) from error
     except OSError as error:
-        if error.errno is not None:  # an error of the system; decompressors set no errno
+        # Decompressors set no errno. Damaged offsets in a .zip can point before its start.
+        if error.errno not in (None, errno.EINVAL):
             raise
         raise _damaged(path, error) from error
 

@@ -59,8 +59,8 @@ def test_a_folder_is_counted_by_its_config(tmp_path):
     ("arguments", "code", "message"),
     [
         (["gpt-2"], 3, "Nearest: gpt2"),
-        (["gpt2", "--vocab-size", "0"], 2, "vocab_size must be a whole number from 1"),
-        (["gpt2", "--n-positions", "-3"], 2, "n_positions must be a whole number from 1"),
+        (["gpt2", "--vocab-size", "0"], 2, "vocab_size must be an integer from 1"),
+        (["gpt2", "--n-positions", "-3"], 2, "n_positions must be an integer from 1"),
         (["gpt2", "--n-positions", "many"], 2, "--n-positions"),
         ([], 2, "Missing argument"),
     ],

@@ -56,7 +56,7 @@ def test_attribution_prints_parts_that_sum(call):
     assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=0.005 * len(numbers))
     assert table[-1].startswith("the logit of ␣the minus that of ␣his")
     assert pd.read_csv(path)["value"].sum() == pytest.approx(numbers[-1], abs=0.006)
-    assert "39 parts" in answer
+    assert "39 components" in answer
 
 
 def test_heads_prints_the_strongest_of_each_score(call):
@@ -94,11 +94,11 @@ def test_out_writes_a_page(call, tmp_path, command):
     [
         ("lens --model mini", 2, "--text or --file"),
         ("lens --model mini --text a --out page.pdf", 2, "Allowed: .csv, .html"),
-        ("lens --model mini --text a --site blocks.0.attn.hook_z", 2, "cannot read"),
+        ("lens --model mini --text a --site blocks.0.attn.hook_z", 2, "does not apply to"),
         ("lens --model mini --text a --site blocks.9.hook_resid_pre", 2, "6 blocks"),
         ("lens --model mini --text a --top-k 0", 2, "1 to 8192"),
-        ("lens --model mini --text a --position 4", 2, "no position 4"),
-        ("lens --model mini --text a,b,c,d --text a --position 3", 2, "no position 3"),
+        ("lens --model mini --text a --position 4", 2, "Position 4 is outside"),
+        ("lens --model mini --text a,b,c,d --text a --position 3", 2, "Position 3 is outside"),
         ("lens --model mini --file none.txt", 3, "none.txt"),
         ("lens --model nobody --text a", 3, "nobody"),
         ("attribution --model mini --text a --token keyskeyskeys", 2, "tokens of this model"),

@@ -72,8 +72,8 @@ def test_one_kind_is_one_block_without_a_heading(show):
         ["site", "accuracy", "95", "%", "interval", "control"],
         [SITES[0], "0.600", "0.500", "to", "0.700", "0.500"],
         [SITES[1], "*", "0.700", "0.600", "to", "0.800", "0.500"],
-        ["*", "chosen", "by", "cross-validation."],
-        ["Without", "the", "network:", "majority", "0.500."],
+        ["*", "selected", "by", "cross-validation."],
+        ["Baselines", "without", "the", "network:", "majority", "0.500."],
     ]
 
 
@@ -105,6 +105,6 @@ def test_a_sweep_says_a_baseline_once_unless_its_positions_differ(show):
         )
     ]
     assert show(rows)[-1] == (
-        "Without the network: majority 0.500, word identity 0.600 at word:last-1 and 0.700 at "
-        "word:last."
+        "Baselines without the network: majority 0.500, word identity 0.600 at word:last-1 and "
+        "0.700 at word:last."
     )

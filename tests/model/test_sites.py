@@ -100,7 +100,7 @@ def test_all_neurons_are_as_many_as_the_model_has_and_none_comes_twice():
         ("blocks.0.hook_resid_pre[head=1]", "no head"),
         (
             "blocks.0.attn.hook_z[head=1",
-            r"write \[head=3\] .*\[head=\*\]\. Nearest: blocks\.0\.attn\.hook_z\[head=1\]\.",
+            r"write \[head=3\] .*\[head=\*\] for all\. Nearest: blocks\.0\.attn\.hook_z\[head=1\]",
         ),
         ("hook_z[head", r"Nearest: blocks\.\*\.attn\.hook_z\[head=0\]\."),
         ("blocks.0.mlp.hook_post[neuron 17]", r"Nearest: blocks\.0\.mlp\.hook_post\[neuron=17\]"),

@@ -11,11 +11,11 @@ from probekit.errors import ConfigError, DataError, StoreError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.run import run
-from probekit.pipeline.measure.saving import load_probe
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.run_page import run_figures, write_report
 from probekit.report.pages.runs_page import load_runs
 from probekit.results.record import OLD_RECORD, RESULT_FILES
+from probekit.results.saved_probes import load_probe
 from probekit.watcher import SILENT
 from tests.pipeline.planted import YAML, write_rows
 

@@ -248,7 +248,7 @@ def test_what_a_checkpoint_is_read_from_has_digests(go, make_recipe):
     assert file_checks(folder) == dict.fromkeys(files, "digests.json")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"n_head": 4}))
-    with pytest.raises(CheckpointError, match=r"config\.json is damaged or of another model"):
+    with pytest.raises(CheckpointError, match=r"config\.json is damaged or from another model"):
         GPT2.from_pretrained(folder)
 
 

@@ -44,9 +44,10 @@ def shard_of_tensors(index: Path) -> dict[str, str]:
     if not isinstance(shards, dict) or not shards:
         raise CheckpointError(f"{index} has no weight_map from tensors to files.")
     for shard in shards.values():
-        is_beside = isinstance(shard, str) and Path(shard).name == shard
-        if not is_beside or Path(shard).suffix not in (".safetensors", ".bin"):
+        is_file_name = isinstance(shard, str) and Path(shard).name == shard
+        if not is_file_name or Path(shard).suffix not in (".safetensors", ".bin"):
             raise CheckpointError(
-                f"{index} names the shard {shard!r}; a shard is a .safetensors or .bin beside it."
+                f"{index} lists the shard {shard!r}. Allowed: a .safetensors or .bin file in the "
+                "folder of the index."
             )
     return shards

@@ -223,7 +223,7 @@ class TestRefusals:
             go("same", "labels")
 
     def test_kinds_that_read_wholes(self, go):
-        with pytest.raises(ConfigError, match="attention_pooled reads whole texts"):
+        with pytest.raises(ConfigError, match="attention_pooled computes a weighted mean"):
             go("same", "other", overrides=["probe.kinds=[{kind: attention_pooled}]"])
 
     def test_several_probes_a_set(self, go):

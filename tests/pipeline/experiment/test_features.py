@@ -100,7 +100,7 @@ def test_sites_that_are_only_concatenated_are_captured_too(experiment):
     [
         ("  view: normalized\n", ConfigError, r"line 7: `view: normalized` requires sites"),
         ("  view: normalized\n", ConfigError, r"hook_z has the axes .* n_heads d_head\. Allow"),
-        ("  concatenate:\n    - [hook_embed]\n", ConfigError, r"line 8: hook_embed alone is"),
+        ("  concatenate:\n    - [hook_embed]\n", ConfigError, r"line 8: a concatenation needs"),
         ("  concatenate:\n    - [hook_embed, hook_x]\n", UnknownNameError, r"line 8: No site"),
         ("  concatenate: [['blocks.*.attn.hook_pattern']]\n", ConfigError, r"line 7: .* query_pos"),
     ],

@@ -158,7 +158,7 @@ def test_words_that_cannot_be_kept_apart_are_told_with_their_key(tmp_path):
     ]
     (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
     (tmp_path / "rows.yaml").write_text(TABLE + "split: {word_disjoint: true}\n")
-    with pytest.raises(DataError, match=r"rows\.yaml, line 5: .*no row is left in test"):
+    with pytest.raises(DataError, match=r"rows\.yaml, line 5: .*No row is left in test"):
         prepare(load_experiment(tmp_path / "rows.yaml"))
 
 

@@ -327,7 +327,7 @@ def test_without_the_random_model_it_is_left_out(experiment, go):
         (
             "tokens.position={at: index, index: 40}",
             DataError,
-            r"^--set tokens\.position: .*no token 40 \(there are: 0 to \d+, or -\d+ to -1 from",
+            r"^--set tokens\.position: .*no token 40 \(it has: 0 to \d+, or -\d+ to -1 from",
         ),
         ("probe.folds=40", DataError, r"^--set probe\.folds: 40 folds need"),
         ("tokens.position={at: first}", ConfigError, r"line 7: control_draws is 1, but all train"),

@@ -173,7 +173,7 @@ def test_what_the_context_cannot_hold_is_refused_cut_or_left_out(number_probe):
     assert "1 of 3 texts" in watcher.told[0]
     short = apply_probe(number_probe, [long, TEXTS[1]], too_long="skip", watcher=watcher)
     assert [reading.text for reading in short] == [TEXTS[1]]
-    assert "left out" in watcher.told[1]
+    assert "skipped" in watcher.told[1]
     with pytest.raises(DataError, match="no text is left"):
         apply_probe(number_probe, [long], too_long="skip")
 

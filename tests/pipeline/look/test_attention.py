@@ -56,8 +56,8 @@ def test_the_size_is_told_before_the_page_is_written(tmp_path):
 @pytest.mark.parametrize(
     ("choices", "error", "problem"),
     [
-        ({"layer": 6}, ConfigError, "layers 0 to 5, no layer 6"),
-        ({"head": -1}, ConfigError, "heads 0 to 3, no head -1"),
+        ({"layer": 6}, ConfigError, "no layer 6. Allowed: 0 to 5"),
+        ({"head": -1}, ConfigError, "no head -1. Allowed: 0 to 3"),
         ({"texts": [""]}, DataError, "empty"),
         ({"texts": []}, DataError, "No prompt"),
         ({"texts": ["word " * 300]}, DataError, "context of 256"),

@@ -67,7 +67,7 @@ def test_a_special_token_has_its_own_name(mini):
     ("token", "message"),
     [
         ("", "is empty"),
-        (" the keys", "is 2 tokens of this model, ' the', ' keys': give one"),
+        (" the keys", "is 2 tokens of this model: ' the', ' keys'. Give the text of a single"),
         ("window", "With a space before it, ' window', it is a single token"),
     ],
 )
@@ -83,11 +83,11 @@ def test_mistakes_are_refused(mini):
         score_texts(mini, ["word " * 300], bos=False)
     with pytest.raises(MissingError, match="Nearest: mini"):
         ModelAndTokenizer.load("minni")
-    with pytest.raises(ConfigError, match=r"--device nowhere.*Devices here: cpu"):
+    with pytest.raises(ConfigError, match=r"--device nowhere.*Available devices: cpu"):
         ModelAndTokenizer.load("mini", device="nowhere")
-    with pytest.raises(ConfigError, match="up to 128"):
+    with pytest.raises(ConfigError, match="at most 128"):
         score_random_repeats(mini, 1, length=129, bos=False)
-    with pytest.raises(ConfigError, match="up to 127"):
+    with pytest.raises(ConfigError, match="at most 127"):
         score_random_repeats(mini, 1, length=128, bos=True)
 
 

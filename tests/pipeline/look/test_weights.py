@@ -190,7 +190,7 @@ def test_columns_of_the_real_position_embeddings_are_smooth_waves(look, shared):
     [
         ({"tensor": "wpe"}, ConfigError, r"no tensor 'wpe'\. Nearest: .*wpe\.weight"),
         ({"tensor": ""}, ConfigError, "no tensor ''"),
-        ({"tensor": "wpe.weight", "columns": (21,)}, ConfigError, "columns 0 to 20, no column 21"),
+        ({"tensor": "wpe.weight", "columns": (21,)}, ConfigError, "no column 21. Allowed: 0 to 20"),
         ({"tensor": "ln_f.bias", "columns": (1,)}, ConfigError, "no columns"),
         ({"columns": (1,)}, ConfigError, "require a tensor"),
         ({"corner": 300}, ConfigError, "require a tensor"),
