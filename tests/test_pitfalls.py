@@ -113,7 +113,7 @@ def test_pitfall_19_no_group_is_on_two_sides_of_anything():
         assert side.any()
         assert not set(groups[side]) & set(groups[~side])
     crossed = np.arange(len(groups))
-    with pytest.raises(DataError, match=r"\d+ groups? with rows in train and in test"):
+    with pytest.raises(DataError, match=r"\d+ groups? with rows in both train and test"):
         ProbeData(labels, groups, groups, crossed[::2], crossed[1::2])
 
 

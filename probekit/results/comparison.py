@@ -76,8 +76,8 @@ class RunComparison:
     def verdict(self) -> str:
         """A sentence with the number of significant differences."""
         return (
-            f"{self.n_significant} of {len(self.rows)} differences are significant (p < {LEVEL:g}, "
-            f"Holm-adjusted for {len(self.rows)} comparisons)."
+            f"{self.n_significant} of {len(self.rows)} differences are significant (p below "
+            f"{LEVEL:g}, Holm-adjusted for {len(self.rows)} comparisons)."
         )
 
 

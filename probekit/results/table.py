@@ -99,7 +99,7 @@ def _raise_if(invalid: pd.Series[bool], cells: pd.Series[str], path: Path, allow
     if invalid.any():
         row = int(np.flatnonzero(invalid)[0])
         raise DataError(
-            f"{path}, line {row + 2}, column {cells.name!r}: {cells.iloc[row]!r} is not allowed. "
+            f"{path}, line {row + 2}, column {cells.name!r}: {cells.iloc[row]!r} cannot be read. "
             f"{allowed}"
         )
 

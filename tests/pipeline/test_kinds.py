@@ -135,7 +135,7 @@ def test_words_where_numbers_are_read_are_refused_before_the_capture(load, tmp_p
 
 def test_labels_of_two_sorts_are_refused_with_the_line(load):
     experiment = load(texts(), "probe.kinds=[{kind: ridge_regression}, {kind: logistic}]")
-    with pytest.raises(ConfigError, match=r"logistic reads classes and ridge_regression reads num"):
+    with pytest.raises(ConfigError, match=r"logistic needs classes and ridge_regression needs num"):
         make_probers(experiment, prepare(experiment))
 
 
@@ -188,7 +188,7 @@ def test_a_tree_that_lost_a_word_is_refused_before_the_capture(trees, tmp_path, 
             )
         }
     )
-    with pytest.raises(DataError, match="are no tree"):
+    with pytest.raises(DataError, match="do not form a tree"):
         go(cut)
     assert not list(tmp_path.rglob("*.safetensors"))
 

@@ -260,13 +260,13 @@ def test_values_that_are_not_finite_are_refused_with_their_number_and_place():
     data = make_data()
     X = signal(data, 1)
     X[11, 3], X[200, 0] = np.nan, np.inf
-    with pytest.raises(DataError, match="2 of 450 rows of X hold NaN or infinity, first row 11"):
+    with pytest.raises(DataError, match="2 of 450 rows of X contain NaN or infinity, first row 11"):
         site(Prober(data, SETTINGS), X)
 
 
 @pytest.mark.parametrize("shape", [(449, 8), (450,), (450, 2, 4)])
 def test_rows_of_another_shape_are_refused(shape):
-    with pytest.raises(DataError, match=r"X has shape .* need \(450, n_features\)"):
+    with pytest.raises(DataError, match=r"X has shape .* needs shape \(450, n_features\)"):
         site(Prober(make_data(), SETTINGS), np.zeros(shape, np.float32))
 
 
@@ -280,7 +280,7 @@ def test_fewer_groups_than_folds_are_refused():
 def test_folds_that_hold_out_a_whole_class_are_refused_before_any_fit():
     data = make_data()
     groups = np.where(np.arange(len(data.y)) < N_TRAIN, data.y, data.groups)
-    with pytest.raises(DataError, match="no fold has two classes to fit on"):
+    with pytest.raises(DataError, match="the fitted rows have only one class"):
         Prober(replace(data, groups=groups), replace(SETTINGS, folds=2))
 
 
@@ -295,7 +295,7 @@ def test_a_control_whose_labels_never_differ_is_refused_soon():
     y = np.full(450, "no")
     y[[7, 400]] = "yes"
     data = make_data(y=y, types=np.array(["a", "b"])[np.arange(450) % 2])
-    with pytest.raises(ConfigError, match=r"2 word types draw labels that differ too seldom"):
+    with pytest.raises(ConfigError, match=r"2 word types too few draws give different labels"):
         Prober(data, SETTINGS)
 
 
@@ -348,8 +348,8 @@ def test_a_control_label_for_each_row_is_refused():
     ("spec", "told"),
     [
         (("k_sparse", (("k", 9),)), r"k is 9, but the rows have 8 feature\(s\)"),
-        (("k_sparse", (("k", 0),)), "k is 0, but must be a whole number"),
-        (("mlp", (("hidden", 0),)), "hidden is 0, but must be a whole number"),
+        (("k_sparse", (("k", 0),)), "k is 0, but must be an integer"),
+        (("mlp", (("hidden", 0),)), "hidden is 0, but must be an integer"),
     ],
 )
 def test_options_that_do_not_fit_the_rows_are_refused_under_the_folds_too(spec, told):
@@ -361,7 +361,7 @@ def test_options_that_do_not_fit_the_rows_are_refused_under_the_folds_too(spec, 
 @pytest.mark.parametrize("dtype", [int, complex, object])
 def test_rows_that_are_no_activations_are_refused(dtype):
     data = make_data()
-    with pytest.raises(DataError, match=r"X holds .* Give activations as float32 or float64"):
+    with pytest.raises(DataError, match=r"X has dtype .* Give activations as float32 or float64"):
         Prober(data, SETTINGS).site(signal(data, 5).astype(dtype))
 
 

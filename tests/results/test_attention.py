@@ -21,7 +21,7 @@ def prompt(patterns, **others):
         ((1, 2, 3, 0), np.nan, "is not finite"),
         ((1, 2, 3, 0), np.inf, "is not finite"),
         ((1, 2, 3, 0), -0.2, "is negative"),
-        ((1, 2, 3, 4), 1e-6, "looks ahead"),
+        ((1, 2, 3, 4), 1e-6, "is on a later token"),
         ((1, 2, 3, 0), 0.999, "does not sum to 1"),
     ],
 )
@@ -33,7 +33,7 @@ def test_what_is_no_attention_pattern_is_refused_with_its_place(patterns, place,
 
 @pytest.mark.parametrize("shape", [(4, 3, 5, 6), (4, 3, 4, 4), (3, 5, 5), (0, 3, 5, 5)])
 def test_other_shapes_are_refused(shape):
-    with pytest.raises(DataError, match="do not fit 5 tokens"):
+    with pytest.raises(DataError, match="do not match 5 tokens"):
         prompt(np.zeros(shape, np.float32))
 
 

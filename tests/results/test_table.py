@@ -50,7 +50,7 @@ def test_a_cell_that_cannot_be_read_is_named_with_its_line(make_run, table, colu
 def test_a_table_without_rows_and_a_folder_without_table_are_refused(make_run, table, tmp_path):
     with pytest.raises(DataError, match="no rows"):
         load_table(make_run(table.iloc[:0]) / "results.csv")
-    with pytest.raises(MissingError, match="is not there"):
+    with pytest.raises(MissingError, match="does not exist"):
         load_table(tmp_path / "results.csv")
 
 

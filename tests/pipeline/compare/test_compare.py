@@ -230,11 +230,11 @@ class TestRefusals:
         a = make("a", 0.8, 1)
         with pytest.raises(MissingError, match="no folder"):
             compare(a, tmp_path / "none")
-        with pytest.raises(MissingError, match=r"It holds runs; give one of them: a\."):
+        with pytest.raises(MissingError, match=r"It contains runs; give one of them: a\."):
             compare(a, tmp_path)
         b = make("b", 0.8, 1)
         (b / ".started").touch()
-        with pytest.raises(MissingError, match="not finished"):
+        with pytest.raises(MissingError, match="unfinished run"):
             compare(a, b)
 
     @pytest.mark.parametrize(
@@ -254,13 +254,13 @@ class TestRefusals:
         with pytest.raises(DataError, match=r"sites/blocks\.1\.hook_resid_post\.json changed"):
             compare(a, b)
         unseal(b)
-        with pytest.raises(DataError, match=r"answers at blocks\.1\.hook_resid_post are lost"):
+        with pytest.raises(DataError, match=r"predictions at blocks\.1\.hook_resid_post are lost"):
             compare(a, b)
 
     def test_a_record_without_a_digest_is_read_with_a_note(self, make):
         a, b = make("a", 0.8, 1), make("b", 0.6, 1)
         unseal(b)
-        assert [note for note in compare(a, b).notes if "older probekit" in note] == [
+        assert [note for note in compare(a, b).notes if "older version of probekit" in note] == [
             f"made/b: {OLD_RECORD}"
         ]
 
@@ -285,5 +285,5 @@ class TestRefusals:
     def test_a_run_of_before_answers_were_kept(self, make):
         a, b = make("a", 0.8, 1), make("b", 0.8, 1)
         unseal(b, "test_rows.csv")
-        with pytest.raises(ConfigError, match="older probekit"):
+        with pytest.raises(ConfigError, match="older version of probekit"):
             compare(a, b)

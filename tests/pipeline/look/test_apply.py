@@ -203,8 +203,12 @@ def other_model(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("n_head", 2, "n_heads: of the probe 4, here 2"),
-        ("layer_norm_epsilon", 0.001, "layer_norm_epsilon: of the probe 1e-05, here 0.001"),
+        ("n_head", 2, "n_heads: 4 for the probe, 2 for the rows"),
+        (
+            "layer_norm_epsilon",
+            0.001,
+            "layer_norm_epsilon: 1e-05 for the probe, 0.001 for the rows",
+        ),
     ],
 )
 def test_a_config_that_no_weight_shows_is_another_model(
@@ -229,7 +233,7 @@ def test_the_same_weights_elsewhere_are_the_same_model(number_probe, tmp_path):
 
 
 def test_another_model_of_the_same_width_is_refused_unless_wished(number_probe, other_model):
-    with pytest.raises(ConfigError, match=r"(?s)weights: of the probe .*--allow-other-model"):
+    with pytest.raises(ConfigError, match=r"(?s)weights: .* for the probe.*--allow-other-model"):
         apply_probe(number_probe, TEXTS, model=str(other_model))
     watcher = Listening()
     readings = apply_probe(
@@ -240,17 +244,17 @@ def test_another_model_of_the_same_width_is_refused_unless_wished(number_probe, 
 
 
 def test_another_vocabulary_is_told_like_other_weights(number_probe):
-    with pytest.raises(ConfigError, match="tokenizer: of the probe other"):
+    with pytest.raises(ConfigError, match="tokenizer: other for the probe"):
         apply_probe(changed(number_probe, tokenizer="other"), TEXTS)
 
 
 def test_another_width_or_depth_is_refused_even_if_wished(number_probe, tmp_path):
     layer = np.ones((1, 255)), np.zeros(1)
     narrow = SavedProbe((layer,), number_probe.classes, number_probe.facts)
-    with pytest.raises(ConfigError, match="width: of the probe 255, here 256"):
+    with pytest.raises(ConfigError, match="width: 255 for the probe, 256 for the rows"):
         apply_probe(narrow, TEXTS, allow_other_model=True)
     probe = changed(number_probe, sites=("blocks.1.attn.hook_z[head=3]",))
-    with pytest.raises(ConfigError, match="width: of the probe 256, here 64"):
+    with pytest.raises(ConfigError, match="width: 256 for the probe, 64 for the rows"):
         apply_probe(probe, TEXTS, allow_other_model=True)
     with pytest.raises(UnknownNameError, match="6 blocks"):
         apply_probe(changed(number_probe, sites=("blocks.9.hook_resid_post",)), TEXTS)

@@ -105,7 +105,7 @@ def test_a_label_of_a_single_fold_is_no_obstacle():
     texts = texts_of(codes)
     green, red = bag_of_words_guess(texts, codes, FOLDS, ["green", "red"], 2).log_probabilities
     assert green[1] > red[1]
-    with pytest.raises(DataError, match="one label only"):
+    with pytest.raises(DataError, match="only one label"):
         bag_of_words_guess(texts, np.zeros(300, int), FOLDS, ["red"], 2)
 
 

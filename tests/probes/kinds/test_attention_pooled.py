@@ -68,5 +68,5 @@ def test_the_scale_of_features_changes_nothing():
 
 
 def test_a_text_with_two_labels_is_refused():
-    with pytest.raises(DataError, match="tokens of one text are labelled b and a"):
+    with pytest.raises(DataError, match="tokens of one text have the labels b and a"):
         AttentionPooledProbe(C=1.0).fit(np.eye(4), list("abba"), [0, 1, 1, 1])

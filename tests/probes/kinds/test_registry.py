@@ -65,7 +65,7 @@ def test_unknown_names_offer_the_nearest():
         find_kind("mas_mean")
     with pytest.raises(UnknownNameError, match=r"mlp has no option 'hiden'\. Nearest: hidden"):
         KINDS["mlp"].build(hiden=3)
-    with pytest.raises(UnknownNameError, match=r"svm has no option 'k'\. It has none"):
+    with pytest.raises(UnknownNameError, match=r"svm has no option 'k'\. It has no options"):
         KINDS["svm"].text({"k": 3})
 
 
@@ -74,8 +74,8 @@ def test_unknown_names_offer_the_nearest():
     [
         ("mass_mean", {"covariance": "no"}, "covariance is 'no', but must be true or false"),
         ("mass_mean", {"covariance": 1}, "covariance is 1, but must be true or false"),
-        ("k_sparse", {"k": True}, "k is True, but must be a whole number"),
-        ("k_sparse", {"k": 0}, "k is 0, but must be a whole number, 1 or more"),
+        ("k_sparse", {"k": True}, "k is True, but must be an integer"),
+        ("k_sparse", {"k": 0}, "k is 0, but must be an integer of at least 1"),
     ],
 )
 def test_options_are_what_they_say(name, options, message):
@@ -123,7 +123,7 @@ def test_raw_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
 def test_what_reads_no_single_rows_has_no_layers(name):
     penalties = {"penalties": [1.0]} if KINDS[name].grid else {}
     probe = KINDS[name].build(max_iter=1, **penalties).fit(np.eye(4), [-1, 0, 0, 0])
-    with pytest.raises(ConfigError, match="no stack of layers over single rows"):
+    with pytest.raises(ConfigError, match="not a stack of layers on single rows"):
         raw_layers(probe)
 
 

@@ -59,7 +59,7 @@ class TestBoth:
         X = np.arange(8.0)[:, None]
         probe = kind(rank=1).fit(X, np.arange(8) - 1)
         assert probe.score_sentences(X, np.arange(8) - 1).lengths.tolist() == [8]
-        with pytest.raises(DataError, match=r"sentence '0' are no tree: it has 2 roots"):
+        with pytest.raises(DataError, match=r"sentence '0' do not form a tree: it has 2 roots"):
             kind(rank=1).fit(X, [-1, 0, 1, 2, -1, 0, 1, 2])
 
 

@@ -81,7 +81,7 @@ def test_every_truncated_or_changed_file_is_refused(stem, which):
 def test_a_label_changed_by_hand_is_told(stem):
     path = files(stem)[0]
     path.write_text(path.read_text().replace('"a"', '"z"'))
-    with pytest.raises(DataError, match="not those that were written"):
+    with pytest.raises(DataError, match="changed after it was written"):
         SavedProbe.load(stem)
 
 
@@ -114,7 +114,7 @@ def test_a_file_that_is_no_text_is_refused(stem):
 
 def test_another_format_says_which_version_reads_it(stem):
     rewrite(stem, lambda record: record.update(format=2))
-    with pytest.raises(DataError, match="format 2; this version reads 1"):
+    with pytest.raises(DataError, match="format 2, but this version of probekit reads format 1"):
         SavedProbe.load(stem)
 
 
@@ -124,7 +124,7 @@ def test_another_format_says_which_version_reads_it(stem):
         (lambda r: r["facts"].pop("weights"), "facts.weights: Field required"),
         (lambda r: r["facts"].update(extra=1), "facts.extra"),
         (lambda r: r["facts"].update(bos="no"), "facts.bos"),
-        (lambda r: r.update(classes=["a", "b"]), "3 scores do not fit 2 classes"),
+        (lambda r: r.update(classes=["a", "b"]), "3 scores do not match 2 classes"),
         (lambda r: r.update(classes="abc"), "classes"),
         (lambda r: r.update(classes=[1, 2, 3]), "classes"),
     ],
@@ -141,12 +141,12 @@ W, B = np.ones((3, 7)), np.zeros(3)
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({}, "no probe"),
-        ({"layers.0.weight": W}, "not the float64 layers"),
-        ({"weight": W, "bias": B}, "not the float64 layers"),
+        ({}, "do not form a probe"),
+        ({"layers.0.weight": W}, "instead of float64 layers"),
+        ({"weight": W, "bias": B}, "instead of float64 layers"),
         ({"layers.0.weight": W.astype(np.float32), "layers.0.bias": B}, "float32"),
         ({"layers.0.weight": W * np.nan, "layers.0.bias": B}, "NaN"),
-        ({"layers.0.weight": W.T.copy(), "layers.0.bias": B}, "no probe"),
+        ({"layers.0.weight": W.T.copy(), "layers.0.bias": B}, "do not form a probe"),
     ],
 )
 def test_tensors_that_are_no_probe_are_refused(stem, tensors, message):
@@ -162,7 +162,7 @@ def test_a_file_that_is_not_there_is_named(stem, tmp_path):
         SavedProbe.load(stem.parent)
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(MissingError, match="It holds no probe"):
+    with pytest.raises(MissingError, match="It contains no probe"):
         SavedProbe.load(empty)
     files(stem)[1].unlink()
     with pytest.raises(MissingError, match="safetensors"):
@@ -180,13 +180,16 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path, make_probe):
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
-        ("runs", r"It holds runs\. .* RUN/probes/SITE/KIND: one/0a, one/0b\.$"),
-        ("runs/one", r"It holds runs\. .*: 0a, 0b\.$"),
-        ("runs/one/0a", r"It holds a run\. Give one of its probes: probes/site/logistic\.$"),
+        ("runs", r"It contains runs\. .* RUN/probes/SITE/KIND: one/0a, one/0b\.$"),
+        ("runs/one", r"It contains runs\. .*: 0a, 0b\.$"),
+        (
+            "runs/one/0a",
+            r"It is the folder of a run\. Give one of its probes: probes/site/logistic\.$",
+        ),
         ("runs/one/0b", r"Give one of its probes: probes/\+1/site/lda, probes/\+1/site/svm\.$"),
         ("runs/one/0a/probes", r"Give one of its probes: site/logistic\.$"),
         ("runs/one/0a/probes/site", r"Give one of its probes: logistic\.$"),
-        ("runs/trained", r"It holds no probe\.$"),
+        ("runs/trained", r"It contains no probe\.$"),
     ],
 )
 def test_a_folder_above_probes_names_what_is_in_it(tmp_path, folder, message):

@@ -64,7 +64,7 @@ def test_two_layers_are_a_network_with_relu_between(make_facts, n_classes):
         np.exp(saved.log_probabilities(X)), network.predict_proba(X), atol=1e-9
     )
     np.testing.assert_array_equal(saved.predict(X), network.predict(X))
-    with pytest.raises(ConfigError, match="mlp has 2 layers"):
+    with pytest.raises(ConfigError, match="mlp probe has 2 layers"):
         _ = saved.directions
 
 
@@ -78,7 +78,7 @@ def test_without_classes_the_score_is_the_answer(make_facts):
 
 def test_scores_that_are_no_logits_give_no_probabilities(make_probe, make_facts):
     saved = make_probe(facts=make_facts(kind="linear_svm", scores_are_logits=False))
-    with pytest.raises(ConfigError, match="linear_svm are no logits"):
+    with pytest.raises(ConfigError, match="linear_svm probe are not logits"):
         saved.log_probabilities(np.zeros((1, 7)))
 
 
@@ -116,9 +116,12 @@ def test_a_kept_probe_cannot_be_changed(make_probe):
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        (np.zeros((2, 6)), r"shape \(2, 6\), but the probe reads \(n_samples, 7\) at blocks"),
+        (
+            np.zeros((2, 6)),
+            r"shape \(2, 6\), but this probe of blocks.* needs shape \(n_samples, 7\)",
+        ),
         (np.zeros(7), "shape"),
-        (np.where(np.eye(7) == 1, np.nan, 0.0)[2:], "5 of 5 rows hold NaN or infinity, first"),
+        (np.where(np.eye(7) == 1, np.nan, 0.0)[2:], "5 of 5 rows contain NaN or infinity, first"),
         ([[0, 0, 0, np.inf, 0, 0, 0]], "1 of 1 rows"),
     ],
 )
@@ -133,19 +136,19 @@ W, B = np.ones((1, 4)), np.zeros(1)
 @pytest.mark.parametrize(
     ("layers", "classes", "message"),
     [
-        ((), ("a", "b"), "no probe"),
-        (((W[0], B),), ("a", "b"), "no probe"),
-        (((W, np.zeros(2)),), ("a", "b"), "no probe"),
-        (((W[:, :0], B),), ("a", "b"), "no probe"),
-        (((W, B), (W, B)), ("a", "b"), "reads what the one before gives"),
+        ((), ("a", "b"), "do not form a probe"),
+        (((W[0], B),), ("a", "b"), "do not form a probe"),
+        (((W, np.zeros(2)),), ("a", "b"), "do not form a probe"),
+        (((W[:, :0], B),), ("a", "b"), "do not form a probe"),
+        (((W, B), (W, B)), ("a", "b"), "equal to n_out of the previous layer"),
         (((W * np.nan, B),), ("a", "b"), "NaN"),
         (((W, B + np.inf),), ("a", "b"), "NaN or infinity"),
-        (((W, B),), ("a",), "1 scores do not fit 1 classes"),
-        (((W, B),), ("a", "b", "c"), "1 scores do not fit 3 classes"),
-        (((np.ones((2, 4)), np.zeros(2)),), ("a", "b"), "2 scores do not fit 2 classes"),
-        (((np.ones((2, 4)), np.zeros(2)),), (), "2 scores do not fit 0 classes"),
-        (((W, B),), ("a", "a"), "each once"),
-        (((W, B),), (0, 1), "must be texts"),
+        (((W, B),), ("a",), "1 scores do not match 1 classes"),
+        (((W, B),), ("a", "b", "c"), "1 scores do not match 3 classes"),
+        (((np.ones((2, 4)), np.zeros(2)),), ("a", "b"), "2 scores do not match 2 classes"),
+        (((np.ones((2, 4)), np.zeros(2)),), (), "2 scores do not match 0 classes"),
+        (((W, B),), ("a", "a"), "must be distinct strings"),
+        (((W, B),), (0, 1), "must be distinct strings"),
     ],
 )
 def test_what_is_no_probe_is_refused(make_facts, layers, classes, message):
@@ -161,12 +164,15 @@ def test_what_fits_is_let_through_and_what_differs_is_listed(make_probe, make_fa
     with pytest.raises(ConfigError) as caught:
         saved.check_fits(site="blocks.2.hook_resid_post", width=768, weights="other")
     message = str(caught.value)
-    assert "site: of the probe blocks.1.hook_resid_post, here blocks.2.hook_resid_post" in message
-    assert "width: of the probe 7, here 768" in message
-    assert "weights: of the probe ww, here other" in message
+    assert (
+        "site: blocks.1.hook_resid_post for the probe, blocks.2.hook_resid_post for the rows"
+        in message
+    )
+    assert "width: 7 for the probe, 768 for the rows" in message
+    assert "weights: ww for the probe, other for the rows" in message
     assert "tokenizer" not in message
     saved.check_fits(n_heads=12, layer_norm_epsilon=1e-5)  # not in probes of older releases
     newer = make_probe(facts=make_facts(n_heads=4, layer_norm_epsilon=1e-5))
     newer.check_fits(n_heads=4, layer_norm_epsilon=1e-5)
-    with pytest.raises(ConfigError, match="n_heads: of the probe 4, here 12"):
+    with pytest.raises(ConfigError, match="n_heads: 4 for the probe, 12 for the rows"):
         newer.check_fits(n_heads=12)

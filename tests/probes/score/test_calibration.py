@@ -75,7 +75,7 @@ def test_forecasts_sharper_or_flatter_than_the_truth_are_told():
 def test_scores_that_only_rank_are_refused(metric):
     truth = np.array([0, 1])
     resamples = Resamples.draw(np.arange(2), 0, 0)
-    with pytest.raises(DataError, match="scores of another kind"):
+    with pytest.raises(DataError, match="other scores"):
         metric(ClassPredictions(truth, truth, 2, np.eye(2)), resamples)
     with pytest.raises(DataError, match="no scores"):
         metric(ClassPredictions(truth, truth, 2), resamples)

@@ -111,7 +111,7 @@ def test_large_data_are_fitted_at_the_shares_of_the_paper():
 
 @pytest.mark.parametrize("shares", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0)])
 def test_shares_that_do_not_rise_to_all_are_refused(shares):
-    with pytest.raises(ConfigError, match="rise from above 0 to 1"):
+    with pytest.raises(ConfigError, match="must increase from above 0 to exactly 1"):
         blocks(np.arange(9), 2, 0, shares)
 
 
@@ -123,9 +123,9 @@ def test_a_class_never_seen_costs_finite_bits():
 def test_codes_with_holes_are_refused():
     truth = np.zeros(16, int)
     parts = blocks(np.arange(16), 2, 0, (0.5, 1.0))
-    with pytest.raises(DataError, match="2 blocks need 1 tables"):
+    with pytest.raises(DataError, match="2 blocks need 1 arrays"):
         OnlineCode.of_blocks(parts, [], truth)
-    with pytest.raises(DataError, match="Was every block coded"):
+    with pytest.raises(DataError, match="Check that every block was coded"):
         OnlineCode.of_blocks([*parts[:1], parts[0]], [np.zeros((8, 2))], truth)
-    with pytest.raises(DataError, match="needs no code"):
+    with pytest.raises(DataError, match="needs at least two classes"):
         OnlineCode(np.zeros(3), 1)

@@ -110,7 +110,7 @@ def test_every_layer_is_compared_with_the_reference_on_the_same_draws():
         assert (one.value, one.ci_low, one.p) == (alone.value, alone.ci_low, alone.p)
     raw = np.array([one.p for one in found.values()])
     assert [one.holm_p for one in found.values()] == holm(raw).tolist()
-    with pytest.raises(UnknownNameError, match="no answers of 'd'"):
+    with pytest.raises(UnknownNameError, match="no predictions of 'd'"):
         all_differences(accuracy, answers, "d", resamples)
 
 

@@ -18,7 +18,7 @@ def test_sizes_grow_by_one_factor_and_end_with_all():
 
 @pytest.mark.parametrize(("n", "steps", "smallest"), [(10, 1, 2), (10, 3, 10), (10, 3, 0)])
 def test_a_curve_of_one_point_is_refused(n, steps, smallest):
-    with pytest.raises(ConfigError, match="two steps or more"):
+    with pytest.raises(ConfigError, match="at least 2 steps"):
         learning_sizes(n, steps, smallest)
 
 
@@ -53,5 +53,7 @@ def test_every_group_is_first_equally_often():
 
 @pytest.mark.parametrize("size", [0, 5])
 def test_a_size_that_no_sample_has_is_refused(size):
-    with pytest.raises(ConfigError, match=f"between 1 and 4 rows; given is {size}"):
+    with pytest.raises(
+        ConfigError, match=f"between 1 and the number of rows, 4, but one is {size}"
+    ):
         subsets(np.arange(4), (2, size), seed=0)

@@ -178,7 +178,7 @@ def test_p_values_count_the_observed_labels_and_what_ties_with_them():
 
 
 def test_scores_without_a_place_are_refused():
-    with pytest.raises(DataError, match="scores of 1 sites and permutations of 2"):
+    with pytest.raises(DataError, match="scores of 1 sites, but permuted scores of 2"):
         p_values(np.ones(1), np.ones((2, 5)))
     with pytest.raises(DataError, match="is NaN"):
         p_values(np.array([np.nan]), np.ones((1, 5)))

@@ -69,5 +69,5 @@ def test_intervals_without_a_defined_draw_have_no_ends():
 def test_numbers_that_are_none_are_refused_with_their_row():
     with pytest.raises(DataError, match="guess is nan in row 1"):
         NumberPredictions(np.zeros(3), np.array([0, np.nan, 0]))
-    with pytest.raises(DataError, match="truth has 3 rows and guess 2"):
+    with pytest.raises(DataError, match="truth has 3 rows, but guess has 2"):
         NumberPredictions(np.zeros(3), np.zeros(2))
