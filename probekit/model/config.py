@@ -186,13 +186,13 @@ def read_hparams(folder: Path) -> GPT2Config:
 
     Raises:
         MissingError: there is no hparams.json.
-        CheckpointError: it lacks a size, has another key, or a size cannot be.
+        CheckpointError: a size is missing or invalid, or there is an unknown key.
     """
     path = folder / HPARAMS
     sizes = read_json(path)
     if sizes.keys() != _SIZES.keys():
         raise CheckpointError(
-            f"{path} must hold {', '.join(_SIZES)} and nothing else; it holds {', '.join(sizes)}."
+            f"{path} must have exactly the keys {', '.join(_SIZES)}; it has {', '.join(sizes)}."
         )
     try:
         return GPT2Config(**{_SIZES[key]: size for key, size in sizes.items()})

@@ -41,7 +41,7 @@ def test_a_probe_of_words_answers_a_token_without_being_asked(keep, call):
     keep(position={"at": "word", "pieces": "last"})
     assert "token" in columns(call("apply", "probe", "--text", "The keys")[1])[0]
     errors = call("apply", "probe", "--text", "The keys", "--out", "scores.csv")[2]
-    assert "trained at: word, which a new text does not mark: each row is one token." in errors
+    assert "trained at: word, which is not marked in new texts: each row is one token." in errors
     code, _, errors = call("apply", "probe", "--text", "The keys", "--per", "text")
     assert (code, "--per token" in errors) == (2, True)
 
@@ -130,7 +130,7 @@ def test_a_terminal_of_few_colours_shows_columns(keep, call, terminal):
         (["apply", "nothing", "--text", "a"], 3, "no probe file"),
         (["apply", ".", "--text", "a"], 3, "folder"),
         (["apply", "probe"], 2, "--text or --file"),
-        (["apply", "probe", "--text", "a", "--column", "b"], 2, "give it too"),
+        (["apply", "probe", "--text", "a", "--column", "b"], 2, "require --file"),
         (["apply", "probe", "--text", ""], 2, "empty"),
         (["apply", "probe", "--file", "none.txt"], 3, "none.txt"),
         (["apply", "probe", "--file", "rows.csv"], 2, "--format csv"),

@@ -265,5 +265,5 @@ def test_the_limit_on_an_archive_may_be_raised_in_mid_run(go, make_recipe):
 
 def test_a_run_whose_log_is_gone_does_not_go_on(go, make_recipe):
     (go(make_recipe()).folder / "log.csv").unlink()
-    with pytest.raises(MissingError, match=r"log.csv is not there"):
+    with pytest.raises(MissingError, match=r"log.csv does not exist"):
         go(make_recipe())

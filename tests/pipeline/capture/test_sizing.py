@@ -133,7 +133,7 @@ def test_json_has_all_that_is_shown_and_mistakes_are_told(tmp_path, repository):
     numbers = json.loads(done.stdout)
     assert numbers["shards_of_a_site"] == 4
     assert dict(lines(numbers))["hours in all"] == f"{numbers['hours']:,.2f}"
-    assert "--tokens is for a model" in plan(tmp_path / "scale.yaml", "--tokens", "5").stderr
+    assert "--tokens is for a MODEL" in plan(tmp_path / "scale.yaml", "--tokens", "5").stderr
     assert "not both" in plan("gpt2", "--tokens", 5, "--tflops", 1, "--throughput", 1).stderr
 
 

@@ -81,7 +81,7 @@ def test_steps_are_written_out_so_that_the_settings_say_what_was_done(load, tmp_
         ("{path: trained/tiny, checkpoints: [-1]}", MissingError, "no checkpoint of step -1"),
         ("{path: trained/tiny, checkpoints: [[0], a]}", ConfigError, "must be a whole number"),
         ("{path: trained/tiny, source: mini}", ConfigError, "either `source` or `path`"),
-        ("{source: mini, checkpoints: all}", ConfigError, "give its `path`"),
+        ("{source: mini, checkpoints: all}", ConfigError, "requires the `path`"),
         ("{checkpoints: all}", ConfigError, "'model.source' is missing"),
     ],
 )
