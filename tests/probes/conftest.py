@@ -1,4 +1,4 @@
-"""Kept probes to be damaged and misused."""
+"""Fixtures that make saved probes and their metadata."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from probekit.probes.saved.saved_probe import SavedProbe
 
 @pytest.fixture
 def make_facts():
-    """A function that makes facts of a probe; give it those that are to differ."""
+    """A function that makes the metadata of a probe, with changes to the defaults."""
 
     def make(**others):
         facts = {

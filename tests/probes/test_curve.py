@@ -49,7 +49,7 @@ def pick(measured, target="task", metric="accuracy", split="test") -> Measuremen
     return found
 
 
-def test_a_strong_signal_is_found_and_told_with_all_that_belongs_to_it():
+def test_a_strong_signal_is_found_and_measured_with_all_its_facts():
     data = make_data()
     measured = site(Prober(data, SETTINGS), signal(data, 5))
     task = pick(measured)
@@ -68,7 +68,7 @@ def test_a_strong_signal_is_found_and_told_with_all_that_belongs_to_it():
     assert pick(measured, split="validation").n_test == 300
 
 
-def test_every_target_split_and_metric_comes_once():
+def test_every_target_split_and_metric_occurs_once():
     data = make_data()
     prober = Prober(data, SETTINGS)
     metrics = ["accuracy", "balanced_accuracy", "macro_f1", "auroc"]
@@ -133,7 +133,7 @@ def test_a_signal_apart_from_the_word_is_selective_with_a_paired_interval():
     assert width == pytest.approx(control.ci_high - control.ci_low, rel=0.05)
 
 
-def test_imbalanced_labels_are_told_by_balanced_accuracy():
+def test_balanced_accuracy_reveals_imbalanced_labels():
     generator = np.random.default_rng(0)
     data = make_data(y=np.where(generator.random(450) < 0.07, "yes", "no"))
     measured = site(Prober(data, SETTINGS), signal(data, 0))
@@ -232,7 +232,7 @@ def test_words_are_seen_if_they_are_fitted():
     assert few.seen_types == np.mean([t in types for t in data.types[data.test]]) < 0.5
 
 
-def test_held_out_accuracy_says_how_many_rows_were_fitted():
+def test_held_out_accuracy_records_the_number_of_fitted_rows():
     data = make_data()
     task = pick(site(Prober(data, SETTINGS), signal(data, 5)), split="validation")
     assert (task.n_train, task.n_test) == (198, 300)  # 34 of 100 groups of three held out
@@ -250,7 +250,7 @@ def test_more_classes_and_a_class_too_rare_for_every_fold():
     assert pick(measured, metric="auroc").value > 0.98
 
 
-def test_an_unconverged_fit_is_told():
+def test_an_unconverged_fit_is_recorded():
     data = make_data()
     task = pick(site(Prober(data, replace(SETTINGS, max_iter=1)), signal(data, 1)))
     assert (task.converged, task.n_iter) == (False, 1)
@@ -345,16 +345,16 @@ def test_a_control_label_for_each_row_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         (("k_sparse", (("k", 9),)), r"k is 9, but the rows have 8 feature\(s\)"),
         (("k_sparse", (("k", 0),)), "k is 0, but must be an integer"),
         (("mlp", (("hidden", 0),)), "hidden is 0, but must be an integer"),
     ],
 )
-def test_options_that_do_not_fit_the_rows_are_refused_under_the_folds_too(spec, told):
+def test_options_that_do_not_fit_the_rows_are_refused_under_the_folds_too(spec, message):
     data = make_data()
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         site(Prober(data, replace(SETTINGS, kinds=(ProbeSpec(*spec),))), signal(data, 5))
 
 

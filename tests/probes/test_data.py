@@ -68,7 +68,7 @@ def test_a_label_that_train_lacks_is_refused_where_labels_are_classes():
     check_known(data())
 
 
-def test_numbers_are_read_and_words_told_with_their_row():
+def test_numbers_are_read_and_words_are_reported_with_their_row():
     found = numbers(data(y=np.array(["1", "2.5", "-1e3", "0", "7", "8"])))
     assert found.tolist() == [1, 2.5, -1000, 0, 7, 8]
     for wrong in ("seven", "nan", "inf", "1_000"):

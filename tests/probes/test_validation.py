@@ -51,7 +51,7 @@ def test_each_row_has_one_group(groups, message):
 
 
 @pytest.mark.parametrize("build", [LinearProbe, RidgeProbe, RidgeRegressionProbe], ids=str)
-def test_features_that_rounding_has_eaten_are_told(build):
+def test_features_lost_to_rounding_give_a_warning(build):
     X, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
     X[:, 0] += 3 * y
     probe = build(folds=2)

@@ -1,4 +1,4 @@
-"""The made-up run that the tests of the pages use, too."""
+"""The synthetic run that the tests of the pages use, too."""
 
 from tests.report.conftest import make_patterns, make_run, record, table, write_run
 

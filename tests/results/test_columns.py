@@ -1,4 +1,4 @@
-"""What one side writes, the other reads: columns, metrics and targets are declared once."""
+"""Tables are read as they were written; columns, metrics and targets are declared once."""
 
 import numpy as np
 import pandas as pd
@@ -82,8 +82,10 @@ def test_a_mean_over_rows_is_one(name):
 
         halves, both = [some(slice(0, 40)), some(slice(40, 80))], some(slice(0, 80))
 
-    def value(said):
-        resamples = Resamples.draw(np.arange(len(said.truth)), 0, 0)
-        return metric_functions(said.family, said.offers)[name](said, resamples)[0]
+    def value(predictions):
+        resamples = Resamples.draw(np.arange(len(predictions.truth)), 0, 0)
+        return metric_functions(predictions.family, predictions.offers)[name](
+            predictions, resamples
+        )[0]
 
     assert value(both) == pytest.approx(np.mean([value(half) for half in halves]))

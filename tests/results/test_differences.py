@@ -1,4 +1,4 @@
-"""What holds is decided by paired intervals, adjusted among the rivals named beforehand."""
+"""Significance is decided by paired intervals, adjusted among the rivals named in advance."""
 
 import pandas as pd
 import pytest
@@ -40,7 +40,7 @@ def difference(other, value=0.2, reach=0.05, p=0.002, p_holm=0.2, score=0.5):
 
 @pytest.fixture
 def differences():
-    """Those of the synthetic run: one clear, one within luck, one clear only by itself."""
+    """Differences of the synthetic run: significant, not significant, or before adjustment only."""
     return pd.DataFrame(
         [
             difference("majority"),
@@ -60,8 +60,8 @@ def clean(record):
 
 def test_rivals_are_named_and_adjusted_among_themselves(table, differences):
     found = rival_differences(table, differences)
-    told = {one.name: (one.key, one.p, one.verdict) for one in found.named}
-    assert told == {
+    by_name = {one.name: (one.key, one.p, one.verdict) for one in found.named}
+    assert by_name == {
         "majority": ("majority", 0.008, HOLDS),
         "word identity": ("word_identity", 0.4, DOES_NOT_HOLD),
         "random weights, same site": ("random_weights", 0.008, HOLDS),
@@ -94,9 +94,9 @@ def test_differences_of_another_choice_are_left_alone(table, differences):
     assert rival_differences(table, None).named == ()
 
 
-def test_the_answer_says_which_leads_hold(table, differences):
-    said = answer(table, rival_differences(table, differences))
-    assert said.endswith(
+def test_the_answer_names_the_significant_differences(table, differences):
+    text = answer(table, rival_differences(table, differences))
+    assert text.endswith(
         "On the same test rows it is significantly better than the majority label and a random "
         "network; better than the embedding, but not after adjustment for multiple comparisons; "
         "not significantly better than the words alone."
@@ -130,7 +130,7 @@ def test_a_file_that_lacks_a_column_is_refused(tmp_path, differences):
         load_differences(path)
 
 
-def test_what_was_written_comes_back(tmp_path, differences):
+def test_written_differences_are_read_back(tmp_path, differences):
     path = tmp_path / "differences.csv"
     differences.to_csv(path, index=False)
     pd.testing.assert_frame_equal(

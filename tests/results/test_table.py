@@ -94,7 +94,7 @@ def test_a_neuron_keeps_apart_from_its_whole_site_and_from_other_neurons():
     assert all(depths == [0, 2] for depths in lines.values())
 
 
-def test_a_neuron_has_only_its_own_company(table):
+def test_a_neuron_shares_features_only_with_itself(table):
     sites = ("blocks.1.mlp.hook_post", "blocks.1.mlp.hook_post[neuron=3]")
     rows = placed(
         pd.concat([table[table["site"] == table["site"][0]].assign(site=s) for s in sites])
@@ -104,12 +104,12 @@ def test_a_neuron_has_only_its_own_company(table):
         assert set(same_features(rows, row)["site"]) == {site}
 
 
-def test_ends_are_marked_only_where_something_stands():
+def test_ticks_are_only_at_depths_with_rows():
     assert list(ticks(at("blocks.1.hook_mlp_out", "blocks.3.hook_mlp_out")).values()) == list("123")
     assert ticks(at("hook_embed")) == {-1: "embed"}
 
 
-def test_the_layer_is_chosen_on_validation_whatever_the_test_rows_say(table):
+def test_the_layer_is_selected_by_validation_not_by_test_rows(table):
     test = (table["split"] == "test") & (table["target"] == "task")
     before = chosen_row(table)["site"]
     table.loc[test, "value"] = table.loc[test, "value"].to_numpy()[::-1]

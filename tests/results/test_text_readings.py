@@ -1,9 +1,9 @@
-"""What a probe says of texts, as rows."""
+"""Predictions for texts as rows of a table."""
 
 from probekit.results.text_readings import RowPrediction, TextReading, tidy_rows
 
 
-def test_rows_a_token_say_where_it_stands():
+def test_rows_per_token_give_its_position():
     reading = TextReading(
         "A b", ("A", " b"), ((0, 1), (1, 3)), (RowPrediction("x", -1.0), RowPrediction("y", 2.0))
     )

@@ -1,4 +1,4 @@
-"""Words and lengths that tell the label are found, others are not, and test rows teach nothing."""
+"""Predictive words and lengths are found, others are not; test rows are not used for fitting."""
 
 import numpy as np
 import pytest
@@ -33,52 +33,52 @@ def codes_of(n_classes=3, seed=1):
     return np.random.default_rng(seed).integers(n_classes, size=400)
 
 
-def test_words_that_tell_the_label_are_found():
+def test_words_that_predict_the_label_are_found():
     codes = codes_of()
     texts = texts_of(codes)
-    told = bag_of_words_guess(texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 4)
-    assert np.mean(told.guess == codes[TEST]) == 1.0
-    assert told.converged
-    assert told.C in C_GRID
-    assert np.isneginf(told.log_probabilities[:, 3]).all()
-    np.testing.assert_allclose(np.exp(told.log_probabilities).sum(axis=1), 1)
-    assert np.array_equal(told.log_probabilities.argmax(axis=1), told.guess)
+    baseline = bag_of_words_guess(texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 4)
+    assert np.mean(baseline.guess == codes[TEST]) == 1.0
+    assert baseline.converged
+    assert baseline.C in C_GRID
+    assert np.isneginf(baseline.log_probabilities[:, 3]).all()
+    np.testing.assert_allclose(np.exp(baseline.log_probabilities).sum(axis=1), 1)
+    assert np.array_equal(baseline.log_probabilities.argmax(axis=1), baseline.guess)
 
 
 def test_words_do_not_tell_labels_drawn_at_random():
-    told = bag_of_words_guess(
+    baseline = bag_of_words_guess(
         texts_of(codes_of())[TRAIN],
         codes_of(2, seed=5)[TRAIN],
         FOLDS,
         texts_of(codes_of())[TEST],
         2,
     )
-    assert np.mean(told.guess == codes_of(2, seed=5)[TEST]) == pytest.approx(0.5, abs=0.15)
+    assert np.mean(baseline.guess == codes_of(2, seed=5)[TEST]) == pytest.approx(0.5, abs=0.15)
 
 
-def test_the_vocabulary_is_that_of_the_training_texts_whatever_the_case():
+def test_the_vocabulary_comes_from_the_training_texts_and_ignores_case():
     codes = codes_of()
     texts = texts_of(codes)
     seen = bag_of_words_guess(texts[TRAIN], codes[TRAIN], FOLDS, ["RED!", "zebra", "green"], 3)
     assert seen.guess.tolist()[::2] == [0, 1]
     unknown = bag_of_words_guess(texts[TRAIN], codes[TRAIN], FOLDS, ["zebra", "yak", ""], 3)
     assert len(np.unique(unknown.log_probabilities[:, 0])) == 1
-    # What else is asked for changes nothing.
+    # Predictions do not depend on the other texts.
     assert np.array_equal(seen.log_probabilities[1], unknown.log_probabilities[0])
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [1, 2, 1]])
-def test_lengths_that_tell_the_label_are_found_be_it_the_middle_ones(order):
+def test_lengths_that_predict_the_label_are_found_also_in_the_middle(order):
     lengths = np.random.default_rng(0).integers(1, 91, size=(400, 1)).astype(float)
     codes = np.array(order)[((lengths[:, 0] - 1) // 30).astype(int)]
-    told = length_guess(lengths[TRAIN], codes[TRAIN], FOLDS, lengths[TEST], 3)
-    assert np.mean(told.guess == codes[TEST]) > 0.9
+    baseline = length_guess(lengths[TRAIN], codes[TRAIN], FOLDS, lengths[TEST], 3)
+    assert np.mean(baseline.guess == codes[TEST]) > 0.9
 
 
 def test_lengths_that_do_not_differ_tell_the_majority():
     codes = np.array([0] * 100 + [1] * 300)[np.random.default_rng(0).permutation(400)]
-    told = length_guess(np.ones((300, 2)), codes[TRAIN], FOLDS, np.full((3, 2), 7.0), 2)
-    assert told.guess.tolist() == [1, 1, 1]
+    baseline = length_guess(np.ones((300, 2)), codes[TRAIN], FOLDS, np.full((3, 2), 7.0), 2)
+    assert baseline.guess.tolist() == [1, 1, 1]
 
 
 def test_the_strength_is_chosen_on_rows_of_other_groups():
@@ -91,12 +91,12 @@ def test_the_strength_is_chosen_on_rows_of_other_groups():
     assert (C_GRID[0], C_GRID[-1]) == (by_group.C, by_row.C)
 
 
-def test_an_unconverged_fit_is_told_and_does_not_warn(monkeypatch):
+def test_an_unconverged_fit_is_recorded_without_a_warning(monkeypatch):
     monkeypatch.setattr(baselines, "MAX_ITER", 1)
     codes = codes_of()
     texts = texts_of(codes)
-    told = bag_of_words_guess(texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 3)
-    assert not told.converged
+    baseline = bag_of_words_guess(texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 3)
+    assert not baseline.converged
 
 
 def test_a_label_of_a_single_fold_is_no_obstacle():
@@ -109,25 +109,25 @@ def test_a_label_of_a_single_fold_is_no_obstacle():
         bag_of_words_guess(texts, np.zeros(300, int), FOLDS, ["red"], 2)
 
 
-def test_numbers_are_told_by_words_and_by_lengths():
+def test_numbers_are_predicted_by_words_and_by_lengths():
     codes = codes_of()
     y = np.array([3.0, 10.0, -4.0])[codes]
     texts = texts_of(codes)
     resamples = Resamples.draw(np.arange(100), 0, 0)
-    told = bag_of_words_numbers(texts[TRAIN], y[TRAIN], FOLDS, texts[TEST])
-    assert r2(NumberPredictions(y[TEST], told), resamples)[0] > 0.99
+    guess = bag_of_words_numbers(texts[TRAIN], y[TRAIN], FOLDS, texts[TEST])
+    assert r2(NumberPredictions(y[TEST], guess), resamples)[0] > 0.99
     lengths = np.random.default_rng(0).uniform(1, 90, size=(400, 1))
     bent = np.abs(lengths[:, 0] - 45)
-    told = length_numbers(lengths[TRAIN], bent[TRAIN], FOLDS, lengths[TEST])
-    assert r2(NumberPredictions(bent[TEST], told), resamples)[0] > 0.9
+    guess = length_numbers(lengths[TRAIN], bent[TRAIN], FOLDS, lengths[TEST])
+    assert r2(NumberPredictions(bent[TEST], guess), resamples)[0] > 0.9
 
 
 def test_numbers_of_words_and_means_come_from_training_rows():
     y = np.array([1.0, 3.0, 8.0])
     assert mean_numbers(y, 2).tolist() == [4, 4]
     words = np.array(["b", "b", "d"])
-    told = word_mean_numbers(words, y, np.array(["a", "b", "c", "d", "e"]))
-    assert told.tolist() == [4, 2, 4, 8, 4]
+    guess = word_mean_numbers(words, y, np.array(["a", "b", "c", "d", "e"]))
+    assert guess.tolist() == [4, 2, 4, 8, 4]
 
 
 def test_lengths_are_counted_in_characters_words_and_tokens():

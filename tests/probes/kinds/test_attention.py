@@ -16,14 +16,14 @@ def test_the_gradient_is_that_of_the_objective(codes):
     assert error < 1e-6
 
 
-def test_texts_are_taken_whole_and_counted_anew():
+def test_selected_texts_are_renumbered():
     texts = TokensOfTexts(np.arange(6.0)[:, None], np.array([0, 0, 1, 2, 2, 2]))
     part = texts.take(np.array([False, True, True]))
     assert part.tokens.ravel().tolist() == [2, 3, 4, 5]
     assert part.text.tolist() == [0, 1, 1, 1]
 
 
-def test_weights_are_a_softmax_in_each_text_whatever_the_scores():
+def test_weights_are_a_softmax_within_each_text():
     texts = TokensOfTexts(np.zeros((5, 1)), np.array([0, 0, 1, 1, 1]))
     weights = texts.pool(np.array([1e4, 1e4 - 1, -1e4, -1e4, -1e4]))
     np.testing.assert_allclose(weights[:2], [1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))])

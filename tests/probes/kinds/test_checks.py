@@ -1,4 +1,4 @@
-"""Every kind is a scikit-learn estimator, and answers bad input alike."""
+"""Every kind is a scikit-learn estimator and rejects invalid input in the same way."""
 
 import warnings
 
@@ -23,7 +23,7 @@ from tests.probes.kinds import planted
 
 
 def as_chain(y):
-    """The checks hand in labels, not heads: each token gets the one before it for a head."""
+    """The scikit-learn checks pass labels, not heads: the head of each token is the previous."""
     return None if y is None else np.arange(len(np.asarray(y))) - 1
 
 
@@ -102,14 +102,14 @@ class TestClassifiers:
 
     def test_duplicate_rows_with_contradicting_labels_are_fitted(self, estimator):
         X = np.repeat(np.random.default_rng(0).normal(size=(10, 3)), 2, axis=0)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             probe = clone(estimator).fit(X, np.arange(20) % 2)
         scores = probe.decision_function(X)
         assert np.isfinite(scores).all()
-        # Where nothing at all is learnt that is told, and nothing else ever is.
-        assert [str(one.message)[:17] for one in told] == ["All weights are 0"] * bool(told)
-        assert bool(told) == (np.ptp(scores) == 0)
+        # The only warning is that all weights are 0.
+        assert [str(one.message)[:17] for one in caught] == ["All weights are 0"] * bool(caught)
+        assert bool(caught) == (np.ptp(scores) == 0)
 
     def test_rows_that_are_all_the_same_are_fitted(self, estimator):
         with pytest.warns(UserWarning, match="All weights are 0"):
@@ -140,7 +140,7 @@ class TestAllOnRows:
         else:
             np.testing.assert_allclose(*guesses, atol=1e-6)
 
-    def test_how_the_fit_went_is_told_without_a_warning(self, estimator):
+    def test_convergence_is_recorded_without_a_warning(self, estimator):
         X, y, _ = planted.direction(n_samples=400, n_features=8)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -161,7 +161,7 @@ PENALISED = [RidgeProbe, RidgeRegressionProbe, SvmProbe, KSparseProbe, MlpProbe]
 
 @pytest.mark.parametrize("estimator", [*PENALISED, AttentionPooledProbe])
 @pytest.mark.parametrize("value", [0, -1.0, [0.1, 0.0], [], np.inf, np.nan, [0.1, 0.1]])
-def test_penalties_that_are_not_positive_or_stand_twice_are_refused(estimator, value):
+def test_penalties_that_are_not_positive_or_duplicated_are_rejected(estimator, value):
     (name,) = {"alpha", "C"} & set(estimator().get_params())
     with pytest.raises(ConfigError, match=rf"{name} (must be positive|contains a value twice)"):
         estimator(**{name: value}).fit(np.eye(4), [0, 1, 0, 1])
@@ -189,8 +189,8 @@ def test_a_negative_seed_is_refused_by_its_name(estimator):
 )
 @pytest.mark.parametrize("value", [0, 2.5, "5"])
 def test_counts_that_are_too_small_or_no_counts_are_refused(estimator, parameter, value):
-    told = f"{parameter} is {value!r}, but must be an integer of at least [12]"
-    with pytest.raises(ConfigError, match=told):
+    message = f"{parameter} is {value!r}, but must be an integer of at least [12]"
+    with pytest.raises(ConfigError, match=message):
         estimator(**{parameter: value}).fit(np.eye(4), [-1, 0, 0, 0])
 
 

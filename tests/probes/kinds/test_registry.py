@@ -16,7 +16,7 @@ from tests.probes.kinds import planted
 ON_ROWS = [kind for kind in KINDS.values() if kind.task in ("classification", "regression")]
 
 
-def test_names_and_tasks_are_told_alike_everywhere():
+def test_names_and_tasks_agree_everywhere():
     assert {name: kind.name for name, kind in KINDS.items()} == {name: name for name in KINDS}
     assert {kind.task for kind in KINDS.values()} == {
         "classification",
@@ -94,7 +94,7 @@ def test_options_are_what_they_say(name, options, message):
         ("structural_depth", {"rank": 8}, "structural_depth:8"),
     ],
 )
-def test_options_stand_in_the_text(name, options, text):
+def test_options_are_part_of_the_text(name, options, text):
     assert KINDS[name].text(options) == text
 
 

@@ -14,7 +14,7 @@ def forest():
 
 @pytest.mark.parametrize("kind", [DistanceProbe, DepthProbe])
 class TestBoth:
-    def test_a_planted_geometry_is_found_in_sentences_it_has_not_seen(self, kind, forest):
+    def test_a_planted_geometry_is_recovered_in_unseen_sentences(self, kind, forest):
         X, heads, sentences = forest
         known = sentences < 200
         probe = kind(rank=20).fit(X[known], heads[known], sentences[known])

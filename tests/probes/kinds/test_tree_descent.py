@@ -35,7 +35,7 @@ def sentences(n, seed=0, n_tokens=6):
     return [SentenceTargets(own, squared_distances(own[:, :2])) for own in rows]
 
 
-def test_the_projection_of_the_gold_distances_is_found():
+def test_the_projection_of_the_gold_distances_is_recovered():
     found = fit_projection(sentences(200), distance_loss, rank=2, max_iter=100, seed=0)
     metric = found.weight @ found.weight.T
     np.testing.assert_allclose(metric, np.diag([1, 1, 0, 0, 0, 0, 0, 0]), atol=0.05)
@@ -43,7 +43,7 @@ def test_the_projection_of_the_gold_distances_is_found():
     assert found.n_iter < 100
 
 
-def test_few_passes_are_told():
+def test_too_few_epochs_are_reported_as_not_converged():
     found = fit_projection(sentences(200), distance_loss, rank=2, max_iter=2, seed=0)
     assert (found.converged, found.n_iter) == (False, 2)
 

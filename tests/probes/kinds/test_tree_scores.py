@@ -32,7 +32,7 @@ def test_gold_distances_and_depths_score_all():
     assert depths.trials.tolist() == [1, 1]
 
 
-def test_edges_count_alike_whatever_their_sentence_and_direction():
+def test_edges_count_equally_in_any_sentence_and_direction():
     trees = read_trees(HEADS, SENTENCES)
     # Tokens on a line in their order: the chain is right, of the other tree 0-1 and 2-3 are.
     line = [np.subtract.outer(np.arange(n), np.arange(n)) ** 2.0 for n in (5, 6)]

@@ -1,4 +1,4 @@
-"""The files of a kept probe: the same bytes again, and no damage that is not told."""
+"""Files of a saved probe: reproducible bytes, and detection of all damage."""
 
 import json
 
@@ -23,7 +23,7 @@ def files(stem):
 
 
 def rewrite(stem, change):
-    """Change the JSON and digest it again, as a hand that knows how would."""
+    """Change the JSON and update its digest."""
     path = files(stem)[0]
     record = json.loads(path.read_text())
     del record["digest"]
@@ -78,7 +78,7 @@ def test_every_truncated_or_changed_file_is_refused(stem, which):
             SavedProbe.load(stem)
 
 
-def test_a_label_changed_by_hand_is_told(stem):
+def test_a_label_changed_by_hand_is_detected(stem):
     path = files(stem)[0]
     path.write_text(path.read_text().replace('"a"', '"z"'))
     with pytest.raises(DataError, match="changed after it was written"):
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_text_is_refused(stem):
         SavedProbe.load(stem)
 
 
-def test_another_format_says_which_version_reads_it(stem):
+def test_another_format_is_rejected_with_both_versions(stem):
     rewrite(stem, lambda record: record.update(format=2))
     with pytest.raises(DataError, match="format 2, but this version of probekit reads format 1"):
         SavedProbe.load(stem)
@@ -171,7 +171,7 @@ def test_a_file_that_is_not_there_is_named(stem, tmp_path):
         SavedProbe.load("/")
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path, make_probe):
+def test_a_file_that_cannot_be_written_raises_an_error(tmp_path, make_probe):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="Cannot write"):
         make_probe().save(tmp_path / "file" / "probe")

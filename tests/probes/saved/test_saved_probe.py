@@ -1,4 +1,4 @@
-"""A kept probe: the same numbers as the estimator on raw rows, and a check of where it is used."""
+"""Saved probes give the scores of the estimator on raw rows, and check where they are used."""
 
 import numpy as np
 import pytest
@@ -13,14 +13,14 @@ from probekit.probes.solve.design import shared
 
 
 def raw_rows(seed, n_samples=80, n_features=7):
-    """Rows whose features have means and spreads of quite different sizes."""
+    """Rows whose features have very different means and standard deviations."""
     generator = np.random.default_rng(seed)
     scales = 10.0 ** np.arange(-3, n_features - 3)
     return generator.normal(size=(n_samples, n_features)) * scales + 50 * scales
 
 
 def labels(X, n_classes):
-    """Labels that the first features decide, one a class by rank."""
+    """Labels determined by the first features."""
     rank = X[:, 2].argsort().argsort()
     return np.array(list("abcd"))[rank * n_classes // len(X)]
 
@@ -107,7 +107,7 @@ def test_a_direction_of_zeros_has_no_length(make_facts):
         _ = saved.unit_directions
 
 
-def test_a_kept_probe_cannot_be_changed(make_probe):
+def test_a_saved_probe_is_immutable(make_probe):
     saved = make_probe()
     with pytest.raises(ValueError, match="read-only"):
         saved.layers[0][0][0, 0] = 1

@@ -1,4 +1,4 @@
-"""Brier and ECE against plain loops over resampled rows, and bins that add up."""
+"""Brier score and ECE compared with loops over resampled rows, and reliability bins."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_a_probability_of_nothing_and_a_class_never_seen_are_scored():
     assert ece(given, resamples)[0] == pytest.approx(0.5)
 
 
-def test_forecasts_sharper_or_flatter_than_the_truth_are_told():
+def test_overconfident_and_underconfident_predictions_are_detected():
     fair, sharp, flat = (
         ece(forecasts(3, n_rows=4000, sharpness=s), Resamples.draw(np.arange(4000), 0, 0))[0]
         for s in (1.0, 3.0, 0.3)

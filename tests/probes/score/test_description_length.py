@@ -1,4 +1,4 @@
-"""Online codes against the definition row by row, on labels that can be looked up and others."""
+"""Online codes compared with their definition, on labels of words and on random labels."""
 
 from itertools import pairwise
 

@@ -23,7 +23,7 @@ from probekit.probes.score.regression import NumberPredictions, r2
 
 
 def two_probes(generator, n_groups, rates, each=4):
-    """Answers of two probes that find the same groups hard; their accuracies are the rates."""
+    """Predictions of two probes with the given accuracies, which are wrong on the same groups."""
     n_rows = n_groups * each
     ease = np.repeat(generator.uniform(-0.15, 0.15, size=n_groups), each)
     draw = generator.random(n_rows)  # the same for both, so that they mostly err together
@@ -31,7 +31,7 @@ def two_probes(generator, n_groups, rates, each=4):
     return [ClassPredictions(truth, (draw < rate + ease).astype(int), 2) for rate in rates]
 
 
-def test_the_paired_interval_covers_the_true_difference_about_as_often_as_it_says():
+def test_the_paired_interval_has_its_nominal_coverage():
     covered = rejected = 0
     for seed in range(300):
         generator = np.random.default_rng(seed)
@@ -43,7 +43,7 @@ def test_the_paired_interval_covers_the_true_difference_about_as_often_as_it_say
     assert rejected / 300 > 0.8
 
 
-def test_two_equal_probes_are_seldom_told_apart():
+def test_two_equal_probes_rarely_differ_significantly():
     rejected = 0
     for seed in range(300):
         generator = np.random.default_rng(seed)

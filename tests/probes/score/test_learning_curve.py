@@ -1,4 +1,4 @@
-"""Samples that grow by whole groups, each within the next."""
+"""Nested samples of whole groups."""
 
 from itertools import pairwise
 

@@ -60,7 +60,7 @@ def test_selectivity_is_the_difference_to_the_mean_of_the_controls():
     assert selectivity.ci_low < selectivity.value < selectivity.ci_high
 
 
-def test_several_fits_are_told_by_their_worst():
+def test_several_fits_are_summarised_by_the_worst():
     one, two = column(0.1, 5, True, 1e-7), column(1.0, 9, False, 1e-3)
     control = Score("svm", "control", 0, 10)
     assert fits(control.of_columns([one, two])) == (None, 9, False, 1e-3)
@@ -68,7 +68,7 @@ def test_several_fits_are_told_by_their_worst():
     assert control.of_columns([column(0.1, 5, True, None)]).gradient_norm is None
 
 
-def test_held_out_guesses_are_told_by_the_worst_fit_of_a_fold():
+def test_held_out_predictions_are_summarised_by_the_worst_fit_of_a_fold():
     good, bad = column(0.1, 5, True, 1e-7), column(0.1, 2000, False, 1e-2)
     tuned = TunedProbeFit(0.1, good.solution, good.held_out, search=(good.solution, bad.solution))
     score = PLAIN.of_columns([tuned])
@@ -93,7 +93,7 @@ def test_calibration_needs_probabilities():
     assert "ece" in metrics_of(ClassPredictions(truth, truth, 2, scores, True))
 
 
-def test_a_measurement_tells_its_rows_and_groups():
+def test_a_measurement_counts_its_rows_and_groups():
     (measured,) = numbers(reading(0.7), split="validation", metric="accuracy")
     assert (measured.split, measured.n_train, measured.n_test) == ("validation", 10, 200)
     assert (measured.n_groups, measured.C, measured.converged) == (100, None, None)

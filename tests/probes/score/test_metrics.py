@@ -36,7 +36,7 @@ def answers(n_classes: int, n_rows: int = 120, seed: int = 0) -> ClassPrediction
 
 
 def by_scikit_learn(name: str, given: ClassPredictions, rows: np.ndarray) -> float:
-    """The metric of the rows, repeated as drawn, by a plain call of scikit-learn."""
+    """The metric on the resampled rows, by scikit-learn."""
     truth, guess, scores = given.truth[rows], given.guess[rows], given.scores[rows]
     with warnings.catch_warnings():
         # It warns of guesses of a class that was not drawn, and then does what we do.
@@ -134,7 +134,7 @@ def test_area_needs_scores():
         )
 
 
-def test_balanced_accuracy_tells_what_accuracy_hides():
+def test_balanced_accuracy_reveals_what_accuracy_hides():
     truth = np.repeat([0, 1], [95, 5])
     given = ClassPredictions(truth, np.zeros(100, int), 2)
     resamples = Resamples.draw(np.arange(100), 0, 0)
@@ -152,7 +152,7 @@ def test_intervals_by_groups_of_copies_are_wider_than_by_rows():
     assert ratio == pytest.approx(np.sqrt(10), rel=0.15)
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+def test_the_interval_has_its_nominal_coverage():
     generator = np.random.default_rng(0)
     covered = 0
     for seed in range(200):

@@ -1,4 +1,4 @@
-"""What may be exchanged; that p-values keep their promise under luck, and find what is there."""
+"""Permutations that respect groups, uniform p-values under the null, and power."""
 
 import numpy as np
 import pytest
@@ -19,18 +19,18 @@ DATA_SETS = 600
 
 
 def not_above(rejections, n, level=0.05):
-    """Whether so many rejections are believable for a test of this level."""
+    """Whether the number of rejections is plausible for a test of this level."""
     return binomtest(rejections, n, level, alternative="greater").pvalue > 0.001
 
 
 def judged(guesses, truth, groups, seed):
-    """P-values of the guesses (n_sites, n_samples) beside the guess of class 0."""
+    """p-values of the predictions (n_sites, n_samples) compared with always predicting class 0."""
     plain = (truth == 0).astype(float)
     leads = np.stack([group_leads((one == truth).astype(float), plain, groups) for one in guesses])
     return p_values(leads.sum(axis=1), exchanged_leads(leads, 99, seed))
 
 
-def test_labels_that_belong_to_groups_move_with_them_whatever_their_size():
+def test_labels_of_groups_are_permuted_between_groups_of_any_size():
     groups = np.repeat(["a", "b", "c", "d"], [1, 2, 3, 4])
     truth = np.repeat([0, 1, 1, 2], [1, 2, 3, 4])
     permuted = permuted_labels(truth, groups, 500, seed=0)
@@ -94,14 +94,14 @@ def rows_by_themselves(generator):
 
 
 def rows_alike_in_groups(generator):
-    """One label and one guess a group, in groups of many sizes."""
+    """One label and one prediction per group, in groups of different sizes."""
     groups = np.repeat(np.arange(60), generator.integers(1, 9, size=60))
     truth, guess = generator.integers(2, size=(2, 60))[:, groups]
     return truth, guess, groups
 
 
 def pairs_of_words(generator):
-    """Both forms of a noun in each group, each guessed alike in all of its thirty rows."""
+    """Both forms of a noun in each group, each with one prediction for all of its thirty rows."""
     groups = np.repeat(np.arange(30), 60)
     truth = np.tile(np.repeat([0, 1], 30), 30)
     guess = np.repeat(generator.integers(2, size=60), 30)
@@ -109,7 +109,7 @@ def pairs_of_words(generator):
 
 
 @pytest.mark.parametrize("draw", [rows_by_themselves, rows_alike_in_groups, pairs_of_words])
-def test_p_values_under_luck_are_uniform(draw):
+def test_p_values_are_uniform_under_the_null(draw):
     p = []
     for seed in range(DATA_SETS):
         truth, guess, groups = draw(np.random.default_rng(seed))
@@ -122,7 +122,7 @@ def test_p_values_under_luck_are_uniform(draw):
 
 
 @pytest.mark.parametrize("draw", [rows_alike_in_groups, pairs_of_words])
-def test_exchanging_rows_that_are_alike_would_reject_too_often(draw):
+def test_exchanging_correlated_rows_would_reject_too_often(draw):
     small = 0
     for seed in range(200):
         truth, guess, _ = draw(np.random.default_rng(seed))
@@ -131,7 +131,7 @@ def test_exchanging_rows_that_are_alike_would_reject_too_often(draw):
 
 
 def sites_of(generator, n_sites, strength=0.0):
-    """Guesses of sites that resemble one another; the first follows the truth a little."""
+    """Correlated predictions of several sites; the first is slightly better than chance."""
     truth, shared = generator.integers(2, size=(2, 200))
     own = generator.integers(2, size=(n_sites, 200))
     guesses = np.where(generator.random((n_sites, 200)) < 0.5, shared, own)
@@ -140,7 +140,7 @@ def sites_of(generator, n_sites, strength=0.0):
     return truth, guesses
 
 
-def test_the_best_of_many_layers_of_luck_is_rejected_no_more_often_than_the_level_says():
+def test_the_best_of_many_null_layers_is_rejected_at_most_at_the_level():
     by_maximum = by_single = 0
     for seed in range(DATA_SETS):
         truth, guesses = sites_of(np.random.default_rng(seed), n_sites=8)
@@ -152,7 +152,7 @@ def test_the_best_of_many_layers_of_luck_is_rejected_no_more_often_than_the_leve
     assert not not_above(by_single, DATA_SETS)  # the best layer by its own p-value is too lucky
 
 
-def test_a_planted_signal_is_found_and_its_site_alone():
+def test_a_planted_signal_is_found_at_its_site_only():
     found = others = 0
     for seed in range(100):
         truth, guesses = sites_of(np.random.default_rng(seed), n_sites=8, strength=0.4)

@@ -1,4 +1,4 @@
-"""R2 and Spearman against scikit-learn and SciPy on rows that are really resampled."""
+"""R2 and Spearman compared with scikit-learn and SciPy on explicitly resampled rows."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The selftest passes on the engine, and every line of it fails on an engine that is broken."""
+"""The self-test passes, and every check fails for a broken tool."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from probekit.probes.selftest.checks import QUICK, probe
 from probekit.probes.selftest.selftest import CHECKS, TOOLS, selftest
 
 
-def told(verdicts):
+def keys(verdicts):
     return {(v.check, v.kind) for v in verdicts}
 
 
@@ -20,12 +20,12 @@ def verdicts():
     return selftest(quick=True)
 
 
-def test_the_engine_tells_the_truth(verdicts):
+def test_all_checks_pass(verdicts):
     assert [verdict for verdict in verdicts if not verdict.ok] == []
 
 
 def with_rows(change):
-    """The engine, with other rows than those that were captured."""
+    """Tools that probe changed rows."""
 
     def broken(data, settings, sites):
         return probe(data, settings, [change(X, data) for X in sites])
@@ -34,7 +34,7 @@ def with_rows(change):
 
 
 def with_data(**change):
-    """The engine, told something else of the rows."""
+    """Tools that probe with changed data."""
 
     def broken(data, settings, sites):
         return probe(replace(data, **{k: f(data) for k, f in change.items()}), settings, sites)
@@ -43,12 +43,12 @@ def with_data(**change):
 
 
 def leaked(X, data):
-    """Rows that hold their label."""
+    """Rows that contain their label."""
     return X + 50 * np.unique(data.y, return_inverse=True)[1][:, None]
 
 
 def mixed_up(X, data):
-    """Rows in another order than their labels."""
+    """Rows in a different order from their labels."""
     return X[np.random.default_rng(0).permutation(len(X))]
 
 
@@ -58,17 +58,17 @@ def unsteady():
 
 
 def of_rows(groups, draws, seed):
-    """Resamples of rows, as if those of a group had nothing in common."""
+    """Resamples of rows instead of groups."""
     return Resamples.draw(np.arange(len(groups)), draws, seed)
 
 
 def leads_of_rows(scores, uninformed, groups):
-    """Leads of rows, as if those of a group had nothing in common."""
+    """Score differences of rows instead of groups."""
     return group_leads(scores, uninformed, np.arange(len(scores)))
 
 
 def unexchanged(leads, draws, seed):
-    """Answers that stay whose they are."""
+    """Score differences without exchange."""
     return np.tile(leads.sum(axis=1, keepdims=True), draws)
 
 
@@ -100,7 +100,7 @@ BROKEN = {
     "signal_is_selective": [with_rows(mixed_up)],
     "imbalanced_labels": [with_rows(leaked), with_rows(mixed_up)],
     "copied_groups_checks": [
-        # PITFALL 19: each row a group of its own, so that a fold has copies of what it is asked.
+        # PITFALL 19: each row a group of its own, so that folds contain copies of held-out rows.
         with_data(groups=lambda data: np.arange(len(data.y)).astype(str)),
         with_rows(leaked),
         replace(TOOLS, folds=lambda labels, groups, folds, seed: np.arange(len(labels)) % folds),
@@ -123,12 +123,12 @@ BROKEN = {
 @pytest.mark.parametrize("name", CHECKS)
 def test_every_line_of_a_check_fails_on_an_engine_that_is_broken_there(name):
     found = [list(CHECKS[name](tools, QUICK)) for tools in BROKEN[name]]
-    failed = set.union(*(told(v for v in verdicts if not v.ok) for verdicts in found))
-    assert failed == told(found[0])
+    failed = set.union(*(keys(v for v in verdicts if not v.ok) for verdicts in found))
+    assert failed == keys(found[0])
 
 
 @pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "macro_f1", "auroc"])
-def test_a_metric_that_ignores_ties_or_classes_is_told(name):
+def test_a_metric_that_ignores_ties_or_classes_fails_a_check(name):
     def by_first(answers, resamples):
         noise = np.linspace(0, 1e-6, len(answers.truth))[:, None] * np.arange(answers.n_classes)
         guess = np.minimum(answers.guess, 1)
@@ -140,7 +140,7 @@ def test_a_metric_that_ignores_ties_or_classes_is_told(name):
     assert bad == {name}
 
 
-def test_progress_is_told_to_the_end():
+def test_progress_is_reported_to_the_end():
     seen = []
 
     class Watching:
@@ -150,7 +150,7 @@ def test_progress_is_told_to_the_end():
         def tell(self, message):
             raise AssertionError(message)
 
-    tools = replace(TOOLS, probe=lambda *_: pytest.fail("not asked"))
+    tools = replace(TOOLS, probe=lambda *_: pytest.fail("not called"))
     with pytest.raises(pytest.fail.Exception):
         selftest(quick=True, tools=tools, watcher=Watching())
     assert seen == [("selftest", 0, len(CHECKS))]

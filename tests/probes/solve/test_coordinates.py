@@ -1,4 +1,4 @@
-"""Coordinates in which Hessians are about the identity: those of a product, and exact ones."""
+"""Preconditioned coordinates: Kronecker products and exact factors."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def uneven(n_classes, n_fits=3):
 
 
 def two_groups(n_classes):
-    """Coordinates of four fits, of which two are exact; and points to turn."""
+    """Coordinates of four fits, two of them exact, and random points."""
     objectives, point = uneven(n_classes, n_fits=4)
     scores = objectives.scores(point)
     first, second = torch.tensor([1, 3]), torch.tensor([0, 2])
@@ -50,7 +50,7 @@ def test_steps_and_gradients_keep_their_inner_product_in_the_coordinates(n_class
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_fits_that_are_kept_keep_their_coordinates(n_classes):
+def test_selected_fits_keep_their_coordinates(n_classes):
     found, point = two_groups(n_classes)
     for fits in map(torch.tensor, ([3], [0, 1], [2, 3], [0, 2])):
         kept = found.select(fits)
@@ -109,7 +109,7 @@ def test_a_hessian_is_made_where_it_is_worth_while(monkeypatch):
     assert kind(LONG) is Product
 
 
-def test_where_no_factor_is_found_the_product_stands(monkeypatch):
+def test_the_product_is_used_where_the_factor_fails(monkeypatch):
     objectives, point = uneven(2)
     scores = objectives.scores(point)
     monkeypatch.setattr(coordinates, "_hessians", lambda *_: -torch.eye(8)[None])
@@ -118,7 +118,7 @@ def test_where_no_factor_is_found_the_product_stands(monkeypatch):
     assert (places.tolist(), type(part)) == ([0, 1, 2], Product)
 
 
-def test_the_flattest_rows_are_left_out_and_others_stand_for_those_between():
+def test_the_flattest_rows_are_omitted_and_the_rest_is_thinned_by_stride():
     generator = torch.Generator().manual_seed(0)
     curvature = torch.rand(3, 1000, generator=generator, dtype=torch.float64) ** 8
     counted = coordinates._counted(curvature, torch.tensor(0.5), most=1000)

@@ -1,4 +1,4 @@
-"""L-BFGS over many objectives: how it goes, and how it ends."""
+"""Batched L-BFGS: convergence and stopping."""
 
 from dataclasses import replace
 
@@ -28,20 +28,20 @@ def test_fits_end_apart_and_keep_their_numbers(n_classes):
         assert end.value == pytest.approx(values(objectives, end.point.expand(3, -1, -1))[number])
 
 
-def test_no_steps_at_all_are_told():
+def test_zero_iterations_are_recorded():
     objectives, *_ = objectives_of(2)
     ends = dict(descend(objectives, random_point(2), StoppingRule(1e-8, 0)))
     assert [(end.n_iter, end.converged) for end in ends.values()] == [(0, False)] * 3
     torch.testing.assert_close(ends[1].point, random_point(2)[1])
 
 
-def test_a_stall_is_told_before_the_last_step():
+def test_a_stall_stops_before_the_last_iteration():
     objectives, *_ = objectives_of(2)
     ends = dict(descend(objectives, random_point(2), StoppingRule(-1.0, 100_000)))
     assert all(not end.converged and end.n_iter < 1000 for end in ends.values())
 
 
-def test_a_fit_goes_on_to_its_aim_and_is_judged_by_its_tolerance():
+def test_a_fit_continues_to_its_aim_and_converges_by_its_tolerance():
     objectives, *_ = objectives_of(2)
     loose, aiming, cut, never = (
         dict(descend(objectives, random_point(2), stopping))
@@ -100,7 +100,7 @@ def test_the_principal_axes_spare_steps(monkeypatch):
 
 
 @pytest.mark.parametrize("far", [1e2, 1e5])
-def test_a_start_far_off_comes_home(far):
+def test_a_distant_start_converges(far):
     for n_classes in (2, 4):
         objectives, *_ = objectives_of(n_classes)
         zero = torch.zeros_like(random_point(n_classes))

@@ -1,4 +1,4 @@
-"""The matrix that fits share: what it standardises by, its units, and the way back to raw rows."""
+"""Shared design matrices: standardisation, units, and folding back to raw rows."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def everything(X):
 
 
 def standardised_in_share(made, share):
-    """Rows (n_samples, n_features) as the coefficients of a share see them."""
+    """Rows (n_samples, n_features) in the units of a share."""
     rows = torch.cat([block for _, block in made.rows.blocks()])
     return (rows * made.units[share]).numpy()
 
@@ -65,7 +65,7 @@ def test_axes_are_the_principal_ones_of_the_typical_rows():
 
 
 @pytest.mark.parametrize("make", [shared, dual])
-def test_folded_coefficients_score_raw_rows_alike(make):
+def test_folded_coefficients_give_the_same_scores_on_raw_rows(make):
     X, _ = problem(2, n_samples=30, n_features=30 if make is shared else 90)
     counts = np.where(np.arange(30) < 20, 1.0, 0.0)
     made = make(X, [counts] if make is shared else counts, everything(X))
@@ -82,7 +82,7 @@ def test_folded_coefficients_score_raw_rows_alike(make):
         np.testing.assert_allclose(back_intercept, intercept, atol=1e-10)
 
 
-def test_rows_far_from_zero_keep_what_tells_them_apart():
+def test_rows_far_from_zero_keep_their_differences():
     # A mean that float32 cannot hold would shift all rows by an amount that folding does not undo.
     generator = np.random.default_rng(0)
     X = (1e4 + generator.normal(size=(500, 1))).astype(np.float32)
@@ -104,7 +104,7 @@ def test_dual_coordinates_keep_all_distances_and_no_more_than_the_span():
     np.testing.assert_allclose(rows.T @ rows / 20, np.diag(made.variances), atol=1e-8)
 
 
-def test_rows_that_are_all_alike_span_nothing():
+def test_identical_rows_span_no_coordinates():
     made = dual(np.ones((3, 5)), np.ones(3), np.ones(3, dtype=bool))
     coef, intercept = made.fold(0, np.zeros((1, 0)), np.array([2.0]))
     assert (coef.tolist(), intercept.tolist()) == ([[0.0] * 5], [2.0])

@@ -1,4 +1,4 @@
-"""Tuning many columns at once: what each fold saw, which C wins, and what is told."""
+"""Tuning of many columns at once: rows of each fold, the selected C, and progress reports."""
 
 import tracemalloc
 
@@ -28,12 +28,12 @@ def planted(n_samples: int = 400, n_features: int = 6, seed: int = 0):
 
 @pytest.fixture
 def tight(monkeypatch):
-    """Searches as exact as the last fits, so that guesses can be compared one by one."""
+    """Search fits as exact as the final ones, so that predictions can be compared."""
     monkeypatch.setattr(fits, "SEARCH_TOLERANCE", 0.0)
 
 
 def without_fold(X, codes, C, outside, typical=None):
-    """The fit on the other folds' rows alone, which have never met those outside."""
+    """The fit on the rows of the other folds only."""
     inside = ~outside
     typical = None if typical is None else typical[inside]
     solver = Solver(X[inside], [np.ones(inside.sum())], typical=typical)
@@ -145,7 +145,7 @@ def test_the_rows_are_made_ready_once_for_all_columns_folds_and_every_c(monkeypa
     assert made == [(400, [300, 300, 300, 300, 400])]
 
 
-def test_too_few_steps_are_told_of_the_search_and_of_the_last_fit():
+def test_too_few_iterations_are_recorded_for_the_search_and_the_final_fit():
     X, codes = planted()
     (column,), _ = fit(X, [codes], grid=(100.0,), stopping=StoppingRule(max_iter=1))
     assert [one.converged for one in (*column.search, column.solution)] == [False] * 5

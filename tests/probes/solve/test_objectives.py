@@ -1,4 +1,4 @@
-"""What the batched fits minimise: its value, its gradient and its curvature."""
+"""Value, gradient and curvature of the batched objectives."""
 
 import numpy as np
 import pytest

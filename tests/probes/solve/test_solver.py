@@ -1,4 +1,4 @@
-"""Every fit of the batched solver against a tight reference of its own."""
+"""Every fit of the batched solver compared with a tightly converged reference."""
 
 import tracemalloc
 import warnings
@@ -100,7 +100,7 @@ def test_a_constant_feature_does_not_matter(constant, n_features):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [0.1, 1e8])
-def test_a_feature_that_varies_by_rounding_alone_tells_nothing(dtype, size):
+def test_a_feature_that_varies_only_by_rounding_is_ignored(dtype, size):
     generator = np.random.default_rng(0)
     X, codes = generator.normal(size=(3000, 3)), generator.integers(2, size=3000)
     # Constant but for the last bit: of a float32 forward pass, of a sum in float64.
@@ -256,7 +256,7 @@ def test_batches_that_fit_the_memory_give_the_same(monkeypatch, n_classes, bound
 
 
 def test_a_row_far_off_in_one_feature_leaves_no_fit_short_of_its_minimum():
-    """Folds with it and without it have other units, and share no Hessian."""
+    """Folds with and without it have different units and do not share a Hessian."""
     X, codes = problem(2, n_samples=600, n_features=20)
     X[0, 3] += 1e4 * X[:, 3].std()
     shares = [np.where(np.arange(len(X)) % 5 != fold, 1.0, 0.0) for fold in range(5)]
@@ -266,7 +266,7 @@ def test_a_row_far_off_in_one_feature_leaves_no_fit_short_of_its_minimum():
         assert excess(fit, X, codes, shares[one.share]) < 1e-7
 
 
-def test_fits_share_a_hessian_if_labels_classes_and_shares_are_alike(monkeypatch):
+def test_fits_share_a_hessian_if_labels_classes_and_shares_are_similar(monkeypatch):
     X, codes = problem(3)
     rows, groups, descend = np.arange(len(X)), [], solver.descend
 
@@ -294,7 +294,7 @@ def test_exact_hessians_spare_steps_and_end_at_the_same_place(monkeypatch, n_cla
         assert fit.objective == pytest.approx(other.objective, rel=1e-6)
 
 
-def test_too_few_steps_are_told_and_nothing_is_printed(capfd):
+def test_too_few_iterations_are_recorded_and_nothing_is_printed(capfd):
     X, codes = problem(4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -306,7 +306,7 @@ def test_too_few_steps_are_told_and_nothing_is_printed(capfd):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_a_goal_that_rounding_puts_out_of_reach_is_told_and_ends(n_classes, dtype):
+def test_a_tolerance_below_rounding_error_stops_unconverged(n_classes, dtype):
     X, codes = problem(n_classes)
     fit = alone(
         X.astype(dtype), codes, C=1.0, stopping=StoppingRule(tolerance=0.0, max_iter=100_000)

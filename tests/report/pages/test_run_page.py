@@ -180,7 +180,7 @@ def test_a_file_changed_after_the_run_is_refused(make_run, record):
 def test_a_record_may_not_name_files_elsewhere(make_run, record):
     for name in ("../secret.txt", "/etc/hostname"):
         record["files"] = {name: digest([b""])}
-        with pytest.raises(DataError, match=f"{name} leads out of the folder"):
+        with pytest.raises(DataError, match=f"{name} is outside the folder"):
             report(make_run(record=record))
 
 
