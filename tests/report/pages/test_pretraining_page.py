@@ -41,7 +41,7 @@ def write_pretraining(folder, hostile):
         "characters": {"train": 1_000_000, "held_out": 8000},
         "vocabulary": 300,
         "parameters": 12_345,
-        "digests": {"corpus": "ab12"},
+        "digests": {"corpus": "ab12", "tokens": "cd34"},
         "versions": {"torch": "2"},
     }
     (folder / "run.json").write_text(json.dumps(record))
@@ -124,7 +124,7 @@ def test_a_log_reads_as_it_was_written(folder):
 
 def test_a_log_that_is_not_that_of_the_state_is_refused(folder):
     logged = write_log(folder / "log.csv", a_log(20))
-    progress = Progress.of(20, tiny_recipe("texts"), "corpus", "tokens", logged)
+    progress = Progress.of(20, tiny_recipe("texts"), "ab12", "cd34", logged)
     write_state(folder / "state.safetensors", {}, progress)
     assert write_pretraining_report(folder)
     write_log(folder / "log.csv", a_log(19))
