@@ -2,26 +2,40 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test format lint types tests data schema bench clean
+.PHONY: quickstart check fast test format lint types tests slow hooks data schema bench clean
 .DELETE_ON_ERROR:
 
 quickstart: .venv/installed
 	$(BIN)/probekit run experiments/quickstart.yaml
 
-test: lint types tests
+# The quick loop: under a minute.
+check: lint types fast
 
-lint: .venv/installed-test
+# The full check, which CI runs.
+test: .venv/installed-test lint types tests
+
+lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: .venv/installed-test
+types: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
+
+fast: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q --fast --cov --cov-report=
 
 tests: .venv/installed-test .venv/s3/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-format: .venv/installed-test
+# Lists the slow tests in tests/slow.txt.
+slow: .venv/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q --write-slow
+
+hooks: .venv/installed-dev
+	$(BIN)/pre-commit install
+
+format: .venv/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -40,6 +54,7 @@ bench: .venv/installed-test .bench-venv/installed
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.generation
 	$(BIN)/python -m benchmarks.capture
 	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.damage
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -48,7 +63,11 @@ bench: .venv/installed-test .bench-venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
-.venv/installed-test: .venv/installed
+.venv/installed-dev: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+.venv/installed-test: .venv/installed-dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@
 

@@ -1,14 +1,14 @@
-"""How fast activations are captured, written and read, beside what people use for it.
+"""Speed of capturing, writing and reading activations, compared with common alternatives.
 
     python -m benchmarks.capture [--quick] [--shape gpt2-xl] [--device cuda] [--dtype bfloat16]
 
-Random weights of GPT-2's shape. Ours and what stands beside it take turns in each round; times are
-medians of the rounds. Both start from token ids. TransformerLens runs in an environment of its own,
-`make bench` makes it; without one its row is left out, and so are the sentences of the English Web
-Treebank where they do not lie beside the checkout: the table says so.
+Models have GPT-2's shape and random weights. probekit and the baseline alternate in each round;
+times are medians over rounds. Both start from token ids. TransformerLens runs in its own
+environment, which `make bench` creates. Its row is skipped without that environment, and the row of
+the English Web Treebank if the treebank is not next to the checkout; skipped rows are reported.
 
-`ratio` is their time by ours where the goal is a least one (>=), and ours by theirs where it is a
-largest one (<=).
+`ratio` is the baseline's time divided by ours if the goal is a minimum (>=), and our time divided
+by the baseline's if the goal is a maximum (<=).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from transformers import GPT2Config as TheirConfig
 from transformers import GPT2LMHeadModel
 
 from probekit.activations.capture import capture, stream_rows
-from probekit.activations.store import ActivationStore
+from probekit.activations.store.store import ActivationStore
 from probekit.data.conllu import read_sentences
 from probekit.data.positions import RowPlan
+from probekit.model.config import PUBLISHED
 from probekit.model.gpt2 import GPT2
-from probekit.model.sources import PUBLISHED
-from probekit.model.tokenizer import Tokenizer, pad
+from probekit.model.text.tokenizer import Tokenizer, pad
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 PEERS = Path(__file__).resolve().parents[1] / ".bench-venv"
@@ -48,30 +48,30 @@ Ids = list[np.ndarray[Any, np.dtype[np.int64]]]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: what we do, what stands beside it, and the goal for the ratio.
+    """One line of the table: our work, the baseline, and the goal for the ratio.
 
-    Work may answer with the seconds that it took; else it is timed from outside.
+    A callable may return its own time in seconds; otherwise it is timed by the caller.
     """
 
     work: str
-    beside: str
+    baseline: str
     ours: Callable[[], object]
     theirs: Callable[[], object]
     at_least: float | None = None
     at_most: float | None = None
 
     def line(self, ours: float, theirs: float) -> str:
-        """Return the line of the table for these seconds."""
+        """Return the line of the table for these times in seconds."""
         ratio = theirs / ours if self.at_least else ours / theirs
         is_met = ratio >= self.at_least if self.at_least else ratio <= (self.at_most or 0)
         goal = f">= {self.at_least}" if self.at_least else f"<= {self.at_most}"
         verdict = "met" if is_met else "MISSED"
-        names = f"{self.work:41} {self.beside:41}"
+        names = f"{self.work:41} {self.baseline:41}"
         return f"{names} {ours:9.4f} {theirs:9.4f} {ratio:7.2f} {goal:>8} {verdict}"
 
 
 class Bench:
-    """The models of one shape on one device, and the rows of the table."""
+    """Models of one shape on one device, and the rows of the table that use them."""
 
     def __init__(self, shape: str, device: str, dtype: str, *, quick: bool) -> None:
         self.shape, self.device, self.dtype, self.quick = shape, device, dtype, quick
@@ -79,15 +79,18 @@ class Bench:
         kind = {"device": device, "dtype": getattr(torch, dtype)}
         self.model = GPT2(config, seed=0).to(**kind).requires_grad_(False)
         theirs = TheirConfig(
-            n_layer=config.n_layer, n_head=config.n_head, n_embd=config.n_embd,
-            bos_token_id=0, eos_token_id=0,
-        )  # fmt: skip
+            n_layer=config.n_layer,
+            n_head=config.n_head,
+            n_embd=config.n_embd,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
         self.theirs = GPT2LMHeadModel(theirs).to(**kind).eval().requires_grad_(False)
         self.blocks = [f"blocks.{layer}.hook_resid_post" for layer in range(config.n_layer)]
         self.residual = ["blocks.0.hook_resid_pre", *self.blocks]
 
     def rows(self) -> Iterator[Row]:
-        """Yield the lines of the table; each frees what it needed before the next one."""
+        """Yield the rows of the table; each releases its memory before the next."""
         yield from self._small_batch()
         yield from self._all_sites()
         yield from self._to_disk()
@@ -114,17 +117,17 @@ class Bench:
             for layer, value in linears:
                 F.linear(value, layer.weight, layer.bias)
 
-        what = f"resid_post of {len(self.blocks)} blocks, last of 16 x 64"
-        alone = "transformers' GPT2Model, nothing captured"
-        bare = self.theirs.transformer
-        yield Row(what, alone, ours, lambda: bare(ids, use_cache=False), 1.2)
-        yield Row(what, "GPT2LMHeadModel, output_hidden_states", ours, hidden_states, 2.0)
+        work = f"resid_post of {len(self.blocks)} blocks, last of 16 x 64"
+        transformer = self.theirs.transformer
+        without_capture = "transformers' GPT2Model, nothing captured"
+        yield Row(work, without_capture, ours, lambda: transformer(ids, use_cache=False), 1.2)
+        yield Row(work, "GPT2LMHeadModel, output_hidden_states", ours, hidden_states, 2.0)
         if (PEERS / "installed").exists():
             with Peer(self.shape, self.device, self.dtype, 16, 64) as peer:
-                yield Row(what, "TransformerLens run_with_cache", ours, peer.run, 1.5)
+                yield Row(work, "TransformerLens run_with_cache", ours, peer.run, 1.5)
         else:
-            print(f"{what:41} TransformerLens: left out, there is no {PEERS.name}")
-        yield Row(what, "F.linear of all blocks, nothing else", ours, products, 0.93)
+            print(f"{work:41} TransformerLens: skipped, {PEERS.name} does not exist")
+        yield Row(work, "F.linear of all blocks, nothing else", ours, products, 0.93)
 
     def _all_sites(self) -> Iterator[Row]:
         for n_sequences, n_tokens in ((16, 64), (4, 512)):
@@ -158,7 +161,7 @@ class Bench:
     def _sentences(self) -> Iterator[Row]:
         folder = SHARED / "datasets" / "ud_english_ewt"
         if not folder.is_dir():
-            print("sentences of English EWT: left out, they are not beside this checkout")
+            print("sentences of English EWT: skipped, ../shared has no ud_english_ewt")
             return
         tokenizer = Tokenizer.from_pretrained(SHARED / "tokenizer" / "gpt2")
         texts = [s.comments["text"] for s in read_sentences(folder / "test.conllu")]
@@ -179,7 +182,7 @@ class Bench:
             return time.perf_counter() - start
 
     def _usual_recipe(self, tokens: Ids) -> float:
-        kept: list[list[Tensor]] = []
+        batches: list[list[Tensor]] = []
         with tempfile.TemporaryDirectory(dir=".") as folder:
             start = time.perf_counter()
             for part in _in_parts(tokens, 32):
@@ -188,8 +191,8 @@ class Bench:
                     ids.clamp(min=0), attention_mask=mask.long(), output_hidden_states=True
                 )
                 at = mask.sum(1) - 1
-                kept.append([h[range(len(ids)), at].cpu() for h in out.hidden_states])
-            sites = [torch.cat(values) for values in zip(*kept, strict=True)]
+                batches.append([h[range(len(ids)), at].cpu() for h in out.hidden_states])
+            sites = [torch.cat(values) for values in zip(*batches, strict=True)]
             torch.save(sites, Path(folder) / "rows.pt")
             return time.perf_counter() - start
 
@@ -206,9 +209,9 @@ class Bench:
 
     def _reading(self, store: ActivationStore, path: Path) -> Row:
         site = self.residual[6]
-        everything = store.read(site)
-        everything.tofile(path)
-        plain = np.memmap(path, everything.dtype, "r", shape=everything.shape)
+        values = store.read(site)
+        values.tofile(path)
+        plain = np.memmap(path, values.dtype, "r", shape=values.shape)
         rng = np.random.default_rng(0)
         reads = [rng.permutation(len(plain))[:ROWS_OF_A_READ] for _ in range(READS)]
         return Row(
@@ -250,18 +253,20 @@ class Bench:
 
 
 class Peer:
-    """TransformerLens in a process and an environment of its own, which waits for its turn."""
+    """TransformerLens in a separate process and environment, which runs on request."""
 
     def __init__(self, *arguments: object) -> None:
         self._process = subprocess.Popen(
             [PEERS / "bin" / "python", "-m", "benchmarks.peers", *map(str, arguments)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Peer:
         while self._answer() != "ready":
-            pass  # what its imports print
+            pass  # skip the output of its imports
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -271,11 +276,11 @@ class Peer:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit("benchmarks.peers stopped; its last words stand above")
+            raise SystemExit("benchmarks.peers stopped; see its error message above")
         return line.strip()
 
     def run(self) -> float:
-        """Return the seconds of one run there."""
+        """Return the duration of one run in the other process, in seconds."""
         assert self._process.stdin is not None
         self._process.stdin.write("run\n")
         self._process.stdin.flush()
@@ -283,7 +288,7 @@ class Peer:
 
 
 def last(tokens: Ids) -> RowPlan:
-    """Return the rows of the last token of each sequence."""
+    """Return the row plan of the last token of each sequence."""
     n = len(tokens)
     return RowPlan(np.arange(n), np.array([len(ids) - 1 for ids in tokens]), np.arange(n + 1))
 
@@ -297,16 +302,16 @@ def _in_parts(tokens: Ids, size: int) -> list[Ids]:
 
 
 def seconds(work: Callable[[], object], device: str) -> float:
-    """Return how long some work takes, until the device has done it."""
+    """Return the duration of a call in seconds, including pending work on the device."""
     start = time.perf_counter()
-    own = work()
+    result = work()
     if device == "cuda":
         torch.cuda.synchronize()
-    return own if isinstance(own, float) else time.perf_counter() - start
+    return result if isinstance(result, float) else time.perf_counter() - start
 
 
 def medians(row: Row, rounds: int, device: str) -> Sequence[float]:
-    """Return our seconds and theirs, which take turns; the first round warms up and is dropped."""
+    """Return our median seconds and the baseline's, run alternately after a warm-up round."""
     times = [[seconds(work, device) for work in (row.ours, row.theirs)] for _ in range(rounds + 1)]
     return [median(column) for column in zip(*times[1:], strict=True)]
 
@@ -317,18 +322,18 @@ def main() -> None:
     parser.add_argument("--shape", choices=["gpt2", "gpt2-xl"], default="gpt2")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--only", default="", help="rows whose names hold this")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, sentences and rows")
+    parser.add_argument("--only", default="", help="run only rows whose names contain this text")
+    parser.add_argument("--quick", action="store_true", help="use fewer rounds, sentences and rows")
     options = parser.parse_args()
     rounds = 3 if options.quick else 5
     threads = torch.get_num_threads()
     kind = f"{options.shape}, {options.device}, {options.dtype}"
     print(f"{kind}, {threads} threads, medians of {rounds} rounds")
-    print(f"{'work':41} {'beside':41} {'ours s':>9} {'theirs s':>9} {'ratio':>7} {'goal':>8}")
+    print(f"{'work':41} {'baseline':41} {'ours s':>9} {'theirs s':>9} {'ratio':>7} {'goal':>8}")
     bench = Bench(options.shape, options.device, options.dtype, quick=options.quick)
     with torch.inference_mode():
         for row in bench.rows():
-            if options.only in f"{row.work} {row.beside}":
+            if options.only in f"{row.work} {row.baseline}":
                 print(row.line(*medians(row, rounds, options.device)), flush=True)
 
 

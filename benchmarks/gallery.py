@@ -1,6 +1,8 @@
-"""Draws docs/gallery: one picture of each kind of figure, from the shipped experiments.
+"""Draw docs/gallery: one image of each kind of figure, from the shipped experiments.
 
-`python -m benchmarks.gallery`; runs that are finished are not made again.
+    python -m benchmarks.gallery
+
+Finished runs are reused.
 """
 
 from __future__ import annotations
@@ -12,25 +14,32 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.run import run
-from probekit.pipeline.transfer import transfer
-from probekit.report.figure_files import write_figures
-from probekit.report.page import run_figures
-from probekit.report.parts import FigurePart
-from probekit.report.transfer_page import place_part
+from probekit.pipeline.compare.transfer import transfer
+from probekit.pipeline.experiment.run import run
+from probekit.report.figures.figure_files import write_figures
+from probekit.report.pages.parts import FigurePart
+from probekit.report.pages.run_page import run_figures
+from probekit.report.pages.transfer_page import place_part
 
 ROOT = Path(__file__).parents[1]
-MOST_BYTES = 2_000_000  # of all pictures together
+MOST_BYTES = 2_000_000  # limit for all images together
 
 
 @dataclass(frozen=True)
 class Source:
-    """A run, and which of its figures are taken: those whose title begins so."""
+    """A run whose figures go into the gallery.
+
+    Attributes:
+        experiment: file name of the experiment.
+        overrides: settings of the experiment to change.
+        prefix: only figures whose titles start with this are used.
+        suffix: text appended to the titles.
+    """
 
     experiment: str
     overrides: tuple[str, ...] = ()
-    begins: str = ""
-    said: str = ""  # after the title
+    prefix: str = ""
+    suffix: str = ""
 
 
 _PARTS = ("resid_mid", "attn_out", "mlp_out", "mlp.hook_post", "attn.hook_z")
@@ -62,7 +71,7 @@ SOURCES = (
 
 
 def main() -> None:
-    """Write the pictures and say how large they are."""
+    """Write the images and print their number and total size."""
     parts = {part.title: part for part in [*_transfer_parts(), *_run_parts()]}
     folder = ROOT / "docs" / "gallery"
     for path in folder.glob("*.svg"):
@@ -70,17 +79,17 @@ def main() -> None:
     written = write_figures(list(parts.values()), folder, ["svg"], columns=1)
     size = sum(path.stat().st_size for path in written)
     if size > MOST_BYTES:
-        raise SystemExit(f"{size:,} bytes of pictures are more than {MOST_BYTES:,}.")
-    print(f"{len(written)} pictures, {size:,} bytes, in {folder}")
+        raise SystemExit(f"The images have {size:,} bytes; the limit is {MOST_BYTES:,}.")
+    print(f"{len(written)} images, {size:,} bytes, in {folder}")
 
 
 def _run_parts() -> Iterator[FigurePart]:
     for source in SOURCES:
         experiment = load_experiment(ROOT / "experiments" / source.experiment, source.overrides)
-        found = run(experiment, out=ROOT / "runs", page=False)
-        for part in run_figures(found.folder):
-            if part.title.startswith(source.begins):
-                yield replace(part, title=f"{part.title}{source.said}")
+        result = run(experiment, out=ROOT / "runs", page=False)
+        for part in run_figures(result.folder):
+            if part.title.startswith(source.prefix):
+                yield replace(part, title=f"{part.title}{source.suffix}")
 
 
 def _transfer_parts() -> Iterator[FigurePart]:
@@ -96,13 +105,17 @@ def _transfer_parts() -> Iterator[FigurePart]:
                 writer.writeheader()
                 writer.writerows(row for row in rows if row["attractor"] == kind)
             overrides = (
-                f"data.root={folder}", f"data.file={path.name}", "data.card=null",
-                f"name=attractor_{kind}", 'capture.sites=["blocks.5.hook_resid_post"]', *_QUICK,
-            )  # fmt: skip
+                f"data.root={folder}",
+                f"data.file={path.name}",
+                "data.card=null",
+                f"name=attractor_{kind}",
+                'capture.sites=["blocks.5.hook_resid_post"]',
+                *_QUICK,
+            )
             quickstart = ROOT / "experiments" / "quickstart.yaml"
             experiments.append(load_experiment(quickstart, overrides))
-        found = transfer(experiments, out=Path(folder) / "transfer")
-    for part in place_part(found, *found.chosen).figures:
+        result = transfer(experiments, out=Path(folder) / "transfer")
+    for part in place_part(result, *result.chosen).figures:
         yield replace(part, title=f"Transfer: {part.title}")
 
 

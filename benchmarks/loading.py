@@ -1,11 +1,11 @@
-"""How much memory and time loading GPT-2 takes, from each format that weights are kept in.
+"""Memory and CPU time of loading GPT-2 from each supported weight format.
 
     python -m benchmarks.loading
 
-Random weights of the gpt2 shape in float32 (475 MB) are written in every format; a fresh process
-loads each and adds up every tensor once. Peak is what the process came to hold beyond what it held
-before, pages of mapped files included, over the size of the weights; held is what it then goes on
-to hold. The original is read through TensorFlow, whose own buffers count too.
+Random weights of the gpt2 shape in float32 (475 MB) are written in every format. A new process
+loads each of them and sums every tensor once. "peak / size" is the increase of peak memory during
+loading, pages of mapped files included, divided by the size of the weights; "held / size" is the
+increase that remains afterwards. The original format is read with TensorFlow, whose buffers count.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REPEATS = 3
 
 
 def write(route: str, folder: Path, model: GPT2) -> None:
-    """Write the model in one of the formats."""
+    """Write the model to a folder in one of the formats."""
     model.save_pretrained(folder)
     whole = folder / "model.safetensors"
     if route == "safetensors":
@@ -51,17 +51,17 @@ def write(route: str, folder: Path, model: GPT2) -> None:
 
 
 def measure(reader: str, folder: Path) -> dict[str, float]:
-    """Return peak memory and CPU seconds of loading in this process, which must be fresh."""
+    """Return memory and CPU seconds of loading in this process, which must be a new one."""
     if reader == "original":
         tensorflow()
     torch.set_num_threads(1)
     load = GPT2LMHeadModel.from_pretrained if reader == "transformers" else GPT2.from_pretrained
-    GPT2.from_pretrained("mini")  # what is imported and set up at the first use
-    forget_peak()
+    GPT2.from_pretrained("mini")  # imports and one-time set-up are not measured
+    reset_peak()
     before, start = memory("VmRSS"), time.process_time()
     model = load(folder)
     for parameter in model.parameters():
-        parameter.sum()  # who maps the file alone has not read it yet
+        parameter.sum()  # forces memory-mapped weights to be read
     cpu = time.process_time() - start
     peak = memory("VmHWM") - before
     size = sum(parameter.nbytes for parameter in model.parameters())
@@ -69,25 +69,25 @@ def measure(reader: str, folder: Path) -> dict[str, float]:
 
 
 def memory(field: str) -> int:
-    """Return the bytes that this process holds (VmRSS), or held at most (VmHWM)."""
+    """Return the resident memory (VmRSS) or its peak (VmHWM) of this process, in bytes."""
     status = Path("/proc/self/status").read_text()
     return int(re.search(rf"{field}:\s+(\d+) kB", status)[1]) * 1024
 
 
-def forget_peak() -> None:
-    """Let the peak begin at what is held now."""
+def reset_peak() -> None:
+    """Reset the peak memory of this process to its current memory."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def in_fresh_process(reader: str, folder: Path) -> dict[str, float]:
-    """Return what `measure` says in a process of its own."""
+def measure_in_new_process(reader: str, folder: Path) -> dict[str, float]:
+    """Return the result of `measure` in a new process."""
     command = [sys.executable, "-m", "benchmarks.loading", reader, str(folder)]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return json.loads(out.splitlines()[-1])
 
 
 def main() -> None:
-    """Print one row for each format and reader, the best of several processes."""
+    """Print one row per format and reader: largest memory and least CPU time of several runs."""
     print(f"{'format':12} {'reader':12} {'peak / size':>11} {'held / size':>11} {'CPU s':>6}")
     model = GPT2(GPT2Config())
     for route in ROUTES:
@@ -95,9 +95,11 @@ def main() -> None:
             write(route, Path(name), model)
             readers = [route] if route == "original" else [route, "transformers"]
             for reader in readers:
-                runs = [in_fresh_process(reader, Path(name)) for _ in range(REPEATS)]
-                peak, held, cpu = (f(run[key] for run in runs) for key, f in
-                                   (("peak", max), ("held", max), ("cpu", min)))  # fmt: skip
+                runs = [measure_in_new_process(reader, Path(name)) for _ in range(REPEATS)]
+                peak, held, cpu = (
+                    f(run[key] for run in runs)
+                    for key, f in (("peak", max), ("held", max), ("cpu", min))
+                )
                 who = "transformers" if reader == "transformers" else "probekit"
                 print(f"{route:12} {who:12} {peak:11.2f} {held:11.2f} {cpu:6.2f}")
 

@@ -1,10 +1,11 @@
-"""Make the files of `mini` from a pretraining run: model, vocabulary, and a card of what it is.
+"""Create the release files of `mini` from a pretraining run: model, vocabulary and model card.
 
     python -m benchmarks.mini_release RUN CORPUS OUT [OLD]
 
-RUN is the folder of a run of experiments/pretrain_mini.yaml, whose last checkpoint is taken; CORPUS
-is what it learnt from; OUT gets the files; OLD is a model to measure beside it. Every number of the
-card is measured here. The exit code is 1 where a goal is missed.
+RUN is the folder of a run of experiments/pretrain_mini.yaml, of which the last checkpoint is used.
+CORPUS is the folder or archive of its training texts. The files are written to OUT. OLD is another
+model to evaluate for comparison. Every number in the card is measured or read from the run. The
+exit code is 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from benchmarks.mini import HALF, ROWS, SCORES, Learnt, held_out_texts, measure
+from benchmarks.mini import HALF, ROWS, SCORES, Evaluation, held_out_texts, measure
 from probekit.experiment.loader import load_recipe
-from probekit.model.digests import DIGESTS
+from probekit.model.weights.digests import DIGESTS
 from probekit.training.kept import find_checkpoints
 from probekit.training.log import read_log
 
@@ -27,9 +28,9 @@ FILES = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
 CARD = Path(__file__).with_name("mini_card.md")
 
 
-def head_table(learnt: Learnt) -> str:
+def head_table(evaluation: Evaluation) -> str:
     """Return the scores of every head as a table in Markdown."""
-    previous, induction = learnt.table("previous_token"), learnt.table("induction")
+    previous, induction = evaluation.table("previous_token"), evaluation.table("induction")
     lines = ["| head | previous token | induction |", "|---|---|---|"]
     lines += [
         f"| L{layer}H{head} | {previous[layer][head]:.3f} | {induction[layer][head]:.3f} |"
@@ -40,14 +41,14 @@ def head_table(learnt: Learnt) -> str:
 
 
 def hashes(out: Path, run: dict[str, dict[str, str]]) -> str:
-    """Return the digests of the files and of what they were made from."""
+    """Return the digests of the files and of the training texts, one per line."""
     files = {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in FILES}
     lines = [f"    {digest}  {name}" for name, digest in files.items()]
     return "\n".join([*lines, f"    {run['digests']['corpus']}  texts"])
 
 
-def card(run: Path, step: int, out: Path, learnt: Learnt) -> str:
-    """Return the model card of the checkpoint after a step."""
+def card(run: Path, step: int, out: Path, evaluation: Evaluation) -> str:
+    """Return the model card of the checkpoint at a step, in Markdown."""
     recipe = load_recipe(run / "recipe.yaml")
     facts = json.loads((run / "run.json").read_text())
     training = recipe.training
@@ -60,64 +61,65 @@ def card(run: Path, step: int, out: Path, learnt: Learnt) -> str:
         steps=last.step,
         decay_steps=training.decay_steps or training.steps - training.warm_up,
         vocab_size=facts["vocabulary"],
-        parameters=learnt.parameters,
+        parameters=evaluation.parameters,
         learnt_share=1 - recipe.corpus.held_out,
         held_share=recipe.corpus.held_out,
         n_texts=len(facts["texts"]),
         numbers=" ".join(name.removesuffix(".txt") for name in facts["texts"]),
         tokens=last.tokens / 1e6,
         passes=last.tokens / facts["tokens"]["train"],
-        per_token=learnt.per_token,
-        per_character=learnt.per_character,
-        n_characters=learnt.n_characters,
-        n_tokens=learnt.n_tokens,
-        first=learnt.repeats[0],
-        second=learnt.repeats[1],
+        per_token=evaluation.per_token,
+        per_character=evaluation.per_character,
+        n_characters=evaluation.n_characters,
+        n_tokens=evaluation.n_tokens,
+        first=evaluation.repeats[0],
+        second=evaluation.repeats[1],
         rows=ROWS,
         half=HALF,
-        heads=head_table(learnt),
+        heads=head_table(evaluation),
         hashes=hashes(out, facts),
     )
 
 
-def goals(learnt: Learnt, out: Path) -> dict[str, bool]:
-    """Return which goals of the mini are met."""
+def goals(evaluation: Evaluation, out: Path) -> dict[str, bool]:
+    """Return the goals of the release as sentences, and whether each is met."""
     size = (out / "model.safetensors").stat().st_size
-    (previous, best_previous), (induction, best_induction) = map(learnt.best, SCORES)
-    first, second = learnt.repeats
+    (previous, best_previous), (induction, best_induction) = map(evaluation.best, SCORES)
+    first, second = evaluation.repeats
     return {
         f"{size:,} bytes, at most {MOST_BYTES:,}": size <= MOST_BYTES,
-        f"{learnt.per_character:.4f} nats per character, at most 1.05": learnt.per_character
+        f"{evaluation.per_character:.4f} nats per character, at most 1.05": evaluation.per_character
         <= 1.05,
-        f"{first - second:.3f} nats less the second time, at least 1": first - second >= 1,
+        f"{first - second:.3f} nats lower at the second occurrence, at least 1": first - second
+        >= 1,
         f"induction {best_induction:.3f} at {induction}, over 0.4": best_induction > 0.4,
         f"previous token {best_previous:.3f} at {previous}, over 0.5": best_previous > 0.5,
     }
 
 
 def main() -> None:
-    """Write the files and say which goals they meet."""
+    """Write the files and print which goals they meet."""
     run, corpus, out, *old = map(Path, sys.argv[1:])
     step, folder = max(find_checkpoints(run).items())
     out.mkdir(parents=True, exist_ok=True)
     for name in (*FILES, DIGESTS):
         shutil.copyfile(folder / name, out / name)
     texts = held_out_texts(corpus)
-    learnt = measure(out, texts)  # of the float16 numbers that ship
-    (out / "README.md").write_text(card(run, step, out, learnt), encoding="utf-8")
+    evaluation = measure(out, texts)  # of the float16 weights that are released
+    (out / "README.md").write_text(card(run, step, out, evaluation), encoding="utf-8")
     for source in old:
-        beside = measure(source, texts)
+        previous = measure(source, texts)
         print(
-            f"{source}: {beside.per_character:.4f} nats per character, random tokens "
-            "{:.3f} then {:.3f}, ".format(*beside.repeats)
+            f"{source}: {previous.per_character:.4f} nats per character, random tokens "
+            "{:.3f} then {:.3f}, ".format(*previous.repeats)
             + ", ".join(
-                "{} {} {:.3f}".format(s, *beside.best(s)) for s in ("previous_token", "induction")
+                "{} {} {:.3f}".format(s, *previous.best(s)) for s in ("previous_token", "induction")
             )
         )
-    found = goals(learnt, out)
-    for goal, is_met in found.items():
+    met = goals(evaluation, out)
+    for goal, is_met in met.items():
         print(f"{'met   ' if is_met else 'missed'} {goal}")
-    sys.exit(not all(found.values()))
+    sys.exit(not all(met.values()))
 
 
 if __name__ == "__main__":

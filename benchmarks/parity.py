@@ -1,9 +1,10 @@
-"""How near our GPT-2 is to the reference implementation, site by site.
+"""Numerical differences between our GPT-2 and the reference implementation, by group of sites.
 
     python -m benchmarks.parity
 
-Same random weights (biases and norms included), ragged batches padded left and right. Absolute is
-the largest difference; relative is that over the largest value of the site in its sequence.
+Both have the same random weights (biases and norms included) and get ragged batches, padded left or
+right. "absolute" is the largest absolute difference; "relative" is the largest difference divided
+by the largest absolute value of the site in the sequence.
 """
 
 from __future__ import annotations

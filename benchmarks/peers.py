@@ -1,9 +1,9 @@
-"""TransformerLens, timed in the environment that it wants, beside ours and in step with it.
+"""Timing of TransformerLens, in a separate environment because it needs older dependencies.
 
     python -m benchmarks.peers SHAPE DEVICE DTYPE N_SEQUENCES N_TOKENS
 
-Runs once for each line that it reads and answers with the seconds that it took. It is started by
-`benchmarks.capture` with the Python of .bench-venv, where probekit is not installed.
+For each line on standard input it runs once and prints the duration in seconds.
+`benchmarks.capture` starts it with the Python of .bench-venv, where probekit is not installed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,22 @@ SHAPES = {  # layers, heads, width
 
 
 def main(shape: str, device: str, dtype: str, n_sequences: int, n_tokens: int) -> None:
-    """Answer each line of the standard input with the seconds of one `run_with_cache`."""
+    """Print the seconds of one `run_with_cache` for each line on standard input."""
     n_layers, n_heads, d_model = SHAPES[shape]
     torch.manual_seed(0)
     config = HookedTransformerConfig(
-        n_layers=n_layers, n_heads=n_heads, d_model=d_model, d_head=d_model // n_heads,
-        d_mlp=4 * d_model, n_ctx=1024, d_vocab=50257, act_fn="gelu_new", normalization_type="LN",
-        device=device, dtype=getattr(torch, dtype),
-    )  # fmt: skip
+        n_layers=n_layers,
+        n_heads=n_heads,
+        d_model=d_model,
+        d_head=d_model // n_heads,
+        d_mlp=4 * d_model,
+        n_ctx=1024,
+        d_vocab=50257,
+        act_fn="gelu_new",
+        normalization_type="LN",
+        device=device,
+        dtype=getattr(torch, dtype),
+    )
     model = HookedTransformer(config)
     tokens = torch.randint(50257, (n_sequences, n_tokens), device=device)
     print("ready", flush=True)
@@ -49,5 +57,5 @@ def main(shape: str, device: str, dtype: str, n_sequences: int, n_tokens: int) -
 
 
 if __name__ == "__main__":
-    name, where, numbers, *sizes = sys.argv[1:]
-    main(name, where, numbers, *map(int, sizes))
+    shape, device, dtype, *sizes = sys.argv[1:]
+    main(shape, device, dtype, *map(int, sizes))

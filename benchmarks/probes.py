@@ -1,16 +1,17 @@
-"""How fast and how exact the batched probes are, beside scikit-learn's logistic regression.
+"""Speed and accuracy of the batched probes, compared with scikit-learn's logistic regression.
 
     python -m benchmarks.probes [--quick]
 
-Both get the same rows, folds and cores; we take sites side by side as a run does, each with its
-share of the threads. scikit-learn's rows are standardised inside each fold,
-but for LogisticRegressionCV, which has no place for that and gets them standardised once, for less.
-Times are medians of repeats that alternate between the two. Slow work of scikit-learn's is timed on
-some of the sites and scaled; the table says so. `gap` is how far our objective is above a reference
-solved to 1e-10, as a share of it; `agree` are the test rows on which the reference and we agree.
+Both use the same rows, folds and cores. probekit fits several sites in parallel, as in a run, and
+divides the threads between them. For scikit-learn, rows are standardised inside each fold, except
+for LogisticRegressionCV, which does not support this and gets rows that were standardised once
+(less work). Times are medians of repeats that alternate between the two. Slow scikit-learn work is
+timed on some of the sites and extrapolated; the table marks this. `gap` is the relative excess of
+our objective over a reference solved to 1e-10; `agree` is the share of test rows on which our
+predictions and those of the reference agree.
 
-On a machine that others use set OMP_WAIT_POLICY=passive: else threads spin while they wait for one
-another, and ten times the work of a small site goes into that.
+On a shared machine, set OMP_WAIT_POLICY=passive: otherwise threads spin while they wait for each
+other, which can cost ten times the work of a small site.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.captures import capture_only
-from probekit.pipeline.prepare import prepare
-from probekit.probes.design import Floats
-from probekit.probes.fits import Column, fit_columns
+from probekit.pipeline.capture.captures import capture_only
+from probekit.pipeline.experiment.prepare import prepare
 from probekit.probes.folds import group_folds
-from probekit.probes.solver import Codes, Fit, Problem, Solver
-from probekit.workers import side_by_side
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.fits import TunedProbeFit, fit_columns
+from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
+from probekit.workers import parallel_map
 
 Rows = NDArray[np.float32]
 
@@ -58,7 +59,7 @@ ONCE = 60.0  # seconds; work that takes longer is timed once
 
 @dataclass(frozen=True)
 class Data:
-    """Rows of several sites side by side (n_samples, n_features), with labels and groups."""
+    """Concatenated features of several sites (n_samples, n_features), with labels and groups."""
 
     X: Rows
     codes: Codes
@@ -68,7 +69,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Site:
-    """Rows (n_samples, n_features) to tune on, with labels and folds; and rows to test on."""
+    """Training rows (n_samples, n_features) with label columns and folds, and test rows."""
 
     X: Rows
     columns: Sequence[Codes]
@@ -77,8 +78,8 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Rival:
-    """Work of scikit-learn's, done on some of the sites, and how many times faster we shall be."""
+class Baseline:
+    """A scikit-learn baseline, the number of sites to time it on, and the speed-up to reach."""
 
     name: str
     run: Callable[[Site], object]
@@ -87,8 +88,8 @@ class Rival:
 
 
 def load() -> Data:
-    """Return activations of English EWT with their tags or, without the treebank, planted rows."""
-    return _captured() if EWT.is_dir() else _planted()
+    """Return activations of English EWT with tags or, without the treebank, synthetic rows."""
+    return _captured() if EWT.is_dir() else _synthetic()
 
 
 def _captured() -> Data:
@@ -108,22 +109,22 @@ def _captured() -> Data:
         X = np.concatenate([store.read(site) for site in store.sites], axis=1).astype(np.float32)
     prepared = prepare(experiment)
     _, codes = np.unique(prepared.labels, return_inverse=True)
-    origin = f"English EWT (test and dev), probekit's mini, blocks {BLOCKS} side by side"
+    origin = f"English EWT (test and dev), probekit's mini, blocks {BLOCKS} concatenated"
     return Data(X, codes, np.asarray(prepared.groups), origin)
 
 
-def _planted() -> Data:
+def _synthetic() -> Data:
     generator = np.random.default_rng(0)
     n_samples, n_features, n_classes = 30_000, 768, 17
     mixing = generator.normal(size=(n_features, n_features)) / np.arange(1, n_features + 1) ** 0.5
     X = (generator.normal(size=(n_samples, n_features)) @ mixing.T).astype(np.float32)
     directions = generator.normal(size=(n_features, n_classes)) / 10
     codes = (X @ directions + generator.gumbel(size=(n_samples, n_classes))).argmax(axis=1)
-    return Data(X, codes, np.arange(n_samples) // 12, "planted: ../shared is absent")
+    return Data(X, codes, np.arange(n_samples) // 12, "synthetic: ../shared does not exist")
 
 
 def draw(data: Data, n_samples: int, seed: int, features: slice, *, binary: bool) -> Site:
-    """Return a site of random rows: all tags, or the most frequent one and a shuffled control."""
+    """Return a site of random rows with tags, or with the most frequent tag and its permutation."""
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(data.X))
     rows, rest = order[:n_samples], order[n_samples : n_samples + 5000]
@@ -136,24 +137,24 @@ def draw(data: Data, n_samples: int, seed: int, features: slice, *, binary: bool
     return Site(X, columns, folds, test)
 
 
-def tuned(site: Site) -> list[Column]:
-    """Return our probes of a site."""
+def tuned(site: Site) -> list[TunedProbeFit]:
+    """Return our cross-validated probes of a site, one per label column."""
     return fit_columns(site.X, site.columns, site.folds, GRID)
 
 
 def single(site: Site) -> list[Fit]:
-    """Return our probe of the first label column, at one C."""
+    """Return our probe of the first label column, with a fixed C."""
     solver = Solver(site.X, [np.ones(len(site.X), dtype=np.float32)])
     return solver.solve([Problem(site.columns[0], SINGLE_C)])
 
 
 def pipeline(C: float, tol: float = 1e-4) -> Pipeline:
-    """Return scikit-learn's probe as a user writes it."""
+    """Return the usual scikit-learn pipeline of a probe."""
     return make_pipeline(StandardScaler(), LogisticRegression(C=C, tol=tol, max_iter=MAX_ITER))
 
 
 def looped(site: Site) -> None:
-    """Fit each label, C and fold one after the other, and once more on all rows."""
+    """Fit each label column, C and fold in a loop, then refit on all rows."""
     for codes in site.columns:
         for C in GRID:
             for fold in range(FOLDS):
@@ -163,9 +164,9 @@ def looped(site: Site) -> None:
 
 
 def cross_validated(site: Site) -> None:
-    """Tune each label with LogisticRegressionCV, folds side by side in processes.
+    """Tune each label column with LogisticRegressionCV, with folds in parallel processes.
 
-    It has no place for a scaler inside its folds: rows are standardised before, once for all.
+    It does not support a scaler inside the folds, so rows are standardised once before.
     """
     with threadpool_limits(1):
         for codes in site.columns:
@@ -183,21 +184,21 @@ def cross_validated(site: Site) -> None:
 
 
 def fitted_once(site: Site) -> None:
-    """Fit scikit-learn's probe of the first label column, at one C."""
+    """Fit scikit-learn's probe of the first label column, with a fixed C."""
     pipeline(SINGLE_C).fit(site.X, site.columns[0])
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return how long work takes."""
+    """Return the duration of a call in seconds."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def exactness(site: Site, fit: Fit) -> tuple[float, float]:
-    """Return how far a fit of the first label column is above its minimum, and how often it agrees.
+    """Return the relative optimality gap of a fit, and the share of test rows that agree.
 
-    The first is a share of the minimum, the second a share of the test rows.
+    Both compare a fit of the first label column with a scikit-learn reference solved to 1e-10.
     """
     codes, scaler = site.columns[0], StandardScaler()
     Z = scaler.fit_transform(site.X.astype(np.float64))
@@ -219,63 +220,70 @@ def objective(Z: Floats, codes: Codes, C: float, coef: Floats, intercept: Floats
 
 
 def compare(
-    name: str, sites: Sequence[Site], own: Callable[[Site], list[Any]], rivals: Sequence[Rival]
+    name: str,
+    sites: Sequence[Site],
+    own: Callable[[Site], list[Any]],
+    baselines: Sequence[Baseline],
 ) -> None:
-    """Print one row for each rival, as soon as it is measured."""
-    first = own(sites[0])[0]  # warms up, and is judged
-    gap, agree = exactness(sites[0], first.fit if isinstance(first, Column) else first)
-    for rival in rivals:
-        some = sites[: rival.n_sites]
+    """Print one row per baseline as soon as it is measured."""
+    first = own(sites[0])[0]  # warms up, and is checked for accuracy
+    gap, agree = exactness(sites[0], first.solution if isinstance(first, TunedProbeFit) else first)
+    for baseline in baselines:
+        some = sites[: baseline.n_sites]
         times: list[tuple[float, float]] = []
         while not times or (len(times) < REPEATS and times[0][1] < ONCE):
-            mine = seconds(lambda: list(side_by_side(own, sites, THREADS)))
-            theirs = seconds(lambda run=rival.run, some=some: [run(site) for site in some])
+            mine = seconds(lambda: list(parallel_map(own, sites, THREADS)))
+            theirs = seconds(lambda run=baseline.run, some=some: [run(site) for site in some])
             times.append((mine, theirs * len(sites) / len(some)))
         ours, theirs = (median(column) for column in zip(*times, strict=True))
-        scaled = f"{len(some)} of {len(sites)} sites, scaled" if len(some) < len(sites) else ""
+        scaled = (
+            f"timed on {len(some)} of {len(sites)} sites, extrapolated"
+            if len(some) < len(sites)
+            else ""
+        )
         print(
-            f"{name:33} {rival.name:22} {ours:8.2f} {theirs:9.2f} {theirs / ours:7.1f} "
-            f"{rival.goal:5.0f} {gap:9.1e} {agree:8.2%} {len(times):4} {scaled}",
+            f"{name:33} {baseline.name:22} {ours:8.2f} {theirs:9.2f} {theirs / ours:7.1f} "
+            f"{baseline.goal:5.0f} {gap:9.1e} {agree:8.2%} {len(times):4} {scaled}",
             flush=True,
         )
 
 
 def main() -> None:
-    """Print the table; `--quick` measures fewer sites and rows of the large work."""
-    parser = argparse.ArgumentParser(description="Time batched probes beside scikit-learn's.")
-    parser.add_argument("--quick", action="store_true", help="fewer sites, and rows of the tags")
+    """Print the table; `--quick` measures fewer sites and rows."""
+    parser = argparse.ArgumentParser(description="Compare batched probes with scikit-learn.")
+    parser.add_argument("--quick", action="store_true", help="use fewer sites and rows")
     quick = parser.parse_args().quick
     torch.set_num_threads(THREADS)
     data = load()
     print(f"rows: {data.origin}; {len(data.X)} x {data.X.shape[1]}, {THREADS} threads each")
     print(
-        f"{'work':33} {'beside':22} {'ours s':>8} {'theirs s':>9} {'faster':>7} {'goal':>5} "
+        f"{'work':33} {'baseline':22} {'ours s':>8} {'theirs s':>9} {'faster':>7} {'goal':>5} "
         f"{'gap':>9} {'agree':>8} {'runs':>4}"
     )
     whole = slice(None)
     with threadpool_limits(THREADS):
         n_rows = 10_000
         site = draw(data, n_rows, 0, whole, binary=True)
-        one = Rival("LogisticRegression", fitted_once, 1, goal=3)
+        one = Baseline("LogisticRegression", fitted_once, 1, goal=3)
         compare(f"one fit, {n_rows:,} rows", [site], single, [one])
         n_sites = 2 if quick else 13
         sites = [draw(data, 4000, seed, whole, binary=True) for seed in range(n_sites)]
-        rivals = [
-            Rival("loop", looped, 1 if quick else 3, goal=60),
-            Rival("LogisticRegressionCV", cross_validated, 1 if quick else 3, goal=30),
+        baselines = [
+            Baseline("loop", looped, 1 if quick else 3, goal=60),
+            Baseline("LogisticRegressionCV", cross_validated, 1 if quick else 3, goal=30),
         ]
-        compare(f"binary, {n_sites} sites, 4,000 rows", sites, tuned, rivals)
+        compare(f"binary, {n_sites} sites, 4,000 rows", sites, tuned, baselines)
         n_sites = 12 if quick else 144
         heads = [
             draw(data, 4000, seed, slice(start, start + 64), binary=True)
             for seed in range(n_sites // 12)
             for start in range(0, data.X.shape[1], 64)
         ]
-        per_head = Rival("LogisticRegressionCV", cross_validated, 3 if quick else 12, goal=10)
+        per_head = Baseline("LogisticRegressionCV", cross_validated, 3 if quick else 12, goal=10)
         compare(f"heads, {len(heads)} sites of 64 features", heads, tuned, [per_head])
         n_rows = 4000 if quick else 25_000
         tags = draw(data, n_rows, 0, whole, binary=False)
-        per_tag = Rival("LogisticRegressionCV", cross_validated, 1, goal=20)
+        per_tag = Baseline("LogisticRegressionCV", cross_validated, 1, goal=20)
         compare(f"tags, 17 classes, {n_rows:,} rows", [tags], tuned, [per_tag])
 
 

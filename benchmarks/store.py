@@ -1,13 +1,13 @@
-"""The store beside plain files, and the memory of a capture as the data grow.
+"""Speed of the store compared with plain files, and memory of a capture by number of rows.
 
     python -m benchmarks.store [FOLDER]
 
-Writing: 13 sites in shards, beside one plain sequential write of the same bytes with fsync.
-Reading: 20 times 200 shuffled rows of one site of 13, beside numpy's memmap of one plain file.
-Verifying: the first read of one site with its shards digested and without, beside the time that a
-logistic probe takes at that site, without control task and description length.
-All are interleaved, medians of 5 rounds. Memory: the most that a process held beyond what it
-began with, while it captured 1,000, 10,000 and 100,000 rows of every token at 4 sites.
+Writing: 13 sites in shards, compared with one sequential write of the same bytes with fsync.
+Reading: 20 times 200 shuffled rows of one of 13 sites, compared with numpy's memmap of one file.
+Verifying: the first read of one site with and without checksum verification, relative to the time
+of a logistic probe at that site, without control task and description length.
+Times are medians of 5 interleaved rounds. Memory: increase of the peak memory of a process that
+captures 1,000, 10,000 and 100,000 rows of every token at 4 sites.
 """
 
 from __future__ import annotations
@@ -27,19 +27,27 @@ from statistics import median
 import numpy as np
 
 from probekit.activations.identity import Identity
-from probekit.activations.store import ActivationStore
+from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
 
 N_ROWS, WIDTH, SHARD = 8192, 768, 4096
 SITES = [f"blocks.{layer}.hook_resid_pre" for layer in range(12)] + ["blocks.11.hook_resid_post"]
 IDENTITY = Identity(
-    weights="", config={}, tokenizer="", tokens="", rows="", dtype="float32", compute="float32",
-    device="cpu", torch="", code="",
-)  # fmt: skip
+    weights="",
+    config={},
+    tokenizer="",
+    tokens="",
+    rows="",
+    dtype="float32",
+    compute="float32",
+    device="cpu",
+    torch="",
+    code="",
+)
 
 
 def write_store(root: Path, values: np.ndarray) -> ActivationStore:
-    """Return a store whose every site has the same rows, written batch by batch."""
+    """Return a store with the same rows at every site, written in batches."""
     n = len(values)
     plan = RowPlan(np.arange(n), np.zeros(n, dtype=np.int64), np.arange(n + 1))
     shards = np.split(np.arange(n), range(SHARD, n, SHARD))
@@ -54,7 +62,7 @@ def write_store(root: Path, values: np.ndarray) -> ActivationStore:
 
 
 def write_plain(path: Path, values: np.ndarray) -> None:
-    """Write the same bytes one after the other, and wait until they are on the disk."""
+    """Write the same bytes to one file sequentially, with fsync."""
     with path.open("wb") as file:
         for _ in SITES:
             file.write(values.data)
@@ -63,14 +71,14 @@ def write_plain(path: Path, values: np.ndarray) -> None:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Return how long a call takes, in seconds."""
+    """Return the duration of a call in seconds."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def writing(folder: Path, values: np.ndarray) -> None:
-    """Print the throughput of both."""
+    """Print the write throughput of the store and of a plain file."""
     times: dict[str, list[float]] = {"plain": [], "store": []}
     for _ in range(5):
         times["plain"].append(timed(lambda: write_plain(folder / "plain", values)))
@@ -80,11 +88,11 @@ def writing(folder: Path, values: np.ndarray) -> None:
     for name, seconds in times.items():
         print(f"writing, {name}: {n_bytes / median(seconds) / 1e6:8.0f} MB/s")
     ratios = [a / b for a, b in zip(times["plain"], times["store"], strict=True)]
-    print(f"writing, throughput beside plain: {median(ratios):.2f} (goal: at least 0.70)")
+    print(f"writing, throughput relative to plain: {median(ratios):.2f} (goal: at least 0.70)")
 
 
 def reading(folder: Path, values: np.ndarray) -> None:
-    """Print how long both take for 20 times 200 shuffled rows."""
+    """Print the time of the store and of memmap for 20 reads of 200 shuffled rows."""
     store = ActivationStore.open(write_store(folder / "read", values).folder)
     path = folder / "one.bin"
     path.write_bytes(values.tobytes())
@@ -98,20 +106,21 @@ def reading(folder: Path, values: np.ndarray) -> None:
     for name, seconds in times.items():
         print(f"reading, {name}: {median(seconds) * 1e3:8.2f} ms")
     ratios = [b / a for a, b in zip(times["memmap"], times["store"], strict=True)]
-    print(f"reading, time beside memmap: {median(ratios):.2f} (goal: at most 2)")
+    print(f"reading, time relative to memmap: {median(ratios):.2f} (goal: at most 2)")
 
 
 def verifying(folder: Path, values: np.ndarray) -> None:
-    """Print what it costs to digest the shards of a site before they are read and probed."""
+    """Print the cost of verifying the shards of a site, as a share of the time of probing it."""
     from probekit.probes.curve import Prober
-    from probekit.probes.data import ProbeData, ProbeSettings
+    from probekit.probes.data import ProbeData
+    from probekit.probes.settings import ProbeSettings
 
-    place = write_store(folder / "verified", values).folder
+    folder = write_store(folder / "verified", values).folder
     times: dict[str, list[float]] = {"trusted": [], "verified": []}
     for _ in range(5):
         for name, seconds in times.items():
-            store = ActivationStore.open(place, verify=name == "verified")
-            assert len(store.layout.shards)  # is digested in both cases
+            store = ActivationStore.open(folder, verify=name == "verified")
+            assert len(store.layout.shards)  # verified in both cases
             seconds.append(timed(lambda store=store: store.read(SITES[3])))
     for name, seconds in times.items():
         print(f"first read of a site, {name}: {median(seconds) * 1e3:8.2f} ms")
@@ -129,8 +138,8 @@ def verifying(folder: Path, values: np.ndarray) -> None:
     print(f"verifying, share of the time of probing: {share:.2%} (goal: at most 5%)")
 
 
-def capture_and_tell(folder: Path, n_rows: int, pipe: Connection) -> None:
-    """Capture rows in a process of its own, and tell how far its memory grew."""
+def capture_and_measure(folder: Path, n_rows: int, pipe: Connection) -> None:
+    """Capture rows in this process, and send the increase of its peak memory in kB."""
     import torch
 
     from probekit.activations.capture import capture
@@ -152,31 +161,31 @@ def capture_and_tell(folder: Path, n_rows: int, pipe: Connection) -> None:
         )
         capture(model, "", tokens, plan, sites, root=folder)
 
-    run(400)  # what is there anyway
+    run(400)  # allocations that do not depend on the number of rows
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     run(n_rows)
     pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def memory(folder: Path) -> None:
-    """Print the peak memory beyond the beginning, beside the size of what was written."""
+    """Print the increase of peak memory and the size of the written rows, by number of rows."""
     for n_rows in (1_000, 10_000, 100_000):
-        here, there = multiprocessing.get_context("spawn").Pipe()
+        receiver, sender = multiprocessing.get_context("spawn").Pipe()
         process = multiprocessing.get_context("spawn").Process(
-            target=capture_and_tell, args=(folder / str(n_rows), n_rows, there)
+            target=capture_and_measure, args=(folder / str(n_rows), n_rows, sender)
         )
         process.start()
         process.join()
         written = n_rows * 4 * 256 * 4
         print(
-            f"memory, {n_rows:7,} rows: {here.recv() / 1e3:7.1f} MB more at the peak, "
+            f"memory, {n_rows:7,} rows: {receiver.recv() / 1e3:7.1f} MB peak increase, "
             f"{written / 1e6:7.1f} MB written"
         )
         shutil.rmtree(folder / str(n_rows))
 
 
 def main() -> None:
-    """Print one line for each number."""
+    """Print one line per measurement."""
     given = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     folder = Path(tempfile.mkdtemp(dir=given))
     values = np.random.default_rng(0).normal(size=(N_ROWS, WIDTH)).astype(np.float32)

@@ -1,6 +1,6 @@
-"""Linear probes for GPT-2: named activations, a verified cache on disk, honest layer curves.
+"""Linear probes for GPT-2: named activations, a verified cache on disk, layer curves with controls.
 
-The public names are imported when first used, so that the command line starts without torch.
+Public names are imported on first access, so that the command line starts without torch.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from probekit.activations.store import ActivationStore
+    from probekit.activations.store.store import ActivationStore
     from probekit.experiment.schema import Experiment
     from probekit.model.cache import ActivationCache, Recording
     from probekit.model.config import GPT2Config
-    from probekit.model.continuation import StopStrings
-    from probekit.model.generate import generate
+    from probekit.model.generation.continuation import StopStrings
+    from probekit.model.generation.generate import generate
     from probekit.model.gpt2 import GPT2
     from probekit.model.inputs import TokenBatch
     from probekit.model.kv_cache import KeyValueCache
-    from probekit.model.tokenizer import Tokenizer
-    from probekit.pipeline.apply import apply_probe
-    from probekit.pipeline.attention import explore_attention
+    from probekit.model.text.tokenizer import Tokenizer
+    from probekit.pipeline.experiment.run import run
+    from probekit.pipeline.look.apply import apply_probe
+    from probekit.pipeline.look.attention import explore_attention
     from probekit.pipeline.pretrain import pretrain
-    from probekit.pipeline.run import run
-    from probekit.probes.estimator import LinearProbe
-    from probekit.probes.saved import SavedProbe
+    from probekit.probes.kinds.logistic import LinearProbe
+    from probekit.probes.saved.saved_probe import SavedProbe
 
 __all__ = [
     "GPT2",
@@ -50,22 +50,22 @@ __all__ = [
 
 _HOME = {
     "ActivationCache": "probekit.model.cache",
-    "ActivationStore": "probekit.activations.store",
+    "ActivationStore": "probekit.activations.store.store",
     "Experiment": "probekit.experiment.schema",
     "GPT2": "probekit.model.gpt2",
     "GPT2Config": "probekit.model.config",
     "KeyValueCache": "probekit.model.kv_cache",
-    "LinearProbe": "probekit.probes.estimator",
+    "LinearProbe": "probekit.probes.kinds.logistic",
     "Recording": "probekit.model.cache",
-    "SavedProbe": "probekit.probes.saved",
-    "StopStrings": "probekit.model.continuation",
+    "SavedProbe": "probekit.probes.saved.saved_probe",
+    "StopStrings": "probekit.model.generation.continuation",
     "TokenBatch": "probekit.model.inputs",
-    "Tokenizer": "probekit.model.tokenizer",
-    "apply_probe": "probekit.pipeline.apply",
-    "explore_attention": "probekit.pipeline.attention",
-    "generate": "probekit.model.generate",
+    "Tokenizer": "probekit.model.text.tokenizer",
+    "apply_probe": "probekit.pipeline.look.apply",
+    "explore_attention": "probekit.pipeline.look.attention",
+    "generate": "probekit.model.generation.generate",
     "pretrain": "probekit.pipeline.pretrain",
-    "run": "probekit.pipeline.run",
+    "run": "probekit.pipeline.experiment.run",
 }
 
 

@@ -1,14 +1,31 @@
-"""How amounts stand in a sentence, and below which one is small."""
+"""Counts in messages, and the significance level of all tests."""
 
 from __future__ import annotations
 
-LEVEL = 0.05  # below this p, adjusted, a difference holds
+LEVEL = 0.05  # an effect is significant if its adjusted p-value is below this level
 
 
 def counted(n: int, name: str) -> str:
-    """Return how many there are of what has a plural in s, as in a sentence.
+    """Return a count with its noun, in the plural unless the count is 1.
+
+    Args:
+        n: the count.
+        name: a noun whose plural ends in s.
 
     >>> counted(1, "shard"), counted(0, "shard"), counted(4320, "row")
     ('1 shard', '0 shards', '4,320 rows')
     """
     return f"{n:,} {name}{'' if n == 1 else 's'}"
+
+
+def size_in_words(n_bytes: float) -> str:
+    """Return a size as people read it.
+
+    >>> size_in_words(999), size_in_words(25_300_000)
+    ('999 B', '25.3 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} TB"

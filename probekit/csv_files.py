@@ -1,9 +1,9 @@
-"""The one writer and reader of CSV files: no text cell is a formula for a spreadsheet.
+"""Writing and reading CSV files that are safe to open in a spreadsheet.
 
-A spreadsheet computes a cell that begins with `=`, `+`, `-`, `@`, a tab or a line break, and may
-start programs doing so. Such a text is written with a single quote in front, as OWASP recommends;
-numbers are written as they are. `parse_csv` removes the quote, so that every text is read back
-unchanged: a text that has quotes before such a character gets one more.
+A spreadsheet evaluates a cell that begins with `=`, `+`, `-`, `@`, a tab or a line break as a
+formula, which may start programs. Such texts are written with a leading single quote, as OWASP
+recommends; numbers are written unchanged. `parse_csv` removes the quote, so every text is read back
+as it was: if a text already has quotes before such a character, one more is added.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from probekit.disk import inside
 
-# The last four are full-width forms, which some spreadsheets take for the first four.
+# The last four are full-width forms, which some spreadsheets treat like the first four.
 _FORMULA = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 _TO_QUOTE = re.compile(f"'*{_FORMULA}")
 _QUOTED = re.compile(f"'+{_FORMULA}")
 
 
 def quoted(cell: Any) -> Any:
-    """Return a text that a spreadsheet would compute with a quote in front; others as they are.
+    """Return a text that looks like a formula with a leading quote; other cells unchanged.
 
     >>> quoted("=1+1"), quoted("-1"), quoted(-1), quoted("'-1"), quoted("it's"), quoted("'tis")
     ("'=1+1", "'-1", -1, "''-1", "it's", "'tis")
@@ -36,7 +36,7 @@ def quoted(cell: Any) -> Any:
 
 
 def unquoted(cell: Any) -> Any:
-    """Return a cell as it was given to `quoted`.
+    """Return the original of a cell escaped by `quoted`.
 
     >>> unquoted("'=1+1"), unquoted("'-1"), unquoted("''-1"), unquoted("'tis")
     ('=1+1', '-1', "'-1", "'tis")
@@ -45,35 +45,36 @@ def unquoted(cell: Any) -> Any:
 
 
 def csv_text(table: pd.DataFrame) -> str:
-    r"""Return a table as CSV with quoted texts, without its index.
+    r"""Return a table as CSV text without its index; texts that look like formulas are quoted.
 
     >>> csv_text(pd.DataFrame({"label": ["-1", "a"], "score": [-1.5, None]}))
     "label,score\n'-1,-1.5\na,\n"
     """
     safe = _mapped(table, quoted)
     has_return = any(_has_return(safe[name]) for name in safe if not _holds_numbers(safe[name]))
-    # The csv module leaves a lone carriage return bare, and readers end the row there.
+    # The csv module does not quote a lone carriage return, and readers end the row there.
     if has_return:
         return safe.to_csv(index=False, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     return safe.to_csv(index=False, lineterminator="\n")
 
 
 def read_csv(path: Path, **options: Any) -> pd.DataFrame:
-    """Return the table of a CSV in the folder of a run, with the texts that `csv_text` was given.
+    """Return the table in a CSV file of a run folder, with the quotes of `csv_text` removed.
 
     Args:
-        path: links that lead out of its folder are refused.
-        options: of `pandas.read_csv`.
+        path: the file. A link that leads out of its folder is an error.
+        options: keyword arguments of `pandas.read_csv`.
 
     Raises:
-        DataError: The file is a link out of its folder, or no regular file.
+        DataError: the file is a link out of its folder, or not a regular file.
+        OSError, ValueError: the file cannot be read or parsed.
         OSError, ValueError: It cannot be read.
     """
     return parse_csv(inside(path).read_bytes(), **options)
 
 
 def parse_csv(content: bytes, **options: Any) -> pd.DataFrame:
-    """Return the table that `csv_text` made a text of.
+    """Return the table that `csv_text` serialised.
 
     >>> parse_csv(csv_text(pd.DataFrame({"=label": ["-1"]})).encode()).to_dict("list")
     {'=label': ['-1']}
@@ -82,7 +83,7 @@ def parse_csv(content: bytes, **options: Any) -> pd.DataFrame:
 
 
 def _mapped(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
-    """Return the table with its texts changed, those of the header too."""
+    """Apply `change` to all texts of a table, column names included."""
     columns = {
         change(name): column if _holds_numbers(column) else _changed(column, change)
         for name, column in table.items()
@@ -91,7 +92,7 @@ def _mapped(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
 
 
 def _changed(column: pd.Series[Any], change: Callable[[Any], Any]) -> pd.Series[Any]:
-    # Series.map would guess a type anew, and turn whole numbers beside None into fractions.
+    # Series.map would infer a new dtype and turn integers next to None into floats.
     return pd.Series([change(cell) for cell in column], column.index, dtype=column.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: drafts under a temporary name, renamed when complete."""
+"""Atomic file writes: drafts under a temporary name, renamed when complete."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from types import TracebackType
 
 from blake3 import blake3
 
-from probekit.disk import Disk, told
+from probekit.disk import Disk, as_store_error
 from probekit.errors import StoreError
 
 _DRAFT = re.compile(r"\..+\.[0-9a-f]{16}")
 
 
 class Draft:
-    """A file that is being written under a temporary name, until it gets its own.
+    """A file that is written under a temporary name and renamed when it is complete.
 
-    It is locked while it is open, so that whoever sweeps the leftovers of killed writers knows the
-    living. Leaving the `with` block removes what got no name.
+    The file stays locked while it is open, so that a cleanup can distinguish drafts of live writers
+    from those of killed ones. Leaving the `with` block removes a draft that was not renamed.
 
     Args:
-        disk: where it is written.
-        path: where it is meant to go; the temporary name stands beside it.
+        disk: file operations.
+        path: final path; the temporary file is created in the same folder.
 
     Attributes:
-        temporary: where it is until it gets its name.
+        temporary: path of the temporary file.
+        size: bytes written so far.
         size: bytes written.
 
     Raises:
-        StoreError: the disk is full, the folder cannot be written, ...
+        StoreError: the disk is full, the folder is not writable, ...
     """
 
     def __init__(self, disk: Disk, path: Path) -> None:
@@ -42,7 +43,7 @@ class Draft:
         self._hasher = blake3()
         self.size = 0
         self._descriptor: int | None  # None once it is closed
-        with self._told():
+        with self._store_errors():
             self.temporary, self._descriptor = self._create()
 
     def _create(self) -> tuple[Path, int]:
@@ -52,13 +53,15 @@ class Draft:
             with contextlib.ExitStack() as undo:
                 undo.callback(self._drop, temporary, descriptor)
                 self._disk.lock(descriptor, wait=True)
-                if self._disk.is_named(descriptor):  # no sweep was faster than our lock
+                if self._disk.is_named(
+                    descriptor
+                ):  # not removed by a cleanup before we held the lock
                     undo.pop_all()
                     return temporary, descriptor
 
     @property
     def digest(self) -> str:
-        """The BLAKE3 digest of what was written, in hexadecimal."""
+        """BLAKE3 digest of the bytes written so far, in hexadecimal."""
         return self._hasher.hexdigest()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -67,39 +70,39 @@ class Draft:
         rest = memoryview(data).cast("B")
         self._hasher.update(rest)
         self.size += len(rest)
-        with self._told():
+        with self._store_errors():
             while rest:
                 rest = rest[self._disk.write(self._descriptor, rest) :]
 
     def release(self) -> None:
         """On Windows, close the file so that it can be renamed, removed and read by others.
 
-        Its lock is lost with that. Elsewhere it stays open and locked until the block ends.
+        This releases its lock. On other systems the file stays open and locked until the end.
         """
         if self._disk.pins_open_files and self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
-            with self._told():
+            with self._store_errors():
                 self._disk.close(descriptor)
 
     def rename(self, path: Path) -> None:
-        """Put the file where it belongs, in place of what is there; then it survives anything."""
+        """Sync the file and rename it to `path`, replacing an existing file."""
         self._sync()
         self.release()
-        with self._told():
+        with self._store_errors():
             self._disk.rename(self.temporary, path)
             self._disk.sync_folder(path.parent)
 
-    def link(self, path: Path, *, stays_locked: bool = False) -> bool:
-        """Give the file its name unless another file has it, and return whether it was free.
+    def link(self, path: Path, *, keep_locked: bool = False) -> bool:
+        """Sync the file and link it to `path`; return False if that name exists.
 
         Args:
-            path: the name.
-            stays_locked: whether the lock matters more than that others can read the file.
+            path: the final name.
+            keep_locked: whether to keep the lock on Windows, where others then cannot read it.
         """
         self._sync()
-        if not stays_locked:
+        if not keep_locked:
             self.release()
-        with self._told():
+        with self._store_errors():
             try:
                 self._disk.link(self.temporary, path)
             except FileExistsError:
@@ -109,7 +112,7 @@ class Draft:
 
     def _sync(self) -> None:
         if self._descriptor is not None:
-            with self._told():
+            with self._store_errors():
                 self._disk.sync(self._descriptor)
 
     def __enter__(self) -> Draft:
@@ -130,31 +133,31 @@ class Draft:
                 0 if self._disk.pins_open_files else 1, partial(self._disk.close, descriptor)
             )
         for step in steps:
-            # What cannot be removed now is swept later; the error that led here says more.
+            # A file that cannot be removed now is swept later; the original error matters more.
             with contextlib.suppress(OSError):
                 step()
 
-    def _told(self) -> contextlib.AbstractContextManager[None]:
-        return told("write", self._path, " What is there stays valid.")
+    def _store_errors(self) -> contextlib.AbstractContextManager[None]:
+        return as_store_error("write", self._path, " An existing file there is unchanged.")
 
 
 def remove_abandoned(path: Path, disk: Disk, is_in_use: Callable[[], bool] = bool) -> bool:
-    """Return whether a file was removed; False if its writer is alive, or it is in use.
+    """Remove a file unless it is in use, and return whether it was removed.
 
     Args:
-        path: of the file.
-        disk: where it is.
-        is_in_use: called when no writer holds the file any more, so that the answer stays true.
+        path: the file.
+        disk: file operations.
+        is_in_use: called while the file is locked here, so that the answer cannot become stale.
 
     Raises:
         StoreError: the file cannot be opened or removed.
     """
-    with told("remove", path), contextlib.suppress(FileNotFoundError):
+    with as_store_error("remove", path), contextlib.suppress(FileNotFoundError):
         descriptor = disk.open(path, for_lock=True)
         try:
-            is_left = disk.lock(descriptor, wait=False) and not is_in_use()
-            # A writer of the same rows may have put its file in place of this one.
-            if not is_left or not disk.is_named(descriptor):
+            is_abandoned = disk.lock(descriptor, wait=False) and not is_in_use()
+            # Another writer of the same rows may have replaced this file.
+            if not is_abandoned or not disk.is_named(descriptor):
                 return False
             if not disk.pins_open_files:
                 disk.remove(path)
@@ -165,7 +168,7 @@ def remove_abandoned(path: Path, disk: Disk, is_in_use: Callable[[], bool] = boo
 
 
 def _removed(path: Path, disk: Disk) -> bool:
-    """Remove a file and return True; False if a program has opened it in the meantime."""
+    """Remove a file and return True; return False if a program has opened it since."""
     with contextlib.suppress(PermissionError):
         disk.remove(path)
         return True
@@ -173,13 +176,13 @@ def _removed(path: Path, disk: Disk) -> bool:
 
 
 def sweep_drafts(paths: Iterable[Path]) -> list[Path]:
-    """Return the drafts of dead writers among some paths; they are removed now.
+    """Remove the drafts of dead writers among some paths and return those removed.
 
-    Drafts of living writers and all other files stay.
+    Drafts of live writers and all other files are kept.
     """
     swept = []
     for path in paths:
-        # What cannot be opened, such as a file of another user, is none of our drafts.
+        # A file that cannot be opened, such as another user's, is not one of our drafts.
         with contextlib.suppress(StoreError):
             if _DRAFT.fullmatch(path.name) and remove_abandoned(path, Disk()):
                 swept.append(path)

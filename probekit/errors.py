@@ -1,4 +1,4 @@
-"""Errors that a user can cause, each with its exit code, and the nearest-name helper."""
+"""Exceptions caused by user input, their exit codes, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class ProbekitError(Exception):
-    """Base of all errors that probekit raises on purpose; its text is a complete message."""
+    """Base class of all errors raised by probekit; its text is a complete message."""
 
     exit_code = 1
 
@@ -17,51 +17,51 @@ class ProbekitError(Exception):
 
 
 class ConfigError(ProbekitError, ValueError):
-    """An experiment file, option or argument is wrong."""
+    """An invalid experiment file, option or argument."""
 
     exit_code = 2
 
 
 class UnknownNameError(ConfigError, KeyError):
-    """A name (site, metric, column, ...) does not exist; the text offers the nearest ones."""
+    """An unknown name of a site, metric, column, ...; the message suggests the nearest ones."""
 
 
 class DataError(ProbekitError, ValueError):
-    """The contents of a data file are wrong; the text gives file and line where there are any."""
+    """Invalid content of a data file; the message gives file and line where available."""
 
     exit_code = 2
 
 
 class TooFewGroupsError(DataError):
-    """The rows have fewer groups than folds are wanted."""
+    """The rows have fewer groups than the requested number of folds."""
 
 
 class MissingError(ProbekitError, FileNotFoundError):
-    """A model, vocabulary or data file is not where it should be."""
+    """A missing model, vocabulary or data file."""
 
     exit_code = 3
 
 
 class CheckpointError(ProbekitError, ValueError):
-    """A model folder is there but its contents are not a GPT-2."""
+    """A model folder or training state that exists but has invalid content."""
 
     exit_code = 3
 
 
 class StoreError(ProbekitError, OSError):
-    """The activation store cannot be read or written: full disk, damaged shard, read-only."""
+    """A failed read or write of stored files: full disk, damaged shard, read-only folder."""
 
 
 class DamagedError(StoreError):
-    """A file of a store is not what was written."""
+    """A stored file whose content differs from what was written."""
 
 
 class StoreMismatchError(StoreError):
-    """A store holds activations of another identity than the one asked for."""
+    """A store whose identity differs from the requested one."""
 
 
 def nearest(name: str, allowed: Iterable[str], count: int = 3) -> str:
-    """Return a sentence that offers the allowed names nearest to `name`, or all when none is near.
+    """Return a sentence that lists the allowed names nearest to `name`, or all if none is near.
 
     >>> nearest("hook_resid_prr", ["hook_resid_pre", "hook_resid_post", "hook_z"])
     'Nearest: hook_resid_pre, hook_resid_post.'
@@ -72,8 +72,8 @@ def nearest(name: str, allowed: Iterable[str], count: int = 3) -> str:
     """
     names = sorted(set(allowed))
     folded = [each.casefold() for each in names]
-    alike = difflib.get_close_matches(name.casefold(), folded, n=count, cutoff=0.6)
-    near = [each for fold in dict.fromkeys(alike) for each in names if each.casefold() == fold]
+    matches = difflib.get_close_matches(name.casefold(), folded, n=count, cutoff=0.6)
+    near = [each for fold in dict.fromkeys(matches) for each in names if each.casefold() == fold]
     if near:
         return f"Nearest: {', '.join(near)}."
     shown = ", ".join(names[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")

@@ -1,7 +1,7 @@
 """Interrupts (Ctrl-C, SIGTERM) that reach the caller even if a library catches them.
 
-Python raises an interrupt in whatever code runs at that moment. Some code catches it: a destructor,
-a ctypes callback, a bare `except`. The work then continues as if nothing had happened.
+Python raises an interrupt in whatever code is running at that moment. Some code swallows it: a
+destructor, a ctypes callback, a bare `except`. The program then continues as if uninterrupted.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruptible:
-    """A block that ends with an interrupt if one arrived within it, even if it was caught.
+    """Context manager that re-raises an interrupt which code in its block has swallowed.
 
-    Signal handlers run in the main thread only; in other threads the block has no effect. To end
-    normally on Ctrl-C, code in the block raises SystemExit.
+    Signal handlers run in the main thread only; in other threads the block has no effect. Code in
+    the block that handles Ctrl-C itself raises SystemExit to end normally.
 
     >>> def careless():
     ...     try:
@@ -42,7 +42,7 @@ class Interruptible:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             handlers = {number: signal.getsignal(number) for number in SIGNALS}
-            # SIG_IGN, SIG_DFL and handlers of C code raise nothing in Python.
+            # SIG_IGN, SIG_DFL and handlers written in C raise no Python exception.
             self._handlers = {n: handler for n, handler in handlers.items() if callable(handler)}
             for number in self._handlers:
                 signal.signal(number, self._handle)

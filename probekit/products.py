@@ -1,4 +1,4 @@
-"""Products of matrices by the fastest way that this machine has."""
+"""Matrix products and attention on the fastest code path of this machine."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
-# oneDNN's product, which torch.compile also takes. torch's own goes to MKL, which on processors
-# other than Intel's uses half of their vector width: it took 2.3 times as long on an AMD EPYC.
+# oneDNN's linear layer, which torch.compile also uses. torch's default is MKL, which uses half of
+# the vector width on processors other than Intel's: 2.3 times slower on an AMD EPYC.
 _ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-_HERE = os.getpid()
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+_PID_AT_IMPORT = os.getpid()
+if hasattr(os, "register_at_fork"):  # absent on Windows, which has no fork
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # see is_forked
 _QUERIES_AT_ONCE = 4  # 16 bytes of float32
 
 
 def is_forked() -> bool:
-    """Return whether this process is a fork, as of multiprocessing.Pool, and must have one thread.
+    """Return whether this process is a fork (as in multiprocessing.Pool) and needs one thread.
 
-    OpenMP's threads do not come along into it: a product would wait for them for ever.
+    OpenMP's threads are not copied into a fork, so a parallel product would wait for them forever.
     """
-    return os.getpid() != _HERE
+    return os.getpid() != _PID_AT_IMPORT
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x weight^T + bias, shape [... d_out], within rounding of `F.linear`.
+    """Return x weight^T + bias, shape [... d_out], equal to `F.linear` up to rounding.
 
     Args:
         x: shape [... d_in].
@@ -39,7 +39,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     tensor([[1., 2., 3.],
             [1., 2., 3.]])
     """
-    # oneDNN's product has no derivative: its gradient would be 0.
+    # This operator has no derivative: its gradient would silently be 0.
     if _ONEDNN is None or not _is_for_onednn(x, weight) or is_derived(x, weight, bias):
         return F.linear(x, weight, bias)
     product: Tensor = _ONEDNN(x, weight, bias, "none", [], "")
@@ -51,15 +51,15 @@ def attend(
 ) -> Tensor:
     """Return softmax(q k^T / sqrt(d_head)) v, shape [batch n_heads query_pos d_head].
 
-    On a CPU it is the same to the last bit for any number of threads.
+    On a CPU the result is bit-identical for any number of threads.
 
     Args:
         q: shape [batch n_heads query_pos d_head].
         k: shape [batch n_heads key_pos d_head].
         v: shape of k.
-        visible: which keys each query sees, shape [batch 1 query_pos key_pos]; None for all.
-        is_causal: whether each query sees the keys up to its own place alone.
-        pdrop: rate of dropout.
+        visible: True where a query may attend, shape [batch 1 query_pos key_pos]; None for all.
+        is_causal: whether each query attends only to keys up to its own position.
+        pdrop: dropout rate.
 
     >>> q, k = torch.zeros(1, 1, 2, 3), torch.zeros(1, 1, 2, 3)
     >>> attend(q, k, torch.arange(6.0).view(1, 1, 2, 3), None, is_causal=True)[0, 0]
@@ -67,10 +67,12 @@ def attend(
             [1.5000, 2.5000, 3.5000]])
     """
     n_queries = q.shape[2]
-    is_whole = is_causal or visible is not None  # not a step of generation, which has no time
-    if q.device.type == "cpu" and is_whole and not pdrop:
-        # torch gives each thread its part of a buffer, as long as the queries are many. Where a
-        # part does not begin at 16 bytes, its numbers are summed in another order.
+    is_full_sequence = (
+        is_causal or visible is not None
+    )  # not a generation step, where padding costs time
+    if q.device.type == "cpu" and is_full_sequence and not pdrop:
+        # torch gives each thread a slice of a buffer whose length is the number of queries. A
+        # slice that is not aligned to 16 bytes is summed in another order, so we pad.
         n_more = -n_queries % _QUERIES_AT_ONCE
         q = F.pad(q, (0, 0, 0, n_more))
         visible = None if visible is None else F.pad(visible, (0, 0, 0, n_more), value=True)
@@ -86,24 +88,24 @@ def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def is_derived(*tensors: Tensor | None) -> bool:
-    """Return whether torch records a derivative of one of these tensors, in any of its modes."""
+    """Return whether torch is differentiating any of these tensors, in any autograd mode."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         return True
-    # Forward mode is not ended by no_grad, and tensors of torch.func may hide that they are
-    # differentiated. torch has no public names for either.
+    # no_grad does not end forward mode, and torch.func tensors hide that they are
+    # differentiated. torch has no public API for either check.
     try:
         is_forward = forward_ad._current_level >= 0
         return is_forward or torch._C._functorch.peek_interpreter_stack() is not None
-    except AttributeError:  # another torch: its own product is right under any derivative
+    except AttributeError:  # other torch versions: fall back to F.linear, which is differentiable
         return True
 
 
 def with_gradient(value: Tensor, of: Tensor) -> Tensor:
-    """Return a value, bit for bit, with the gradient of another that equals it within rounding.
+    """Return `value` unchanged, with the gradient of `of`, which equals it up to rounding.
 
     Args:
         value: any shape.
-        of: shape of value, finite.
+        of: the differentiable computation of the same value, same shape, finite.
 
     >>> x = torch.tensor(2.0, requires_grad=True)
     >>> y = with_gradient(torch.tensor(4.0), of=x**2)

@@ -1,19 +1,17 @@
-"""What a number came from: content digests, versions, and files that appear whole or not at all."""
+"""Content digests, package versions and atomic writes."""
 
 from __future__ import annotations
 
-import ast
 import json
 import platform
 from collections.abc import Iterable
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
 
-from probekit.disk import Disk, told
+from probekit.disk import Disk, as_store_error
 from probekit.drafts import Draft
 
 _RECORDED = ("probekit", "torch", "tiktoken", "scikit-learn", "numpy", "scipy", "pandas", "plotly")
@@ -41,7 +39,7 @@ def digest_json(value: Any) -> str:
 
 
 def canonical_json(value: Any) -> str:
-    """Return a JSON value as the one text that is hashed.
+    """Return the canonical JSON text of a value, which is the one that is hashed.
 
     >>> canonical_json({"b": [1.5, None], "a": "ü"})
     '{"a":"ü","b":[1.5,null]}'
@@ -52,21 +50,22 @@ def canonical_json(value: Any) -> str:
 
 
 def pretty_json(value: Any) -> str:
-    """Return a JSON value as people read it."""
+    """Return indented JSON with a final newline."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of everything that the numbers rest on."""
+    """Return the versions of Python and of all packages that affect results."""
     return {"python": platform.python_version()} | {name: version(name) for name in _RECORDED}
 
 
 def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]) -> str:
-    """Write a file that appears whole or not at all, and return the digest of its content.
+    """Write a file atomically, sync it, and return the digest of its content.
 
-    Once it is there, it survives a power loss.
-
-    Content that does not fit into memory comes as an iterable of its parts.
+    Args:
+        path: the file; missing parent folders are created.
+        content: text (encoded as UTF-8), bytes, or an iterable of chunks if it does not fit in
+            memory.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "result.txt"
@@ -76,32 +75,13 @@ def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]
     'done'
 
     Raises:
-        StoreError: the disk is full, the folder cannot be written, ...; nothing is left behind.
+        StoreError: the disk is full, the folder is not writable, ...; no partial file remains.
     """
     text = content.encode() if isinstance(content, str) else content
-    with told("write", path):
+    with as_store_error("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with Draft(Disk(), path) as draft:
         for part in [text] if isinstance(text, bytes) else text:
             draft.write(part)
         draft.rename(path)
         return draft.digest
-
-
-def digest_code(*packages: str) -> str:
-    """Return the digest of the code of packages or modules, without its comments and layout.
-
-    Whoever changes the code that makes numbers must not be served the numbers of the old code.
-
-    >>> digest_code("probekit.errors") == digest_code("probekit.errors")
-    True
-    """
-    texts = []
-    for package in packages:
-        origin = find_spec(package)
-        assert origin is not None
-        assert origin.origin is not None
-        path = Path(origin.origin)
-        files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
-        texts += [ast.unparse(ast.parse(file.read_text(encoding="utf-8"))) for file in files]
-    return digest_json(texts)

@@ -1,4 +1,4 @@
-"""JSON files of which every single byte is accounted for."""
+"""JSON files with a digest of their content, so that any changed byte is detected."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from probekit.errors import DamagedError, StoreError
 from probekit.provenance import digest_json, pretty_json
 
-FORMAT = 2  # of all files of an activation store
+FORMAT = 2  # version of all file formats of the activation store
 
 
 def seal(content: dict[str, Any], format: int = FORMAT) -> bytes:
-    """Return the bytes of a JSON file that holds `content`, its format, and a digest over both.
+    """Return the bytes of a JSON file with `content`, its format version and a digest of both.
 
     >>> unseal(seal({"rows": 3}), "x.json")
     {'rows': 3}
@@ -22,34 +22,38 @@ def seal(content: dict[str, Any], format: int = FORMAT) -> bytes:
 
 
 def unseal(data: bytes, path: str, format: int = FORMAT) -> dict[str, Any]:
-    """Return the content of a file that `seal` made.
+    """Return the content of a file written by `seal`.
 
     Args:
         data: the bytes of the file.
-        path: what a message calls it.
-        format: of files of this kind.
+        path: the file's name in error messages.
+        format: newest format version that can be read.
 
     Raises:
-        DamagedError: a byte is another.
-        StoreError: a newer release wrote it.
+        DamagedError: the content differs from what was written.
+        StoreError: the file was written by a newer release.
     """
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: {error}.") from error
-    found = content.pop("format", None) if isinstance(content, dict) else None
-    if isinstance(found, int) and found > format:
+    file_format = content.pop("format", None) if isinstance(content, dict) else None
+    if isinstance(file_format, int) and file_format > format:
         raise StoreError(
-            f"{path} is of format {found}, and this release knows those up to {format}. Read it "
-            "with the release that wrote it, or a newer one."
+            f"{path} has format {file_format}; this release reads formats up to {format}. Use the "
+            "release that wrote it, or a newer one."
         )
-    if found is None or content.pop("seal", None) is None or not _is_sealed(content, data, format):
-        raise DamagedError(f"{path} is damaged: its seal is not that of its content.")
+    if (
+        file_format is None
+        or content.pop("seal", None) is None
+        or not _is_sealed(content, data, format)
+    ):
+        raise DamagedError(f"{path} is damaged: its digest does not match its content.")
     return dict(content)
 
 
 def _is_sealed(content: dict[str, Any], data: bytes, format: int) -> bool:
     try:
         return seal(content, format) == data
-    except ValueError:  # NaN, or half a surrogate pair
+    except ValueError:  # NaN, or an unpaired surrogate
         return False

@@ -1,4 +1,4 @@
-"""What all sections of a YAML file have in common, be it an experiment or a recipe."""
+"""Base classes of the sections of a YAML file: experiments and pretraining recipes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ _DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
 
 
 def _refuse_device(name: str) -> str:
-    """Return a name that Windows, too, accepts for a folder."""
+    """Raise if Windows does not allow the name for a folder; else return it."""
     if _DEVICES.fullmatch(name):
         raise PydanticCustomError(
-            "device", "Windows has a device of that name and no folder; try '{other}'",
+            "device",
+            "Windows reserves this name for a device; try '{other}'",
             {"other": f"my_{name}"},
-        )  # fmt: skip
+        )
     if name.endswith("."):
         raise PydanticCustomError(
-            "last_dot", "Windows drops a dot at the end of a folder's name; try '{other}'",
+            "last_dot",
+            "Windows removes a dot at the end of a folder name; try '{other}'",
             {"other": name.rstrip(".")},
-        )  # fmt: skip
+        )
     return name
 
 
@@ -39,24 +41,26 @@ FolderName = Annotated[Name, AfterValidator(_refuse_device)]
 
 
 class Section(BaseModel):
-    """Base of all sections: immutable, no unknown keys, no silent conversion of types."""
+    """Base class of all sections: immutable, no unknown keys, no implicit type conversion."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Says where a key was written; it is no part of what is asked, so any two are equal.
+class KeyLocation:
+    """Location of each key in the file it was read from, for error messages.
+
+    Not part of the settings: any two are equal.
 
     Attributes:
-        put: returns a text about a key behind the place of the key.
+        put: maps (keys, text) to the text preceded by the location of the key.
     """
 
     put: Callable[[KeyPath, str], str] = field(compare=False)
 
     @contextmanager
     def before(self, keys: KeyPath) -> Iterator[None]:
-        """Put the place of a key before what is raised on its account."""
+        """Prefix the location of a key to errors raised in the block."""
         try:
             yield
         except ProbekitError as error:
@@ -64,46 +68,46 @@ class Place:
             raise
 
 
-def _put_behind_key(keys: KeyPath, text: str) -> str:
+def _prefix_key(keys: KeyPath, text: str) -> str:
     dotted = ".".join(map(str, keys))
     return text if dotted in text else f"{dotted}: {text}"
 
 
-class File(Section):
-    """Base of what a whole file holds: it knows where each of its keys was written."""
+class SettingsFile(Section):
+    """Base class of a whole settings file; keeps the location of each key."""
 
-    _place: Place = PrivateAttr(Place(_put_behind_key))
+    _location: KeyLocation = PrivateAttr(KeyLocation(_prefix_key))
 
     def model_post_init(self, context: Any, /) -> None:
-        """Keep where the keys were written, if the context of the validation is a `Place`."""
-        if isinstance(context, Place):
-            self._place = context
+        """Store the key locations if the validation context is a `KeyLocation`."""
+        if isinstance(context, KeyLocation):
+            self._location = context
 
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
-        """Put the place of a key (file and line, or `--set`) before what is raised on its account.
+        """Prefix a key's location (file and line, or `--set`) to errors raised in the block.
 
-        >>> with File().at("model", "source"):
+        >>> with SettingsFile().at("model", "source"):
         ...     raise ProbekitError("No such model.")
         Traceback (most recent call last):
         probekit.errors.ProbekitError: model.source: No such model.
         """
-        with self._place.before(keys):
+        with self._location.before(keys):
             yield
 
 
 def broken(problem: str, *keys: str) -> PydanticCustomError:
-    """Return the error of a rule among several keys; `keys` lead to the one to be looked at."""
+    """Return a validation error about several keys; `keys` is the path of the one to blame."""
     return PydanticCustomError("rule", "{problem}", {"problem": problem, "keys": keys})
 
 
-def each_once(items: Items) -> Items:
-    """Return the items of a list, none of which may stand there twice.
+def unique_items(items: Items) -> Items:
+    """Return a sequence unchanged; raises a validation error if an item occurs twice.
 
-    >>> each_once((1.0, 0.1))
+    >>> unique_items((1.0, 0.1))
     (1.0, 0.1)
     """
     for number, item in enumerate(items):
         if item in items[:number]:
-            raise PydanticCustomError("twice", "{keys} stands there twice", {"keys": (number,)})
+            raise PydanticCustomError("twice", "{keys} is a duplicate", {"keys": (number,)})
     return items

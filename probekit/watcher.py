@@ -1,4 +1,4 @@
-"""Who is told how far long work has come; the library prints nothing by itself."""
+"""Progress reporting of long computations; the library itself prints nothing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Protocol
 
 
 class Watcher(Protocol):
-    """What the command line, a notebook or a test gives to long work to hear of it."""
+    """Receiver of progress and messages, implemented by the command line, a notebook or a test."""
 
     def progress(self, step: str, done: float, total: int) -> None:
-        """Hear that `done` of `total` units of a step are done."""
+        """Report that `done` of `total` units of a step are complete."""
 
     def tell(self, message: str) -> None:
-        """Hear what a user should know."""
+        """Report a message to the user."""
 
 
-class Silent:
-    """A watcher that ignores everything."""
+class SilentWatcher:
+    """A watcher that discards everything."""
 
     def progress(self, step: str, done: float, total: int) -> None:
         """Ignore it."""
@@ -25,11 +25,11 @@ class Silent:
         """Ignore it."""
 
 
-SILENT = Silent()
+SILENT = SilentWatcher()
 
 
-class Here:
-    """A watcher that hears of this process alone: a copy sent to another one is silent."""
+class InProcessWatcher:
+    """A watcher for this process only: unpickling it in another process gives a silent one."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -42,5 +42,5 @@ class Here:
         """Pass it on."""
         self._watcher.tell(message)
 
-    def __reduce__(self) -> tuple[type[Silent], tuple[()]]:
-        return Silent, ()
+    def __reduce__(self) -> tuple[type[SilentWatcher], tuple[()]]:
+        return SilentWatcher, ()

@@ -1,8 +1,9 @@
-"""Many jobs of one kind side by side, in processes that share the cores.
+"""Parallel map over worker processes that share the CPU cores.
 
-The first job runs here and tells how long the others will take: processes are started only if that
-is worth their start, and the work goes on here meanwhile. Every job computes with as many threads,
-wherever it runs, as the last bits of a number may depend on that.
+The first job runs in this process and measures the time per job. Worker processes are started only
+if the remaining jobs take clearly longer than starting them, and this process keeps computing
+meanwhile. Every job uses the same number of threads in any process, because the last bits of a
+result may depend on it.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from probekit.products import is_forked
 
 try:
     from joblib.externals.loky import ProcessPoolExecutor
-except ImportError:  # a joblib without its copy of loky: all jobs run in this process
+except ImportError:  # joblib without its bundled loky: all jobs run in this process
     ProcessPoolExecutor = None
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _GUARD = "ends with the parent"
-IDLE = 10.0  # seconds after which a process that has no work ends
-_SYNCHRONIZE, _INFINITE = 0x0010_0000, 0xFFFF_FFFF  # of the Windows API
-START_UP = 4.0  # seconds until a new process has imported what a job needs
+IDLE = 10.0  # seconds without work after which a worker process exits
+_SYNCHRONIZE, _INFINITE = 0x0010_0000, 0xFFFF_FFFF  # constants of the Windows API
+START_UP = 4.0  # seconds for a new process to import the modules of a job
 
 
-def side_by_side(
+def parallel_map(
     job: Callable[[Item], Result],
     items: Sequence[Item],
     workers: int | None = None,
@@ -53,95 +54,94 @@ def side_by_side(
     """Yield the result of each job, in the order of the items.
 
     Args:
-        job: gets an item; both must be picklable, and so must be the result.
-        items: what there is to do.
-        workers: how many jobs run at once, None for one a core.
-        n_threads: how many threads each of them has, None for its share of the cores.
+        job: function of one item. Function, items and results must be picklable.
+        items: arguments of the jobs.
+        workers: number of jobs that run at the same time; None for one per core.
+        n_threads: threads per job; None for an equal share of the cores.
 
     Raises:
-        ConfigError: there are less than 1 workers.
-        DataError: a process was ended from outside, as by the system when memory runs out.
+        ConfigError: `workers` is less than 1.
+        DataError: a worker process was killed, for example because memory ran out.
 
-    >>> list(side_by_side(abs, [-3, 1, -2]))
+    >>> list(parallel_map(abs, [-3, 1, -2]))
     [3, 1, 2]
     """
     cores = cpu_count()
     wanted = cores if workers is None else workers
     if wanted < 1:
-        raise ConfigError(f"workers is {wanted}: give 1 or more, or none for one a core.")
+        raise ConfigError(f"workers is {wanted}; give 1 or more, or omit it for one per core.")
     if not items:
         return
-    at_once = min(wanted, len(items))
+    n_parallel = min(wanted, len(items))
     if n_threads is None:
-        n_threads = max(1, cores // at_once)
-    here = partial(_threaded, job, n_threads)
+        n_threads = max(1, cores // n_parallel)
+    run_job = partial(_threaded, job, n_threads)
     start = time.perf_counter()
-    first = here(items[0])
-    alone = (time.perf_counter() - start) * (len(items) - 1)
+    first = run_job(items[0])
+    serial_seconds = (time.perf_counter() - start) * (len(items) - 1)
     yield first
-    if at_once == 1 or alone < 2 * START_UP or ProcessPoolExecutor is None:
-        yield from map(here, items[1:])
+    if n_parallel == 1 or serial_seconds < 2 * START_UP or ProcessPoolExecutor is None:
+        yield from map(run_job, items[1:])
     else:
-        yield from _shared_out(here, items[1:], at_once - 1)
+        yield from _in_parallel(run_job, items[1:], n_parallel - 1)
 
 
-def _shared_out(
+def _in_parallel(
     job: Callable[[Item], Result], items: Sequence[Item], helpers: int
 ) -> Iterator[Result]:
-    """Yield results in order; processes take items from the front, this one from the back."""
+    """Yield results in order; workers take items from the front, this process from the back."""
     executor = _processes(helpers)
-    # As bytes of its own, so that what a script or a notebook defines can travel.
-    travelling = wrap_non_picklable_objects(partial(_while_alive, os.getpid(), job))
-    left, handed_out = deque(range(len(items))), dict[int, Future[Result]]()
-    lock = threading.Lock()  # processes that end call from another thread
+    # Pickled by value, so that functions defined in a script or notebook can be sent.
+    picklable = wrap_non_picklable_objects(partial(_while_alive, os.getpid(), job))
+    pending, futures = deque(range(len(items))), dict[int, Future[Result]]()
+    lock = threading.Lock()  # done callbacks run in another thread
 
-    def hand_out(before: Future[Result] | None = None) -> None:
-        if before is not None and before.exception() is not None:
+    def submit_next(finished: Future[Result] | None = None) -> None:
+        if finished is not None and finished.exception() is not None:
             return
         with lock:
-            if not left:
+            if not pending:
                 return
-            number = left.popleft()
+            number = pending.popleft()
             with _sigint_blocked_in_children():
-                future = handed_out[number] = executor.submit(travelling, items[number])
-        future.add_done_callback(hand_out)
+                future = futures[number] = executor.submit(picklable, items[number])
+        future.add_done_callback(submit_next)
 
-    def taken() -> int | None:
+    def take_last() -> int | None:
         with lock:
-            return left.pop() if left else None
+            return pending.pop() if pending else None
 
     done: dict[int, Result] = {}
     try:
         for _ in range(helpers):
-            hand_out()
+            submit_next()
         for number in range(len(items)):
-            while number not in done and not (number in handed_out and handed_out[number].done()):
-                last = taken()
+            while number not in done and not (number in futures and futures[number].done()):
+                last = take_last()
                 if last is None:
                     break
                 done[last] = job(items[last])
-            yield done.pop(number) if number in done else handed_out.pop(number).result()
+            yield done.pop(number) if number in done else futures.pop(number).result()
     except BaseException as error:
         with lock:
-            left.clear()
-        # loky's own thread fails if it is told to end before it has passed a job on.
-        while not all(future.running() or future.done() for future in handed_out.values()):
+            pending.clear()
+        # loky's management thread fails if it is shut down before it has passed on a job.
+        while not all(future.running() or future.done() for future in futures.values()):
             time.sleep(0.01)
         executor.shutdown(kill_workers=True)
         _processes.cache_clear()
         if isinstance(error, BrokenProcessPool):
             raise DataError(
-                "A worker process was ended from outside. If memory ran out, run fewer with "
-                "--workers."
+                "A worker process was killed. If memory ran out, use fewer workers with --workers."
             ) from error
         raise
 
 
 @cache
 def _processes(number: int) -> ProcessPoolExecutor:
-    """Return processes that wait for work, and end when none comes.
+    """Return a pool of worker processes that exit when idle.
 
-    loky's own reusable ones are joblib's too: its Parallel fails where it finds those of others.
+    loky's reusable pool is shared with joblib, whose Parallel fails on workers of other callers.
     """
     return ProcessPoolExecutor(number, timeout=IDLE, initializer=_ignore_ctrl_c)
 
@@ -153,13 +153,13 @@ def _sigint_blocked_in_children() -> Iterator[None]:
     Where signals cannot be blocked (Windows), a child ignores them as soon as it has started.
     """
     if sys.platform != "win32" and hasattr(signal, "pthread_sigmask"):
-        resource_tracker.ensure_running()  # its start unblocks SIGINT (Python 3.11)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        resource_tracker.ensure_running()  # starting it later would unblock SIGINT (Python 3.11)
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             yield
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
     else:
         yield
 
@@ -175,13 +175,13 @@ def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Resu
 
 
 def _while_alive(parent: int, job: Callable[[Item], Result], item: Item) -> Result:
-    """Do a job in a process that ends with its parent, even if that one is killed."""
-    end_with(parent)
+    """Run a job in a process that exits when its parent ends, even if the parent is killed."""
+    exit_with_parent(parent)
     return job(item)
 
 
-def end_with(parent: int) -> None:
-    """Have this process end with its parent, even if that one is killed."""
+def exit_with_parent(parent: int) -> None:
+    """Exit this process when its parent ends, even if the parent is killed."""
     if not any(thread.name == _GUARD for thread in threading.enumerate()):
         threading.Thread(target=_end_with, args=[parent], name=_GUARD, daemon=True).start()
 
@@ -192,7 +192,7 @@ def _end_with(parent: int) -> None:
 
 
 def _wait_for_end_of(parent: int) -> None:
-    if sys.platform == "win32":  # a process keeps the number of a parent that has ended
+    if sys.platform == "win32":  # getppid still returns the id of a parent that has ended
         kernel = ctypes.WinDLL("kernel32")
         kernel.OpenProcess.restype = ctypes.c_void_p
         kernel.WaitForSingleObject.argtypes = (ctypes.c_void_p, ctypes.c_uint32)
@@ -206,12 +206,12 @@ def _wait_for_end_of(parent: int) -> None:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Let all libraries compute with so many threads meanwhile; in a fork with one."""
+    """Limit all libraries to `number` threads inside the block; in a forked process to one."""
     number = 1 if is_forked() else number
-    before = torch.get_num_threads()
+    previous = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
         with threadpool_limits(number):
             yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)

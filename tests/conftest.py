@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.slow_tests import pytest_addoption as pytest_addoption
+from tests.slow_tests import pytest_configure as pytest_configure
 from tests.training.recipes import tiny_recipe, write_corpus
 
 # Tests run side by side, one to a core; and the last bits of a product depend on its threads.

@@ -16,3 +16,15 @@ def flipped(content, count, seed=0):
 def cut(content, count):
     """Yield the content cut at several places; nothing, all but a byte, and between."""
     yield from (content[: (len(content) - 1) * n // (count - 1)] for n in range(count))
+
+
+def swapped(content, count, seed=0):
+    """Yield copies of the content with two stretches of it exchanged, of other bytes each."""
+    draw = random.Random(seed)
+    while count and len(set(content)) > 1:
+        start, end, other, last = sorted(draw.randrange(len(content) + 1) for _ in range(4))
+        first, second = content[start:end], content[other:last]
+        copy = content[:start] + second + content[end:other] + first + content[last:]
+        if copy != content:
+            count -= 1
+            yield copy

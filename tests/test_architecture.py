@@ -4,6 +4,8 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,9 @@ LEVELS = (
         "errors",
         "disk",
         "drafts",
+        "moved",
         "interrupts",
+        "code_digest",
         "csv_files",
         "provenance",
         "section",
@@ -30,16 +34,15 @@ LEVELS = (
     },
     {"model", "data"},
     {"activations", "analysis", "probes", "training"},
+    {"results"},
     {"experiment", "report"},
     {"pipeline"},
     {"cli"},
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-TORCH_FREE = ("data", "probes", "report", "experiment")
-# The batched solver computes with torch, and takes and gives NumPy arrays.
-SOLVER = {
-    f"probes/{name}.py" for name in ("design", "objectives", "coordinates", "descent", "solver")
-}
+TORCH_FREE = ("data", "probes", "results", "report", "experiment")
+SOLVER = "probes/solve/"  # computes with torch; its inputs and outputs are NumPy arrays
+MOST_FILES = 16  # in a folder, without __init__.py
 
 
 def modules():
@@ -56,6 +59,33 @@ def imports(path):
             yield from (alias.name for alias in node.names)
 
 
+def module_name(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def own_imports(path):
+    """The modules of the package that a file imports; those for type checkers alone are left out.
+
+    `from package import module` imports the module.
+    """
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(node)
+        for test in ast.walk(tree)
+        if isinstance(test, ast.If) and ast.unparse(test.test) == "TYPE_CHECKING"
+        for node in ast.walk(test)
+    }
+    for node in ast.walk(tree):
+        if id(node) in for_types or not isinstance(node, ast.ImportFrom):
+            continue
+        for alias in node.names:
+            inner = PACKAGE.parent.joinpath(*node.module.split("."), f"{alias.name}.py")
+            name = f"{node.module}.{alias.name}" if inner.exists() else node.module
+            if name.startswith("probekit."):
+                yield name
+
+
 def package_of(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
@@ -63,7 +93,8 @@ def package_of(path):
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_point_down(path):
     own = package_of(path)
-    is_torch_free = own in TORCH_FREE and str(path.relative_to(PACKAGE)) not in SOLVER
+    name = str(path.relative_to(PACKAGE))
+    is_torch_free = own in TORCH_FREE and not name.startswith(SOLVER)
     for module in imports(path):
         parts = module.split(".")
         if parts[0] != "probekit":
@@ -76,6 +107,13 @@ def test_imports_point_down(path):
             assert own == "cli", f"{path} imports the top of the package"
 
 
+def test_the_pipeline_imports_report_only_to_write_pages():
+    pages = ("probekit.report.pages.", "probekit.report.attention.")
+    for path in (PACKAGE / "pipeline").rglob("*.py"):
+        for module in own_imports(path):
+            assert not module.startswith("probekit.report.") or module.startswith(pages), path
+
+
 def test_sub_packages_have_empty_inits():
     for path in PACKAGE.rglob("__init__.py"):
         if path.parent != PACKAGE:
@@ -85,6 +123,31 @@ def test_sub_packages_have_empty_inits():
 def test_no_file_has_two_ideas():
     for path in modules():
         assert len(path.read_text().splitlines()) <= 400, path
+
+
+def test_no_folder_has_two_ideas():
+    for folder in {path.parent for path in modules()}:
+        files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(files) <= MOST_FILES, folder
+
+
+def test_no_two_modules_import_each_other():
+    """Cycles are refused inside packages too, whether an import is at the top or in a function."""
+    graph = {module_name(path): set(own_imports(path)) for path in PACKAGE.rglob("*.py")}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(reversed(error.args[1])))
+
+
+def test_a_public_name_has_one_meaning():
+    homes = defaultdict(list)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                homes[node.name].append(str(path.relative_to(PACKAGE)))
+    homes.pop("main")  # the entry point of each `python -m`
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
 def test_public_names_are_there_and_documented():
@@ -107,8 +170,11 @@ def test_the_command_line_starts_without_anything_heavy():
 def test_no_machine_path_stands_in_the_repository(repository):
     files = subprocess.run(
         ["git", "ls-files", "*.py", "*.yaml", "*.toml", "*.md", "*.txt", "*.json", "Makefile"],
-        cwd=repository, capture_output=True, text=True, check=False,
-    ).stdout.split()  # fmt: skip
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.split()
     for name in files:
         if "merges" not in name and "vocab" not in name:
             text = (repository / name).read_text(encoding="utf-8")
@@ -118,7 +184,8 @@ def test_no_machine_path_stands_in_the_repository(repository):
 def test_figures_are_drawn_without_torch():
     """Importing it takes longer than most figures do."""
     code = (
-        "import sys, probekit.report.figures, probekit.report.maps; print('torch' in sys.modules)"
+        "import sys, probekit.report.figures.layer_curve, probekit.report.maps.maps; "
+        "print('torch' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
@@ -147,5 +214,5 @@ def test_strangers_texts_leave_by_one_door():
             }
             assert not writers, name
             assert "pd.read_csv" not in used, name
-        if name != "cli/tables.py":
+        if name != "cli/show/tables.py":
             assert not {"rich.console.Console", "rich.print", "click.secho"} & used, name

@@ -1,4 +1,4 @@
-"""Tables of strangers' texts: no cell is a formula, and every value is read back unchanged."""
+"""Tables with untrusted texts: no cell is a formula, every value is read back unchanged."""
 
 import csv
 from io import StringIO
@@ -11,13 +11,48 @@ from probekit.csv_files import csv_text, parse_csv, read_csv
 from probekit.errors import DataError
 
 FORMULAS = [
-    "=cmd|' /C calc'!A0", "@SUM(1)", "+1", "-1", "-1.5", "\t=1", "\r=1", "\n=1", "=1\r2", "-", "=",
-    "\uff1d1", "\uff0b1", "\uff0d1", "\uff201",
-]  # fmt: skip
+    "=cmd|' /C calc'!A0",
+    "@SUM(1)",
+    "+1",
+    "-1",
+    "-1.5",
+    "\t=1",
+    "\r=1",
+    "\n=1",
+    "=1\r2",
+    "-",
+    "=",
+    "\uff1d1",
+    "\uff0b1",
+    "\uff0d1",
+    "\uff201",
+]
 PLAIN = [
-    "a", "'", "'a", "''", "it's", " =1", "a=1", "1", "1.5", "NA", "nan", "None", "True", "a,b",
-    'say "a"', "a\nb", "a\rb", "a\r\nb", "\x1b[2J", "\u202e", "a\0b", "</script><b>", "%{x}", "",
-]  # fmt: skip
+    "a",
+    "'",
+    "'a",
+    "''",
+    "it's",
+    " =1",
+    "a=1",
+    "1",
+    "1.5",
+    "NA",
+    "nan",
+    "None",
+    "True",
+    "a,b",
+    'say "a"',
+    "a\nb",
+    "a\rb",
+    "a\r\nb",
+    "\x1b[2J",
+    "\u202e",
+    "a\0b",
+    "</script><b>",
+    "%{x}",
+    "",
+]
 TEXTS = [*FORMULAS, *PLAIN, *(f"'{text}" for text in FORMULAS), *(f"''{t}" for t in FORMULAS)]
 AS_TEXT = {"dtype": str, "keep_default_na": False}
 
@@ -27,7 +62,7 @@ def cells(text):
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=repr)
-def test_a_text_is_no_formula_and_comes_back(text):
+def test_a_text_is_escaped_and_restored(text):
     table = pd.DataFrame({text: [text, "b"], "x": [-1.5, 2.0]})
     written = csv_text(table)
     for row in cells(written):

@@ -1,4 +1,4 @@
-"""Links out of the folder of a run are refused, whichever file they stand in for."""
+"""Links out of a run folder are refused for every file of a run."""
 
 import json
 import os
@@ -9,34 +9,50 @@ import pytest
 
 from probekit.disk import inside
 from probekit.errors import DataError, ProbekitError
-from probekit.pipeline.compare import compare
-from probekit.pipeline.finished import FinishedRun
-from probekit.probes.saved import SavedProbe
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.compare.compare import compare
+from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.provenance import digest
-from probekit.report.index_page import index_page
-from probekit.report.page import report_page
-from probekit.report.pretraining import write_pretraining_report
-from probekit.report.record import pack_record
-from probekit.report.runs_page import load_runs
+from probekit.report.pages.index_page import index_page
+from probekit.report.pages.pretraining_page import write_pretraining_report
+from probekit.report.pages.run_page import report_page
+from probekit.report.pages.runs_page import load_runs
+from probekit.results.finished_run import FinishedRun
+from probekit.results.record import pack_record
 from tests.pipeline.finished import SITES, guesses, made_rows, write_run
 from tests.report.conftest import HOSTILE, write_shown
-from tests.report.test_pretraining import write_pretraining
-from tests.report.test_texts_page import make_facts
+from tests.report.pages.test_pretraining_page import write_pretraining
+from tests.report.pages.test_texts_page import make_facts
 
 REPORTED = (
-    "run.json", "config.yaml", "results.csv", "attention.safetensors", "differences.csv",
-    "reliability.csv", "training.csv", "features.csv", "confusion.csv", "scatter.csv",
-    "cosines.csv", "wrong.json",
-)  # fmt: skip
+    "run.json",
+    "config.yaml",
+    "results.csv",
+    "attention.safetensors",
+    "differences.csv",
+    "reliability.csv",
+    "training.csv",
+    "features.csv",
+    "confusion.csv",
+    "scatter.csv",
+    "cosines.csv",
+    "wrong.json",
+)
 COMPARED = (
-    "run.json", "config.yaml", "results.csv", "test_rows.csv", "sites", f"sites/{SITES[0]}.json",
-    f"sites/{SITES[1]}.safetensors", "sites/baselines.json",
-)  # fmt: skip
+    "run.json",
+    "config.yaml",
+    "results.csv",
+    "test_rows.csv",
+    "sites",
+    f"sites/{SITES[0]}.json",
+    f"sites/{SITES[1]}.safetensors",
+    "sites/baselines.json",
+)
 OUT = "leads out of"
 
 
 def link_out(path, outside):
-    """Put a link in the place of a file or folder, to itself outside the run."""
+    """Move a file or folder out of the run and replace it with a link."""
     target = outside / f"of-{path.name}"
     if path.exists():
         shutil.move(path, target)
@@ -93,7 +109,7 @@ def test_a_record_that_names_files_of_other_folders_is_refused(two, tmp_path):
         record["files"] = {name: digest([b"mine"])}
         path.write_bytes(pack_record(record))
         with pytest.raises(DataError, match=OUT):
-            FinishedRun.open(two[0])
+            FinishedRun.open(two[0], load_experiment)
 
 
 @pytest.mark.parametrize("name", ["probe.json", "probe.safetensors", "."])
@@ -109,7 +125,7 @@ def test_a_probe_of_a_run_is_read_from_its_run(tmp_path, name):
         SavedProbe.load(folder / "probe")
 
 
-def test_the_index_tells_it_and_shows_nothing(tmp_path):
+def test_the_index_reports_it_and_shows_nothing(tmp_path):
     run = write_shown(tmp_path / "runs" / "n" / "key")
     (tmp_path / "mine.csv").write_text("my secret\n")
     (run / "results.csv").unlink()

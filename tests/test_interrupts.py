@@ -1,4 +1,4 @@
-"""Interrupts that something else catches."""
+"""Interrupts that other code swallows are raised again."""
 
 import contextlib
 import ctypes
@@ -11,12 +11,12 @@ from probekit.interrupts import SIGNALS, Interruptible
 
 
 class Terminated(KeyboardInterrupt):
-    """What the command line makes of SIGTERM."""
+    """Handle SIGTERM like the command line."""
 
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Handlers that raise, as under the command line, and those of the tests again afterwards."""
+    """Install raising handlers as the command line does, and restore them afterwards."""
 
     def terminate(number, frame):
         raise Terminated

@@ -1,4 +1,4 @@
-"""Errors that other probing tools make: each test fails where its pitfall is put back.
+"""Errors of other probing tools: each test fails if its pitfall is reintroduced.
 
 The numbers are those of the list of pitfalls that the design keeps.
 """
@@ -15,22 +15,34 @@ from probekit.data.positions import PositionRule, plan_rows
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split, grouped_split, without_repeated, without_shared_words
 from probekit.errors import DataError
-from probekit.experiment.probe import Probe
-from probekit.experiment.schema import Model
-from probekit.pipeline.record import best_site
-from probekit.probes import planted
-from probekit.probes.baselines import bag_of_words_guess, length_guess, text_lengths
-from probekit.probes.controls import control_labels, majority_guess, word_identity_guess
+from probekit.experiment.probe import ProbeSection
+from probekit.experiment.schema import ModelSection
+from probekit.pipeline.experiment.record import best_site
+from probekit.probes.controls.baselines import bag_of_words_guess, length_guess, text_lengths
+from probekit.probes.controls.control_labels import (
+    control_labels,
+    majority_guess,
+    word_identity_guess,
+)
 from probekit.probes.curve import Prober
-from probekit.probes.data import ProbeData, ProbeSettings
-from probekit.probes.differences import paired_difference, unpaired_difference
+from probekit.probes.data import ProbeData
+from probekit.probes.fitters import FitContext, make_fitter
 from probekit.probes.folds import group_folds, sample_groups
-from probekit.probes.learning import subsets
-from probekit.probes.machines import Ground, machine_of
-from probekit.probes.metrics import METRICS, Answers, Resamples, accuracy, percentile_interval
-from probekit.probes.permutation import p_values
-from probekit.probes.trial import SPECS
+from probekit.probes.score.differences import paired_difference, unpaired_difference
+from probekit.probes.score.learning_curve import subsets
+from probekit.probes.score.metric_table import metric_functions
+from probekit.probes.score.metrics import (
+    ClassPredictions,
+    Resamples,
+    accuracy,
+    percentile_interval,
+)
+from probekit.probes.score.permutation import p_values
+from probekit.probes.selftest import planted
+from probekit.probes.selftest.checks import SPECS
+from probekit.probes.settings import ProbeSettings
 
+METRICS = metric_functions("class", frozenset({"scores"}))
 BY_ROW = [spec for spec in SPECS.values() if spec.kind != "mlp"]
 
 
@@ -42,7 +54,7 @@ def machine(spec, n_rows, **settings):
     """A machine for rows of chance, with rows in three folds by turns."""
     chosen = ProbeSettings(kinds=(spec,), C=(0.1, 1.0), folds=3, **settings)
     groups = np.arange(n_rows).astype(str)
-    return machine_of(spec, Ground(np.arange(n_rows) % 3, groups, None, chosen))
+    return make_fitter(spec, FitContext(np.arange(n_rows) % 3, groups, None, chosen))
 
 
 def tuned(spec, X, codes, **settings):
@@ -52,7 +64,7 @@ def tuned(spec, X, codes, **settings):
 
 @pytest.mark.parametrize("spec", BY_ROW, ids=ids)
 def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
-    data = planted.direction(120, seed=0)
+    data = planted.class_direction(120, seed=0)
     codes = (data.data.y == "yes").astype(int)
     X, held_out = data.X, np.arange(120) % 3 == 0
     other = X.copy()
@@ -65,8 +77,8 @@ def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_pitfall_17_the_size_of_features_is_no_prior_and_a_fit_that_did_not_converge_is_told():
-    data = planted.direction(300, seed=0)
+def test_pitfall_17_feature_scale_is_no_prior_and_non_convergence_is_reported():
+    data = planted.class_direction(300, seed=0)
     codes = (data.data.y == "yes").astype(int)
     logistic = SPECS["logistic"]
     sizes = 10.0 ** np.arange(-6, 6)
@@ -83,7 +95,7 @@ def test_pitfall_17_the_size_of_features_is_no_prior_and_a_fit_that_did_not_conv
 
 @pytest.mark.parametrize("spec", BY_ROW, ids=ids)
 def test_pitfall_18_the_bias_takes_up_the_mean_of_raw_rows(spec):
-    data = planted.direction(300, seed=0)
+    data = planted.class_direction(300, seed=0)
     codes = (data.data.y == "yes").astype(int)
     here, there = (tuned(spec, data.X + shift, codes).solution for shift in (0, 50))
     np.testing.assert_allclose(here.scores(data.X), there.scores(data.X + 50), rtol=1e-5, atol=1e-5)
@@ -101,11 +113,11 @@ def test_pitfall_19_no_group_is_on_two_sides_of_anything():
         assert side.any()
         assert not set(groups[side]) & set(groups[~side])
     crossed = np.arange(len(groups))
-    with pytest.raises(DataError, match=r"\d+ groups? with rows in train and in test"):
+    with pytest.raises(DataError, match=r"\d+ groups? with rows in both train and test"):
         ProbeData(labels, groups, groups, crossed[::2], crossed[1::2])
 
 
-def test_pitfall_20_what_stands_on_both_sides_is_told_and_left_out_if_asked():
+def test_pitfall_20_train_test_overlap_is_reported_and_removed_on_request():
     texts = [f"text {n}" for n in range(60)]
     texts[50] = texts[0]
     examples = [Example(t, "xy"[n % 2], str(n), str(n)) for n, t in enumerate(texts)]
@@ -115,7 +127,7 @@ def test_pitfall_20_what_stands_on_both_sides_is_told_and_left_out_if_asked():
     assert sorted(set(split.test) - set(without_repeated(split, dataset).test)) == [50]
 
 
-def test_pitfall_21_words_alone_tell_most_tags_until_they_are_kept_apart(shared):
+def test_pitfall_21_words_predict_most_tags_unless_grouped_by_word(shared):
     folder = shared / "datasets" / "ud_english_ewt"
     sides = [read_dataset(folder / f"{side}.conllu", format="conllu") for side in ("train", "test")]
     examples = [example for side in sides for example in side.examples]
@@ -140,7 +152,7 @@ def test_pitfall_21_words_alone_tell_most_tags_until_they_are_kept_apart(shared)
     assert by_word(apart) == right(apart, of_apart)
 
 
-def test_pitfall_22_control_labels_can_be_learnt_by_word_in_every_draw():
+def test_pitfall_22_control_labels_are_learnable_by_word_in_every_draw():
     generator = np.random.default_rng(0)
     words = np.array([f"w{n}" for n in generator.integers(50, size=2000)])
     train_labels = np.array(["a"] * 70 + ["b"] * 30)
@@ -156,22 +168,34 @@ def test_pitfall_22_control_labels_can_be_learnt_by_word_in_every_draw():
 
 
 def test_pitfall_23_test_rows_choose_nothing():
-    data = planted.direction(300, seed=0)
+    data = planted.class_direction(300, seed=0)
     turned = replace(data.data, y=data.data.y.copy())
     turned.y[turned.test] = np.where(turned.y[turned.test] == "yes", "no", "yes")
     settings = ProbeSettings(C=(1e-3, 1.0), folds=3, control_draws=0, bootstrap=100)
     first, second = (Prober(one, settings).site(data.X)[0] for one in (data.data, turned))
-    assert first.said.guess.tolist() == second.said.guess.tolist()
+    assert first.predictions.guess.tolist() == second.predictions.guess.tolist()
     for ours, theirs in zip(first.measurements, second.measurements, strict=True):
         if ours.split != "test":
             assert ours == theirs
     # The site is the one of the best held-out score, however it does on the test rows.
     rows = [
-        {"probe": "logistic", "target": "task", "split": split, "metric": "accuracy", "site": site,
-         "head": None, "position": "last", "value": value}
-        for site, split, value in (("blocks.0.x", "validation", 0.9), ("blocks.0.x", "test", 0.1),
-                                   ("blocks.1.x", "validation", 0.8), ("blocks.1.x", "test", 1.0))
-    ]  # fmt: skip
+        {
+            "probe": "logistic",
+            "target": "task",
+            "split": split,
+            "metric": "accuracy",
+            "site": site,
+            "head": None,
+            "position": "last",
+            "value": value,
+        }
+        for site, split, value in (
+            ("blocks.0.x", "validation", 0.9),
+            ("blocks.0.x", "test", 0.1),
+            ("blocks.1.x", "validation", 0.8),
+            ("blocks.1.x", "test", 1.0),
+        )
+    ]
     assert best_site(pd.DataFrame(rows))["site"] == "blocks.0.x"
     # The best of many sites of chance is no finding.
     generator = np.random.default_rng(0)
@@ -183,7 +207,7 @@ def test_pitfall_23_test_rows_choose_nothing():
 def test_pitfall_24_imbalance_does_not_pass_for_knowledge():
     truth = np.repeat([0, 1], [95, 5])
     resamples = Resamples.draw(np.arange(100), 0, 0)
-    constant = Answers(truth, majority_guess(truth, 100), 2, np.zeros((100, 2)))
+    constant = ClassPredictions(truth, majority_guess(truth, 100), 2, np.zeros((100, 2)))
     scores = {name: metric(constant, resamples)[0] for name, metric in METRICS.items()}
     assert scores["accuracy"] == 0.95
     assert scores["balanced_accuracy"] == 0.5
@@ -197,7 +221,7 @@ def test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired():
     right = np.repeat(generator.random(80) < 0.7, 8)
     better = right | np.repeat(generator.random(80) < 0.1, 8)
     truth = np.ones(640, dtype=int)
-    a, b = (Answers(truth, guess.astype(int), 2) for guess in (better, right))
+    a, b = (ClassPredictions(truth, guess.astype(int), 2) for guess in (better, right))
 
     def width(low, high):
         return high - low
@@ -215,7 +239,7 @@ def test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired():
 
 @pytest.mark.parametrize("spec", BY_ROW, ids=ids)
 def test_pitfall_26_fits_of_float32_rows_are_those_of_float64(spec):
-    data = planted.direction(300, seed=0)
+    data = planted.class_direction(300, seed=0)
     codes = (data.data.y == "yes").astype(int)
     near, wide = (data.X + 300).astype(np.float32), (data.X + 300).astype(np.float32)
     wide = wide.astype(np.float64)
@@ -233,35 +257,37 @@ def test_pitfall_27_nothing_is_the_mean_of_no_rows():
     assert [one.example for one in lost] == [1]
     assert np.diff(plan.offsets).min() > 0
     # A class that does not occur has no recall to be averaged.
-    answers = Answers(np.array([0, 0]), np.array([0, 1]), 3, np.zeros((2, 3)))
+    answers = ClassPredictions(np.array([0, 0]), np.array([0, 1]), 3, np.zeros((2, 3)))
     for name in ("balanced_accuracy", "macro_f1"):
         assert np.isfinite(METRICS[name](answers, Resamples.draw(np.arange(2), 100, 0))).all()
 
 
-def test_pitfall_28_a_label_that_is_a_length_is_told_by_the_length_alone():
+def test_pitfall_28_a_label_that_is_a_length_is_predicted_by_length_alone():
     generator = np.random.default_rng(0)
     codes = generator.integers(2, size=400)
     lengths = np.where(codes == 1, generator.integers(8, 15, 400), generator.integers(2, 8, 400))
     texts = [" ".join(generator.choice(list("abcdef"), size=length)) for length in lengths]
     train, test, folds = np.arange(300), np.arange(300, 400), np.arange(300) % 5
     features = text_lengths(texts)
-    told = length_guess(features[train], codes[train], folds, features[test], 2)
-    assert np.mean(told.guess == codes[test]) > 0.97
+    predicted = length_guess(features[train], codes[train], folds, features[test], 2)
+    assert np.mean(predicted.guess == codes[test]) > 0.97
     # As a bag of words knows how many there are, it finds the same: a leak, not a meaning.
     counted = bag_of_words_guess(texts[:300], codes[train], folds, texts[300:], 2)
     assert np.mean(counted.guess == codes[test]) > 0.9
-    examples = tuple(Example(t, "xy"[c], str(n), str(n)) for n, (t, c) in
-                     enumerate(zip(texts, codes, strict=True)))  # fmt: skip
+    examples = tuple(
+        Example(t, "xy"[c], str(n), str(n))
+        for n, (t, c) in enumerate(zip(texts, codes, strict=True))
+    )
     found = {f.code: f.level for f in check_dataset(Dataset("t", examples), Split(train, test))}
     assert found["length"] == "warning"
 
 
-def test_pitfall_30_company_stands_beside_every_site_unless_it_is_sent_away():
-    schema = Probe()
+def test_pitfall_30_every_site_has_controls_unless_disabled():
+    schema = ProbeSection()
     assert schema.control_draws > 0
     assert set(schema.baselines) == {"majority", "word_identity", "bag_of_words", "length"}
-    assert Model(source="mini").random_weights
-    data = planted.direction(120, seed=0)
+    assert ModelSection(source="mini").random_weights
+    data = planted.class_direction(120, seed=0)
     texts = np.array([f"word {n}" for n in range(120)], dtype=object)
     settings = replace(schema.settings(), folds=3, bootstrap=100)
     prober = Prober(replace(data.data, texts=texts), settings)

@@ -1,4 +1,4 @@
-"""Private names of other libraries: which ones are used, and that each of them is still there."""
+"""Private names of other libraries that we use still exist."""
 
 import ast
 import importlib
@@ -13,7 +13,7 @@ from torch.func import grad
 
 import probekit
 from probekit import products
-from probekit.activations.remote import creates_atomically
+from probekit.activations.files.object_store import creates_atomically
 
 # Name -> what the package does without it; a test takes each of these ways.
 PRIVATE = {
@@ -21,13 +21,13 @@ PRIVATE = {
     "torch.autograd.forward_ad._current_level": "products.linear uses F.linear",
     "torch._C._functorch.peek_interpreter_stack": "products.linear uses F.linear",
     "fsspec.asyn.AsyncFileSystem._pipe_file": "an object store gets one writer at a time",
-    "joblib.externals.loky.ProcessPoolExecutor": "side_by_side runs all jobs in its own process",
+    "joblib.externals.loky.ProcessPoolExecutor": "parallel_map runs all jobs in its own process",
 }
 UNKNOWN = "?"  # the owner of a name that only a value has
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-def test_the_private_name_is_still_there(name):
+def test_the_private_name_still_exists(name):
     if "mkldnn" in name and not torch.backends.mkldnn.is_available():
         pytest.skip("this torch was built without oneDNN")
     library = name.partition(".")[0]
@@ -38,7 +38,7 @@ def test_the_private_name_is_still_there(name):
 
 
 def _find(name):
-    """The object of a dotted name, whose first parts are modules."""
+    """Return the object of a dotted name, whose first parts are modules."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
@@ -57,7 +57,7 @@ def test_a_lost_name_is_named():
 
 
 def foreign_names(tree):
-    """What a file imports from other libraries: the name it has here, and its full name."""
+    """Return the imports of a file from other libraries: local name to full name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -69,7 +69,7 @@ def foreign_names(tree):
 
 
 def private_uses(path):
-    """Full names of what is private in another library and used in a file."""
+    """Return the full names of private objects of other libraries used in a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     known = dict(foreign_names(tree))
     used = set(known.values())
@@ -84,7 +84,7 @@ def private_uses(path):
 
 
 def full_name(node, known):
-    """The dotted name of an attribute of another library, "" for all else."""
+    """Return the dotted name of an attribute of another library, else an empty string."""
     if isinstance(node, ast.Name):
         return known.get(node.id, "")
     above = full_name(node.value, known) if isinstance(node, ast.Attribute) else ""
@@ -118,7 +118,7 @@ def is_part_of_known(name):
         (torch._C._functorch, "peek_interpreter_stack"),
     ],
 )
-def test_torch_s_product_is_taken_where_torch_cannot_tell_of_derivatives(monkeypatch, where, name):
+def test_torch_s_product_is_used_if_derivatives_cannot_be_detected(monkeypatch, where, name):
     x, weight = torch.randn(4, 3), torch.randn(2, 3)
     with monkeypatch.context() as without:
         without.delattr(where, name)

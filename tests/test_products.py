@@ -1,4 +1,4 @@
-"""Products: exact within rounding, with a gradient where one is asked."""
+"""Products are exact up to rounding, and differentiable when a gradient is requested."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def test_views_are_read_as_what_they_show():
     torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
 
 
-def test_onednn_is_found_where_torch_has_it():
+def test_onednn_is_used_if_torch_has_it():
     assert (products._ONEDNN is not None) == torch.backends.mkldnn.is_available()
 
 
@@ -93,7 +93,7 @@ def test_forward_derivatives_are_those_of_torch(place, is_grad_enabled):
             torch.testing.assert_close(found, expected)
 
 
-def test_a_gradient_through_vmap_is_there():
+def test_a_gradient_through_vmap_exists():
     x, weight = torch.randn(4, 3), torch.randn(2, 3)
     found = grad(lambda x: vmap(lambda row: linear(row, weight))(x).sum())(x)
     torch.testing.assert_close(found, weight.sum(0).expand(4, 3))

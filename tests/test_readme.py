@@ -10,7 +10,7 @@ import pytest
 
 from probekit.cli.main import main
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.prepare import prepare
+from probekit.pipeline.experiment.prepare import prepare
 
 
 @pytest.fixture(scope="session")
@@ -93,8 +93,11 @@ def test_the_keys_that_say_which_probe_are_right(readme, repository, tmp_path):
     (tmp_path / "which.yaml").write_text(shipped.replace("root: ../data", root) + probe)
     experiment = load_experiment(tmp_path / "which.yaml")
     assert [spec.text for spec in experiment.probe.settings().kinds] == [
-        "logistic", "mass_mean:covariance", *(f"k_sparse:{k}" for k in (1, 4, 16, 64)), "mlp:64",
-    ]  # fmt: skip
+        "logistic",
+        "mass_mean:covariance",
+        *(f"k_sparse:{k}" for k in (1, 4, 16, 64)),
+        "mlp:64",
+    ]
     assert len(prepare(experiment).splits) == 5
 
 

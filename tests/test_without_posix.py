@@ -1,4 +1,4 @@
-"""Systems without POSIX's own calls, such as Windows: what the package does without them."""
+"""The package on systems without POSIX calls, such as Windows."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import pytest
 
 from probekit import workers
 from probekit.cli import main as command
-from probekit.workers import side_by_side
+from probekit.workers import parallel_map
 from tests import without_posix
 from tests.pipeline.planted import write_rows
 
@@ -28,8 +28,11 @@ def test_a_probe_and_an_experiment_run_without_posix(tmp_path):
     write_rows(tmp_path / "rows.csv")
     done = subprocess.run(
         [sys.executable, "-X", "warn_default_encoding", without_posix.__file__, str(tmp_path)],
-        capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stderr
     score, n_rows, is_ours = done.stdout.split()
     assert float(score) > 0.9
@@ -53,14 +56,14 @@ def process_id(_):
     return os.getpid()
 
 
-def test_without_loky_all_jobs_run_here(monkeypatch):
+def test_without_loky_all_jobs_run_in_this_process(monkeypatch):
     monkeypatch.setattr(workers, "START_UP", -1.0)
     monkeypatch.setattr(workers, "ProcessPoolExecutor", None)
-    assert set(side_by_side(process_id, range(4), workers=2)) == {os.getpid()}
+    assert set(parallel_map(process_id, range(4), workers=2)) == {os.getpid()}
 
 
 def test_every_signal_that_ends_a_command_lets_it_clean_up(monkeypatch):
-    """Windows has SIGBREAK beside SIGTERM."""
+    """Windows has SIGBREAK in addition to SIGTERM."""
     monkeypatch.setattr(command, "_TERMINATE", [signal.SIGTERM, signal.SIGUSR1])
     before = signal.getsignal(signal.SIGUSR1)
     with pytest.raises(command._Terminated), command._told_of_sigterm():

@@ -1,4 +1,4 @@
-"""Jobs in several processes: their order, their errors, their threads."""
+"""Parallel jobs: order, errors and threads."""
 
 import contextlib
 import os
@@ -16,19 +16,19 @@ from joblib import Parallel, delayed
 from probekit import workers
 from probekit.errors import ConfigError, DataError
 from probekit.probes.kinds.mlp import MlpProbe
-from probekit.workers import side_by_side
+from probekit.workers import parallel_map
 
 
 @pytest.fixture
 def eager(monkeypatch):
-    """Processes are started however short the jobs, on a machine of two cores."""
+    """Start processes even for short jobs, on a machine of two cores."""
     monkeypatch.setattr(workers, "START_UP", -1.0)
     monkeypatch.setattr(workers, "cpu_count", lambda: 2)
 
 
 @pytest.fixture
 def handler():
-    """Ctrl-C raises, also where the tests were started with it ignored."""
+    """Make Ctrl-C raise, even if the tests were started with it ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -56,58 +56,58 @@ def slept(item, seconds):
     return item, os.getpid()
 
 
-def test_results_come_in_order_from_here_and_from_others_with_their_share_of_threads(eager):
-    found = list(side_by_side(where, range(200)))
+def test_results_of_all_processes_are_ordered_and_use_their_share_of_threads(eager):
+    found = list(parallel_map(where, range(200)))
     assert [item for item, _, _ in found] == list(range(200))
     assert found[0][1] == found[-1][1] == os.getpid()
     assert len({pid for _, pid, _ in found}) == 2
     assert {n for _, _, n in found} == {1}
 
 
-def test_one_worker_stays_here_with_all_threads(eager):
+def test_one_worker_runs_in_this_process_with_all_threads(eager):
     before = torch.get_num_threads()
-    found = list(side_by_side(where, range(3), workers=1))
+    found = list(parallel_map(where, range(3), workers=1))
     assert {pid for _, pid, _ in found} == {os.getpid()}
     assert {n for _, _, n in found} == {2}
     assert torch.get_num_threads() == before
 
 
 def test_short_jobs_start_no_process():
-    assert {pid for _, pid, _ in side_by_side(where, range(4), workers=4)} == {os.getpid()}
+    assert {pid for _, pid, _ in parallel_map(where, range(4), workers=4)} == {os.getpid()}
 
 
 def test_long_jobs_start_processes(monkeypatch):
     monkeypatch.setattr(workers, "START_UP", 0.2)
-    found = list(side_by_side(partial(slept, seconds=0.2), range(4), workers=2))
+    found = list(parallel_map(partial(slept, seconds=0.2), range(4), workers=2))
     assert len({pid for _, pid in found[1:]} - {os.getpid()}) > 0
 
 
-def test_an_error_of_a_job_comes_through_as_it_is(eager):
+def test_an_error_of_a_job_is_raised_unchanged(eager):
     with pytest.raises(DataError, match="two is not allowed"):
-        list(side_by_side(fails, range(4)))
+        list(parallel_map(fails, range(4)))
 
 
-def test_a_process_that_is_killed_is_told_with_advice(eager):
+def test_a_killed_process_is_reported_with_advice(eager):
     with pytest.raises(DataError, match="--workers"):
-        list(side_by_side(partial(killed_elsewhere, here=os.getpid()), range(40)))
+        list(parallel_map(partial(killed_elsewhere, here=os.getpid()), range(40)))
 
 
-def test_scikit_learn_finds_processes_of_its_own_afterwards(eager):
-    assert len({pid for _, pid, _ in side_by_side(where, range(200))}) == 2
+def test_scikit_learn_can_start_its_own_processes_afterwards(eager):
+    assert len({pid for _, pid, _ in parallel_map(where, range(200))}) == 2
     assert Parallel(n_jobs=2)(delayed(abs)(number) for number in range(-3, 0)) == [3, 2, 1]
 
 
-def test_processes_serve_again_and_new_ones_come_after_idle_or_failed_ones(eager, monkeypatch):
+def test_processes_are_reused_and_replaced_after_idling_or_failing(eager, monkeypatch):
     monkeypatch.setattr(workers, "IDLE", 0.5)
     workers._processes.cache_clear()
     others = []
     for pause in (0, 0, 3, 0):
         time.sleep(pause)
-        found = {pid for _, pid, _ in side_by_side(where, range(200))}
+        found = {pid for _, pid, _ in parallel_map(where, range(200))}
         others += found - {os.getpid()}
         if len(others) == 3:
             with pytest.raises(DataError, match="two"):
-                list(side_by_side(fails, range(100)))
+                list(parallel_map(fails, range(100)))
     first, again, after_idle, after_failure = others
     assert first == again
     assert len({first, after_idle, after_failure}) == 3
@@ -120,8 +120,8 @@ def hears_ctrl_c(_):
 
 
 def test_ctrl_c_is_answered_by_this_process_alone(eager):
-    """A terminal sends it to all: another one would print where it was, among our last words."""
-    hearing = dict(side_by_side(hears_ctrl_c, range(200)))
+    """A terminal sends Ctrl-C to all processes; only the parent may print."""
+    hearing = dict(parallel_map(hears_ctrl_c, range(200)))
     assert hearing.pop(os.getpid())
     assert set(hearing.values()) == {False}
 
@@ -143,7 +143,7 @@ def fits_until_interrupted(item, here, folder):
 def test_ctrl_c_during_an_mlp_fit_in_a_helper_ends_the_helper(eager, tmp_path, handler):
     job = partial(fits_until_interrupted, here=os.getpid(), folder=tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        list(side_by_side(job, range(3)))
+        list(parallel_map(job, range(3)))
     assert not (tmp_path / "ended").exists()
     assert workers._processes.cache_info().currsize == 0
 
@@ -154,13 +154,13 @@ def test_a_job_ends_with_the_interrupt_that_a_library_caught(handler):
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        list(side_by_side(careless, [1]))
+        list(parallel_map(careless, [1]))
 
 
 def test_nothing_to_do_and_no_workers():
-    assert list(side_by_side(fails, [])) == []
+    assert list(parallel_map(fails, [])) == []
     with pytest.raises(ConfigError, match="workers is 0"):
-        list(side_by_side(fails, [1], workers=0))
+        list(parallel_map(fails, [1], workers=0))
 
 
 _KILLED = """
@@ -170,7 +170,7 @@ workers.START_UP, workers.cpu_count = -1.0, lambda: 2
 def job(item):
     print(os.getpid(), flush=True)
     time.sleep(1000 if item else 0)
-list(workers.side_by_side(job, range(3)))
+list(workers.parallel_map(job, range(3)))
 """
 
 

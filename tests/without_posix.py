@@ -12,21 +12,62 @@ from pathlib import Path
 MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
 NAMES = {
     os: (
-        "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "WNOHANG", "chown", "fchmod",
-        "fork", "forkpty", "fstatvfs", "geteuid", "getgid", "getpgid", "getuid", "killpg",
-        "mkfifo", "nice", "posix_fadvise", "pread", "pwrite", "register_at_fork",
-        "setsid", "statvfs", "sysconf", "uname", "wait",
+        "O_CLOEXEC",
+        "O_DIRECTORY",
+        "O_NOFOLLOW",
+        "O_NONBLOCK",
+        "WNOHANG",
+        "chown",
+        "fchmod",
+        "fork",
+        "forkpty",
+        "fstatvfs",
+        "geteuid",
+        "getgid",
+        "getpgid",
+        "getuid",
+        "killpg",
+        "mkfifo",
+        "nice",
+        "posix_fadvise",
+        "pread",
+        "pwrite",
+        "register_at_fork",
+        "setsid",
+        "statvfs",
+        "sysconf",
+        "uname",
+        "wait",
     ),
     signal: (
-        "SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGQUIT", "SIGUSR1", "SIG_BLOCK",
-        "SIG_SETMASK", "alarm", "pthread_kill", "pthread_sigmask", "setitimer", "sigwait",
+        "SIGALRM",
+        "SIGCHLD",
+        "SIGHUP",
+        "SIGKILL",
+        "SIGPIPE",
+        "SIGQUIT",
+        "SIGUSR1",
+        "SIG_BLOCK",
+        "SIG_SETMASK",
+        "alarm",
+        "pthread_kill",
+        "pthread_sigmask",
+        "setitimer",
+        "sigwait",
     ),
-}  # fmt: skip
+}
 LIBRARIES = (
-    "fsspec.implementations.local", "joblib.externals.loky.process_executor", "pandas",
-    "platformdirs", "plotly.graph_objects",
-    "sklearn.neural_network", "subprocess", "tempfile", "tiktoken", "torch.multiprocessing",
-)  # fmt: skip
+    "fsspec.implementations.local",
+    "joblib.externals.loky.process_executor",
+    "pandas",
+    "platformdirs",
+    "plotly.graph_objects",
+    "sklearn.neural_network",
+    "subprocess",
+    "tempfile",
+    "tiktoken",
+    "torch.multiprocessing",
+)
 
 
 def take_away():
@@ -55,15 +96,15 @@ def main(folder):
     # Windows decodes text that names no encoding by its own code page.
     warnings.filterwarnings("error", category=EncodingWarning, module="probekit")
     import probekit
-    from probekit.activations.files import LocalFiles
-    from probekit.workers import side_by_side
+    from probekit.activations.files.local import LocalFiles
+    from probekit.workers import parallel_map
 
-    assert list(side_by_side(abs, [-1, 2])) == [1, 2]
+    assert list(parallel_map(abs, [-1, 2])) == [1, 2]
     where = {"out": folder / "runs", "cache_root": folder / "cache"}
     result = probekit.run(folder / "experiment.yaml", **where, page=False)
     for cache in (folder / "cache").iterdir():
         probekit.ActivationStore.open(cache).verify()
-    with LocalFiles(cache).claim("x.claim") as is_ours:
+    with LocalFiles(cache).try_lock("x.claim") as is_ours:
         sys.stdout.write(f"{probe_arrays()} {len(result.table)} {is_ours}")
 
 

@@ -1,4 +1,4 @@
-"""How sequences are put together: by length, within a budget of padded tokens, in shards."""
+"""Batching of sequences by length within a budget of padded tokens, and sharding of batches."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probekit.activations.identity import IntArray
-from probekit.data.positions import RowPlan
+from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DataError
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one forward pass, and the numbers of the rows that are taken from them.
+    """Sequences of one forward pass and the rows to extract from them.
 
     Attributes:
-        sequences: token ids, the longest first.
-        rows: numbers of rows of the plan, shape (n_rows,).
-        member: the sequence of row `rows[i]` is `sequences[member[i]]`; ascending.
+        sequences: token ids, longest first.
+        rows: indices of the rows in the plan, shape (n_rows,).
+        member: index of the sequence of each row in `sequences`, ascending, shape (n_rows,).
     """
 
     sequences: list[IntArray]
@@ -28,23 +27,24 @@ class Batch:
 
     @property
     def n_tokens(self) -> int:
-        """The number of tokens, without padding."""
+        """Number of tokens, excluding padding."""
         return sum(map(len, self.sequences))
 
 
 def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -> Iterator[Batch]:
-    """Yield the distinct sequences by length, as many at once as the padded tokens allow.
+    """Yield batches of distinct sequences, sorted by length, within a budget of padded tokens.
 
-    Which sequences stand together depends neither on the order of the examples nor on the rows that
-    are taken from them.
+    The composition of the batches depends neither on the order of the examples nor on which rows
+    are requested.
 
     Args:
         tokens: the ids of every example, each of shape (n_tokens,).
-        plan: the rows that are taken.
-        batch_tokens: padded tokens in one batch; a longer sequence is a batch of its own.
+        plan: the rows to extract.
+        batch_tokens: padded tokens per batch; a longer sequence is a batch of its own.
 
     Raises:
-        DataError: an example is no line of ids, or a row is read where its example has no token.
+        DataError: an example is not a 1-D array of integer ids, or a row has a position outside its
+            example.
 
     >>> plan = RowPlan(np.arange(3), np.zeros(3, int), np.arange(4))
     >>> for batch in make_batches([np.arange(3), np.arange(9), np.arange(3)], plan, 10):
@@ -52,14 +52,14 @@ def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -
     [9] [1]
     [3] [0 2]
     """
-    lines = [_line(number, ids) for number, ids in enumerate(tokens)]
-    _check_rows(np.array([len(ids) for ids in lines]), plan)
-    texts = [ids.tobytes() for ids in lines]
-    # Longest first: memory peaks at once. Then by content, so that the order of the examples, too,
-    # has no say in what stands together. What has no token has no row and is never run.
-    distinct = sorted(set(texts) - {b""}, key=lambda ids: (-len(ids), ids))
+    token_ids = [_as_ids(number, ids) for number, ids in enumerate(tokens)]
+    _check_rows(np.array([len(ids) for ids in token_ids]), plan)
+    contents = [ids.tobytes() for ids in token_ids]
+    # Longest first, so that memory peaks at the start; then by content, so that the order of the
+    # examples does not matter. Empty sequences have no rows and are skipped.
+    distinct = sorted(set(contents) - {b""}, key=lambda ids: (-len(ids), ids))
     rank = {ids: number for number, ids in enumerate(distinct)}
-    rank_of_example = np.array([rank.get(ids, -1) for ids in texts])
+    rank_of_example = np.array([rank.get(ids, -1) for ids in contents])
     sequences = [np.frombuffer(ids, dtype=np.int64).copy() for ids in distinct]  # writable
     rank_of_row = rank_of_example[plan.example]
     rows = np.argsort(rank_of_row, kind="stable")
@@ -73,49 +73,52 @@ def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -
         start = stop
 
 
-def _line(example: int, ids: IntArray) -> IntArray:
-    line = np.asarray(ids)
-    if line.ndim != 1 or (line.size and line.dtype.kind not in "iu"):
+def _as_ids(example: int, ids: IntArray) -> IntArray:
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise DataError(
             f"The tokens of example {example} must be integer ids of shape (n_tokens,), not "
-            f"{line.dtype} of shape {line.shape}."
+            f"{array.dtype} of shape {array.shape}."
         )
-    return line.astype(np.int64, copy=False)
+    return array.astype(np.int64, copy=False)
 
 
 def _check_rows(lengths: IntArray, plan: RowPlan) -> None:
-    """Refuse rows that would be made of padding, of another example's tokens, or of nothing."""
+    """Raise DataError for positions in padding or in another example, and for empty rows."""
     example, counts = plan.example, np.diff(plan.offsets)
     n_positions = len(plan.positions)
     is_framed = len(example) and len(counts) == len(example)
     if not is_framed or (plan.offsets[0], plan.offsets[-1]) != (0, n_positions):
         raise DataError(
-            f"A plan of {len(example)} rows has {len(plan.offsets)} offsets and {n_positions} "
-            "positions. There must be rows, and one offset more than rows, from 0 to the number "
-            "of positions."
+            f"The plan has {len(example)} rows, {len(plan.offsets)} offsets and {n_positions} "
+            "positions. It needs at least one row, and one offset more than rows, from 0 to the "
+            "number of positions."
         )
-    known = (example >= 0) & (example < len(lengths)) & (counts > 0)
-    if known.all():
-        room = np.repeat(lengths[example], counts)
-        inside = (plan.positions >= 0) & (plan.positions < room)
-        known = np.logical_and.reduceat(inside, plan.offsets[:-1])
-    if not known.all():
-        row = int(np.argmin(known))
+    is_valid = (example >= 0) & (example < len(lengths)) & (counts > 0)
+    if is_valid.all():
+        limit = np.repeat(lengths[example], counts)
+        inside = (plan.positions >= 0) & (plan.positions < limit)
+        is_valid = np.logical_and.reduceat(inside, plan.offsets[:-1])
+    if not is_valid.all():
+        row = int(np.argmin(is_valid))
         at = plan.positions[plan.offsets[row] : plan.offsets[row + 1]].tolist()
         raise DataError(
-            f"Row {row} is read at the positions {at} of example {example[row]}, which has not all "
-            "of these tokens; `plan_rows` of probekit/data/positions.py plans rows that are there."
+            f"Row {row} uses the positions {at} of example {example[row]}, which does not have all "
+            "of them. Use `plan_rows` of probekit/data/positions.py to plan valid rows."
         )
 
 
 def make_shards(batches: Iterable[Batch], shard_rows: int) -> list[list[Batch]]:
-    """Return the batches in shards of at most `shard_rows` rows, where a batch has not more."""
+    """Group consecutive batches into shards of at most `shard_rows` rows.
+
+    A batch with more rows is a shard of its own.
+    """
     shards: list[list[Batch]] = []
-    room = 0
+    n_free = 0
     for batch in batches:
-        if len(batch.rows) > room:
+        if len(batch.rows) > n_free:
             shards.append([])
-            room = shard_rows
+            n_free = shard_rows
         shards[-1].append(batch)
-        room -= len(batch.rows)
+        n_free -= len(batch.rows)
     return shards

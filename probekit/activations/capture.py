@@ -1,4 +1,4 @@
-"""Running a data set through the model and keeping the asked rows of the asked sites."""
+"""Capture: run a data set through the model and store the requested rows and sites."""
 
 from __future__ import annotations
 
@@ -8,28 +8,34 @@ from dataclasses import dataclass
 
 from probekit.activations.batches import make_batches
 from probekit.activations.derive import derive
-from probekit.activations.files import Place
+from probekit.activations.files.local import Location
 from probekit.activations.forward import run_batch
 from probekit.activations.identity import IntArray, batch_tokens
-from probekit.activations.layout import FloatArray
-from probekit.activations.store import ActivationStore
-from probekit.activations.work import Lacking, OnRows, Work, alone, check_storable
+from probekit.activations.shared.work import (
+    MissingSites,
+    OnRows,
+    Work,
+    check_storable,
+    compute_locally,
+)
+from probekit.activations.store.layout import FloatArray
+from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.watcher import SILENT, Watcher
 
-Engine = Callable[[Work, Lacking, OnRows], None]
+Engine = Callable[[Work, MissingSites, OnRows], None]
 
 
 @dataclass(frozen=True)
 class Captured:
-    """What a capture did.
+    """Result of a capture.
 
     Attributes:
-        store: the rows, complete for the asked sites.
-        computed: how many shards of sites were computed by this call.
-        reused: how many were there already.
-        root: digest over the identity and the rows of the asked sites.
+        store: the store, complete for the requested sites.
+        computed: number of shards, summed over sites, computed by this call.
+        reused: number of shards that already existed.
+        root: digest of the identity and the rows of the requested sites.
     """
 
     store: ActivationStore
@@ -39,37 +45,37 @@ class Captured:
 
 
 def capture(
-    model: GPT2,
+    model: Network,
     tokenizer: str,
     tokens: Sequence[IntArray],
     plan: RowPlan,
     sites: Sequence[str],
     *,
-    root: Place,
+    root: Location,
     dtype: str = "float32",
     step: str = "capture",
     watcher: Watcher = SILENT,
 ) -> Captured:
-    """Return the store that holds the rows of `plan` at `sites`, computing what it lacks.
+    """Return a store with the rows of `plan` at `sites`; missing rows are computed.
 
-    What a cache of every token beside it has (`position: all`) is taken from there.
-    Identical token sequences are run once. Killed at any moment, a later call with the same
-    arguments goes on after the last committed shard and ends with the same bytes.
+    Rows are copied from another cache of the same data with all tokens (`position: all`) where
+    possible. Identical token sequences are run once. If the process is killed, a later call with
+    the same arguments resumes after the last committed shard and produces the same bytes.
 
     Args:
         model: a GPT-2.
         tokenizer: digest of the tokenizer that made the tokens.
         tokens: the ids of every example, each of shape (n_tokens,).
-        plan: which positions of which example make a row.
+        plan: the example and positions of each row.
         sites: full names of sites with a pos axis.
-        root: the folder that holds caches, or its URL.
-        dtype: `float32` or `float16`, the numbers on disk.
-        step: what the watcher hears this work called.
-        watcher: is told of the rows done and of what a user should know.
+        root: folder or URL that contains caches.
+        dtype: dtype on disk, `float32` or `float16`.
+        step: name of this step in progress reports.
+        watcher: receives progress in rows, and messages.
 
     Raises:
         ConfigError: a site has no pos axis, the dtype is unknown, or the model is in training mode.
-        DataError: the plan reads an example where it has no token.
+        DataError: the plan has a position outside its example.
         StoreError: the store cannot be written, or a value is not finite.
     """
     work = Work.begin(model, tokenizer, tokens, plan, sites, root=root, dtype=dtype)
@@ -78,37 +84,37 @@ def capture(
 
 def fill(
     work: Work,
-    root: Place,
+    root: Location,
     *,
-    engine: Engine = alone,
+    engine: Engine = compute_locally,
     step: str = "capture",
     watcher: Watcher = SILENT,
 ) -> Captured:
-    """Return what a store holds that now has all rows of its work.
+    """Compute the missing rows of `work`, seal its store and return the result.
 
     Args:
-        work: what is to be captured.
-        root: the folder that holds caches, or its URL.
-        engine: computes what is lacking, by default in this process.
-        step: what the watcher hears this work called.
-        watcher: is told of the rows done and of what a user should know.
+        work: the rows, sites and store.
+        root: folder or URL that contains caches.
+        engine: computes the missing shards; by default in this process.
+        step: name of this step in progress reports.
+        watcher: receives progress in rows, and messages.
 
     Raises:
         StoreError: the store cannot be written, or a value is not finite.
     """
     store = work.store
-    in_all = len(work.shards) * len(work.sites)
+    n_total = len(work.shards) * len(work.sites)
     if store.is_sealed and not any(store.missing(site) for site in work.sites):
-        # Nothing to write: a finished cache may lie where nothing can be written.
+        # Do not write: a finished cache may be on a read-only disk.
         store.verify(work.sites)
         watcher.progress(f"{step} (reused)", store.n_rows, store.n_rows)
-        return Captured(store, 0, in_all, store.digest_of(work.sites))
+        return Captured(store, 0, n_total, store.digest_of(work.sites))
     with store.locked(watcher.tell):
         store.sweep()
         store.verify(work.sites)
         derive(store, root, work.sites)
-        lacking = work.lacking()
-        done = store.n_rows - sum(map(work.n_rows_of, lacking))
+        missing = work.missing_sites()
+        done = store.n_rows - sum(map(work.n_rows_of, missing))
         watcher.progress(step, done, store.n_rows)
 
         def on_rows(n_rows: int) -> None:
@@ -116,15 +122,15 @@ def fill(
             done += n_rows
             watcher.progress(step, done, store.n_rows)
 
-        if lacking:
-            engine(work, lacking, on_rows)
+        if missing:
+            engine(work, missing, on_rows)
         store.seal()
-    computed = sum(map(len, lacking.values()))
-    return Captured(store, computed, in_all - computed, store.digest_of(work.sites))
+    computed = sum(map(len, missing.values()))
+    return Captured(store, computed, n_total - computed, store.digest_of(work.sites))
 
 
 def stream_rows(
-    model: GPT2,
+    model: Network,
     tokens: Sequence[IntArray],
     plan: RowPlan,
     sites: Sequence[str],
@@ -132,16 +138,16 @@ def stream_rows(
     dtype: str = "float32",
     on_batch: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[IntArray, dict[str, FloatArray]]]:
-    """Yield the numbers of some rows and their values at each site, until all rows were there.
+    """Yield batches of row indices and their values at each site, until all rows are computed.
 
-    The numbers are those that `capture` would put on disk, of which nothing is written; rows of one
-    example need not stand together in the plan. `on_batch` hears how many rows were computed.
+    The values equal those that `capture` would store, but nothing is written. Rows of one example
+    need not be adjacent in the plan. `on_batch` is called with the number of rows of each batch.
 
     Raises:
         ConfigError: a site has no pos axis.
     """
     check_storable(sites)
-    for batch in make_batches(tokens, plan, batch_tokens(model.wte.weight.device)):
+    for batch in make_batches(tokens, plan, batch_tokens(model.device)):
         part = run_batch(model, batch, plan, sites, dtype)
         if on_batch is not None:
             on_batch(len(batch.rows))
@@ -149,16 +155,16 @@ def stream_rows(
 
 
 def estimate_seconds(
-    model: GPT2, tokens: Sequence[IntArray], plan: RowPlan, sites: Sequence[str]
+    model: Network, tokens: Sequence[IntArray], plan: RowPlan, sites: Sequence[str]
 ) -> float:
-    """Return about how long capturing every row will take, from one of its batches, in seconds.
+    """Estimate the time to capture all rows, in seconds, by timing one batch.
 
-    The weights of the model do not matter; what is cached already is not taken off.
+    The values of the weights do not matter. Rows that are already cached are not subtracted.
     """
-    batches = list(make_batches(tokens, plan, batch_tokens(model.wte.weight.device)))
-    batch = batches[(len(batches) - 1) // 2]  # of middling length, and not the rest
+    batches = list(make_batches(tokens, plan, batch_tokens(model.device)))
+    batch = batches[(len(batches) - 1) // 2]  # of median length, and never the last, smaller one
     times = []
-    for _ in range(3):  # the first one warms up
+    for _ in range(3):  # the first is a warm-up
         start = time.perf_counter()
         run_batch(model, batch, plan, sites, "float32").arrays()
         times.append(time.perf_counter() - start)

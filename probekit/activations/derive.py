@@ -1,9 +1,9 @@
-"""Rows of fewer or pooled positions, taken from a cache that has every token instead of the model.
+"""Rows copied or pooled from a cache of all tokens, instead of running the model.
 
-They are, to the last bit, what a capture would have computed: sequences are batched without regard
-to the rows that are taken from them, and pooling is the same sum in the same order. What a capture
-computes at the asked positions alone, in the model's last block and behind it, is left to the
-model: products of other sizes round otherwise.
+The result is bit-identical to a capture: batches do not depend on the requested rows, and pooling
+sums in the same order. The exception is the last block and the sites after it, which a capture
+computes at the requested positions only. These are always computed by the model, because matrix
+products of another size round differently.
 """
 
 from __future__ import annotations
@@ -14,55 +14,55 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from probekit.activations.files import Place
-from probekit.activations.layout import IntArray, Layout
-from probekit.activations.maintenance import caches_in
+from probekit.activations.files.local import Location
 from probekit.activations.pooling import ranges, row_means
-from probekit.activations.store import ActivationStore
+from probekit.activations.store.layout import IntArray, Layout
+from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.maintenance import caches_in
 from probekit.data.positions import RowPlan
 from probekit.errors import StoreError
-from probekit.model.sites import layer_of
+from probekit.model.sites import describe, layer_of
 
-_PLACES_AT_ONCE = 4096
+_POSITIONS_AT_ONCE = 4096
 
 
-def derive(store: ActivationStore, root: Place, sites: Sequence[str]) -> list[str]:
-    """Return the sites that lacked rows and were filled from token-level caches beside the store.
+def derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> list[str]:
+    """Fill missing sites of a store from token-level caches, and return the sites filled.
 
     Args:
-        store: to be filled.
-        root: where caches lie.
-        sites: full names.
+        store: the store to fill.
+        root: folder or URL that contains caches.
+        sites: full names of the requested sites.
 
     Raises:
-        StoreError: a cache that has the rows is damaged, or the store cannot be written.
+        StoreError: a cache with the rows is damaged, or the store cannot be written.
     """
     n_layer = store.identity.config["n_layer"]
-    lacking = [site for site in sites if _is_for_all(site, n_layer) and store.missing(site)]
+    unfilled = [site for site in sites if _is_for_all(site, n_layer) and store.missing(site)]
     derived: list[str] = []
-    for source in _alike(store, root) if lacking else ():
-        there = [site for site in lacking if site not in derived and not source.missing(site)]
-        rows = _rows_of_places(source.layout, store.layout.plan) if there else None
+    for source in _compatible_caches(store, root) if unfilled else ():
+        available = [site for site in unfilled if site not in derived and not source.missing(site)]
+        rows = _source_rows(source.layout, store.layout.plan) if available else None
         if rows is not None:
-            source.verify(there)
-            for site in there:
+            source.verify(available)
+            for site in available:
                 _fill(store, source, site, rows)
-            derived += there
+            derived += available
     return derived
 
 
 def _is_for_all(site: str, n_layer: int) -> bool:
-    """Whether a capture computes a site at all positions, whichever are asked for."""
+    """Return whether a capture computes a site at all positions, whichever are requested."""
     layer = layer_of(site)
-    return site.startswith("hook_") if layer is None else layer < n_layer - 1
+    return describe(site).stage == "embedding" if layer is None else layer < n_layer - 1
 
 
-def _alike(store: ActivationStore, root: Place) -> Iterator[ActivationStore]:
-    """Yield the other caches that differ in nothing but in which rows they have."""
+def _compatible_caches(store: ActivationStore, root: Location) -> Iterator[ActivationStore]:
+    """Yield other caches whose identity differs only in the rows."""
     for place in caches_in(root):
         try:
             other = ActivationStore.open(place)
-        except StoreError:  # it is no help; whoever reads that one is told
+        except StoreError:  # unusable here; reported when that cache itself is read
             continue
         same = replace(other.identity, rows=store.identity.rows) == store.identity
         if same and other.identity != store.identity and _is_exact(store):
@@ -70,46 +70,47 @@ def _alike(store: ActivationStore, root: Place) -> Iterator[ActivationStore]:
 
 
 def _is_exact(store: ActivationStore) -> bool:
-    """Whether pooling stored rows gives what pooling computed ones does.
+    """Return whether pooling stored rows gives the same bits as pooling computed ones.
 
-    It does where nothing was rounded in between, and sums are taken in one order.
+    This requires that storing did not round the values and that sums have a fixed order.
     """
     pooled = store.spec.sizes.positions > store.n_rows
     return not pooled or (store.identity.dtype, store.identity.device) == ("float32", "cpu")
 
 
-def _rows_of_places(source: Layout, plan: RowPlan) -> IntArray | None:
-    """Return which row of a source is each place of a plan; None if it has not all of them."""
+def _source_rows(source: Layout, plan: RowPlan) -> IntArray | None:
+    """Return the source row of each position of a plan; None if the source lacks any of them."""
     counts = np.diff(source.plan.offsets)
     single = np.flatnonzero(counts == 1)
     if not len(single):
         return None
     stride = 1 + max(int(source.plan.positions.max()), int(plan.positions.max()))
-    there = source.plan.example[single] * stride
-    there = there + source.plan.positions[source.plan.offsets[single]]
-    order = np.argsort(there, kind="stable")
+    source_keys = source.plan.example[single] * stride
+    source_keys = source_keys + source.plan.positions[source.plan.offsets[single]]
+    order = np.argsort(source_keys, kind="stable")
     wanted = np.repeat(plan.example, np.diff(plan.offsets)) * stride + plan.positions
-    found = order[np.minimum(np.searchsorted(there, wanted, sorter=order), len(order) - 1)]
-    return single[found] if np.array_equal(there[found], wanted) else None
+    matches = np.minimum(np.searchsorted(source_keys, wanted, sorter=order), len(order) - 1)
+    rows = order[matches]
+    return single[rows] if np.array_equal(source_keys[rows], wanted) else None
 
 
 def _fill(
-    store: ActivationStore, source: ActivationStore, site: str, rows_of_places: IntArray
+    store: ActivationStore, source: ActivationStore, site: str, source_rows: IntArray
 ) -> None:
-    """Commit the missing shards of a site from the rows of a source."""
+    """Commit the missing shards of a site, computed from the rows of a source."""
     offsets = store.layout.plan.offsets
     for shard in store.missing(site):
         with store.writing([site], shard) as writers:
-            for rows in _slices(store.shards[shard], np.diff(offsets)):
+            for rows in _chunks(store.shards[shard], np.diff(offsets)):
                 counts = offsets[rows + 1] - offsets[rows]
-                places = ranges(offsets[rows], counts)
-                picked = torch.from_numpy(source.read(site, rows_of_places[places]))
+                position_indices = ranges(offsets[rows], counts)
+                picked = torch.from_numpy(source.read(site, source_rows[position_indices]))
                 row = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
                 means = row_means(picked, row, torch.from_numpy(counts))
                 writers[site].append(means.to(picked.dtype).numpy())
 
 
-def _slices(rows: IntArray, counts: IntArray) -> Iterable[IntArray]:
-    """Return rows in parts of about so many places that they fit into memory."""
-    parts = np.cumsum(counts[rows]) // _PLACES_AT_ONCE
+def _chunks(rows: IntArray, counts: IntArray) -> Iterable[IntArray]:
+    """Split rows into chunks of about _POSITIONS_AT_ONCE positions, to bound memory."""
+    parts = np.cumsum(counts[rows]) // _POSITIONS_AT_ONCE
     return np.split(rows, np.flatnonzero(np.diff(parts)) + 1)

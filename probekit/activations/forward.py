@@ -1,34 +1,36 @@
-"""One batch through the model: only the asked rows of the asked sites are computed and kept."""
+"""Forward pass of one batch that extracts only the requested rows of the requested sites."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from probekit.activations.batches import Batch
-from probekit.activations.identity import IntArray
-from probekit.activations.layout import FloatArray
 from probekit.activations.pooling import ranges, row_means
-from probekit.data.positions import RowPlan
-from probekit.model.gpt2 import GPT2
-from probekit.model.tokenizer import pad
+from probekit.data.positions import IntArray, RowPlan
+from probekit.model.network import Network
+from probekit.model.text.tokenizer import pad
+
+FloatArray = npt.NDArray[np.floating[Any]]
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Part:
-    """The rows of one batch, which may still be on their way from the device.
+class BatchRows:
+    """Rows of one batch, whose copy from the device may still be in progress.
 
     Attributes:
-        rows: their numbers, shape (n_rows,).
-        values: at each site, on the host, shape [row ...].
-        dtype: `float32` or `float16`, what `arrays` gives.
-        arrival: of the last of the values; None where they have not travelled.
+        rows: row indices in the plan, shape (n_rows,).
+        values: values at each site in host memory, shape [row ...].
+        dtype: dtype of the result of `arrays`, `float32` or `float16`.
+        arrival: event after the last copy; None if nothing is copied from a device.
     """
 
     rows: IntArray
@@ -37,55 +39,57 @@ class Part:
     arrival: torch.cuda.Event | None
 
     def arrays(self) -> dict[str, FloatArray]:
-        """Return the rows at each site, shape (n_rows, ...), as soon as they are there."""
+        """Wait for the copies and return the rows at each site, shape (n_rows, ...)."""
         if self.arrival is not None:
             self.arrival.synchronize()
         return {site: value.to(DTYPES[self.dtype]).numpy() for site, value in self.values.items()}
 
 
 @torch.inference_mode()
-def run_batch(model: GPT2, batch: Batch, plan: RowPlan, sites: Sequence[str], dtype: str) -> Part:
+def run_batch(
+    model: Network, batch: Batch, plan: RowPlan, sites: Sequence[str], dtype: str
+) -> BatchRows:
     """Return the rows of one batch at each site.
 
-    On a GPU they are copied while the next batch is computed; nothing waits for them here.
+    On a GPU they are copied asynchronously while the next batch is computed.
 
     Args:
         model: a GPT-2.
         batch: sequences and rows.
-        plan: which positions of its sequence make a row.
+        plan: the positions of each row.
         sites: full names of sites with a pos axis.
-        dtype: `float32` or `float16`, the numbers on disk.
+        dtype: dtype on disk, `float32` or `float16`.
     """
     ids, mask = pad(batch.sequences, "right")
-    device = model.wte.weight.device
+    device = model.device
     is_cuda = device.type == "cuda"
-    everywhere, asked, at = _plan_gathers(batch, plan, ids.shape[1])
-    gathers = {ids.shape[1]: everywhere.to(device)}
+    all_gather, requested_gather, at = _plan_gathers(batch, plan, ids.shape[1])
+    gathers = {ids.shape[1]: all_gather.to(device)}
     if at is not None:
-        gathers[at.shape[1]] = asked.to(device)
+        gathers[at.shape[1]] = requested_gather.to(device)
     values: dict[str, Tensor] = {}
 
-    def keep(site: str, value: Tensor) -> Tensor:
-        rows = gathers[value.shape[1]].rows(value)  # a copy, never a view that pins the batch
-        # Halved before it travels. To the host and without waiting means to pinned memory.
+    def extract(site: str, value: Tensor) -> Tensor:
+        rows = gathers[value.shape[1]].rows(value)  # a copy: a view would keep the batch alive
+        # Converting first halves the copy. A non-blocking copy to the host is in pinned memory.
         values[site] = rows.to(DTYPES[dtype]).to("cpu", non_blocking=True) if is_cuda else rows
         return value
 
-    # A caller's autocast would round the products, and the identity of the rows not tell of it.
+    # A caller's autocast would round the products, which the identity does not record.
     with torch.autocast(device.type, enabled=False):
-        model(ids, mask, keep, sites, logits=False, at=at)
+        model(ids, mask, extract, sites, logits=False, at=at)
     arrival = torch.cuda.current_stream(device).record_event() if is_cuda else None
-    return Part(batch.rows, values, dtype, arrival)
+    return BatchRows(batch.rows, values, dtype, arrival)
 
 
 @dataclass(frozen=True)
 class _Gather:
-    """How rows are taken from a value of shape [batch pos ...].
+    """Indices that gather rows from a value of shape [batch pos ...].
 
     Attributes:
-        place: what is taken, numbered through all of [batch pos], shape [place].
-        row: the row that each place goes into, shape [place].
-        count: the number of places of each row, shape [row].
+        place: flat indices into [batch pos], shape [place].
+        row: row of each index, shape [place].
+        count: number of indices of each row, shape [row].
     """
 
     place: Tensor
@@ -93,11 +97,11 @@ class _Gather:
     count: Tensor
 
     def to(self, device: torch.device) -> _Gather:
-        """Return the same on a device."""
+        """Return a copy on a device."""
         return _Gather(*(part.to(device) for part in (self.place, self.row, self.count)))
 
     def rows(self, value: Tensor) -> Tensor:
-        """Return the mean over the places of each row in float32, shape [row ...]."""
+        """Return the mean over the positions of each row in float32, shape [row ...]."""
         picked = value.flatten(0, 1).index_select(0, self.place)  # [place ...]
         if len(self.place) == len(self.count):
             return picked.float()
@@ -107,25 +111,25 @@ class _Gather:
 def _plan_gathers(
     batch: Batch, plan: RowPlan, width: int
 ) -> tuple[_Gather, _Gather, Tensor | None]:
-    """Return how rows are taken of all positions, of the asked ones, and which those are.
+    """Return gathers for values at all positions and at the requested ones, and the latter.
 
-    The last is None where a sequence has so many of them that all are computed. This does not
-    depend on the sites: a row has the same bits whatever is captured together with it.
+    The requested positions are None if one sequence has so many that all are computed. This does
+    not depend on the sites: a row has the same bits whichever sites are captured together.
     """
     starts, ends = plan.offsets[batch.rows], plan.offsets[batch.rows + 1]
     count = ends - starts
     row = np.repeat(np.arange(len(count)), count)
     place = batch.member[row] * width + plan.positions[ranges(starts, count)]
 
-    distinct, which = np.unique(place, return_inverse=True)
+    distinct, inverse = np.unique(place, return_inverse=True)
     member, position = np.divmod(distinct, width)
     slot = np.arange(len(distinct)) - np.searchsorted(member, member)
-    n_asked = int(slot.max()) + 1
-    at = np.zeros((len(batch.sequences), n_asked), dtype=np.int64)
+    n_requested = int(slot.max()) + 1
+    at = np.zeros((len(batch.sequences), n_requested), dtype=np.int64)
     at[member, slot] = position
-    rest = torch.from_numpy(row), torch.from_numpy(count)
+    shared = torch.from_numpy(row), torch.from_numpy(count)
     return (
-        _Gather(torch.from_numpy(place), *rest),
-        _Gather(torch.from_numpy((member * n_asked + slot)[which]), *rest),
-        torch.from_numpy(at) if n_asked <= width // 2 else None,
+        _Gather(torch.from_numpy(place), *shared),
+        _Gather(torch.from_numpy((member * n_requested + slot)[inverse]), *shared),
+        torch.from_numpy(at) if n_requested <= width // 2 else None,
     )

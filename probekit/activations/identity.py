@@ -1,4 +1,4 @@
-"""What identifies a cache of activations: everything that their numbers depend on (`spec.json`)."""
+"""Identity of a cache of activations: everything that its numbers depend on (`spec.json`)."""
 
 from __future__ import annotations
 
@@ -11,47 +11,51 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from probekit.activations.layout import CODES, Sizes
+from probekit.activations.store.layout import CODES, Sizes
+from probekit.code_digest import digest_code
 from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError, StoreMismatchError
-from probekit.provenance import digest, digest_code, digest_json
+from probekit.provenance import digest, digest_json
 from probekit.sealed import FORMAT, seal, unseal
 
-if TYPE_CHECKING:  # torch takes seconds to import, and looking after caches needs none of it
+if TYPE_CHECKING:  # torch takes seconds to import, and managing caches does not need it
     import torch
 
-    from probekit.model.gpt2 import GPT2
+    from probekit.model.network import Network
 
-# How sequences are put together for the forward pass changes the last bits of a row, and thereby
-# belongs to the identity.
+# Batching changes the last bits of a row, so these constants are part of the identity.
 SHARD_ROWS = 4096
-DTYPES = ("float32", "float16")  # of the numbers on disk
-BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # a GPU wants more at once, a CPU what its caches hold
+DTYPES = ("float32", "float16")  # on disk
+BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # sized for CPU caches, and for GPU throughput
+
+# Modules that compute a row, in addition to the network's own.
+COMPUTATION = ("probekit.activations.forward", "probekit.activations.pooling")
 
 IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The contents that a cache was computed from; no names, no paths, no counts, no labels.
+    """Hashed content that a cache was computed from; no names, paths, counts or labels.
 
     Attributes:
-        format: version of the layout on disk.
-        weights: digest of names, dtypes, shapes and bytes of all parameters.
-        config: all sizes; heads and the epsilon of the norms show in no parameter.
+        format: version of the format on disk.
+        weights: digest of the names, dtypes, shapes and bytes of all parameters.
+        config: network configuration; head count and norm epsilon are not visible in parameters.
         tokenizer: digest of the vocabulary.
-        tokens: digest of the token ids of every example, in order. They are ragged: the lengths,
-            which are in the digest, are the mask.
-        rows: digest of which positions make each row.
-        dtype: the numbers on disk.
-        compute: dtype of the forward pass, and how its products are rounded if torch was told to.
-        device: class of device of the forward pass.
-        torch: release of torch, without its patch number.
-        code: digest of the code that computes the rows, comments apart.
-        attention: the path that it takes; patterns, which want another, are not stored.
-        pooling: what becomes of a row's positions.
-        shard_rows: rows after which a shard ends.
-        batch_tokens: padded tokens in one batch.
+        tokens: digest of the token ids of every example, in order, and of their lengths, which
+            determine the padding mask.
+        rows: digest of the example and positions of each row.
+        dtype: dtype on disk.
+        compute: dtype of the forward pass, and reduced precision of its products if torch uses one.
+        device: device type of the forward pass, such as `cuda`.
+        torch: version of torch without its patch number.
+        code: digest of the code that computes the rows: the network, the forward pass, pooling and
+            everything they import; see `probekit.code_digest`.
+        attention: attention implementation; attention patterns need another and are not stored.
+        pooling: how the positions of a row are combined.
+        shard_rows: maximum number of rows per shard.
+        batch_tokens: padded tokens per batch.
     """
 
     weights: str
@@ -72,12 +76,12 @@ class Identity:
 
     @property
     def key(self) -> str:
-        """The name of the cache's folder: the head of the digest of all fields."""
+        """Name of the cache folder: the first 24 digits of the digest of all fields."""
         return digest_json(self.to_json())[:24]
 
     @property
     def code_of_dtype(self) -> str:
-        """The dtype of the numbers on disk, in the words of safetensors."""
+        """Dtype on disk as a safetensors code, such as F32."""
         return CODES[np.dtype(self.dtype)]
 
     def to_json(self) -> dict[str, Any]:
@@ -87,65 +91,65 @@ class Identity:
 
 @dataclass(frozen=True)
 class Spec:
-    """What stands in `spec.json`: the identity, and how many rows there are and in what order."""
+    """Content of `spec.json`: the identity, and the size and digest of the row layout."""
 
     identity: Identity
     sizes: Sizes
 
     def pack(self) -> bytes:
-        """Return the bytes of the file."""
+        """Return the bytes of `spec.json`."""
         return seal({"identity": self.identity.to_json(), "rows": asdict(self.sizes)})
 
     @classmethod
     def unpack(cls, data: bytes, path: str) -> Spec:
-        """Return what the bytes of a file say; `path` is what a message calls it.
+        """Parse the bytes of `spec.json`; `path` is its name in error messages.
 
         Raises:
-            DamagedError: it is no spec, or a byte is another.
-            StoreError: a newer release wrote it.
+            DamagedError: the bytes are not a valid spec.
+            StoreError: the file was written by a newer release.
         """
         content = unseal(data, path)
         try:
             spec = cls(Identity(**content["identity"]), Sizes(**content["rows"]))
         except (TypeError, KeyError) as error:
-            raise DamagedError(f"{path} does not say what a cache holds: {error}.") from error
+            raise DamagedError(f"{path} is not a valid cache specification: {error}.") from error
         if not (_is_typed(spec.identity) and _is_typed(spec.sizes)) or (
             spec.identity.dtype not in DTYPES
         ):
-            raise DamagedError(f"{path} does not say what a cache holds: {content}.")
+            raise DamagedError(f"{path} is not a valid cache specification: {content}.")
         return spec
 
     def require(self, expected: Spec | Identity, place: Path | str) -> None:
-        """Refuse to be what lies at a place where something else is expected.
+        """Raise if this spec differs from the expected one.
 
         Raises:
-            StoreMismatchError: the message lists what differs.
+            StoreMismatchError: the specs differ; the message lists each difference.
         """
-        there, here = (
+        stored, wanted = (
             self.identity.to_json(),
             (expected.identity if isinstance(expected, Spec) else expected).to_json(),
         )
         if isinstance(expected, Spec):
-            there, here = there | {"layout": self.sizes}, here | {"layout": expected.sizes}
+            stored, wanted = stored | {"layout": self.sizes}, wanted | {"layout": expected.sizes}
         differing = [
-            f"{name}: there {there.get(name)!r}, here {here.get(name)!r}"
-            for name in sorted(there.keys() | here.keys())
-            if there.get(name) != here.get(name)
+            f"{name}: stored {stored.get(name)!r}, expected {wanted.get(name)!r}"
+            for name in sorted(stored.keys() | wanted.keys())
+            if stored.get(name) != wanted.get(name)
         ]
         if differing:
             raise StoreMismatchError(
-                f"{place} holds the activations of something else:\n  " + "\n  ".join(differing)
+                f"{place} contains activations of another capture:\n  " + "\n  ".join(differing)
             )
 
 
 def _is_typed(value: Identity | Sizes) -> bool:
-    """Whether the fields are what they should be: a stranger may have sealed anything."""
+    """Check the field types: a file from elsewhere may be sealed with any content."""
     kinds = {"str": str, "int": int, "dict[str, Any]": dict}
     return all(type(getattr(value, each.name)) is kinds[str(each.type)] for each in fields(value))
 
 
 def identify(
-    model: GPT2, tokenizer: str, tokens: Sequence[IntArray], plan: RowPlan, dtype: str
+    model: Network, tokenizer: str, tokens: Sequence[IntArray], plan: RowPlan, dtype: str
 ) -> Identity:
     """Return the identity of the rows that `plan` takes from `tokens` run through `model`.
 
@@ -153,11 +157,10 @@ def identify(
         model: the GPT-2.
         tokenizer: digest of the tokenizer that made the tokens.
         tokens: the ids of every example, each of shape (n_tokens,).
-        plan: which positions of which example make a row.
-        dtype: `float32` or `float16`, the numbers on disk.
+        plan: the example and positions of each row.
+        dtype: dtype on disk, `float32` or `float16`.
     """
     lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
-    parameter = model.wte.weight
     return Identity(
         weights=digest_weights(model),
         config=model.config.to_json(),
@@ -171,42 +174,31 @@ def identify(
             for part in (str(len(array)).encode() + b";", np.asarray(array, np.int64).tobytes())
         ),
         dtype=dtype,
-        compute=_compute(parameter),
-        device=parameter.device.type,
+        compute=_compute(model.dtype, model.device),
+        device=model.device.type,
         torch=".".join(version("torch").split(".")[:2]),
-        code=digest_code(
-            "probekit.model.gpt2",
-            "probekit.model.layer_norm",
-            "probekit.model.linear",
-            "probekit.products",
-            "probekit.model.taps",
-            "probekit.model.tokenizer",
-            "probekit.model.visibility",
-            "probekit.activations.batches",
-            "probekit.activations.forward",
-            "probekit.activations.pooling",
-        ),
+        code=digest_code(*model.code_modules, *COMPUTATION),
         shard_rows=SHARD_ROWS,
-        batch_tokens=batch_tokens(parameter.device),
+        batch_tokens=batch_tokens(model.device),
     )
 
 
-def _compute(parameter: torch.Tensor) -> str:
+def _compute(dtype: torch.dtype, device: torch.device) -> str:
     import torch
 
-    backend = torch.backends.cuda if parameter.is_cuda else torch.backends.mkldnn
-    precision = backend.matmul.fp32_precision  # tf32 or bf16, where that was allowed
-    name = str(parameter.dtype).removeprefix("torch.")
+    backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
+    precision = backend.matmul.fp32_precision  # tf32 or bf16 if the user enabled it
+    name = str(dtype).removeprefix("torch.")
     return name if precision in ("none", "ieee") else f"{name}, products in {precision}"
 
 
 def batch_tokens(device: torch.device) -> int:
-    """Return how many padded tokens go through a model at once on a device."""
+    """Return the number of padded tokens per batch on a device."""
     return BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"])
 
 
-def digest_weights(model: GPT2) -> str:
-    """Return the digest over name, dtype, shape and bytes of all parameters, sorted by name."""
+def digest_weights(model: Network) -> str:
+    """Return the digest of name, dtype, shape and bytes of all parameters, sorted by name."""
     import torch
 
     def parts() -> Any:

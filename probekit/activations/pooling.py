@@ -1,4 +1,4 @@
-"""Making rows of positions: the one place that both a capture and a derived cache compute with."""
+"""Pooling of positions into rows, shared by captures and derived caches."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ IntArray = npt.NDArray[np.int64]
 
 
 def ranges(starts: IntArray, counts: IntArray) -> IntArray:
-    """Return the numbers from each start on, so many of each, in one line.
+    """Return the concatenation of the integer ranges [start, start + count).
 
     >>> ranges(np.array([5, 0]), np.array([2, 3]))
     array([5, 6, 0, 1, 2])
     """
-    before = np.cumsum(counts) - counts
-    numbers: IntArray = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
-    return numbers
+    first_indices = np.cumsum(counts) - counts
+    indices: IntArray = np.arange(int(counts.sum())) + np.repeat(starts - first_indices, counts)
+    return indices
 
 
 def row_means(picked: Tensor, row: Tensor, count: Tensor) -> Tensor:
-    """Return the mean over the places of each row in float32, shape [row ...]; always a copy.
+    """Return the mean over the positions of each row in float32, shape [row ...].
+
+    Always a copy, never a view.
 
     Args:
-        picked: values at the places, shape [place ...].
-        row: which row each place goes to, shape [place].
-        count: how many places each row has, shape [row].
+        picked: values at the positions, shape [position ...].
+        row: index of the row that each position belongs to, shape [position].
+        count: number of positions of each row, shape [row].
     """
-    sums = torch.zeros(
-        len(count), *picked.shape[1:], dtype=torch.float32, device=picked.device
-    )  # fmt: skip
+    sums = torch.zeros(len(count), *picked.shape[1:], dtype=torch.float32, device=picked.device)
     sums.index_add_(0, row, picked.float())
     return sums / count.view(-1, *[1] * (picked.ndim - 1))

@@ -1,4 +1,4 @@
-"""How large a capture will be: bytes, files and operations, from shapes alone."""
+"""Size of a capture (bytes, files, operations), computed from shapes alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from probekit.activations.batches import make_batches, make_shards
 from probekit.activations.identity import BATCH_TOKENS, SHARD_ROWS, IntArray
-from probekit.activations.layout import CODES, DTYPES, Sizes
-from probekit.activations.records import ShardRecord
+from probekit.activations.store.layout import CODES, DTYPES, Sizes
+from probekit.activations.store.records import ShardRecord
 from probekit.data.positions import RowPlan
 from probekit.model.config import GPT2Config
 from probekit.model.parameters import count_components
-from probekit.model.sites import describe, layer_of
+from probekit.model.sites import blocks_before, describe
 
 _CODE_OF = {DTYPES[code].__name__: code for code in CODES.values()}
 _DIGEST = "0" * 64
@@ -23,14 +23,14 @@ _IN_MANIFEST = len(f'      "{_DIGEST}",\n')
 
 @dataclass(frozen=True)
 class Volume:
-    """What goes through the model, and what becomes of it.
+    """Amount of input and output of a capture.
 
     Attributes:
-        tokens: that the model reads, without padding; identical texts are read once.
-        squares: the sum of the squares of the lengths of the sequences, for attention.
-        rows: of every site.
-        positions: that make them; more than rows where these are means.
-        shards: how many shards have so many rows.
+        tokens: number of tokens that the model reads, excluding padding and repeated texts.
+        squares: sum of the squared sequence lengths, for the cost of attention.
+        rows: number of rows of each site.
+        positions: number of positions in all rows; more than `rows` where positions are averaged.
+        shards: number of shards by number of rows per shard.
     """
 
     tokens: int
@@ -41,7 +41,7 @@ class Volume:
 
     @classmethod
     def of(cls, tokens: Sequence[IntArray], plan: RowPlan, device: str) -> Volume:
-        """Return the volume of rows of sequences, as a capture on a device would lay them out."""
+        """Return the volume of a plan, laid out as a capture on a device would."""
         budget = BATCH_TOKENS.get(device, BATCH_TOKENS["cpu"])
         shards = make_shards(make_batches(tokens, plan, budget), SHARD_ROWS)
         lengths = [len(ids) for shard in shards for batch in shard for ids in batch.sequences]
@@ -51,40 +51,44 @@ class Volume:
 
     @classmethod
     def uniform(cls, tokens: int, length: int, rows_of_each: int, device: str) -> Volume:
-        """Return the volume of so many tokens in sequences of one length, all of them different.
+        """Return the volume of `tokens` tokens in distinct sequences of one length.
 
         Args:
-            tokens: in all; those that fill no whole sequence make one more.
-            length: of each sequence.
-            rows_of_each: rows that are taken from each.
-            device: class of the devices that compute.
+            tokens: total; rounded up to whole sequences.
+            length: tokens per sequence.
+            rows_of_each: rows extracted from each sequence.
+            device: device type, such as `cuda`.
 
         >>> Volume.uniform(100, 10, 1, "cpu")
         Volume(tokens=100, squares=1000, rows=10, positions=10, shards={10: 1})
         """
         n_sequences = math.ceil(tokens / length)
         n_rows = n_sequences * rows_of_each
-        at_once = max(1, BATCH_TOKENS.get(device, BATCH_TOKENS["cpu"]) // length) * rows_of_each
-        in_shard = at_once * max(1, SHARD_ROWS // at_once)
-        shards = Counter({in_shard: n_rows // in_shard}) + Counter({n_rows % in_shard: 1})
+        rows_per_batch = (
+            max(1, BATCH_TOKENS.get(device, BATCH_TOKENS["cpu"]) // length) * rows_of_each
+        )
+        rows_per_shard = rows_per_batch * max(1, SHARD_ROWS // rows_per_batch)
+        shards = Counter({rows_per_shard: n_rows // rows_per_shard}) + Counter(
+            {n_rows % rows_per_shard: 1}
+        )
         del shards[0]
-        read = n_sequences * length
-        return cls(read, read * length, n_rows, n_rows, dict(shards))
+        n_tokens = n_sequences * length
+        return cls(n_tokens, n_tokens * length, n_rows, n_rows, dict(shards))
 
 
 @dataclass(frozen=True)
-class Size:
-    """How large a capture is.
+class CaptureSize:
+    """Size of a capture.
 
     Attributes:
-        volume: what goes through the model.
-        sites: their names.
-        dtype: `float32` or `float16`, the numbers on disk.
-        row_bytes: the files of the rows, with their headers.
-        index_bytes: records, layout and manifest, within some percent.
-        largest: bytes of the largest file.
+        volume: amount of input and output.
+        sites: full names.
+        dtype: dtype on disk, `float32` or `float16`.
+        row_bytes: total size of the row files, including headers.
+        index_bytes: approximate size of records, layout and manifest.
+        largest: size of the largest file in bytes.
         operations: floating-point operations of all forward passes.
-        weights: parameters that each worker loads.
+        weights: number of parameters, which each worker loads.
     """
 
     volume: Volume
@@ -98,42 +102,42 @@ class Size:
 
     @property
     def shards(self) -> int:
-        """The number of shards of each site."""
+        """Number of shards of each site."""
         return sum(self.volume.shards.values())
 
     @property
     def files(self) -> int:
-        """The number of files: one for each shard and site, its record, and three for the cache."""
+        """Number of files: a row file and a record per shard and site, and three per cache."""
         return 2 * self.shards * len(self.sites) + 3
 
 
-def size_of(config: GPT2Config, volume: Volume, sites: Sequence[str], dtype: str) -> Size:
-    """Return how large a capture is.
+def size_of(config: GPT2Config, volume: Volume, sites: Sequence[str], dtype: str) -> CaptureSize:
+    """Return the size of a capture.
 
     Args:
-        config: of the model.
-        volume: what goes through it.
+        config: configuration of the model.
+        volume: amount of input and output.
         sites: full names.
-        dtype: `float32` or `float16`, the numbers on disk.
+        dtype: dtype on disk, `float32` or `float16`.
     """
     code = _CODE_OF[dtype]
     records = [
-        (ShardRecord("0" * 24, site, 0, code, (rows, *shape_of(site, config)), _DIGEST), times)
+        (ShardRecord("0" * 24, site, 0, code, (rows, *shape_of(site, config)), _DIGEST), n_files)
         for site in sites
-        for rows, times in volume.shards.items()
+        for rows, n_files in volume.shards.items()
     ]
     n_shards = sum(volume.shards.values())
     layout = Sizes(volume.rows, volume.positions, n_shards, _DIGEST)
-    return Size(
+    return CaptureSize(
         volume=volume,
         sites=tuple(sites),
         dtype=dtype,
-        row_bytes=sum(record.size * times for record, times in records),
+        row_bytes=sum(record.size * n_files for record, n_files in records),
         index_bytes=layout.size
-        + sum((len(record.pack()) + _IN_MANIFEST) * times for record, times in records),
+        + sum((len(record.pack()) + _IN_MANIFEST) * n_files for record, n_files in records),
         largest=max(record.size for record, _ in records),
         operations=operations(config, volume, sites),
-        weights=sum(count.in_all for count in count_components(config)),
+        weights=sum(count.total for count in count_components(config)),
     )
 
 
@@ -149,14 +153,14 @@ def shape_of(site: str, config: GPT2Config) -> tuple[int, ...]:
 
 
 def operations(config: GPT2Config, volume: Volume, sites: Sequence[str]) -> int:
-    """Return the floating-point operations of a capture, whose forward stops at the deepest site.
+    """Return the floating-point operations of a capture, which stops at the deepest site.
 
-    Of each token 2 for each weight of the matrices of a block and, for the scores and the sum of
-    values, 2 d_model for each token that it sees, itself included. That the last block is computed
-    at the asked positions alone is not taken off.
+    Each token costs 2 operations per matrix weight of a block, and 2 d_model per visible token
+    (itself included) for the scores and again for the weighted sum. The saving in the last block,
+    which is computed at the requested positions only, is not subtracted.
 
     Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1: 2 N + 2
-    n_layer n_ctx d_model of each token, where we count what a token sees and not the whole context.
+    n_layer n_ctx d_model per token. We count visible tokens instead of the whole context.
 
     >>> config = GPT2Config()
     >>> operations(config, Volume.uniform(1, 1, 1, "cpu"), ["blocks.0.hook_resid_post"])
@@ -164,14 +168,6 @@ def operations(config: GPT2Config, volume: Volume, sites: Sequence[str]) -> int:
     """
     d_model, d_mlp = config.n_embd, config.axis_sizes["d_mlp"]
     matrices = 4 * d_model**2 + 2 * d_model * d_mlp  # query, key, value, output; in and out
-    seen = volume.squares + volume.tokens  # twice the sum of what each token sees, L (L + 1) / 2
-    n_blocks = max(_blocks_for(site, config) for site in sites)
-    return n_blocks * (2 * matrices * volume.tokens + 2 * d_model * seen)
-
-
-def _blocks_for(site: str, config: GPT2Config) -> int:
-    """Return how many blocks a forward pass has computed, the begun one included, at a site."""
-    layer = layer_of(site)
-    if layer is None:
-        return 0 if site.startswith("hook_") else config.n_layer
-    return layer + (not site.endswith("hook_resid_pre"))
+    visible = volume.squares + volume.tokens  # twice the number of pairs, the sum of L (L + 1) / 2
+    n_blocks = max(blocks_before(site, config.n_layer) for site in sites)
+    return n_blocks * (2 * matrices * volume.tokens + 2 * d_model * visible)

@@ -1,7 +1,7 @@
-"""The logit lens: what the network would say next if it ended at a layer.
+"""Logit lens: next-token predictions decoded from the residual stream at each site.
 
-The final norm is applied anew to the residual stream at each site, with the mean and the scale that
-it has there, and the unembedding makes logits of it. At the last block these are the network's own.
+The final norm, with the mean and scale of the residual stream at the site, and the unembedding are
+applied at each site. After the last block this gives the network's output.
 
 Source: nostalgebraist 2020, "interpreting GPT: the logit lens". KL to the output as in Belrose et
 al. 2023, "Eliciting Latent Predictions from Transformers with the Tuned Lens", here in nats.
@@ -18,124 +18,129 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import ConfigError
-from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
 from probekit.model.sites import SitePattern, describe, expand, layer_of
-from probekit.model.taps import Taps
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.watcher import SILENT, Watcher
 
 # The residual stream from the embedding to the last block.
 SITES = ("blocks.0.hook_resid_pre", "blocks.*.hook_resid_post")
 TOP_K = 5
 
-_CHUNK = 64  # positions whose logits are held at once
+_CHUNK = 64  # positions whose logits are in memory at once
 
 
-def logits_of(model: GPT2, resid: Tensor) -> Tensor:
-    """Return the logits that final norm and unembedding make of residuals, shape [... d_vocab]."""
-    return F.linear(model.ln_f(resid, Taps(None)), model.unembedding)
+def logits_of(model: Network, resid: Tensor) -> Tensor:
+    """Return the logits of residuals by final norm and unembedding, shape [... d_vocab]."""
+    return F.linear(model.final_norm(resid), model.unembedding)
 
 
 def lens_sites(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:
-    """Return the names of the sites that a lens can read, in the order of the forward pass.
+    """Return the names of the sites that match, in forward order, if the lens applies to them.
 
     >>> lens_sites(SITES, 2)
     ('blocks.0.hook_resid_pre', 'blocks.0.hook_resid_post', 'blocks.1.hook_resid_post')
 
     Raises:
-        UnknownNameError: a pattern stands for no site.
-        ConfigError: a site is not along d_model, or is normalized already.
+        UnknownNameError: a pattern matches no site.
+        ConfigError: a site is not part of the residual stream or added to it.
     """
     names = expand(patterns, n_layers)
     for name in names:
-        if describe(name).axes != ("batch", "pos", "d_model") or name.endswith("normalized"):
+        if not describe(name).in_stream:
             raise ConfigError(
-                f"The lens cannot read {name}: it reads what stands in the residual stream or is "
-                "added to it, such as blocks.*.hook_resid_post, hook_resid_mid or hook_attn_out."
+                f"The logit lens does not apply to {name}. Allowed: sites of the residual stream "
+                "or added to it, such as blocks.*.hook_resid_post, hook_resid_mid or hook_attn_out."
             )
     return names
 
 
 def logit_lens(
-    model: GPT2,
+    model: Network,
     ids: Tensor,
     sites: SitePattern | Iterable[SitePattern] = SITES,
     *,
     top_k: int = TOP_K,
     watcher: Watcher = SILENT,
 ) -> dict[str, Tensor]:
-    """Return what each site says of the next token, by the name of the measure.
+    """Return measures of the next-token prediction at each site, by name.
 
-    Of shape (n_sites, n_tokens, top_k): `top_ids`, the likeliest tokens, and `top_probability`.
-    Of shape (n_sites, n_tokens): `next_rank` and `next_probability` of the token that follows in
-    the text (rank 1 is the likeliest; NaN at the last position), `entropy` in nats, and `kl`, the
-    divergence of what is said here from the network's output in nats, KL(output | here).
+    With shape (n_sites, n_tokens, top_k): `top_ids`, the most probable tokens, and
+    `top_probability`. With shape (n_sites, n_tokens): `next_rank` and `next_probability` of the
+    actual next token (rank 1 is the most probable; NaN at the last position), `entropy` in nats,
+    and `kl`, the divergence KL(output || prediction at the site) in nats.
 
     Args:
         model: the network.
-        ids: the tokens of one text, shape (n_tokens,).
-        sites: names or globs, in any order.
-        top_k: how many tokens are named.
-        watcher: hears how far it is.
+        ids: token ids of one text, shape (n_tokens,).
+        sites: names or globs.
+        top_k: number of most probable tokens.
+        watcher: receives progress.
 
+    >>> from probekit import GPT2
     >>> model = GPT2.from_pretrained("mini")
-    >>> found = logit_lens(model, torch.tensor([5, 6, 7]))
-    >>> found["top_ids"].shape, found["kl"][-1].tolist()
+    >>> measures = logit_lens(model, torch.tensor([5, 6, 7]))
+    >>> measures["top_ids"].shape, measures["kl"][-1].tolist()
     (torch.Size([7, 3, 5]), [0.0, 0.0, 0.0])
 
     Raises:
-        UnknownNameError: a pattern stands for no site.
-        ConfigError: a site cannot be read, or top_k is no number of tokens.
-        DataError: there is no token, or more than the context.
+        UnknownNameError: a pattern matches no site.
+        ConfigError: the lens does not apply to a site, or `top_k` is out of range.
+        DataError: the text has no token, or more than the context.
     """
     names = lens_sites(sites, model.config.n_layer)
     if not 1 <= top_k <= model.config.vocab_size:
-        raise ConfigError(f"top_k is {top_k}; allowed: 1 to {model.config.vocab_size}.")
+        raise ConfigError(f"top_k is {top_k}. Allowed: 1 to {model.config.vocab_size}.")
     output = f"blocks.{model.config.n_layer - 1}.hook_resid_post"
     with torch.inference_mode():
         _, cache = model.run_with_cache(ids[None], [*names, output], logits=False)
-        following = F.pad(ids[1:], (0, 1), value=-1)
+        next_ids = F.pad(ids[1:], (0, 1), value=-1)
         chunks = []
         for start in range(0, len(ids), _CHUNK):
-            here = slice(start, start + _CHUNK)
-            final = _log_probabilities(model, cache[output][0, here])
-            read = [
+            chunk = slice(start, start + _CHUNK)
+            final = _log_probabilities(model, cache[output][0, chunk])
+            sites_measures = [
                 _measures(
-                    _log_probabilities(model, cache[n][0, here]), final, following[here], top_k
+                    _log_probabilities(model, cache[n][0, chunk]), final, next_ids[chunk], top_k
                 )
                 for n in names
             ]
-            chunks.append({key: torch.stack([one[key] for one in read]) for key in read[0]})
-            watcher.progress("lens", min(here.stop, len(ids)), len(ids))
-    return {key: torch.cat([chunk[key] for chunk in chunks], dim=1).cpu() for key in chunks[0]}
+            chunks.append(
+                {key: torch.stack([m[key] for m in sites_measures]) for key in sites_measures[0]}
+            )
+            watcher.progress("lens", min(chunk.stop, len(ids)), len(ids))
+    return {key: torch.cat([part[key] for part in chunks], dim=1).cpu() for key in chunks[0]}
 
 
-def _log_probabilities(model: GPT2, resid: Tensor) -> Tensor:
+def _log_probabilities(model: Network, resid: Tensor) -> Tensor:
     return logits_of(model, resid).float().log_softmax(-1)
 
 
-def _measures(here: Tensor, final: Tensor, following: Tensor, top_k: int) -> dict[str, Tensor]:
-    """Return the measures of one site from log probabilities of shape (n_tokens, d_vocab)."""
-    top, top_ids = here.topk(top_k)
-    there = here.gather(-1, following.clamp(min=0)[:, None])
-    rank = (here > there).sum(-1) + 1
-    has_next = following >= 0
+def _measures(log_p: Tensor, final: Tensor, next_ids: Tensor, top_k: int) -> dict[str, Tensor]:
+    """Return the measures of one site from log probabilities, shape (n_tokens, d_vocab)."""
+    top, top_ids = log_p.topk(top_k)
+    next_log_p = log_p.gather(-1, next_ids.clamp(min=0)[:, None])
+    rank = (log_p > next_log_p).sum(-1) + 1
+    has_next = next_ids >= 0
     return {
         "top_ids": top_ids,
         "top_probability": top.exp(),
         "next_rank": rank.float().where(has_next, math.nan),
-        "next_probability": there[:, 0].exp().where(has_next, math.nan),
-        "entropy": -(here.exp() * here).sum(-1),
-        # Rounding alone could bring it below 0.
-        "kl": (final.exp() * (final - here)).sum(-1).clamp(min=0),
+        "next_probability": next_log_p[:, 0].exp().where(has_next, math.nan),
+        "entropy": -(log_p.exp() * log_p).sum(-1),
+        # Rounding could make it negative.
+        "kl": (final.exp() * (final - log_p)).sum(-1).clamp(min=0),
     }
 
 
 def lens_rows(
-    found: dict[str, Tensor], sites: Sequence[str], ids: Tensor, tokenizer: Tokenizer
+    measures: dict[str, Tensor], sites: Sequence[str], ids: Tensor, tokenizer: Tokenizer
 ) -> pd.DataFrame:
-    """Return one row a site and position, with the likeliest tokens as token_1, probability_1, ...
+    """Return a table of measures, one row per site and position.
 
+    The most probable tokens are in the columns token_1, probability_1, token_2, ...
+
+    >>> from probekit import GPT2
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> ids = torch.from_numpy(tokenizer.encode("The keys", bos=False).ids)
     >>> rows = lens_rows(logit_lens(model, ids), lens_sites(SITES, 6), ids, tokenizer)
@@ -143,7 +148,7 @@ def lens_rows(
     ['blocks.0.hook_resid_pre', 'The', ' keys']
     """
     tokens = tokenizer.strings(ids.tolist())
-    n_sites, n_tokens, top_k = found["top_ids"].shape
+    n_sites, n_tokens, top_k = measures["top_ids"].shape
     rows = pd.DataFrame(
         {
             "site": [site for site in sites for _ in tokens],
@@ -154,11 +159,11 @@ def lens_rows(
         }
     )
     for name in ("next_rank", "next_probability", "entropy", "kl"):
-        rows[name] = found[name].flatten().double().numpy()
+        rows[name] = measures[name].flatten().double().numpy()
     rows["next_rank"] = rows["next_rank"].astype("Int64")
     for rank in range(top_k):
         rows[f"token_{rank + 1}"] = tokenizer.strings(
-            found["top_ids"][..., rank].flatten().tolist()
+            measures["top_ids"][..., rank].flatten().tolist()
         )
-        rows[f"probability_{rank + 1}"] = found["top_probability"][..., rank].flatten().numpy()
+        rows[f"probability_{rank + 1}"] = measures["top_probability"][..., rank].flatten().numpy()
     return rows

@@ -1,7 +1,7 @@
-"""Numbers of weights: one row for each tensor, and what the heads of an attention are made of.
+"""Statistics of weights: a summary of each tensor, and the matrices of attention heads.
 
-Weights are as they lie in the hub's files: linear maps [in, out], x @ W + b. Nothing is folded into
-them: the gain of the layer norm before an attention is not part of its W_Q, W_K and W_V.
+Weights are those of the hub's files: linear maps are [in, out], x @ W + b. Layer norms are not
+folded: the gain of the norm before attention is not part of W_Q, W_K and W_V.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Wide = NDArray[np.float64]
 
 
 def summarise(tensors: Iterable[tuple[str, Tensor]]) -> pd.DataFrame:
-    """Return a row for each tensor: name, shape, dtype, mean, std, norm, least, most.
+    """Return name, shape, dtype, mean, std, norm, least and most of each tensor, one per row.
 
-    The norm is the root of the sum of squares, std that of the population; sums are in float64.
-    A tensor without numbers has NaN for all of them but the norm.
+    `norm` is the Frobenius norm, `std` the population standard deviation, `least` and `most` are
+    minimum and maximum; sums are in float64. An empty tensor has the norm 0 and NaN otherwise.
 
     >>> rows = summarise([("wpe.weight", torch.tensor([[3.0, -4.0]]))])
     >>> rows[["mean", "std", "norm"]].iloc[0].tolist()
@@ -56,7 +56,7 @@ def query_key_value(c_attn: Floats, n_head: int) -> dict[str, Floats]:
     """Return W_Q, W_K and W_V of every head, each of shape (n_heads, d_model, d_head).
 
     Args:
-        c_attn: c_attn.weight, shape (d_model, 3 d_model): queries of all heads, keys, values.
+        c_attn: c_attn.weight, shape (d_model, 3 d_model): all queries, then keys, then values.
         n_head: number of heads.
 
     >>> parts = query_key_value(np.zeros((6, 18), np.float32), n_head=2)
@@ -64,7 +64,7 @@ def query_key_value(c_attn: Floats, n_head: int) -> dict[str, Floats]:
     (2, 6, 3)
 
     Raises:
-        DataError: the shape is no such matrix, or the heads do not divide it.
+        DataError: the shape is not (d_model, 3 d_model), or `n_head` does not divide d_model.
     """
     _check(c_attn, (len(c_attn), 3 * len(c_attn)), "c_attn.weight", n_head)
     parts = c_attn.reshape(len(c_attn), 3, n_head, -1).transpose(1, 2, 0, 3)
@@ -75,7 +75,7 @@ def output(c_proj: Floats, n_head: int) -> Floats:
     """Return W_O of every head, shape (n_heads, d_head, d_model), from attn.c_proj.weight.
 
     Raises:
-        DataError: the matrix is not square, or the heads do not divide it.
+        DataError: the matrix is not square, or `n_head` does not divide d_model.
     """
     _check(c_proj, (len(c_proj), len(c_proj)), "attn.c_proj.weight", n_head)
     return c_proj.reshape(n_head, -1, len(c_proj))
@@ -84,17 +84,17 @@ def output(c_proj: Floats, n_head: int) -> Floats:
 def _check(weight: Floats, shape: tuple[int, int], name: str, n_head: int) -> None:
     if weight.shape != shape or len(weight) % n_head:
         raise DataError(
-            f"{name} of shape {weight.shape} has not {n_head} heads: it must be {shape}, and "
-            f"{n_head} must divide {len(weight)}. Give the right number of heads."
+            f"{name} has the shape {weight.shape}, which does not fit {n_head} heads. It must be "
+            f"{shape}, and {n_head} must divide {len(weight)}. Check the number of heads."
         )
 
 
 def circuits(parts: dict[str, Floats], w_o: Floats) -> dict[str, Wide]:
     """Return the singular values of W_QK and W_OV of every head, each of shape (n_heads, d_head).
 
-    W_QK = W_Q W_K^T says which pairs of residual streams attend to each other (before the division
-    by the root of d_head), W_OV = W_V W_O what is moved. Both are d_model by d_model of rank d_head
-    at most: the singular values left out are 0.
+    W_QK = W_Q W_K^T is the bilinear form of the attention scores, before division by sqrt(d_head).
+    W_OV = W_V W_O maps an attended residual to the head's output. Both have the shape (d_model,
+    d_model) and at most rank d_head; the other singular values are 0.
 
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
     """
@@ -107,15 +107,15 @@ def circuits(parts: dict[str, Floats], w_o: Floats) -> dict[str, Wide]:
 def product_spectra(a: Floats, b: Floats) -> Wide:
     """Return the singular values of a b^T for stacks of tall matrices, shape (n, columns).
 
-    With a = Q R and b = P S they are those of R S^T, which is small.
+    With QR decompositions a = Q R and b = P S, they are the singular values of the small R S^T.
 
     >>> a = np.array([[[3.0], [4.0]]], np.float32)
     >>> product_spectra(a, a)
     array([[25.]])
     """
     r, s = (np.linalg.qr(m.astype(np.float64)).R for m in (a, b))
-    found: Wide = np.linalg.svd(r @ s.transpose(0, 2, 1), compute_uv=False)
-    return found
+    spectra: Wide = np.linalg.svd(r @ s.transpose(0, 2, 1), compute_uv=False)
+    return spectra
 
 
 def head_norms(parts: dict[str, Floats]) -> Wide:

@@ -1,4 +1,4 @@
-"""`probekit cache`: capturing the activations of an experiment, and looking after the caches."""
+"""`probekit cache`: capturing the activations of an experiment and maintaining the caches."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.amounts import counted
-from probekit.cli.captures import capture
+from probekit.amounts import counted, size_in_words
+from probekit.cli.captures import capture_command
 from probekit.cli.options import Days, Decorator, OutFolder, PlaceType, cache_option
 from probekit.cli.plans import plan
 from probekit.cli.streams import json_text
 
 if TYPE_CHECKING:
-    from probekit.activations.files import Place
-    from probekit.activations.maintenance import Summary
+    from probekit.activations.files.local import Location
+    from probekit.activations.upkeep.maintenance import Summary
 
 
 class _CacheGroup(click.Group):
-    """Takes what is no command for the file of an experiment, whose activations are captured."""
+    """Treats an argument that is not a command as the experiment file to capture."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
@@ -34,45 +34,45 @@ class _CacheGroup(click.Group):
 
 @click.group(cls=_CacheGroup)
 def cache() -> None:
-    """Capture the activations of an experiment FILE, or look after what was captured.
+    """Capture the activations of an experiment FILE, or maintain the caches.
 
     `probekit cache FILE.yaml` captures.
     """
 
 
-cache.add_command(capture)
+cache.add_command(capture_command)
 cache.add_command(plan)
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Output as JSON.")
 
 
 def _of_caches(n_args: int) -> Decorator:
-    """Return a decorator that gives a command the places of the caches that are named."""
+    """Return a decorator that passes the locations of the named caches to a command."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @click.argument("names", nargs=n_args, metavar="CACHE" if n_args == 1 else "[CACHE]...")
         @cache_option
         @_json_option
         @wraps(function)
-        def command(names: Any, cache_root: Place | None, **others: Any) -> Any:
-            from probekit.activations.maintenance import caches_in, find_cache
+        def command(names: Any, cache_root: Location | None, **others: Any) -> Any:
+            from probekit.activations.upkeep.maintenance import caches_in, find_cache
 
             root = _root(cache_root)
             if n_args == 1:
                 return function(place=find_cache(names, root), **others)
-            found = [find_cache(name, root) for name in names] or caches_in(root)
-            if not found:
+            places = [find_cache(name, root) for name in names] or caches_in(root)
+            if not places:
                 click.echo(f"There are no caches in {root}.", err=True)
-            return function(places=found, **others)
+            return function(places=places, **others)
 
         return command
 
     return decorate
 
 
-def _root(cache_root: Place | None) -> Place:
-    from probekit.activations.places import default_root
+def _root(cache_root: Location | None) -> Location:
+    from probekit.activations.files.places import default_root
 
     return default_root() if cache_root is None else cache_root
 
@@ -80,9 +80,9 @@ def _root(cache_root: Place | None) -> Place:
 @cache.command("ls")
 @cache_option
 @_json_option
-def list_caches(cache_root: Place | None, as_json: bool) -> None:
-    """List all caches: key, size, age, what they hold."""
-    from probekit.activations.maintenance import caches_in, summarize
+def list_caches(cache_root: Location | None, as_json: bool) -> None:
+    """List all caches with key, size, age and contents."""
+    from probekit.activations.upkeep.maintenance import caches_in, summarize
 
     root = _root(cache_root)
     summaries = [summarize(place) for place in caches_in(root)]
@@ -92,17 +92,17 @@ def list_caches(cache_root: Place | None, as_json: bool) -> None:
     for summary in summaries:
         click.echo(_line(summary))
     total = sum(summary.bytes for summary in summaries)
-    told = f"{counted(len(summaries), 'cache')}, {size_in_words(total)}, in {root}"
-    click.echo(told, err=bool(summaries))
+    message = f"{counted(len(summaries), 'cache')}, {size_in_words(total)}, in {root}"
+    click.echo(message, err=bool(summaries))
 
 
 @cache.command()
 @_of_caches(1)
-def show(place: Place, as_json: bool) -> None:
-    """Say what a cache holds: rows, sites, identity, root digest."""
-    from probekit.activations.files import Place as AnyPlace
-    from probekit.activations.maintenance import summarize
-    from probekit.activations.store import ActivationStore
+def show_command(place: Location, as_json: bool) -> None:
+    """Show the contents of a cache: rows, sites, identity, root digest."""
+    from probekit.activations.files.local import Location as AnyPlace
+    from probekit.activations.store.store import ActivationStore
+    from probekit.activations.upkeep.maintenance import summarize
 
     assert isinstance(place, AnyPlace)
     summary = summarize(place)
@@ -125,35 +125,35 @@ def show(place: Place, as_json: bool) -> None:
 
 @cache.command()
 @_of_caches(-1)
-def verify(places: Sequence[Place], as_json: bool) -> None:
-    """Digest every byte of caches, or of all, and name the files that are not what was written."""
-    from probekit.activations.maintenance import find_damage
-    from probekit.activations.store import ActivationStore
+def verify_command(places: Sequence[Location], as_json: bool) -> None:
+    """Verify the checksum of every file of the caches (default: all) and list damaged files."""
+    from probekit.activations.store.store import ActivationStore
+    from probekit.activations.upkeep.maintenance import find_damage
     from probekit.errors import StoreError
 
-    found: dict[str, list[dict[str, str]]] = {}
+    damages: dict[str, list[dict[str, str]]] = {}
     for place in places:
         try:
             store = ActivationStore.open(place)
-            found[str(place)] = [damage._asdict() for damage in find_damage(store)]
+            damages[str(place)] = [damage._asdict() for damage in find_damage(store)]
             missing = sum(len(store.missing(site)) for site in store.files.folders())
-        except StoreError as error:  # the others are looked at all the same
-            found[str(place)] = [{"file": "", "why": str(error)}]
-        if not as_json and not found[str(place)]:
-            told = f"nothing damaged; shards not there yet: {missing}" if missing else "whole"
-            click.echo(f"{place}: {told}")
-    bad = [f"{place}/{d['file']}: {d['why']}" for place, all_of in found.items() for d in all_of]
+        except StoreError as error:  # continue with the other caches
+            damages[str(place)] = [{"file": "", "why": str(error)}]
+        if not as_json and not damages[str(place)]:
+            state = f"no damage; shards not captured yet: {missing}" if missing else "intact"
+            click.echo(f"{place}: {state}")
+    bad = [f"{place}/{d['file']}: {d['why']}" for place, items in damages.items() for d in items]
     if as_json:
-        _print_json(found)
+        _print_json(damages)
     _finish_with(bad, as_json, None)
 
 
 @cache.command()
 @_of_caches(1)
-def repair(place: Place, as_json: bool) -> None:
-    """Take away what is damaged, so that the next run makes it again."""
-    from probekit.activations.maintenance import repair as repair_store
-    from probekit.activations.store import ActivationStore
+def repair_command(place: Location, as_json: bool) -> None:
+    """Remove damaged files, so that the next capture computes them again."""
+    from probekit.activations.store.store import ActivationStore
+    from probekit.activations.upkeep.maintenance import repair_cache as repair_store
 
     damages = repair_store(ActivationStore.open(place))
     if as_json:
@@ -161,17 +161,17 @@ def repair(place: Place, as_json: bool) -> None:
         return
     for damage in damages:
         click.echo(f"{damage.file}: {damage.why}")
-    again = "; run the capture again" if damages else ""
-    click.echo(f"damaged files taken away: {len(damages)}{again}", err=True)
+    advice = "; run the capture again" if damages else ""
+    click.echo(f"damaged files removed: {len(damages)}{advice}", err=True)
 
 
 @cache.command()
 @click.argument("names", nargs=-1, required=True, metavar="CACHE...")
 @cache_option
 @_json_option
-def rm(names: Sequence[str], cache_root: Place | None, as_json: bool) -> None:
+def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None:
     """Remove caches."""
-    from probekit.activations.maintenance import find_cache, remove_cache
+    from probekit.activations.upkeep.maintenance import find_cache, remove_cache
 
     places = [find_cache(name, _root(cache_root)) for name in names]
     left = {str(place): remove_cache(place) for place in places}
@@ -180,7 +180,8 @@ def rm(names: Sequence[str], cache_root: Place | None, as_json: bool) -> None:
     for place, files in left.items():
         if files:
             click.echo(
-                f"warning: {place}: left, as no cache has them: {', '.join(files)}", err=True
+                f"warning: {place}: not removed, not files of a cache: {', '.join(files)}",
+                err=True,
             )
         elif not as_json:
             click.echo(f"removed {place}")
@@ -189,47 +190,59 @@ def rm(names: Sequence[str], cache_root: Place | None, as_json: bool) -> None:
 @cache.command()
 @_of_caches(-1)
 @click.option(
-    "--older-than", type=Days(0), metavar="DAYS",
-    help="Also remove caches that were not written for so long.",
-)  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="With --older-than: only say which ones.")
-def gc(places: Sequence[Place], as_json: bool, older_than: float | None, dry_run: bool) -> None:
-    """Remove what killed writers left behind, in caches or in all; committed rows stay."""
-    from probekit.activations.maintenance import (
+    "--older-than",
+    type=Days(0),
+    metavar="DAYS",
+    help="Minimum age in days since the last write of caches to remove as well.",
+)
+@click.option("--dry-run", is_flag=True, help="List of caches to remove, without removing them.")
+def gc(places: Sequence[Location], as_json: bool, older_than: float | None, dry_run: bool) -> None:
+    """Remove temporary files of killed writers from caches (default: all); committed rows stay."""
+    from probekit.activations.upkeep.maintenance import (
         collect_garbage,
         is_older,
         remove_cache,
         summarize,
     )
 
-    gone: dict[str, Any] = {}
+    removed: dict[str, Any] = {}
     for place in places:
         summary = summarize(place)
         if older_than is not None and is_older(summary, older_than):
             if not dry_run:
                 remove_cache(place)
-            gone[str(place)] = summary.bytes
+            removed[str(place)] = summary.bytes
         elif summary.problem is None and not dry_run:
-            gone |= {f"{place}/{name}": size for name, size in collect_garbage(place).items()}
+            removed |= {f"{place}/{name}": size for name, size in collect_garbage(place).items()}
         elif summary.problem is not None:
-            click.echo(f"warning: left as it is: {summary.problem}", err=True)
+            click.echo(f"warning: skipped: {summary.problem}", err=True)
     if as_json:
-        _print_json(gone)
+        _print_json(removed)
         return
-    for name, size in gone.items():
+    for name, size in removed.items():
         click.echo(f"{'would remove' if dry_run else 'removed'} {name}, {size_in_words(size)}")
-    click.echo(f"{size_in_words(sum(gone.values()))} in all", err=True)
+    click.echo(f"{size_in_words(sum(removed.values()))} in total", err=True)
 
 
 @cache.command()
 @_of_caches(1)
-@click.option("--format", "format_", default="npy", show_default=True, help="npy, parquet, zarr.")
-@click.option("--site", "sites", multiple=True, help="Full name; repeatable.  [default: all]")
-@click.option("--out", type=OutFolder(), required=True, help="Folder that gets the files.")
-def export(place: Place, as_json: bool, format_: str, sites: tuple[str, ...], out: Path) -> None:
-    """Write the rows of sites for others to read, in the order of the data set."""
-    from probekit.activations.export import export as export_rows
-    from probekit.activations.store import ActivationStore
+@click.option(
+    "--format",
+    "format_",
+    default="npy",
+    show_default=True,
+    help="Output format: npy, parquet or zarr.",
+)
+@click.option(
+    "--site", "sites", multiple=True, help="Full name of a site; repeatable.  [default: all]"
+)
+@click.option("--out", type=OutFolder(), required=True, help="Output folder.")
+def export_command(
+    place: Location, as_json: bool, format_: str, sites: tuple[str, ...], out: Path
+) -> None:
+    """Export the rows of sites to other formats, in the order of the data set."""
+    from probekit.activations.store.store import ActivationStore
+    from probekit.activations.upkeep.export import export_cache as export_rows
 
     paths = export_rows(ActivationStore.open(place), out, format_, sites or None)
     if as_json:
@@ -241,25 +254,25 @@ def export(place: Place, as_json: bool, format_: str, sites: tuple[str, ...], ou
 
 @cache.command()
 @click.argument("url", type=PlaceType())
-@click.option("--root", "pin", metavar="DIGEST", help="The root digest that it must have.")
+@click.option("--root", "pin", metavar="DIGEST", help="Expected root digest of the cache.")
 @cache_option
 @_json_option
-def pull(url: Place, pin: str | None, cache_root: Place | None, as_json: bool) -> None:
-    """Copy the cache at URL (or in a folder) to the caches here, every byte digested."""
+def pull(url: Location, pin: str | None, cache_root: Location | None, as_json: bool) -> None:
+    """Copy the cache at URL (or in a folder) to the local caches and verify its checksums."""
     _copy(url, _root(cache_root), pin, as_json)
 
 
 @cache.command()
 @_of_caches(1)
 @click.argument("url", type=PlaceType())
-def push(place: Place, as_json: bool, url: Place) -> None:
-    """Copy a cache to URL/KEY (or a folder), every byte digested."""
+def push(place: Location, as_json: bool, url: Location) -> None:
+    """Copy a cache to URL/KEY (or a folder) and verify its checksums."""
     _copy(place, url, None, as_json)
 
 
-def _copy(source: Place, root: Place, pin: str | None, as_json: bool) -> None:
-    from probekit.activations.exchange import copy_cache
-    from probekit.cli.terminal import watching
+def _copy(source: Location, root: Location, pin: str | None, as_json: bool) -> None:
+    from probekit.activations.upkeep.copying import copy_cache
+    from probekit.cli.show.progress import watching
 
     with watching() as watcher:
         store, copied = copy_cache(source, root, pin=pin, watcher=watcher)
@@ -270,10 +283,10 @@ def _copy(source: Place, root: Place, pin: str | None, as_json: bool) -> None:
     click.echo(f"{store.folder}: {counted(copied, 'shard')} copied, root {digest}")
 
 
-def _finish_with(bad: Sequence[str], as_json: bool, told: Any) -> None:
-    """End the process with code 1 if something is damaged."""
-    if as_json and told is not None:
-        _print_json(told)
+def _finish_with(bad: Sequence[str], as_json: bool, content: Any) -> None:
+    """Print the damaged files and exit with code 1 if there are any."""
+    if as_json and content is not None:
+        _print_json(content)
     for line in () if as_json else bad:
         click.echo(line)
     if bad:
@@ -285,21 +298,8 @@ def _line(summary: Summary) -> str:
     return f"{summary.key}  {size_in_words(summary.bytes):>9}  {_age(summary.age):>12}  {state}"
 
 
-def size_in_words(n_bytes: float) -> str:
-    """Return a size as people read it.
-
-    >>> size_in_words(999), size_in_words(25_300_000)
-    ('999 B', '25.3 MB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.1f} TB"
-
-
 def _age(seconds: float | None) -> str:
-    """Return an age as people read it.
+    """Return an age in words.
 
     >>> _age(30), _age(7_300), _age(3 * 86_400)
     ('just now', '2 hours ago', '3 days ago')

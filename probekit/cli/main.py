@@ -1,8 +1,8 @@
 """The command line: each command parses, calls one function and prints.
 
-Results go to stdout, progress and logs to stderr. Exit codes: 0 done, 1 a run failed, 2 usage or
-configuration, 3 model or data missing, 130 interrupted, 143 terminated. Nothing heavy is imported
-up here.
+Results go to stdout, progress and logs to stderr. Exit codes: 0 success, 1 failure, 2 usage or
+configuration error, 3 model or data missing, 130 interrupted, 143 terminated. Heavy modules are not
+imported at the top: a command checks its arguments first and then imports the step that it calls.
 """
 
 from __future__ import annotations
@@ -21,35 +21,36 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.cli import streams
-from probekit.cli.attention import attention
 from probekit.cli.caches import cache
 from probekit.cli.captures import worker
-from probekit.cli.generation import generate
+from probekit.cli.generation import generate_command
 from probekit.cli.options import (
-    OutFile,
+    ModelName,
     OutFolder,
-    Whole,
+    OutputFile,
+    WholeNumber,
     cache_option,
     capture_options,
     file_options,
-    texts_options,
     together,
+    with_choices,
 )
 from probekit.cli.pages import draw_figures, figure_options, report, view
 from probekit.cli.parameters import params
-from probekit.cli.pictures import attribution, heads, lens
-from probekit.cli.pretraining import pretrain
-from probekit.cli.weights import weights
+from probekit.cli.pictures import attention, attribution, heads, lens, weights
+from probekit.cli.pretraining import pretrain_command
+from probekit.cli.saved_probes import apply, directions
 from probekit.errors import ProbekitError, nearest
 from probekit.interrupts import Interruptible
+from probekit.pipeline.look.endings import PAGE_OR_ROWS
 
 if TYPE_CHECKING:
-    from probekit.activations.files import Place
-    from probekit.pipeline.run import RunResult
+    from probekit.activations.files.local import Location
+    from probekit.pipeline.experiment.run import RunResult
 
 
 def main() -> None:
-    """Run the command line and end the process with its exit code."""
+    """Run the command line and exit with its exit code."""
     _prepare_streams()
     try:
         with _sigterm_raises(), Interruptible():
@@ -60,25 +61,25 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as error:
-        again = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        click.echo(f"\nInterrupted. What was finished is kept; go on with:\n  {again}", err=True)
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        click.echo(f"\nInterrupted. Completed work is saved; continue with:\n  {command}", err=True)
         sys.exit(143 if isinstance(error, _Terminated) else 130)
     except ProbekitError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_code)
-    except OSError as error:  # of the output, or of a file that the system does not give us
+    except OSError as error:  # the output cannot be written, or a file cannot be accessed
         click.echo(f"Error: {error}.", err=True)
-        # What is left in the buffer of a full disk has no place to go.
+        # After a full disk, flushing the buffer at exit would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 
-# Windows has SIGBREAK instead, sent by Ctrl-Break and by the process that started a worker.
+# Windows has SIGBREAK instead, sent by Ctrl-Break and by the parent process of a worker.
 _TERMINATE = [getattr(signal, n) for n in ("SIGTERM", "SIGBREAK") if hasattr(signal, n)]
 
 
 class _Terminated(KeyboardInterrupt):
-    """A cluster or a container wants the machine back: the same end as after Ctrl-C."""
+    """The process received SIGTERM, for example from a cluster; handled like Ctrl-C."""
 
 
 def _terminated(*_: object) -> None:
@@ -87,7 +88,7 @@ def _terminated(*_: object) -> None:
 
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # only it can set handlers
+    if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
         yield
         return
     before = {number: signal.signal(number, _terminated) for number in _TERMINATE}
@@ -99,7 +100,7 @@ def _sigterm_raises() -> Iterator[None]:
 
 
 def _prepare_streams() -> None:
-    """Replace closed streams; escape control characters and what the encoding lacks."""
+    """Replace closed streams; escape control characters and characters not in the encoding."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
@@ -109,15 +110,15 @@ def _prepare_streams() -> None:
 
 
 class _Commands(click.Group):
-    """Offers the nearest commands, those of `cache` too, to whoever mistyped one."""
+    """Suggests similar commands, including those of `cache`, for an unknown command."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return the command that is meant."""
+        """Return the command; raise UsageError with suggestions if it is unknown."""
         if args[0] not in self.commands and not args[0].startswith("-"):
             known = [*self.commands, *(f"cache {name}" for name in cache.commands)]
-            alike = [name for name in known if name.endswith(f" {args[0]}")]
-            offer = f"Did you mean: {alike[0]}?" if alike else nearest(args[0], known)
-            raise click.UsageError(f"No such command {args[0]!r}. {offer}", ctx)
+            similar = [name for name in known if name.endswith(f" {args[0]}")]
+            advice = f"Did you mean: {similar[0]}?" if similar else nearest(args[0], known)
+            raise click.UsageError(f"No such command {args[0]!r}. {advice}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -127,20 +128,23 @@ class _Commands(click.Group):
 )
 @click.version_option(package_name="probekit", message="probekit %(version)s")
 def cli() -> None:
-    """Linear probes for GPT-2: one experiment file in, an honest layer curve out."""
+    """Train and evaluate linear probes on GPT-2 activations, from one experiment file."""
 
 
 _out_option = click.option(
-    "--out", type=OutFolder(), default="runs", show_default=True,
-    help="Folder that gets NAME/KEY.",
-)  # fmt: skip
+    "--out",
+    type=OutFolder(),
+    default="runs",
+    show_default=True,
+    help="Results folder; the run is written to PATH/NAME/KEY.",
+)
 _run_options = together(
     capture_options,
     _out_option,
     click.option(
         "--workers",
-        type=Whole(min=1),
-        help="Sites probed at once, each in a process; one a core if not given.",
+        type=WholeNumber(min=1),
+        help="Number of sites probed in parallel.  [default: number of cores]",
     ),
 )
 
@@ -148,8 +152,8 @@ _run_options = together(
 @cli.command()
 @_run_options
 @figure_options
-def run(formats: tuple[str, ...], columns: int, **given: Any) -> None:
-    """Run an experiment: capture, probe, report."""
+def run_command(formats: tuple[str, ...], columns: int, **given: Any) -> None:
+    """Run an experiment: capture activations, fit probes, write the report."""
     result = _run(**given, page=True)
     draw_figures(result.folder, formats, columns)
     click.echo(str(result.report))
@@ -157,20 +161,23 @@ def run(formats: tuple[str, ...], columns: int, **given: Any) -> None:
 
 @cli.command()
 @_run_options
-def probe(**given: Any) -> None:
-    """Capture what is missing and probe; write results.csv but no page."""
+def probe_command(**given: Any) -> None:
+    """Run an experiment without writing a page: capture activations, fit probes, write results."""
     click.echo(str(_run(**given, page=False).results))
 
 
-def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
-    """Run an experiment and show its numbers and warnings."""
-    from probekit.cli.terminal import show_results, show_warnings, watching
+def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
+    """Run an experiment and print its results and warnings."""
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.run import run as run_experiment
 
     experiment = load_experiment(file, overrides)
+
+    from probekit.cli.show.progress import watching
+    from probekit.cli.show.runs import show_results, show_warnings
+    from probekit.pipeline.experiment.run import run as run_experiment
+
     with watching() as watcher:
-        result = run_experiment(experiment, **how, watcher=watcher)
+        result = run_experiment(experiment, **options, watcher=watcher)
     show_results(result)
     show_warnings(result)
     return result
@@ -179,17 +186,14 @@ def _run(file: Path, overrides: tuple[str, ...], **how: Any) -> RunResult:
 @cli.command()
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
-@click.option("--metric", help="On the test rows.  [default: accuracy, of numbers r2]")
-@click.option("--out", type=OutFile(), help="A .csv or .html to write.")
-def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
-    """Say which differences between two finished runs hold: RUN_A less RUN_B."""
-    from probekit.cli.comparisons import show_comparison
-    from probekit.pipeline.compare import compare as compare_runs
-    from probekit.pipeline.compare import write_comparison
-    from probekit.pipeline.exports import PAGE_OR_ROWS, check_ending
+@click.option("--metric", help="Metric on the test rows.  [default: accuracy; r2 for regression]")
+@click.option("--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file (.csv or .html).")
+def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
+    """Compare two finished runs: differences RUN_A minus RUN_B, with intervals and p-values."""
+    from probekit.cli.show.comparisons import show_comparison
+    from probekit.pipeline.compare.compare import compare as compare_runs
+    from probekit.pipeline.compare.compare import write_comparison
 
-    if out is not None:
-        check_ending(out, PAGE_OR_ROWS)
     comparison = compare_runs(run_a, run_b, metric=metric)
     show_comparison(comparison)
     if out is not None:
@@ -198,117 +202,86 @@ def compare(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> N
 
 @cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="a.b=c", help="For all; repeatable.")
-@click.option("--site", "sites", multiple=True, help="Name or glob, for all files; repeatable.")
-@click.option("--kind", "kinds", multiple=True, help="Of probe, for all files; repeatable.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="a.b=c",
+    help="Override of a key in all files; repeatable.",
+)
+@click.option(
+    "--site", "sites", multiple=True, help="Name or glob of sites, for all files; repeatable."
+)
+@click.option("--kind", "kinds", multiple=True, help="Kind of probe, for all files; repeatable.")
 @click.option(
     "--null-draws",
-    type=Whole(0, 1000),
+    type=WholeNumber(0, 1000),
     default=10,
     show_default=True,
-    help="Permuted labels that judge the cosines.",
+    help="Number of label permutations for the null distribution of cosines.",
 )
 @cache_option
-@click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
-@click.option("--out", type=OutFolder(), required=True, help="Folder that is written.")
-def transfer(
-    files: tuple[Path, ...], overrides: tuple[str, ...], sites: tuple[str, ...],
-    kinds: tuple[str, ...], null_draws: int, cache_root: Place | None, device: str, out: Path,
-) -> None:  # fmt: skip
-    """Train on the data of one experiment, test on those of the others: all pairs of FILES."""
-    from probekit.cli.comparisons import show_transfer, with_choices
-    from probekit.cli.terminal import watching
+@click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
+@click.option("--out", type=OutFolder(), required=True, help="Output folder.")
+def transfer_command(
+    files: tuple[Path, ...],
+    overrides: tuple[str, ...],
+    sites: tuple[str, ...],
+    kinds: tuple[str, ...],
+    null_draws: int,
+    cache_root: Location | None,
+    device: str,
+    out: Path,
+) -> None:
+    """Train probes on the data of each experiment and test them on all others."""
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.transfer import transfer as transfer_all
 
-    chosen = with_choices(overrides, sites, kinds)
+    all_overrides = with_choices(overrides, sites, kinds)
+    experiments = [load_experiment(file, all_overrides) for file in files]
+
+    from probekit.cli.show.comparisons import show_transfer
+    from probekit.cli.show.progress import watching
+    from probekit.pipeline.compare.transfer import transfer as transfer_all
+
     with watching() as watcher:
-        found = transfer_all(
-            [load_experiment(file, chosen) for file in files],
-            out=out, null_draws=null_draws, cache_root=cache_root, device=device, watcher=watcher,
-        )  # fmt: skip
-    show_transfer(found)
+        result = transfer_all(
+            experiments,
+            out=out,
+            null_draws=null_draws,
+            cache_root=cache_root,
+            device=device,
+            watcher=watcher,
+        )
+    show_transfer(result)
     click.echo(str(out / "transfer.html"))
-
-
-_probe_argument = click.argument("probe", type=click.Path(path_type=Path))
-
-
-@cli.command()
-@_probe_argument
-@texts_options
-@click.option("--per", type=click.Choice(["text", "token"]), help="What gets an answer.")
-@click.option("--out", type=OutFile(), help="A .html, .csv or .jsonl to write.")
-@click.option("--model", help="Where the probe's model is now.")
-@click.option(
-    "--allow-other-model", is_flag=True, help="Go on with a model that is not the probe's."
-)
-@click.option(
-    "--too-long", type=click.Choice(["error", "truncate", "skip"]), default="error",
-    show_default=True, help="For texts that exceed the context.",
-)  # fmt: skip
-@click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
-def apply(
-    probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, model: str | None,
-    allow_other_model: bool, too_long: Any, device: str,
-) -> None:  # fmt: skip
-    """Read new texts with a kept probe: a label and a score per text or per token."""
-    from probekit.cli.answers import show_answers
-    from probekit.cli.terminal import watching
-    from probekit.pipeline.apply import apply_probe, caution, choose_per
-    from probekit.pipeline.exports import ANSWER_FILES, check_ending, write_answers
-    from probekit.pipeline.keeping import load_probe
-
-    if out is not None:
-        check_ending(out, ANSWER_FILES)
-    saved = load_probe(probe)
-    per = choose_per(saved, per)
-    with watching() as watcher:
-        readings = apply_probe(
-            saved, texts, model=model, device=device, allow_other_model=allow_other_model,
-            too_long=too_long, watcher=watcher,
-        )  # fmt: skip
-    for sentence in caution(saved, per):
-        click.echo(f"note: {sentence}", err=True)
-    if out is not None:
-        click.echo(str(write_answers(out, readings, saved, per)))
-        return
-    show_answers(readings, saved, per)
-
-
-@cli.command()
-@_probe_argument
-@click.option("--out", type=OutFile(), required=True, help="The .npy to write.")
-@click.option("--unit", is_flag=True, help="Bring each direction to length 1.")
-def directions(probe: Path, out: Path, unit: bool) -> None:
-    """Write the directions that a kept probe reads along, for numpy, with a JSON of their names."""
-    from probekit.pipeline.exports import write_directions
-    from probekit.pipeline.keeping import load_probe
-
-    for path in write_directions(load_probe(probe), out, unit=unit):
-        click.echo(str(path))
 
 
 @cli.command()
 @file_options
-def validate(file: Path, overrides: tuple[str, ...]) -> None:
-    """Check file and data before any work: counts, duplicates, leaks, sizes, time."""
-    from probekit.cli.terminal import show_validation
+def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
+    """Validate file and data before a run: counts, duplicates, leaks, sizes, time."""
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.validate import validate as validate_experiment
 
-    validation = validate_experiment(load_experiment(file, overrides))
+    experiment = load_experiment(file, overrides)
+
+    from probekit.cli.show.runs import show_validation
+    from probekit.pipeline.experiment.validate import validate as validate_experiment
+
+    validation = validate_experiment(experiment)
     show_validation(validation)
     if not validation.ok:
         sys.exit(2)
 
 
 @cli.command()
-@click.option("--quick", is_flag=True, help="Simulate less; half a minute instead of two.")
-def selftest(quick: bool) -> None:
-    """Ask the engine for answers that are known: planted signals, noise, intervals, metrics."""
-    from probekit.cli.terminal import show_verdicts, watching
-    from probekit.probes.selftest import selftest as run_selftest
+@click.option(
+    "--quick", is_flag=True, help="Fewer simulations; half a minute instead of two minutes."
+)
+def selftest_command(quick: bool) -> None:
+    """Test the engine on data with known answers: planted signals, noise, intervals, metrics."""
+    from probekit.cli.show.progress import watching
+    from probekit.cli.show.runs import show_verdicts
+    from probekit.probes.selftest.selftest import selftest as run_selftest
 
     with watching() as watcher:
         verdicts = run_selftest(quick=quick, watcher=watcher)
@@ -319,23 +292,35 @@ def selftest(quick: bool) -> None:
 
 @cli.command()
 def models() -> None:
-    """List the models that are known by name."""
-    from probekit.cli.terminal import show_models
+    """List the models that can be used by name."""
+    from probekit.cli.show.models import show_models
 
     show_models()
 
 
 @cli.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 def sites(model: str) -> None:
-    """List the sites of a model: name, shape, formula."""
-    from probekit.cli.terminal import show_sites
+    """List the sites of a model with name, shape and formula."""
+    from probekit.cli.show.models import show_sites
 
     show_sites(model)
 
 
 for _command in (
-    attention, attribution, cache, generate, heads, lens, params, pretrain, report, view, weights,
+    apply,
+    attention,
+    attribution,
+    cache,
+    directions,
+    generate_command,
+    heads,
+    lens,
+    params,
+    pretrain_command,
+    report,
+    view,
+    weights,
     worker,
-):  # fmt: skip
+):
     cli.add_command(_command)

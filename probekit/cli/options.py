@@ -1,58 +1,61 @@
-"""Options that several commands share."""
+"""Options and parameter types shared by several commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from probekit.pipeline.look.endings import check_ending
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class _InWords(click.ParamType[Any]):
-    """A range of numbers that says in words what it refuses."""
+class _NumberRange(click.ParamType[Any]):
+    """A range of numbers with a readable error message."""
 
     what: str
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the number that is meant."""
+        """Return the number; fail with a message that names the allowed range."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
-            self.fail(f"{value!r}. It must be {self.what}{_in_words(self)}.", param, ctx)
+            self.fail(f"{value!r}. It must be {self.what}{_limits_text(self)}.", param, ctx)
 
 
-class Whole(_InWords, click.IntRange):
-    """Whole numbers in a range; what is none is refused in words."""
+class WholeNumber(_NumberRange, click.IntRange):
+    """Whole numbers in a range."""
 
     what = "a whole number"
 
 
-class Number(_InWords, click.FloatRange):
-    """Numbers in a range; what is none is refused in words."""
+class NumberInRange(_NumberRange, click.FloatRange):
+    """Numbers in a range."""
 
     what = "a number"
 
 
-class Days(Number):
+class Days(NumberInRange):
     """Numbers of days in a range."""
 
     what = "a number of days, such as 30 or 0.5"
 
 
-def _in_words(numbers: Any) -> str:
-    """Return the ends of a range as they stand in a sentence.
+def _limits_text(numbers: Any) -> str:
+    """Return the limits of a range as text.
 
-    >>> _in_words(Whole(1, 9)), _in_words(Number(0, min_open=True))
+    >>> _limits_text(WholeNumber(1, 9)), _limits_text(NumberInRange(0, min_open=True))
     (', at least 1, at most 9', ', more than 0')
     """
     low = "more than" if numbers.min_open else "at least"
-    told = [f", {low} {numbers.min:,}"] if numbers.min is not None else []
-    return "".join([*told, *([f", at most {numbers.max:,}"] if numbers.max is not None else [])])
+    limits = [f", {low} {numbers.min:,}"] if numbers.min is not None else []
+    return "".join([*limits, *([f", at most {numbers.max:,}"] if numbers.max is not None else [])])
 
 
 class PlaceType(click.ParamType[Any]):
@@ -61,16 +64,16 @@ class PlaceType(click.ParamType[Any]):
     name = "folder or url"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return a Path, or a URL as it was written, whose slashes a Path would not keep."""
+        """Return a Path, or a URL as a string, because a Path would collapse its slashes."""
         del param, ctx
         return value.rstrip("/") if "://" in str(value) else Path(value)
 
 
 class CacheRoot(PlaceType):
-    """A folder of caches, which need not be there yet, or the URL of an object store."""
+    """A folder of caches, which need not exist yet, or the URL of an object store."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return a Path or a URL; fail for a path that cannot be a folder."""
+        """Return a Path or a URL; fail if the path cannot be a folder."""
         place = super().convert(value, param, ctx)
         if isinstance(place, Path):
             _refuse_file(self, place, param, ctx)
@@ -78,39 +81,71 @@ class CacheRoot(PlaceType):
 
 
 class OutFolder(click.ParamType[Path]):
-    """A folder to write into, which need not be there yet."""
+    """An output folder, which need not exist yet."""
 
     name = "path"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        """Return the Path; fail for one that cannot be a folder."""
+        """Return the path; fail if it cannot be a folder."""
         path = Path(value)
         _refuse_file(self, path, param, ctx)
         return path
 
 
-class OutFile(click.ParamType[Path]):
-    """A file to write, in a folder that need not be there yet."""
+class OutputFile(click.ParamType[Path]):
+    """An output file with an allowed extension; its folder need not exist yet."""
 
     name = "path"
 
+    def __init__(self, *endings: str) -> None:
+        self.endings = endings
+
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        """Return the Path; fail for a folder, and for one that cannot be in a folder."""
+        """Return the path; fail if it is a folder or its parent cannot be a folder.
+
+        Raises:
+            ConfigError: The extension is not one of the allowed ones.
+        """
         path = Path(value)
         if path.is_dir():
             self.fail(f"{path} is a folder. Give the path of a file.", param, ctx)
         _refuse_file(self, path.parent, param, ctx)
+        if self.endings:
+            check_ending(path, self.endings)
         return path
 
 
+class ModelName(click.ParamType[Any]):
+    """`mini`, a folder or a name on the hub; invalid names fail before any work."""
+
+    name = "text"
+
+    def __init__(self, *, or_file: bool = False) -> None:
+        self.or_file = or_file
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Return the name.
+
+        Raises:
+            MissingError: There is no such folder, or no model with that name.
+            ConfigError: The name is empty, or the path of a file.
+        """
+        from probekit.model.weights.sources import check_model
+
+        del param, ctx
+        if not (self.or_file and Path(value).is_file()):
+            check_model(value)
+        return str(value)
+
+
 def _refuse_file(kind: click.ParamType[Any], folder: Path, param: Any, ctx: Any) -> None:
-    """Fail if a path, or one above it, is there and is no folder."""
+    """Fail if a path or one of its parents exists and is not a folder."""
     try:
-        found = next((path for path in (folder, *folder.parents) if path.exists()), None)
-    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        existing = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    except OSError as error:  # for example a name that is too long, or missing permissions
         kind.fail(f"{folder} cannot be used: {error.strerror}.", param, ctx)
-    if found is not None and not found.is_dir():
-        kind.fail(f"{found} is a file, not a folder. Give a folder, new or not.", param, ctx)
+    if existing is not None and not existing.is_dir():
+        kind.fail(f"{existing} is a file, not a folder. Give a new or existing folder.", param, ctx)
 
 
 def together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
@@ -125,30 +160,34 @@ def together(*options: Callable[[Function], Function]) -> Callable[[Function], F
 
 
 def _texts_options(*, required: bool) -> Decorator:
-    """Return what adds the options that say what is read, and gives a function the texts."""
+    """Return a decorator that adds the text options and passes the texts to a command."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @together(
-            click.option("--text", "texts", multiple=True, help="What is read; repeatable."),
-            click.option("--file", type=click.Path(path_type=Path), help="A file of texts."),
+            click.option("--text", "texts", multiple=True, help="Input text; repeatable."),
+            click.option("--file", type=click.Path(path_type=Path), help="File with input texts."),
             click.option(
-                "--format", help="Of the file: txt (a text a line; default), csv, tsv, jsonl."
+                "--format",
+                help="Format of the file: txt (one text per line; default), csv, tsv, jsonl.",
             ),
-            click.option("--column", help="Column of a table with the texts.  [default: text]"),
+            click.option("--column", help="Column with the texts.  [default: text]"),
         )
         @wraps(function)
         def with_texts(
-            texts: tuple[str, ...], file: Path | None, format: str | None, column: str | None,
+            texts: tuple[str, ...],
+            file: Path | None,
+            format: str | None,
+            column: str | None,
             **others: Any,
-        ) -> Any:  # fmt: skip
+        ) -> Any:
             from probekit.data.texts import read_texts
 
             if file is None and (format or column):
-                raise click.UsageError("--format and --column say how --file is read; give it too.")
+                raise click.UsageError("--format and --column require --file.")
             if required and not texts and file is None:
-                raise click.UsageError("Give what is to be read: --text or --file.")
-            read = () if file is None else read_texts(file, format, column)
-            return function(texts=(*texts, *read), **others)
+                raise click.UsageError("No input text. Give --text or --file.")
+            from_file = () if file is None else read_texts(file, format, column)
+            return function(texts=(*texts, *from_file), **others)
 
         return with_texts
 
@@ -158,16 +197,39 @@ def _texts_options(*, required: bool) -> Decorator:
 texts_options = _texts_options(required=True)
 optional_texts_options = _texts_options(required=False)
 cache_option = click.option(
-    "--cache", "cache_root", type=CacheRoot(), help="Folder of the caches, or its URL."
+    "--cache", "cache_root", type=CacheRoot(), help="Folder or URL of the caches."
 )
 file_options = together(
     click.argument("file", type=click.Path(path_type=Path)),
     click.option(
-        "--set", "overrides", multiple=True, metavar="a.b=c", help="Overrides a key; repeatable."
+        "--set", "overrides", multiple=True, metavar="a.b=c", help="Override of a key; repeatable."
     ),
 )
 capture_options = together(
     file_options,
     cache_option,
-    click.option("--device", default="cpu", help="Where the model computes, e.g. cuda."),
+    click.option("--device", default="cpu", help="Compute device, e.g. cuda."),
 )
+
+
+def with_choices(
+    overrides: Sequence[str], sites: Sequence[str], kinds: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the overrides, extended by those for the given sites and kinds of probe.
+
+    Raises:
+        UnknownNameError: There is no such kind.
+
+    >>> with_choices([], ["blocks.*.hook_resid_post"], [])
+    ('capture.sites=["blocks.*.hook_resid_post"]', 'capture.concatenate=[]')
+    """
+    from probekit.probes.kinds.registry import find_kind
+
+    extended = list(overrides)
+    if sites:
+        extended += [f"capture.sites={json.dumps(list(sites))}", "capture.concatenate=[]"]
+    for kind in kinds:
+        find_kind(kind)
+    if kinds:
+        extended.append(f"probe.kinds={json.dumps([{'kind': kind} for kind in kinds])}")
+    return tuple(extended)

@@ -1,4 +1,4 @@
-"""Commands for what is looked at: pages and figures of finished runs, and a server of them."""
+"""Commands for pages and figures of finished runs, and a local server for them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ from typing import Any
 
 import click
 
-from probekit.cli.options import OutFile, Whole, together
+from probekit.cli.options import OutputFile, WholeNumber, together
 
 
 def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command that takes --figures and --columns; refused at once if they cannot be."""
+    """Add --figures and --columns to a command; the formats are checked before any work."""
 
     @together(
-        click.option("--figures", metavar="png,svg,pdf", help="Also write each figure as files."),
         click.option(
-            "--columns", type=Whole(1, 2), default=2, show_default=True,
-            help="Of a paper, that --figures are wide.",
+            "--figures", metavar="png,svg,pdf", help="File formats to export each figure to."
         ),
-    )  # fmt: skip
+        click.option(
+            "--columns",
+            type=WholeNumber(1, 2),
+            default=2,
+            show_default=True,
+            help="Width of --figures in columns of a paper.",
+        ),
+    )
     @wraps(function)
     def with_formats(figures: str | None, **given: Any) -> Any:
         formats: tuple[str, ...] = ()
         if figures is not None:
-            from probekit.report.figure_files import check_engine, read_formats
+            from probekit.report.figures.figure_files import check_engine, read_formats
 
             formats = read_formats(figures)
             check_engine()
@@ -36,11 +41,11 @@ def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def draw_figures(run_dir: Path, formats: tuple[str, ...], columns: int) -> None:
-    """Write the figures of a run into its folder `figures`, and say where; nothing without any."""
+    """Write the figures of a run to its folder `figures` and print the path; skip if no formats."""
     if formats:
         from probekit.disk import inside
-        from probekit.report.figure_files import write_figures
-        from probekit.report.page import run_figures
+        from probekit.report.figures.figure_files import write_figures
+        from probekit.report.pages.run_page import run_figures
 
         folder = inside(run_dir / "figures")
         written = write_figures(run_figures(run_dir), folder, formats, columns)
@@ -49,19 +54,25 @@ def draw_figures(run_dir: Path, formats: tuple[str, ...], columns: int) -> None:
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=OutFile(), help="Page of several runs.  [default: runs.html]")
+@click.option(
+    "--out",
+    type=OutputFile(".html"),
+    help="Output page when several runs are given.  [default: runs.html]",
+)
 @figure_options
 def report(
     runs: tuple[Path, ...], out: Path | None, formats: tuple[str, ...], columns: int
 ) -> None:
-    """Write report.html anew from the files of a run; of several RUNS, a page that compares."""
+    """Rebuild report.html from the files of a run; with several RUNS, write a comparison page."""
     if len(runs) > 1:
         _report_runs(runs, out or Path("runs.html"), formats, columns)
         return
     if out is not None:
-        raise click.UsageError("--out is for several runs; that of one is its report.html.")
-    from probekit.report.page import write_report
-    from probekit.report.pretraining import write_pretraining_report
+        raise click.UsageError(
+            "--out requires several runs; the page of a single run is its report.html."
+        )
+    from probekit.report.pages.pretraining_page import write_pretraining_report
+    from probekit.report.pages.run_page import write_report
 
     is_training = (runs[0] / "log.csv").is_file()
     path = (write_pretraining_report if is_training else write_report)(runs[0])
@@ -70,25 +81,25 @@ def report(
 
 
 def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], columns: int) -> None:
-    """Write the page of several runs, and its figures into a folder beside it."""
-    from probekit.pipeline.exports import check_ending
+    """Write the page of several runs, and its figures to a folder next to it."""
     from probekit.provenance import write_atomic
-    from probekit.report.figure_files import write_figures
-    from probekit.report.runs_page import load_runs, runs_figures, runs_page
+    from probekit.report.figures.figure_files import write_figures
+    from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
 
-    check_ending(out, (".html",))
-    found = load_runs(runs)
-    write_atomic(out, runs_page(found))
+    loaded = load_runs(runs)
+    write_atomic(out, runs_page(loaded))
     if formats:
-        write_figures(runs_figures(found), out.with_suffix("") / "figures", formats, columns)
+        write_figures(runs_figures(loaded), out.with_suffix("") / "figures", formats, columns)
     click.echo(str(out))
 
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default="runs")
-@click.option("--port", type=Whole(0, 65535), default=0, help="Of this machine; 0 for a free one.")
+@click.option(
+    "--port", type=WholeNumber(0, 65535), default=0, help="Local port; 0 for any free port."
+)
 def view(folder: Path, port: int) -> None:
-    """Show the runs of a FOLDER in the browser, while they go on; to this machine alone."""
+    """Serve the runs in FOLDER to a browser on this machine, including runs in progress."""
     from probekit.cli.view_server import serve
 
-    serve(folder, port, ready=lambda url: click.echo(f"{url}  (Ctrl-C ends it)"))
+    serve(folder, port, ready=lambda url: click.echo(f"{url}  (press Ctrl-C to stop)"))

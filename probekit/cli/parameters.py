@@ -1,4 +1,4 @@
-"""`probekit params`: what a GPT-2 is made of, in numbers."""
+"""`probekit params`: parameter counts of a GPT-2."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from probekit.cli.options import ModelName
 from probekit.cli.streams import json_text
 
 if TYPE_CHECKING:
@@ -17,26 +18,30 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @click.command()
-@click.argument("model")
-@click.option("--untied", is_flag=True, help="With an unembedding of its own.")
-@click.option("--no-qkv-bias", is_flag=True, help="Without biases of queries, keys and values.")
-@click.option("--n-positions", type=int, help="Another length of the context.")
-@click.option("--vocab-size", type=int, help="Another number of tokens.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.argument("model", type=ModelName())
+@click.option("--untied", is_flag=True, help="Unembedding separate from the embedding.")
+@click.option("--no-qkv-bias", is_flag=True, help="No biases of queries, keys and values.")
+@click.option("--n-positions", type=int, help="Context length to use instead of the model's.")
+@click.option("--vocab-size", type=int, help="Vocabulary size to use instead of the model's.")
+@click.option("--json", "as_json", is_flag=True, help="Output as JSON.")
 def params(
-    model: str, untied: bool, no_qkv_bias: bool, n_positions: int | None, vocab_size: int | None,
+    model: str,
+    untied: bool,
+    no_qkv_bias: bool,
+    n_positions: int | None,
+    vocab_size: int | None,
     as_json: bool,
-) -> None:  # fmt: skip
-    """Count the parameters of MODEL, a component at a time: formula, number, share and size."""
-    from probekit.model.sources import find_config
+) -> None:
+    """Count the parameters of MODEL by component: formula, number, share and size."""
+    from probekit.model.weights.sources import find_config
 
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "tie_word_embeddings": False if untied else None,
         "qkv_bias": False if no_qkv_bias else None,
         "n_positions": n_positions,
         "vocab_size": vocab_size,
     }
-    given = {name: value for name, value in asked.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     config = replace(find_config(model), **given)
     if as_json:
         click.echo(json_text(_to_json(model, config)))
@@ -62,17 +67,17 @@ def _entry(count: ParameterCount, total: ParameterCount) -> dict[str, Any]:
         "formula": count.formula,
         "number": count.number,
         "times": count.times,
-        "in_all": count.in_all,
-        "share": count.in_all / total.in_all,
+        "in_all": count.total,
+        "share": count.total / total.total,
         "megabytes": {dtype: count.megabytes(size) for dtype, size in _BYTES.items()},
     }
 
 
 def _show(config: GPT2Config) -> None:
-    """Print the components, then the sums of several of them, then the sizes of the axes."""
+    """Print the components, their sums, and the sizes of the axes."""
     from rich.table import Table
 
-    from probekit.cli.tables import print_table
+    from probekit.cli.show.tables import print_table
     from probekit.model.parameters import count_components, count_sums
 
     sums = count_sums(config)
@@ -82,11 +87,15 @@ def _show(config: GPT2Config) -> None:
     for counts in (count_components(config), sums):
         for count in counts:
             shown.add_row(
-                count.name, count.formula, f"{count.number:,}", str(count.times),
-                f"{count.in_all:,}", f"{count.in_all / sums[-1].in_all:.2%}",
+                count.name,
+                count.formula,
+                f"{count.number:,}",
+                str(count.times),
+                f"{count.total:,}",
+                f"{count.total / sums[-1].total:.2%}",
                 *(f"{count.megabytes(size):,.2f}" for size in _BYTES.values()),
                 end_section=count is sums[-1],
-            )  # fmt: skip
+            )
         shown.add_row()
     print_table(shown)
     sizes = config.axis_sizes.items()

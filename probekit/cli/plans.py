@@ -1,4 +1,4 @@
-"""`probekit cache plan`: what a capture will cost, before it is made."""
+"""`probekit cache plan`: the estimated cost of a capture."""
 
 from __future__ import annotations
 
@@ -8,123 +8,162 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.cli.options import Number, Whole
+from probekit.amounts import size_in_words
+from probekit.cli.options import NumberInRange, WholeNumber
 from probekit.cli.streams import json_text
 
 if TYPE_CHECKING:
-    from probekit.pipeline.sizing import CapturePlan, Speed
+    from probekit.pipeline.capture.sizing import CapturePlan
 
 
 @click.command()
 @click.argument("what", metavar="MODEL|FILE.yaml")
-@click.option("--tokens", type=float, help="Of a MODEL: how many there will be, such as 100e6.")
-@click.option("--length", type=Whole(min=1), help="Of a sequence.  [default: the context]")
+@click.option("--tokens", type=float, help="Number of tokens, such as 100e6; for a MODEL only.")
 @click.option(
-    "--position", type=click.Choice(["all", "last"]),
-    help="A row of each token, or of each sequence.  [default: all]",
-)  # fmt: skip
-@click.option(
-    "--sites", multiple=True, help="Name or glob; repeatable.  [default: blocks.*.hook_resid_post]"
+    "--length", type=WholeNumber(min=1), help="Tokens per sequence.  [default: the context]"
 )
 @click.option(
-    "--dtype", type=click.Choice(["float16", "float32"]), help="On disk.  [default: float16]"
+    "--position",
+    type=click.Choice(["all", "last"]),
+    help="Captured tokens of each sequence.  [default: all]",
 )
 @click.option(
-    "--set", "overrides", multiple=True, metavar="a.b=c", help="Of a FILE: overrides a key."
+    "--sites",
+    multiple=True,
+    help="Name or glob of sites; repeatable.  [default: blocks.*.hook_resid_post]",
 )
-@click.option("--device", default="cuda", show_default=True, help="Where the workers compute.")
-@click.option("--workers", type=Whole(min=1), default=1, show_default=True)
 @click.option(
-    "--throughput", type=Number(0, min_open=True), metavar="TOKENS/S",
-    help="Of one worker, as measured.",
-)  # fmt: skip
+    "--dtype",
+    type=click.Choice(["float16", "float32"]),
+    help="Data type on disk.  [default: float16]",
+)
 @click.option(
-    "--tflops", type=Number(0, min_open=True),
-    help="10^12 operations a second that one worker's processor promises.",
-)  # fmt: skip
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="a.b=c",
+    help="Override of a key; for a FILE only; repeatable.",
+)
+@click.option("--device", default="cuda", show_default=True, help="Compute device of the workers.")
 @click.option(
-    "--utilisation", type=Number(0, 1, min_open=True),
-    help="The share of --tflops that it comes to.  [default: 0.4]",
-)  # fmt: skip
+    "--workers",
+    type=WholeNumber(min=1),
+    default=1,
+    show_default=True,
+    help="Number of workers.",
+)
 @click.option(
-    "--bandwidth", type=Number(0, min_open=True), metavar="MB/S",
-    help="That the place of the cache takes from all workers together.",
-)  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    "--throughput",
+    type=NumberInRange(0, min_open=True),
+    metavar="TOKENS/S",
+    help="Measured throughput of one worker.",
+)
+@click.option(
+    "--tflops",
+    type=NumberInRange(0, min_open=True),
+    help="Peak speed of one worker's processor in 10^12 operations per second.",
+)
+@click.option(
+    "--utilisation",
+    type=NumberInRange(0, 1, min_open=True),
+    help="Fraction of --tflops that is achieved.  [default: 0.4]",
+)
+@click.option(
+    "--bandwidth",
+    type=NumberInRange(0, min_open=True),
+    metavar="MB/S",
+    help="Write bandwidth of the cache, for all workers together.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Output as JSON.")
 def plan(
-    what: str, overrides: tuple[str, ...], device: str, workers: int, as_json: bool,
-    throughput: float | None, tflops: float | None, utilisation: float | None,
-    bandwidth: float | None, **of_tokens: Any,
-) -> None:  # fmt: skip
-    """Compute what a capture will cost: bytes, files, hours, network. Nothing is captured.
+    what: str,
+    overrides: tuple[str, ...],
+    device: str,
+    workers: int,
+    as_json: bool,
+    throughput: float | None,
+    tflops: float | None,
+    utilisation: float | None,
+    bandwidth: float | None,
+    **of_tokens: Any,
+) -> None:
+    """Estimate the cost of a capture without capturing: bytes, files, hours, network.
 
-    Of a MODEL for --tokens tokens, or of an experiment FILE.yaml, whose data are read.
+    Either for a MODEL and --tokens tokens, or for an experiment FILE.yaml, whose data are read.
     """
-    speed = _speed(throughput, tflops, utilisation)
+    _check_speed(throughput, tflops, utilisation)
     given = {name: value for name, value in of_tokens.items() if value not in (None, ())}
     if Path(what).suffix in (".yaml", ".yml"):
-        found = _of_file(what, overrides, device, given)
+        capture_plan = _of_file(what, overrides, device, given)
     else:
-        found = _of_model(what, overrides, device, given)
-    found = replace(found, workers=workers, speed=speed, bandwidth=bandwidth)
+        capture_plan = _of_model(what, overrides, device, given)
+
+    from probekit.pipeline.capture.sizing import Speed
+
+    speed = Speed(throughput, tflops, *([] if utilisation is None else [utilisation]))
+    capture_plan = replace(capture_plan, workers=workers, speed=speed, bandwidth=bandwidth)
     if as_json:
-        click.echo(json_text(found.numbers))
+        click.echo(json_text(capture_plan.numbers))
     else:
-        show(found)
+        print_plan(capture_plan)
 
 
-def _speed(throughput: float | None, tflops: float | None, utilisation: float | None) -> Speed:
-    from probekit.pipeline.sizing import Speed
-
+def _check_speed(throughput: float | None, tflops: float | None, share: float | None) -> None:
     if throughput is not None and tflops is not None:
         raise click.UsageError("Give --throughput or --tflops, not both.")
-    if utilisation is not None and tflops is None:
-        raise click.UsageError("--utilisation is a share of --tflops: give that, too.")
-    return Speed(throughput, tflops, *([] if utilisation is None else [utilisation]))
+    if share is not None and tflops is None:
+        raise click.UsageError("--utilisation is a fraction of --tflops: give --tflops too.")
 
 
 def _of_file(
     what: str, overrides: tuple[str, ...], device: str, given: dict[str, Any]
 ) -> CapturePlan:
     from probekit.experiment.loader import load_experiment
-    from probekit.pipeline.sizing import plan_experiment
 
     if given:
-        raise click.UsageError(f"--{next(iter(given))} is for a model; {what} says it itself.")
-    return plan_experiment(load_experiment(what, overrides), device)
+        raise click.UsageError(
+            f"--{next(iter(given))} is for a MODEL; for an experiment it is set in {what}."
+        )
+    experiment = load_experiment(what, overrides)
+
+    from probekit.pipeline.capture.sizing import plan_experiment
+
+    return plan_experiment(experiment, device)
 
 
 def _of_model(
     what: str, overrides: tuple[str, ...], device: str, given: dict[str, Any]
 ) -> CapturePlan:
-    from probekit.pipeline.sizing import plan_tokens
+    from probekit.model.weights.sources import check_model
 
     if overrides:
-        raise click.UsageError("--set is for a FILE.yaml.")
+        raise click.UsageError("--set requires a FILE.yaml.")
     tokens = given.pop("tokens", None)
     if tokens is None or not 1 <= tokens <= 1e15 or tokens != int(tokens):
-        raise click.UsageError("Give how many tokens there will be: --tokens 100e6.")
+        raise click.UsageError("Give the number of tokens, such as --tokens 100e6.")
     given.setdefault("sites", ("blocks.*.hook_resid_post",))
+    check_model(what)
+
+    from probekit.pipeline.capture.sizing import plan_tokens
+
     return plan_tokens(what, int(tokens), device=device, **given)
 
 
-def show(found: CapturePlan) -> None:
-    """Print a line for each number that is known."""
-    for name, value in lines(found.numbers):
+def print_plan(capture_plan: CapturePlan) -> None:
+    """Print the numbers of a plan, one per line."""
+    for name, value in lines(capture_plan.numbers):
         click.echo(f"{name:20} {value}")
 
 
 def lines(numbers: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what is shown to people: names, and numbers with their units."""
-    from probekit.cli.caches import size_in_words as size
-
-    n = numbers
+    """Return names and formatted numbers with units."""
+    n, size = numbers, size_in_words
     models = f", by {n['caches']} models" if n["caches"] > 1 else ""
     first, *others = n["sites"]
     sites = f"each of {len(n['sites'])} sites" if others else "one site"
     named = f"{first} to {others[-1]}" if others else first
     workers = f"{n['workers']} worker{'s' if n['workers'] > 1 else ''}"
-    told = [
+    shown = [
         ("tokens read", f"{n['tokens']:,}{models}"),
         ("rows", f"{n['rows_of_a_site']:,} at {sites}, as {n['dtype']}"),
         ("sites", named),
@@ -135,11 +174,11 @@ def lines(numbers: dict[str, Any]) -> list[tuple[str, str]]:
         ("weights read", f"{size(n['bytes_of_weights_read'])}, by {workers}"),
     ]
     if n["hours_of_writing"] is not None:
-        told.append(("hours of writing", f"{n['hours_of_writing']:,.2f}"))
+        shown.append(("hours of writing", f"{n['hours_of_writing']:,.2f}"))
     if n["hours"] is None:
         unknown = "unknown; give --throughput, or --tflops and --utilisation"
-        return [*told, ("hours of computing", unknown)]
-    told += [
+        return [*shown, ("hours of computing", unknown)]
+    shown += [
         (
             "hours of computing",
             f"{n['hours_of_computing']:,.2f} by {workers}, "
@@ -148,6 +187,8 @@ def lines(numbers: dict[str, Any]) -> list[tuple[str, str]]:
         ("hours in all", f"{n['hours']:,.2f}"),
     ]
     rate, of_one = n["megabytes_per_second"], n["megabytes_per_second_of_a_worker"]
-    return told if rate is None else [
-        *told, ("network", f"{rate:,.0f} MB/s, {of_one:,.0f} MB/s from each worker")
-    ]  # fmt: skip
+    return (
+        shown
+        if rate is None
+        else [*shown, ("network", f"{rate:,.0f} MB/s, {of_one:,.0f} MB/s from each worker")]
+    )

@@ -1,4 +1,4 @@
-"""The command that trains a small GPT-2."""
+"""`probekit pretrain`: training a small GPT-2."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ from probekit.cli.options import OutFolder
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--set", "overrides", multiple=True, metavar="a.b=c", help="Overrides a key; repeatable."
+    "--set", "overrides", multiple=True, metavar="a.b=c", help="Override of a key; repeatable."
 )
-@click.option("--device", default="cpu", help="Where the model computes, e.g. cuda.")
+@click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
 @click.option(
-    "--out", type=OutFolder(), default="runs", show_default=True,
-    help="Folder that gets NAME.",
-)  # fmt: skip
-def pretrain(file: Path, overrides: tuple[str, ...], device: str, out: Path) -> None:
-    """Train a small GPT-2 from a recipe; a run that was stopped goes on where it was."""
-    from probekit.cli.terminal import watching
+    "--out",
+    type=OutFolder(),
+    default="runs",
+    show_default=True,
+    help="Results folder; the run is written to PATH/NAME.",
+)
+def pretrain_command(file: Path, overrides: tuple[str, ...], device: str, out: Path) -> None:
+    """Train a small GPT-2 from a recipe; an interrupted run resumes where it stopped."""
     from probekit.experiment.loader import load_recipe
-    from probekit.pipeline.pretrain import pretrain as run_pretraining
 
     recipe = load_recipe(file, overrides)
+
+    from probekit.cli.show.progress import watching
+    from probekit.pipeline.pretrain import pretrain as run_pretraining
+
     with watching() as watcher:
         result = run_pretraining(recipe, out=out, device=device, watcher=watcher)
     last = result.last

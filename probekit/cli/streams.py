@@ -1,8 +1,8 @@
-"""Standard output and error that show control characters instead of obeying them.
+"""Standard output and error with control characters escaped.
 
-Labels, tensor names, file names and error messages may come from files of other people. A terminal
-runs the escape sequences in them, and bidirectional controls reorder what is read. `main` installs
-`VisibleStream` once, so that everything written to either stream passes through `visible`.
+Labels, tensor names, file names and error messages may come from untrusted files. A terminal
+executes the escape sequences in them, and bidirectional controls reorder the displayed text. `main`
+installs `VisibleStream` once, so that everything written to either stream is escaped by `visible`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def json_text(value: Any) -> str:
 class VisibleStream:
     """A text stream that writes control characters visibly.
 
-    It hides the `buffer` of the stream below: click would write to that where the encoding is
-    ASCII.
+    It hides the `buffer` of the underlying stream, because click would write to it if the encoding
+    is ASCII.
 
     Args:
-        stream: receives the text.
+        stream: the underlying stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -73,7 +73,7 @@ class VisibleStream:
 
 
 def install() -> None:
-    """Put a VisibleStream in front of `sys.stdout` and `sys.stderr`, unless one is there."""
+    """Wrap `sys.stdout` and `sys.stderr` in a VisibleStream, unless they are wrapped already."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, VisibleStream):
@@ -81,5 +81,5 @@ def install() -> None:
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """Return the stream below a VisibleStream, for writers that escape the text themselves."""
+    """Return the stream under a VisibleStream, for writers that escape the text themselves."""
     return stream.stream if isinstance(stream, VisibleStream) else stream

@@ -1,7 +1,7 @@
-"""A server of the runs of a folder, to this machine alone.
+"""A local, read-only web server for the runs in a folder.
 
-It reads and never writes. A page is found among the runs that the index lists, by its whole name,
-so that no path of a request is ever joined to the folder.
+A requested page is looked up by its full name among the runs of the index, so that no path from a
+request is ever joined to the folder.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from probekit.errors import ConfigError, MissingError, ProbekitError
-from probekit.report.index_page import find_runs, index_page
-from probekit.report.page import report_page
-from probekit.report.record import STARTED
+from probekit.report.pages.index_page import find_runs, index_page
+from probekit.report.pages.run_page import report_page
+from probekit.results.record import STARTED
 
 HOST = "127.0.0.1"
-# A page of another name that leads here, by a name server of its own, is not answered.
+# Other Host headers are rejected, to prevent DNS rebinding.
 NAMES = (HOST, "localhost")
-_HTTP_PORT = 80  # browsers leave it out of the Host header
+_HTTP_PORT = 80  # browsers omit it in the Host header
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What clients may take of the server.
+    """Limits on connections and on the time of requests.
 
     Attributes:
-        connections: open at once. One more closes the oldest that has not sent its request.
-        request_seconds: from the connection to the end of the request's headers.
-        answer_seconds: until the client has received the whole answer.
+        connections: maximum number of open connections; a further one closes the oldest that has
+            not sent its request.
+        request_seconds: timeout from the connection to the end of the request's headers.
+        answer_seconds: timeout for sending the response.
     """
 
     connections: int = 64
@@ -47,12 +48,12 @@ class Limits:
 
 
 def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
-    """Serve the runs of a folder until Ctrl-C or SIGTERM, which end the process with code 0.
+    """Serve the runs of a folder until Ctrl-C or SIGTERM, then exit with code 0.
 
     Args:
-        folder: that `--out` of a run names.
-        port: 0 for a free one.
-        ready: hears the address.
+        folder: results folder, the `--out` of the runs.
+        port: 0 for any free port.
+        ready: called with the address when the server is ready.
 
     Raises:
         MissingError: There is no such folder.
@@ -67,12 +68,12 @@ def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
 
 
 def make_server(folder: Path, port: int, limits: Limits | None = None) -> ThreadingHTTPServer:
-    """Return the server of a folder, which listens already.
+    """Return a listening server for the runs of a folder.
 
     Args:
-        folder: that `--out` of a run names.
-        port: 0 for a free one.
-        limits: None for the default ones.
+        folder: results folder, the `--out` of the runs.
+        port: 0 for any free port.
+        limits: None for the default limits.
 
     Raises:
         MissingError: There is no such folder.
@@ -80,22 +81,23 @@ def make_server(folder: Path, port: int, limits: Limits | None = None) -> Thread
     """
     if not folder.is_dir():
         raise MissingError(
-            f"There is no folder {folder}. Give the one that `probekit run --out` names, `runs` if "
-            "it was not given."
+            f"There is no folder {folder}. Give the `--out` folder of `probekit run` (default: "
+            "`runs`)."
         )
     try:
         return _Server(folder, port, limits or Limits())
     except OSError as error:
         raise ConfigError(
-            f"--port {port} cannot be used: {error.strerror}. Give another, or 0 for a free one."
+            f"--port {port} cannot be used: {error.strerror}. Give another port, or 0 for any free "
+            "port."
         ) from error
 
 
 def find_page(folder: Path, path: str) -> str | None:
-    """Return the page at the path of a request; None if there is none.
+    """Return the page for the path of a request; None if there is no such page.
 
     Raises:
-        ProbekitError: The page of a run cannot be made.
+        ProbekitError: The page of a run cannot be built.
     """
     if path == "/":
         return index_page(folder)
@@ -109,33 +111,33 @@ def find_page(folder: Path, path: str) -> str | None:
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each connection, with a bound on their number and a deadline for requests."""
+    """Server with one thread per connection, a connection limit and a deadline for requests."""
 
     request_queue_size = 128
 
     def __init__(self, folder: Path, port: int, limits: Limits) -> None:
         self.folder = folder
         self.limits = limits
-        # The deadline of each open connection, the oldest first; infinite once it has asked.
+        # Deadline of each open connection, oldest first; infinite once its request is complete.
         self._deadlines: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         super().__init__((HOST, port), _Handler)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The Host headers that are answered."""
-        plain = NAMES if self.server_port == _HTTP_PORT else ()
-        return (*(f"{name}:{self.server_port}" for name in NAMES), *plain)
+        """The accepted Host headers."""
+        without_port = NAMES if self.server_port == _HTTP_PORT else ()
+        return (*(f"{name}:{self.server_port}" for name in NAMES), *without_port)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in a thread of its own, if there is room for it."""
+        """Handle a connection in a new thread, unless the connection limit is reached."""
         if self._admit(request):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def _admit(self, request: socket.socket) -> bool:
-        """Return False if all connections are being answered; close the oldest idle one if not."""
+        """Register a connection; at the limit, close the oldest idle one or return False."""
         with self._lock:
             if len(self._deadlines) >= self.limits.connections:
                 idle = (one for one, deadline in self._deadlines.items() if deadline < math.inf)
@@ -146,8 +148,8 @@ class _Server(ThreadingHTTPServer):
             self._deadlines[request] = time.monotonic() + self.limits.request_seconds
             return True
 
-    def has_asked(self, request: socket.socket) -> bool:
-        """Note that a request is complete; return False if its connection was closed before."""
+    def mark_complete(self, request: socket.socket) -> bool:
+        """Mark a request as complete; return False if its connection was already closed."""
         with self._lock:
             if request not in self._deadlines:
                 return False
@@ -156,26 +158,26 @@ class _Server(ThreadingHTTPServer):
         return True
 
     def service_actions(self) -> None:
-        """Close, twice a second, the connections whose request takes too long."""
+        """Close connections whose request timed out; called twice a second."""
         now = time.monotonic()
         with self._lock:
             for request in [one for one, deadline in self._deadlines.items() if deadline < now]:
                 self._close(request)
 
     def _close(self, request: socket.socket) -> None:
-        """End the connection; its thread reads the end of the stream and stops."""
+        """Shut down a connection; its thread reads the end of the stream and stops."""
         del self._deadlines[request]
         with suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget a connection that has been answered, and close it."""
+        """Unregister and close a connection after its response."""
         with self._lock:
             self._deadlines.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print what is a defect here; a client that left early or was too slow is none."""
+        """Print the traceback, except for clients that disconnect or time out."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -184,11 +186,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """Answer with a page."""
-        if not self.server.has_asked(self.connection):
+        """Send a page."""
+        if not self.server.mark_complete(self.connection):
             return
-        if not self._is_for_us():
-            self._send(HTTPStatus.FORBIDDEN, f"Ask for {self.server.hosts[0]}.", "plain")
+        if not self._has_own_host():
+            self._send(HTTPStatus.FORBIDDEN, f"Use the address {self.server.hosts[0]}.", "plain")
             return
         try:
             page = find_page(self.server.folder, urlsplit(self.path).path)
@@ -196,20 +198,20 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), "plain")
             return
         if page is None:
-            self._send(HTTPStatus.NOT_FOUND, "There is no such run. / lists all.", "plain")
+            self._send(HTTPStatus.NOT_FOUND, "There is no such run. See / for a list.", "plain")
         else:
             self._send(HTTPStatus.OK, page, "html")
 
     def do_HEAD(self) -> None:
-        """Answer without the page itself."""
+        """Send the headers of a page."""
         self.do_GET()
 
-    def _is_for_us(self) -> bool:
-        """Return whether the only Host header, and the target, name this server."""
-        named = self.headers.get_all("Host", [])
-        # A target with a scheme would name a host of its own.
+    def _has_own_host(self) -> bool:
+        """Return whether the request has exactly one Host header and it names this server."""
+        hosts = self.headers.get_all("Host", [])
+        # A target with a scheme would override the Host header.
         return (
-            len(named) == 1 and named[0].lower() in self.server.hosts and self.path.startswith("/")
+            len(hosts) == 1 and hosts[0].lower() in self.server.hosts and self.path.startswith("/")
         )
 
     def _send(self, status: HTTPStatus, text: str, kind: str) -> None:
@@ -225,4 +227,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: requests are no news."""
+        """Do not log requests."""

@@ -1,6 +1,6 @@
-"""What is worth knowing of a data set and its split before any work is done on them.
+"""Checks of a data set and its split: leaks, duplicates, imbalance, typos in labels.
 
-Each check is one small function in the table `_CHECKS`, at the end.
+Each check is a function in the table `_CHECKS` at the end of the file.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from typing import Literal
 import numpy as np
 
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, Place
-from probekit.data.spelling import is_inside_word, is_slip
+from probekit.data.examples import Dataset, Example, TextSpan
+from probekit.data.spelling import is_inside_word, is_typo
 from probekit.data.splits import Split
 
-Level = Literal["error", "warning", "info"]
+Severity = Literal["error", "warning", "info"]
 
-_LEVELS: tuple[Level, ...] = ("error", "warning", "info")
+_LEVELS: tuple[Severity, ...] = ("error", "warning", "info")
 
-_SHOWN = 20  # labels that a message spells out
-_FEW_GROUPS = 10  # with fewer in test, an interval over groups says little
-_FEW_EXAMPLES = 5  # of a label in train; with fewer, folds and sides lack it
-_STRONG_IMBALANCE = 10  # rows of the most frequent label for one of the rarest
-_MOST_SLIPS = 0.25  # rows of a misspelt label for one of the right spelling
-_MOST_LABELS = 200  # beyond, labels are words or lemmas, many of which differ by one letter
-_SHOWN_ROWS = 3  # of a finding
+_SHOWN = 20  # labels listed in a message
+_FEW_GROUPS = 10  # with fewer test groups, bootstrap intervals are unreliable
+_FEW_EXAMPLES = 5  # with fewer training examples of a label, folds lack it
+_STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label
+_MAX_TYPO_RATIO = 0.25  # rows of a misspelt label per row of the correct one
+_MAX_LABELS = 200  # with more, labels are words or lemmas, many of which differ by one letter
+_SHOWN_ROWS = 3  # rows listed in a message
 _SHOWN_CONTEXT = 20  # characters around a span
 _LENGTH_BINS = 20
-_LENGTH_MARGIN = 0.05  # balanced accuracy above chance that is worth a warning
+_LENGTH_MARGIN = 0.05  # balanced accuracy above chance that causes a warning
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found.
+    """Result of a check.
 
     Attributes:
-        level: an "error" makes results wrong, a "warning" may, an "info" does not.
-        code: short and stable, to filter by.
-        message: one sentence, with the numbers.
+        level: "error" if results are wrong, "warning" if they may be, else "info".
+        code: short, stable identifier.
+        message: description with numbers.
     """
 
-    level: Level
+    level: Severity
     code: str
     message: str
 
@@ -53,16 +53,16 @@ class Finding:
 _NO_GROUPS = Finding(
     "warning",
     "no-groups",
-    "No column names groups, so each row is one by itself. Rows that are alike, such as fillings "
-    "of one template or words of one text, may stand in both train and test, and intervals come "
-    "out too narrow. Name the column that says which rows belong together: "
-    "data.columns.group; if none do, a column that differs in each.",
+    "No group column is set, so each row is its own group. Related rows, such as instances of one "
+    "template or words of one text, may be in both train and test, and confidence intervals are "
+    "then too narrow. Set data.columns.group to the column that identifies related rows; if rows "
+    "are unrelated, to a column with a different value in each.",
 )
 
 
 @dataclass(frozen=True)
 class _Sides:
-    """The examples of each side of a split."""
+    """Examples of each side of a split."""
 
     train: tuple[Example, ...]
     test: tuple[Example, ...]
@@ -74,9 +74,9 @@ class _Sides:
 def check_dataset(
     dataset: Dataset, split: Split, *, has_classes: bool = True
 ) -> tuple[Finding, ...]:
-    """Return all there is to say of a data set and its split, errors first.
+    """Return the findings about a data set and its split, errors first.
 
-    Where labels are numbers or heads (`has_classes` is false), what is said of classes is left out.
+    With `has_classes=False`, for labels that are numbers or heads, checks of classes are skipped.
 
     >>> rows = [("Yes!", "y", "a"), ("No!", "n", "b"), ("Yes!", "y", "c")]
     >>> examples = tuple(Example(*row, id=f"row {i}") for i, row in enumerate(rows))
@@ -85,7 +85,7 @@ def check_dataset(
     ...     print(f"{finding.level}: {finding.message}")
     warning: 2 labels with fewer than 5 examples in train: n, y.
     warning: train has labels that test lacks: n.
-    warning: test has only 1 group: intervals that resample so few are mostly too narrow.
+    warning: test has only 1 group: bootstrap intervals over so few groups are usually too narrow.
     """
     sides = _Sides(dataset.select(split.train).examples, dataset.select(split.test).examples)
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
@@ -97,7 +97,7 @@ def check_dataset(
 
 
 def by_level(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings, errors first, else in their order."""
+    """Return the findings sorted by level, errors first, otherwise in their order."""
     return tuple(sorted(findings, key=lambda finding: _LEVELS.index(finding.level)))
 
 
@@ -118,12 +118,12 @@ def _counts(sides: _Sides) -> Iterator[Finding]:
 
 def _imbalance(sides: _Sides) -> Iterator[Finding]:
     labels = Counter(example.label for example in sides.train).most_common()
-    (most, n_most), (least, n_least) = labels[0], labels[-1]
-    if n_most >= _STRONG_IMBALANCE * n_least:
+    (frequent, n_frequent), (rare, n_rare) = labels[0], labels[-1]
+    if n_frequent >= _STRONG_IMBALANCE * n_rare:
         yield Finding(
             "info",
             "imbalance",
-            f"train has {n_most:,} examples of {most!r} and {n_least:,} of {least!r}: read "
+            f"train has {n_frequent:,} examples of {frequent!r} and {n_rare:,} of {rare!r}: use "
             "balanced accuracy or macro-F1, not accuracy.",
         )
 
@@ -137,7 +137,7 @@ def _similar_labels(sides: _Sides) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "similar-labels",
-                f"The labels {', '.join(map(repr, sorted(names)))} differ by case or spaces alone, "
+                f"The labels {', '.join(map(repr, sorted(names)))} differ only in case or spaces, "
                 "and count as different classes.",
             )
 
@@ -147,22 +147,22 @@ def _misspelt_labels(sides: _Sides) -> Iterator[Finding]:
     for example in sides.train + sides.test:
         rows[example.label].append(example)
     by_size = sorted(rows, key=lambda label: len(rows[label]), reverse=True)
-    for label in rows if len(rows) <= _MOST_LABELS else ():
+    for label in rows if len(rows) <= _MAX_LABELS else ():
         n = len(rows[label])
-        frequent = (other for other in by_size if n <= _MOST_SLIPS * len(rows[other]))
-        near = next((other for other in frequent if is_slip(label, other)), None)
+        frequent = (other for other in by_size if n <= _MAX_TYPO_RATIO * len(rows[other]))
+        near = next((other for other in frequent if is_typo(label, other)), None)
         if near is not None:
             yield Finding(
                 "warning",
                 "misspelt-labels",
                 f"The label {label!r} ({counted(n, 'row')}: {_rows(rows[label])}) is one letter "
-                f"away from {near!r} ({counted(len(rows[near]), 'row')}), and counts as a class of "
-                "its own. If it is a typo, correct these rows.",
+                f"away from {near!r} ({counted(len(rows[near]), 'row')}), and counts as a separate "
+                "class. If it is a typo, correct these rows.",
             )
 
 
 def _rows(examples: Sequence[Example]) -> str:
-    """Return where the first of some examples are."""
+    """Return file and line of the first few examples."""
     more = f", and {len(examples) - _SHOWN_ROWS:,} more" if len(examples) > _SHOWN_ROWS else ""
     return ", ".join(example.where for example in examples[:_SHOWN_ROWS]) + more
 
@@ -181,7 +181,7 @@ def _rare_labels(sides: _Sides) -> Iterator[Finding]:
 
 def _missing_labels(sides: _Sides) -> Iterator[Finding]:
     labels = {side: {example.label for example in examples} for side, examples in sides.items()}
-    levels: tuple[tuple[Level, str, str], ...] = (
+    levels: tuple[tuple[Severity, str, str], ...] = (
         ("error", "train", "test"),
         ("warning", "test", "train"),
     )
@@ -211,20 +211,20 @@ def _few_groups(sides: _Sides) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "few-groups",
-            f"test has only {counted(n_groups, 'group')}: intervals that resample so few are "
-            "mostly too narrow.",
+            f"test has only {counted(n_groups, 'group')}: bootstrap intervals over so few groups "
+            "are usually too narrow.",
         )
 
 
 def _duplicates_within(sides: _Sides) -> Iterator[Finding]:
     for side, examples in sides.items():
-        n_more = len(examples) - len({example.place for example in examples})
-        if n_more:
+        n_repeated = len(examples) - len({example.place for example in examples})
+        if n_repeated:
             yield Finding(
                 "warning",
                 f"duplicates-in-{side}",
-                f"{n_more:,} of {len(examples):,} examples in {side} repeat text and span of "
-                "another.",
+                f"{n_repeated:,} of {len(examples):,} examples in {side} have the same text and "
+                "span as an earlier one.",
             )
 
 
@@ -236,22 +236,22 @@ def _duplicates_across(sides: _Sides) -> Iterator[Finding]:
             "warning",
             "duplicates-across",
             f"{len(repeated):,} of {len(sides.test):,} examples in test ({_n_texts(repeated):,} of "
-            f"{_n_texts(sides.test):,} texts) stand verbatim in train; with split.drop_repeated "
-            "they are left out.",
+            f"{_n_texts(sides.test):,} texts) also occur in train; split.drop_repeated drops them "
+            "from test.",
         )
 
 
 def _contradictions(sides: _Sides) -> Iterator[Finding]:
-    labels: dict[Place, set[str]] = defaultdict(set)
+    labels: dict[TextSpan, set[str]] = defaultdict(set)
     for example in sides.train + sides.test:
         labels[example.place].add(example.label)
-    contradicting = [place for place, found in labels.items() if len(found) > 1]
+    contradicting = [place for place, names in labels.items() if len(names) > 1]
     if contradicting:
         text, span = contradicting[0]
         yield Finding(
             "warning",
             "contradictions",
-            f"{len(contradicting):,} places have examples of different labels, such as "
+            f"{len(contradicting):,} texts or spans have examples with different labels, such as "
             f"{span or 'all'} of {text!r}: {', '.join(sorted(labels[text, span]))}.",
         )
 
@@ -288,7 +288,10 @@ def _length(sides: _Sides) -> Iterator[Finding]:
 
 
 def _accuracy_of_length(sides: _Sides) -> float:
-    """Return the balanced accuracy in test of the label that stands out in each bin of lengths."""
+    """Return the balanced accuracy in test of a classifier on length only.
+
+    In each bin of text or span lengths, it predicts the label with the largest share of its rows.
+    """
     lengths = {side: list(map(_n_characters, examples)) for side, examples in sides.items()}
     edges = np.quantile(lengths["train"], np.linspace(0, 1, _LENGTH_BINS + 1)[1:-1])
     bins = {side: np.searchsorted(edges, values).tolist() for side, values in lengths.items()}
@@ -296,7 +299,7 @@ def _accuracy_of_length(sides: _Sides) -> float:
     by_bin: dict[int, Counter[str]] = defaultdict(Counter)
     for example, number in zip(sides.train, bins["train"], strict=True):
         by_bin[number][example.label] += 1
-    # Shares of each label, not counts: else the most frequent label would stand out everywhere.
+    # Shares, not counts: otherwise the majority class would be predicted in every bin.
     predicted = {
         number: max(counts, key=lambda label: counts[label] / n_rows[label])
         for number, counts in by_bin.items()
@@ -313,7 +316,7 @@ def _n_characters(example: Example) -> int:
 
 
 def _n_texts(examples: Iterable[Example]) -> int:
-    # A sentence that occurs twice is two texts, though all its words are rows of one.
+    # A repeated sentence counts twice, but the words of a sentence share one text.
     return len({(example.group, example.text) for example in examples})
 
 

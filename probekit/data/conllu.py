@@ -1,4 +1,4 @@
-"""The CoNLL-U file format: sentences with their comments, words and surface forms.
+"""Reader of CoNLL-U files: sentences with comments, words and surface forms.
 
 Source: https://universaldependencies.org/format.html
 """
@@ -17,7 +17,7 @@ _ID = re.compile(r"(\d+)(?:([-.])(\d+))?")
 
 
 class Word(NamedTuple):
-    """The ten fields of a line."""
+    """The ten fields of a word line."""
 
     id: str
     form: str
@@ -32,13 +32,13 @@ class Word(NamedTuple):
 
     @property
     def features(self) -> dict[str, str]:
-        """The value of each morphological feature."""
+        """Value of each morphological feature."""
         pairs = (feature.partition("=") for feature in self.feats.split("|"))
         return {name: value for name, _, value in pairs if value}
 
 
 class Surface(NamedTuple):
-    """A stretch of the text: one word, or the words of one multiword token such as "don't"."""
+    """A token of the text: one word, or the words of a multiword token such as "don't"."""
 
     form: str
     space_after: bool
@@ -46,14 +46,14 @@ class Surface(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """A sentence; its surfaces cover its words in order.
+    """A sentence of a treebank.
 
     Attributes:
-        line: where it begins.
-        comments: the values of `# key = value`, "" where there is none.
-        words: the syntactic words.
-        surfaces: what the text is made of.
-        n_empty_nodes: how many nodes it has that are no part of the text.
+        line: first line in the file.
+        comments: values of `# key = value` by key, "" without a value.
+        words: syntactic words.
+        surfaces: tokens of the text; they cover the words in order.
+        n_empty_nodes: number of empty nodes, which are not part of the text.
     """
 
     line: int
@@ -67,8 +67,8 @@ def read_sentences(path: Path) -> Iterator[Sentence]:
     r"""Yield the sentences of a CoNLL-U file.
 
     Raises:
-        MissingError: there is no such file.
-        DataError: the file is not CoNLL-U; the message gives the line.
+        MissingError: the file does not exist.
+        DataError: the file is not valid CoNLL-U; the message gives the line.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "tiny.conllu"
@@ -79,7 +79,7 @@ def read_sentences(path: Path) -> Iterator[Sentence]:
     ({'sent_id': 's1'}, 'NOUN', False)
     """
     block: list[str] = []
-    # Not splitlines: a form may hold U+2028 and its like. The end of the file ends a sentence.
+    # Not splitlines, which also splits at U+2028. The added "" ends the last sentence.
     for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
         if line and not line.isspace():
             block.append(line.rstrip("\r"))
@@ -93,7 +93,7 @@ def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
     words: list[Word] = []
     surfaces: list[Surface] = []
     n_empty_nodes = 0
-    n_covered = 0  # words that the surfaces so far cover
+    n_covered = 0  # words covered by the surfaces so far
     for number, line in enumerate(lines, start=first_line):
         if line.startswith("#"):
             key, _, value = line[1:].partition("=")
@@ -101,18 +101,18 @@ def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
             continue
         where = f"{path}:{number}"
         word = _word(where, line)
-        kind, last = _id(where, word.id, n_words=len(words), n_covered=n_covered)
-        if kind == ".":
+        line_type, last = _id(where, word.id, n_words=len(words), n_covered=n_covered)
+        if line_type == ".":
             n_empty_nodes += 1
             continue
-        if kind != "-":
+        if line_type != "-":
             words.append(word)
         if last > n_covered:
             surfaces.append(_surface(word, n_words=last - n_covered))
             n_covered = last
     if not words or len(words) < n_covered:
-        missing = "no words" if not words else f"{len(words)} words, its last token {n_covered}"
-        raise DataError(f"{path}:{first_line}: the sentence that begins here has {missing}.")
+        fault = f"{len(words)} words, but tokens up to word {n_covered}" if words else "no words"
+        raise DataError(f"{path}:{first_line}: the sentence that begins here has {fault}.")
     return Sentence(first_line, comments, words, surfaces, n_empty_nodes)
 
 
@@ -120,25 +120,27 @@ def _word(where: str, line: str) -> Word:
     fields = line.split("\t")
     if len(fields) != len(Word._fields) or "" in map(str.strip, fields):
         raise DataError(
-            f"{where}: a word needs {len(Word._fields)} fields that are not empty, with tabs "
-            f"between them; this line has {len(fields)}. A field without a value holds `_`."
+            f"{where}: a word line has {len(Word._fields)} non-empty fields separated by tabs; "
+            f"this line has {len(fields)} fields. Write `_` for a field without a value."
         )
     return Word(*fields)
 
 
 def _id(where: str, id: str, *, n_words: int, n_covered: int) -> tuple[str | None, int]:
-    """Return the kind of a line ("-" multiword, "." empty node, None word) and its last word."""
+    """Return the type of a line ("-" multiword, "." empty node, None word) and its last word."""
     match = _ID.fullmatch(id)
     if match is None:
-        raise DataError(f"{where}: {id!r} is no id. Allowed: 3, 3-4 (multiword), 3.1 (empty node).")
-    kind, first = match[2], int(match[1])
-    last = int(match[3]) if kind == "-" else first
-    expected = n_words if kind == "." else n_words + 1
-    if first != expected or last < first or (kind == "-" and n_covered > n_words):
+        raise DataError(
+            f"{where}: {id!r} is not an id. Allowed: 3, 3-4 (multiword token), 3.1 (empty node)."
+        )
+    line_type, first = match[2], int(match[1])
+    last = int(match[3]) if line_type == "-" else first
+    expected = n_words if line_type == "." else n_words + 1
+    if first != expected or last < first or (line_type == "-" and n_covered > n_words):
         raise DataError(
             f"{where}: the id {id} follows word {n_words}. Number the words 1, 2, 3, ..."
         )
-    return kind, last
+    return line_type, last
 
 
 def _surface(word: Word, n_words: int) -> Surface:

@@ -1,4 +1,4 @@
-"""Labelled examples: what is read, split, captured and probed, as one immutable list."""
+"""Labelled examples, and a data set as an immutable list of them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from probekit.provenance import digest
 StringArray = npt.NDArray[np.object_]
 
 
-Place: TypeAlias = tuple[str, tuple[int, int] | None]
+TextSpan: TypeAlias = tuple[str, tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One labelled text, or one labelled stretch of characters within a text.
+    """A labelled text, or a labelled span of characters in a text.
 
     Attributes:
-        text: what the model reads.
-        label: the class that a probe is to tell.
-        group: examples of one group never stand on both sides of a split.
-        id: names the example in messages and results; unique within a data set.
-        span: first character and one past the last of the labelled stretch; None: the whole text.
-        split: the side that the data file assigns, "train" or "test"; None: it assigns none.
-        file: the file that it was read from, "" for none; for messages, not part of the data.
-        line: the line that it begins on, from 1, or 0; for messages, not part of the data.
+        text: input of the model.
+        label: class that a probe predicts.
+        group: examples of a group are always on the same side of a split.
+        id: name in messages and results; unique within a data set.
+        span: first character and one past the last; None means the whole text.
+        split: "train" or "test" if the data file assigns it, else None.
+        file: source file for messages, "" if there is none; not part of the data.
+        line: line in that file, from 1, or 0; for messages, not part of the data.
 
     Raises:
-        DataError: a field is empty or cannot be written as UTF-8, or the span is not in the text.
+        DataError: a field is empty or is not valid Unicode, or the span is not within the text.
 
     >>> example = Example("The keys", "plural", group="key", id="row 1", span=(4, 8))
     >>> example.text[slice(*example.span)]
@@ -63,8 +63,8 @@ class Example:
                 raise DataError(f"The {name} is empty. Fill it in, or leave the example out.")
             _require_unicode(name, value)
             if name != "text" and "\0" in value:
-                # Arrays of strings drop it at the end, so that two labels would become one.
-                raise DataError(f"The {name} {value!r} holds a NUL character. Remove it.")
+                # NumPy strings drop trailing NULs, so that two labels would become equal.
+                raise DataError(f"The {name} {value!r} contains a NUL character. Remove it.")
         if self.span is not None and not 0 <= self.span[0] < self.span[1] <= len(self.text):
             raise DataError(
                 f"The span {self.span} is empty or not within the {len(self.text)} characters of "
@@ -73,7 +73,7 @@ class Example:
 
     @property
     def where(self) -> str:
-        """File and line, or else the id.
+        """File and line, or the id without a file.
 
         >>> Example("A text.", "x", "g", "row 1", file="rows.csv", line=2).where
         'rows.csv:2'
@@ -81,8 +81,8 @@ class Example:
         return f"{self.file}:{self.line}" if self.file else self.id
 
     @property
-    def place(self) -> Place:
-        """Text and span: what the model reads of the example, whatever it is called."""
+    def place(self) -> TextSpan:
+        """Text and span, which identify duplicates."""
         return self.text, self.span
 
 
@@ -91,8 +91,8 @@ def _require_unicode(name: str, value: str) -> None:
         value.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"The {name} {value!r} holds half a surrogate pair, which is not text. "
-            "Write the character itself, or both halves of its JSON escape."
+            f"The {name} {value!r} contains a lone surrogate, which is not a character. Write the "
+            "character itself, or both surrogates of its JSON escape."
         ) from error
 
 
@@ -101,14 +101,14 @@ _FIELDS = attrgetter(*(field.name for field in fields(Example) if field.compare)
 
 @dataclass(frozen=True)
 class Dataset:
-    """An immutable list of examples, and what its reader left out.
+    """An immutable list of examples, with notes of its reader.
 
     Attributes:
-        name: what reports call the data set.
-        examples: in the order of the file.
-        notes: one sentence, with its count, for each thing that the reader skipped or mended.
-        has_groups: whether the data say what belongs together; else each row is its own group.
-        marks_words: whether spans are the words of a treebank, where "don't" is two words.
+        name: name shown in reports.
+        examples: examples in the order of the file.
+        notes: what the reader skipped or repaired, with counts, one sentence each.
+        has_groups: whether the file assigns groups; otherwise each row is its own group.
+        marks_words: whether spans are words of a treebank, where "don't" is two words.
 
     >>> dataset = Dataset("tiny", (Example("a b", "x", "g", "1"), Example("c", "y", "h", "2")))
     >>> len(dataset), list(dataset.labels), list(dataset.select([1]).groups)
@@ -126,20 +126,20 @@ class Dataset:
 
     @cached_property
     def labels(self) -> StringArray:
-        """The label of each example, shape (n_examples,)."""
+        """Label of each example, shape (n_examples,)."""
         return np.array([example.label for example in self.examples], dtype=object)
 
     @cached_property
     def groups(self) -> StringArray:
-        """The group of each example, shape (n_examples,)."""
+        """Group of each example, shape (n_examples,)."""
         return np.array([example.group for example in self.examples], dtype=object)
 
     @cached_property
     def digest(self) -> str:
-        """The BLAKE3 digest of the contents of all examples in their order, in hexadecimal."""
+        """BLAKE3 digest of the contents of all examples in order, in hexadecimal."""
         content = json.dumps([_FIELDS(example) for example in self.examples])
         return digest([content.encode()])
 
     def select(self, indices: Iterable[int]) -> Dataset:
-        """Return the data set of the examples at `indices`, in that order."""
+        """Return a data set of the examples at `indices`, in that order."""
         return replace(self, examples=tuple(self.examples[index] for index in indices))

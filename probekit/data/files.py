@@ -1,4 +1,4 @@
-"""Reading a text file whole, with errors that name the file and the line."""
+"""Reading text files, with errors that give file and line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from probekit.errors import DataError, MissingError
 
 
 def read_text(path: Path) -> str:
-    r"""Return the contents of a UTF-8 file, without a byte order mark, line ends as they are.
+    r"""Return the contents of a UTF-8 file without byte order mark, with line endings unchanged.
 
     Raises:
-        MissingError: there is no such file.
+        MissingError: the file does not exist or cannot be read.
         DataError: the file is empty or not UTF-8; the message gives the line.
 
     >>> import tempfile
@@ -22,9 +22,9 @@ def read_text(path: Path) -> str:
     """
     try:
         if path.is_dir():
-            raise MissingError(f"{path.absolute()} is a folder; give a data file in it.")
+            raise MissingError(f"{path.absolute()} is a folder. Give the path of a data file.")
         if not path.is_file():
-            raise MissingError(f"There is no data file at {path.absolute()}. Check the path.")
+            raise MissingError(f"The data file {path.absolute()} does not exist. Check the path.")
         text = path.read_bytes().decode("utf-8-sig")
     except MissingError:
         raise

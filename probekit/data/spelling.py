@@ -1,36 +1,39 @@
-"""Typos in labels, and boundaries inside words."""
+"""Detection of typos in labels and of span boundaries inside words."""
 
 from __future__ import annotations
 
-_SHORTEST = 4  # letters of a label; short tags such as ADJ and ADV differ by one letter
+_MIN_LENGTH = 4  # short tags such as ADJ and ADV legitimately differ by one letter
 
 
-def is_slip(label: str, other: str) -> bool:
-    """Return whether one letter, not the first, was dropped, added, replaced or swapped.
+def is_typo(label: str, other: str) -> bool:
+    """Return whether two labels differ by one typo after the first letter.
 
-    >>> is_slip("pats", "past"), is_slip("plurale", "plural"), is_slip("nsubj", "csubj")
+    A typo is a letter dropped, added or replaced, or two adjacent letters swapped. A changed
+    digit is not a typo.
+
+    >>> is_typo("pats", "past"), is_typo("plurale", "plural"), is_typo("nsubj", "csubj")
     (True, True, False)
     """
-    if min(len(label), len(other)) < _SHORTEST or label[0] != other[0]:
+    if min(len(label), len(other)) < _MIN_LENGTH or label[0] != other[0]:
         return False
     start = _n_common(label, other)
     end = _n_common(label[start:][::-1], other[start:][::-1])
-    ours, theirs = label[start : len(label) - end], other[start : len(other) - end]
-    if any(letter.isdecimal() for letter in ours + theirs):
+    part, other_part = label[start : len(label) - end], other[start : len(other) - end]
+    if any(letter.isdecimal() for letter in part + other_part):
         return False
-    return max(len(ours), len(theirs)) == 1 or (len(ours) == 2 and ours == theirs[::-1])
+    return max(len(part), len(other_part)) == 1 or (len(part) == 2 and part == other_part[::-1])
 
 
 def _n_common(a: str, b: str) -> int:
-    """Return how many letters at the beginning are the same."""
+    """Return the length of the common prefix of two strings."""
     pairs = enumerate(zip(a, b, strict=False))
     return next((n for n, (one, two) in pairs if one != two), min(len(a), len(b)))
 
 
 def is_inside_word(text: str, at: int) -> bool:
-    """Return whether the characters before and after a boundary belong to one word.
+    """Return whether the characters before and after a boundary are of the same word.
 
-    Letters without case do not count: Chinese and Japanese have no spaces between words.
+    Letters without case do not count, because Chinese and Japanese do not separate words by spaces.
 
     >>> [is_inside_word("The keys", at) for at in (0, 3, 4, 6, 8)]
     [False, False, False, True, False]

@@ -1,4 +1,4 @@
-"""Train and test sides that share no group, and on demand no example and no word."""
+"""Train/test splits without shared groups, and optionally without shared texts or words."""
 
 from __future__ import annotations
 
@@ -28,68 +28,71 @@ _SHOWN = 60  # characters of a name in a message
 
 @dataclass(frozen=True)
 class Split:
-    """The two sides of a data set.
+    """Train and test side of a data set.
 
     Attributes:
-        train: indices of examples, ascending, shape (n_train,).
-        test: indices of examples, ascending, shape (n_test,); none of them in `train`.
+        train: indices of training examples, ascending, shape (n_train,).
+        test: indices of test examples, ascending, shape (n_test,); disjoint from `train`.
     """
 
     train: IntArray
     test: IntArray
 
 
-_LEAST_GROUPS = 2  # in test: one group cannot be resampled
+_MIN_TEST_GROUPS = 2  # a bootstrap over groups needs two
 
 
 def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -> Split:
-    """Return a random split that keeps groups whole and puts a share `test` of each label in test.
+    """Return a random split by groups with about a share `test` of the rows of each label in test.
 
-    Groups are visited in random order, again and again, and one changes sides if that brings the
-    number of rows of each label in test nearer to its target, in the chi-square distance. Where
-    each row is its own group, this is the plain stratified split.
+    Groups are visited repeatedly in random order. A group changes sides if that reduces the
+    chi-square distance between the label counts in test and their targets. If each row is its own
+    group, this is a stratified split.
 
     Args:
-        labels: the class of each row.
-        groups: the group of each row.
-        test: the wanted share, between 0 and 1; groups that are few or large may not allow it.
-        seed: decides the order of the groups.
+        labels: label of each row.
+        groups: group of each row.
+        test: target share of test rows, between 0 and 1; only approximated if groups are few or
+            large.
+        seed: random seed for the order of groups.
 
     Raises:
         ConfigError: `test` is not between 0 and 1.
-        DataError: there is one label only, or a label cannot stand on both sides.
+        DataError: there is only one label, a label cannot be on both sides, or test would have
+            fewer than two groups.
 
     >>> split = grouped_split("xyxyxyxyxyxy", "aabbccddeeff", test=0.3, seed=0)
     >>> split.train.size, split.test.size
     (8, 4)
     """
     if not 0 < test < 1:
-        raise ConfigError(f"test: {test} is not between 0 and 1. Give a share, such as 0.2.")
+        raise ConfigError(f"test: {test} is not between 0 and 1. Set a share, such as 0.2.")
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for label, group in zip(labels, groups, strict=True):
         counts[group][label] += 1
     targets = _targets(counts, test)
     chosen = _choose_groups(counts, targets, np.random.default_rng(seed))
     split = _split(group in chosen for group in groups)
-    if len({groups[index] for index in split.test}) < _LEAST_GROUPS <= len(counts) // 2:
-        least = math.ceil(100 * _LEAST_GROUPS / len(counts)) / 100
+    if len({groups[index] for index in split.test}) < _MIN_TEST_GROUPS <= len(counts) // 2:
+        minimum = math.ceil(100 * _MIN_TEST_GROUPS / len(counts)) / 100
         raise DataError(
-            f"A test share of {test} of {len(counts)} groups leaves {len(chosen)} in test, and an "
-            f"interval needs {_LEAST_GROUPS}. Set split.test to {least} or more."
+            f"A test share of {test} puts {len(chosen)} of {len(counts)} groups in test, but a "
+            f"confidence interval needs {_MIN_TEST_GROUPS}. Set split.test to at least {minimum}."
         )
     for side, indices in zip(_SIDES, (split.train, split.test), strict=True):
         _require_none(
             set(targets).difference(labels[index] for index in indices),
-            f"The {side} side has no row of these labels: {{}}. Their groups are too few or too "
-            "uneven for this share. Try another seed or share, or smaller groups.",
+            f"The {side} side has no row with these labels: {{}}. They have too few groups, or too "
+            "large ones. Use another seed or share, or smaller groups.",
         )
     return split
 
 
 def unlabelled_split(groups: Strings, *, test: float, seed: int) -> Split:
-    """Return a random split that keeps groups whole, for labels that are no classes.
+    """Return a random split by groups, for labels that are not classes.
 
-    Groups go to test in random order until it has the share `test` of the rows, and two of them.
+    Groups are added to test in random order until it has a share `test` of the rows and at least
+    two groups.
 
     Raises:
         ConfigError: `test` is not between 0 and 1.
@@ -99,29 +102,29 @@ def unlabelled_split(groups: Strings, *, test: float, seed: int) -> Split:
     [4, 5, 8, 9]
     """
     if not 0 < test < 1:
-        raise ConfigError(f"test: {test} is not between 0 and 1. Give a share, such as 0.2.")
+        raise ConfigError(f"test: {test} is not between 0 and 1. Set a share, such as 0.2.")
     sizes = Counter(groups)
-    if len(sizes) <= _LEAST_GROUPS:
+    if len(sizes) <= _MIN_TEST_GROUPS:
         raise DataError(
-            f"There are {len(sizes)} groups; test needs {_LEAST_GROUPS}, and train one more. Group "
-            "more finely."
+            f"There are {len(sizes)} groups; test needs {_MIN_TEST_GROUPS} and train at least one. "
+            "Use smaller groups."
         )
     names = sorted(sizes)
     order = [names[n] for n in np.random.default_rng(seed).permutation(len(names))]
     rows = np.cumsum([sizes[name] for name in order])
     n_groups = int(np.searchsorted(rows, test * rows[-1])) + 1
-    chosen = set(order[: min(max(n_groups, _LEAST_GROUPS), len(order) - 1)])
+    chosen = set(order[: min(max(n_groups, _MIN_TEST_GROUPS), len(order) - 1)])
     return _split(group in chosen for group in groups)
 
 
 def given_split(dataset: Dataset, *, has_classes: bool = True) -> Split:
-    """Return the split that the data file itself assigns.
+    """Return the split that the data file assigns.
 
-    Labels that are no classes (`has_classes` is false) need not stand on both sides.
+    With `has_classes=False`, a label in test need not occur in train.
 
     Raises:
-        DataError: an example has no side or an unknown one, a side is empty, a group stands on
-            both, test has a label that train lacks, or train has one label only.
+        DataError: an example has no split or an unknown one, a side is empty, a group is on both
+            sides, test has a label that train lacks, or train has only one label.
 
     >>> from probekit.data.examples import Example
     >>> rows = [("x", "a", "train"), ("y", "b", "train"), ("y", "c", "test")]
@@ -143,24 +146,24 @@ def given_split(dataset: Dataset, *, has_classes: bool = True) -> Split:
     train_labels, test_labels = set(dataset.labels[split.train]), set(dataset.labels[split.test])
     for side, labels in (("test", test_labels), ("train", train_labels)):
         if not labels:
-            raise DataError(f"{dataset.name}: no example is on the {side} side.")
+            raise DataError(f"{dataset.name}: the {side} side has no example. Assign some to it.")
     _require_two(train_labels, f"{dataset.name}: the train side")
     _require_none(
         train_groups & test_groups,
-        dataset.name + ": these groups stand on both sides: {}. Put each on one.",
+        dataset.name + ": these groups are on both sides: {}. Assign each to one side.",
     )
     _require_none(
         test_labels - train_labels if has_classes else set(),
-        dataset.name + ": train has no example of these labels of test: {}. Move or remove some.",
+        dataset.name + ": train lacks these labels of test: {}. Move or remove their examples.",
     )
     return split
 
 
 def without_repeated(split: Split, dataset: Dataset) -> Split:
-    """Return the split less the test examples whose text and span stand in train as well.
+    """Return the split without test examples whose text and span also occur in train.
 
     Raises:
-        DataError: nothing would be left to test on.
+        DataError: no test example would remain.
 
     >>> from probekit.data.examples import Example
     >>> examples = tuple(Example(text, "x", text, text + str(n)) for n, text in enumerate("aba"))
@@ -171,16 +174,18 @@ def without_repeated(split: Split, dataset: Dataset) -> Split:
     seen = {dataset.examples[index].place for index in split.train}
     new = [index for index in split.test if dataset.examples[index].place not in seen]
     if not new:
-        raise DataError(f"{dataset.name}: every example of the test side stands in train as well.")
+        raise DataError(
+            f"{dataset.name}: all test examples also occur in train. Use another split."
+        )
     return Split(split.train, np.array(new))
 
 
 def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArray:
-    """Return the groups (n_rows,), those that share a word made one, if these can be split.
+    """Return groups, shape (n_rows,), merged if they share a word, as long as a split is possible.
 
-    In lists of items few groups share words, and a split of the joined ones loses no row. In
-    running text nearly all of them share some: where the largest would hold more than half the
-    rows, or a label stand in one alone, the groups are returned as they are.
+    In lists of items few groups share words, so that a split of the merged groups loses no row. In
+    running text nearly all groups share words. If the largest merged group had more than half of
+    the rows, or a label were in a single group, the original groups are returned.
 
     >>> joined_groups("xyyx", ["a", "b", "c", "d"], ["Oslo", "Rome", "oslo", "Bonn"]).tolist()
     ['0', '1', '0', '2']
@@ -192,29 +197,29 @@ def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArr
     size = len(names) + word_of_row.max() + 1
     links = (np.ones(len(group_of_row)), (group_of_row, len(names) + word_of_row))
     _, number = connected_components(csr_array(links, shape=(size, size)), directed=False)
-    joined = number[group_of_row].astype(str).astype(object)
-    pairs = Counter(label for label, _ in set(zip(labels, joined, strict=True)))
-    largest = max(Counter(joined).values())
-    can_be_split = largest <= len(joined) / 2 and min(pairs.values()) > 1
-    return joined if can_be_split else np.asarray(groups, dtype=object)
+    merged = number[group_of_row].astype(str).astype(object)
+    pairs = Counter(label for label, _ in set(zip(labels, merged, strict=True)))
+    largest = max(Counter(merged).values())
+    can_be_split = largest <= len(merged) / 2 and min(pairs.values()) > 1
+    return merged if can_be_split else np.asarray(groups, dtype=object)
 
 
 def without_shared_words(
     split: Split, labels: Strings, words: Strings, *, test: float, seed: int
 ) -> Split:
-    """Return the split of rows less those that keep a word, whatever its case, on both sides.
+    """Return the split without rows that would leave a word, ignoring case, on both sides.
 
-    A word that stands on both sides is given to one of them, and the other loses its rows: to test
-    a share `test` of the rows of each label, as nearly as the words allow, else to train. A word of
-    one side only stays. So rare words, which stand on one side mostly, weigh more in the test rows
-    than before, and both sides shrink: tell how much.
+    Each word on both sides is assigned to one of them, and its rows on the other side are dropped.
+    About a share `test` of these rows, for each label, goes to test. Words on one side only are
+    kept. Both sides shrink, and rare words get a larger weight among the test rows, so report the
+    numbers of dropped rows.
 
     Args:
-        split: indices of rows, no group of which crosses.
-        labels: the class of each row.
-        words: the word (type) of each row.
-        test: the share of the shared words' rows that goes to test, between 0 and 1.
-        seed: decides the order in which words are visited.
+        split: indices of rows; no group is on both sides.
+        labels: label of each row.
+        words: word type of each row.
+        test: share of the rows of shared words that goes to test, between 0 and 1.
+        seed: random seed for the order of words.
 
     Raises:
         DataError: a side would be empty, or test would have a label that train lacks.
@@ -231,35 +236,34 @@ def without_shared_words(
     for index in (*split.train, *split.test):
         if folded[index] in shared:
             counts[folded[index]][labels[index]] += 1
-    for_test = _choose_groups(counts, _wanted(counts, test), np.random.default_rng(seed))
+    for_test = _choose_groups(counts, _target_rows(counts, test), np.random.default_rng(seed))
     for_train = shared - for_test
     new = Split(
         np.array([index for index in split.train if folded[index] not in for_test], dtype=int),
         np.array([index for index in split.test if folded[index] not in for_train], dtype=int),
     )
-    _require_learnable(new, labels)
+    _check_sides(new, labels)
     return new
 
 
-def _require_learnable(split: Split, labels: Strings) -> None:
+def _check_sides(split: Split, labels: Strings) -> None:
     train, test = ({labels[index] for index in side} for side in (split.train, split.test))
-    for side, found in zip(_SIDES, (train, test), strict=True):
-        if not found:
+    for side, side_labels in zip(_SIDES, (train, test), strict=True):
+        if not side_labels:
             raise DataError(
-                f"Without the words of the other side no row is left in {side}: every word stands "
-                "on both. Use another share or seed for the split, or set split.word_disjoint to "
-                "false."
+                f"No row is left in {side}, because every word is on both sides. Use another share "
+                "or seed for the split, or set split.word_disjoint to false."
             )
     _require_none(
         test - train,
-        "Without the words of test no training row has these labels: {}. Their words are too few. "
+        "Without the words of test, no training row has these labels: {}. They have too few words. "
         "Merge or remove the labels, use another seed or share, or set split.word_disjoint to "
         "false.",
     )
 
 
 def _folded(words: Strings) -> StringArray:
-    """Return the words without regard to case and to spaces around them."""
+    """Return the words in case-folded form, without surrounding whitespace."""
     return np.array([str(word).strip().casefold() for word in words], dtype=object)
 
 
@@ -269,22 +273,22 @@ def _split(in_test: Iterable[bool]) -> Split:
 
 
 def _targets(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float]:
-    """Return how many rows of each label the test side should have, if each label can be split."""
+    """Return the target number of test rows of each label; raise DataError if one has one group."""
     n_rows, n_groups = _totals(counts)
     _require_two(n_rows, "The data set")
     _require_none(
         [label for label, n in n_groups.items() if n < 2],
         "These labels have rows in one group only, so that one side of the split would lack them: "
-        "{}. Are they slips for another label? Else remove the rows, merge labels, or group more "
-        "finely; numbers are for `kind: ridge_regression`.",
+        "{}. Correct typos, remove the rows, merge labels, or use smaller groups. For numeric "
+        "labels, use `kind: ridge_regression`.",
     )
-    return _wanted(counts, test)
+    return _target_rows(counts, test)
 
 
-def _wanted(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float]:
-    """Return how many rows of each label the test side should have."""
+def _target_rows(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float]:
+    """Return the target number of test rows of each label."""
     n_rows, n_groups = _totals(counts)
-    # A rare label still wants one of its groups on either side, whatever the share.
+    # A rare label needs about one of its groups on each side, whatever the share.
     return {
         label: n_rows[label] * (min(max(test, 1 / n), 1 - 1 / n) if n > 1 else test)
         for label, n in n_groups.items()
@@ -292,7 +296,7 @@ def _wanted(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float]
 
 
 def _totals(counts: Mapping[str, Counter[str]]) -> tuple[Counter[str], Counter[str]]:
-    """Return how many rows, and how many groups, have each label."""
+    """Return the number of rows and of groups of each label."""
     n_rows: Counter[str] = Counter()
     n_groups: Counter[str] = Counter()
     for labels in counts.values():
@@ -305,11 +309,11 @@ def _choose_groups(
     counts: Mapping[str, Counter[str]], targets: Mapping[str, float], generator: np.random.Generator
 ) -> set[str]:
     groups = list(counts)
-    missing = dict(targets)  # rows of each label that the test side still lacks
+    missing = dict(targets)  # target minus current number of test rows of each label
     order = [groups[index] for index in generator.permutation(len(groups))]
     chosen: set[str] = set()
     moved = True
-    while moved:  # ends: each move lessens the sum of missing^2 / target
+    while moved:  # terminates: each move reduces the sum of missing^2 / target
         moved = False
         for group in order:
             sign = -1 if group in chosen else 1
@@ -325,11 +329,13 @@ def _choose_groups(
 
 def _require_two(labels: Collection[str], what: str) -> None:
     if len(labels) < 2:
-        raise DataError(f"{what} has one label only: {_listed(labels)}. A probe needs two or more.")
+        raise DataError(
+            f"{what} has only one label: {_listed(labels)}. A probe needs at least two."
+        )
 
 
 def _require_none(names: Collection[str], message: str) -> None:
-    """Raise `message`, its `{}` filled with the names, if there are any."""
+    """Raise DataError with `message`, `{}` replaced by the names, if there are any."""
     if names:
         raise DataError(message.format(_listed(names)))
 

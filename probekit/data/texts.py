@@ -1,4 +1,4 @@
-"""Texts without labels, to be read by a probe: lines of a file, or one column of a table."""
+"""Unlabelled texts: the lines of a file, or one column of a table."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ TextFormat = Literal["txt", "csv", "tsv", "jsonl"]
 
 
 def read_texts(path: Path, format: str | None = None, column: str | None = None) -> tuple[str, ...]:
-    r"""Return the texts of a file, in its order.
+    r"""Return the texts of a file, in file order.
 
     Args:
         path: a UTF-8 file.
-        format: `txt`, one text a line with blank lines left out, or `csv`, `tsv`, `jsonl`; None
-            means `txt`, and refuses a file whose ending says that it is a table.
-        column: of a table; None means `text`.
+        format: `txt` (one text per line, blank lines are skipped), `csv`, `tsv` or `jsonl`. None
+            means `txt`, and raises an error if the file extension is that of a table.
+        column: column of a table; None means `text`.
 
     Raises:
-        ConfigError: the format is unknown, or there is no such column.
-        MissingError: there is no such file.
-        DataError: the contents are wrong; the message gives file and line.
+        ConfigError: the format or the column is unknown.
+        MissingError: the file does not exist.
+        DataError: the contents are invalid; the message gives file and line.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "texts.txt"
@@ -38,14 +38,14 @@ def read_texts(path: Path, format: str | None = None, column: str | None = None)
     ending = path.suffix.removeprefix(".")
     if format is None and ending != "txt" and ending in allowed:
         raise ConfigError(
-            f"{path} looks like a table: say --format {ending}, and --column for the column of the "
-            "texts; or --format txt if each of its lines is one text."
+            f"{path} looks like a table. Pass --format {ending}, and --column for the column with "
+            "the texts, or --format txt if each line is a text."
         )
     if format in (None, "txt"):
         if column is not None:
             raise ConfigError(
-                f"{path} is read line by line and has no column {column!r}: say --format csv, tsv "
-                "or jsonl."
+                f"{path} is read as lines of text, which have no column {column!r}. Pass --format "
+                "csv, tsv or jsonl."
             )
         return _lines(path)
     assert format is not None
@@ -53,9 +53,9 @@ def read_texts(path: Path, format: str | None = None, column: str | None = None)
 
 
 def _lines(path: Path) -> tuple[str, ...]:
-    # Not splitlines: U+2028 and its like may stand inside a text.
+    # Not splitlines, which also splits at U+2028 and similar characters.
     lines = (line.removesuffix("\r") for line in read_text(path).split("\n"))
     texts = tuple(line for line in lines if line.strip())
     if not texts:
-        raise DataError(f"{path}:1: the file holds no text.")
+        raise DataError(f"{path}:1: the file has no text.")
     return texts

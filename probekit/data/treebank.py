@@ -1,4 +1,4 @@
-"""Treebanks into examples: one for each syntactic word, with its place in the text."""
+"""Reading treebanks: one example per syntactic word, with its span in the text."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _LABELS = {
 }
 _GROUPS = ("sentence", "document")
 
-_NO_TEXT = "sentences without a text, which was put together from their words"
-_EMPTY = "empty nodes left out, as they are no part of the text"
-_NO_LABEL = "words without the label left out"
-_NOT_THERE = "words left out, as the text has something else in their place"
-_NOT_WHOLE = "sentences left out, as a word of their tree has no head or no place in the text"
-_NOT_SPELLED = "words with the span of their multiword token, as its words do not spell it"
+_NO_TEXT = "sentences without a text, which was assembled from their words"
+_EMPTY = "empty nodes skipped, because they are not part of the text"
+_NO_LABEL = "words without the label skipped"
+_NOT_IN_TEXT = "words skipped, because the text differs from their form"
+_INCOMPLETE = "sentences skipped, because a word has no head or does not occur in the text"
+_NOT_SPELLED = "words with the span of their multiword token, because its words do not spell it"
 
 
 @dataclass(frozen=True)
 class ConlluColumns:
-    """What of a treebank becomes the label and the group.
+    """The label and the group of the examples of a treebank.
 
     Attributes:
-        label: FORM, LEMMA, UPOS, XPOS, DEPREL, or a feature such as FEATS:Number. HEAD is the place
-            of the word's head in its sentence, from 0, and -1 for the root; where one word of a
-            sentence would be left out, the whole sentence is.
-        group: what a split keeps together, "sentence" or "document".
+        label: FORM, LEMMA, UPOS, XPOS, DEPREL, or a feature such as FEATS:Number. HEAD is the index
+            of the word's head in its sentence, from 0, or -1 for the root; a sentence in which a
+            word would be skipped is skipped completely.
+        group: unit that a split keeps together, "sentence" or "document".
 
     Raises:
-        ConfigError: there is no such label or group.
+        ConfigError: label or group is unknown.
     """
 
     label: str = "UPOS"
@@ -59,14 +59,15 @@ class ConlluColumns:
 
 
 def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
-    r"""Return one example for each word of a CoNLL-U file that has the label, in its order.
+    r"""Return one example per word of a CoNLL-U file that has the label, in file order.
 
-    A word's span is found character by character. Words that are left out or mended are counted
-    in the notes.
+    Spans are located by matching word forms with the text. The notes of the data set count the
+    words that were skipped or repaired.
 
     Raises:
-        MissingError: there is no such file.
-        DataError: the file is not CoNLL-U, or no word has the label; the message gives the line.
+        MissingError: the file does not exist.
+        DataError: the file is not valid CoNLL-U, or no word has the label; the message gives the
+            line.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "tiny.conllu"
@@ -79,7 +80,7 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
     >>> [(example.id, example.label, example.span) for example in dataset.examples]
     [('tiny.conllu, sentence 1:1', 'Plur', (0, 4))]
     >>> dataset.notes
-    ('words without the label left out: 1',)
+    ('words without the label skipped: 1',)
     """
     examples: list[Example] = []
     notes: Counter[str] = Counter()
@@ -87,26 +88,26 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
         group = own_name if columns.group == "sentence" else document
         if group is None:
             raise DataError(
-                f"{path}:{sentence.line}: no `# newdoc` stands before this sentence, so that it "
-                "belongs to no document. Group by sentence."
+                f"{path}:{sentence.line}: the sentence belongs to no document, because no "
+                "`# newdoc` comes before it. Group by sentence."
             )
         examples += _examples(path, sentence, columns.label, own_name, group, notes)
     if not examples:
-        raise DataError(_nothing_found(path, columns.label))
-    told = tuple(f"{note}: {n}" for note, n in notes.items() if n)
-    return Dataset(name, tuple(examples), told, marks_words=True)
+        raise DataError(_no_label_message(path, columns.label))
+    counted_notes = tuple(f"{note}: {n}" for note, n in notes.items() if n)
+    return Dataset(name, tuple(examples), counted_notes, marks_words=True)
 
 
 def _named_sentences(path: Path) -> Iterator[tuple[Sentence, str, str | None]]:
-    """Yield each sentence with its name and its document's; a running number where it has none."""
+    """Yield each sentence, its name (by default a running number) and its document."""
     line_of: dict[str, int] = {}
     document: str | None = None
     for number, sentence in enumerate(read_sentences(path), start=1):
         name = sentence.comments.get("sent_id") or f"{path.name}, sentence {number}"
         if name in line_of:
             raise DataError(
-                f"{path}:{sentence.line}: the sentence on line {line_of[name]} has the sent_id "
-                f"{name!r} already. Give each its own."
+                f"{path}:{sentence.line}: the sent_id {name!r} is a duplicate of line "
+                f"{line_of[name]}. Make each sent_id unique."
             )
         line_of[name] = sentence.line
         if "newdoc id" in sentence.comments or "newdoc" in sentence.comments:
@@ -120,7 +121,7 @@ def _named_sentences(path: Path) -> Iterator[tuple[Sentence, str, str | None]]:
 def _examples(
     path: Path, sentence: Sentence, label: str, name: str, group: str, notes: Counter[str]
 ) -> Iterator[Example]:
-    """Yield the words of a sentence, which stands at line `sentence.line` of `path`."""
+    """Yield the examples of a sentence, and count skipped words in `notes`."""
     text = sentence.comments.get("text") or _text_of(sentence.surfaces)
     notes.update({_NO_TEXT: int(not sentence.comments.get("text")), _EMPTY: sentence.n_empty_nodes})
     spans = _spans(text, sentence, notes)
@@ -129,13 +130,13 @@ def _examples(
     except DataError as error:
         raise DataError(f"{path}:{sentence.line}: {error}") from error
     if label == _HEAD and (None in spans or None in values):
-        notes[_NOT_WHOLE] += 1
+        notes[_INCOMPLETE] += 1
         return
     for word, span, value in zip(sentence.words, spans, values, strict=True):
         if value is None:
             notes[_NO_LABEL] += 1
         elif span is None:
-            notes[_NOT_THERE] += 1
+            notes[_NOT_IN_TEXT] += 1
         else:
             try:
                 id, line = f"{name}:{word.id}", sentence.line
@@ -147,31 +148,31 @@ def _examples(
 
 def _label_of(word: Word, label: str, n_words: int) -> str | None:
     if label == _HEAD:
-        return _place_of_head(word, n_words)
+        return _head_index(word, n_words)
     if label not in _LABELS:
         return word.features.get(label.removeprefix(_FEATS))
     value: str = _LABELS[label](word)
-    # `_` stands for no value, but an underscore is a word and its own lemma.
-    is_the_word = word.form == "_" and label in ("FORM", "LEMMA")
-    return value if value != "_" or is_the_word else None
+    # `_` means no value, except that an underscore is also a word and its own lemma.
+    is_underscore = word.form == "_" and label in ("FORM", "LEMMA")
+    return value if value != "_" or is_underscore else None
 
 
-def _place_of_head(word: Word, n_words: int) -> str | None:
-    """Return where the head stands, from 0; "-1" for the root, None without a head."""
+def _head_index(word: Word, n_words: int) -> str | None:
+    """Return the index of the head, from 0; "-1" for the root, None without a head."""
     if word.head == "_":
         return None
     if not word.head.isdecimal() or not 0 <= int(word.head) <= n_words:
         raise DataError(
             f"word {word.id} of the sentence that begins here has the head {word.head!r}. Allowed: "
-            f"0 (the root) to {n_words}, the number of its words."
+            f"0 (the root) to {n_words}, the number of words."
         )
     return str(int(word.head) - 1)
 
 
-def _nothing_found(path: Path, label: str) -> str:
+def _no_label_message(path: Path, label: str) -> str:
     words = [word for sentence in read_sentences(path) for word in sentence.words]
     features = {_FEATS + feature for word in words for feature in word.features}
-    return f"{path}:1: no word has {label} and a place in its text. " + nearest(
+    return f"{path}:1: no word with {label} occurs in its text. " + nearest(
         label, features.union(_LABELS)
     )
 
@@ -181,7 +182,7 @@ def _text_of(surfaces: list[Surface]) -> str:
 
 
 def _spans(text: str, sentence: Sentence, notes: Counter[str]) -> list[Span | None]:
-    """Return the place of each word; None from the first on that is not where it should be."""
+    """Return the span of each word; None from the first word on that differs from the text."""
     spans: list[Span | None] = []
     start = 0
     for surface in sentence.surfaces:
@@ -194,8 +195,8 @@ def _spans(text: str, sentence: Sentence, notes: Counter[str]) -> list[Span | No
     return spans + [None] * (len(sentence.words) - len(spans))
 
 
-def _part_spans(whole: Span, surface: str, forms: list[str], notes: Counter[str]) -> list[Span]:
+def _part_spans(token: Span, surface: str, forms: list[str], notes: Counter[str]) -> list[Span]:
     if "".join(forms) != surface:
         notes[_NOT_SPELLED] += len(forms)
-        return [whole] * len(forms)
-    return list(pairwise(accumulate(map(len, forms), initial=whole[0])))
+        return [token] * len(forms)
+    return list(pairwise(accumulate(map(len, forms), initial=token[0])))

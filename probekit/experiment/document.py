@@ -1,4 +1,4 @@
-"""Reading a YAML file of settings: every mistake is answered with its line and the right key."""
+"""Reading a YAML file of settings; every error message names the line and the key."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from probekit.errors import ConfigError
 from probekit.experiment.messages import example_at, example_of, explain, find_faults
 from probekit.experiment.parsing import parse_yaml, read_yaml
-from probekit.section import KeyPath, Place, Section
+from probekit.section import KeyLocation, KeyPath, Section
 
 Settings = TypeVar("Settings", bound=Section)
 
-MAX_FAULTS = 20  # told at once
+MAX_FAULTS = 20  # reported at once
 
 _ITEM = re.compile(r"\[|\.\d+(\.|$)")  # kinds[0], kinds.0
 
 
 @dataclass(frozen=True)
 class Document:
-    """The parsed file, the overrides laid over it, and where each value came from."""
+    """A parsed file with overrides applied, and the keys that were overridden."""
 
     path: Path
     content: CommentedMap
     overridden: frozenset[KeyPath]
 
     def put(self, keys: KeyPath, text: str) -> str:
-        """Return the text behind where the value, or else its section, was written."""
+        """Return the text prefixed with the line or override that set the value or its section."""
         override = ".".join(map(str, self._override_of(keys)))
         if not override:
             below = sorted(".".join(map(str, o)) for o in self.overridden if o[: len(keys)] == keys)
             or_there = f" or --set {', '.join(below)}" if below else ""
             return f"{self.path}, line {self._line(keys)}{or_there}: {text}"
-        # What the text names is not named again.
+        # Do not repeat a key that the text names.
         return f"--set: {text}" if override in text else f"--set {override}: {text}"
 
     def _override_of(self, keys: KeyPath) -> KeyPath:
-        """Return the keys of the override that gave the value, () if the file did."""
-        beginnings = (keys[:length] for length in range(len(keys), 0, -1))
-        return next((keys for keys in beginnings if keys in self.overridden), ())
+        """Return the keys of the override that set the value; () if the file did."""
+        prefixes = (keys[:length] for length in range(len(keys), 0, -1))
+        return next((keys for keys in prefixes if keys in self.overridden), ())
 
     def _line(self, keys: KeyPath) -> int:
         node: Any = self.content
@@ -64,24 +64,28 @@ class Document:
 
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
-        """Put the place of a key before what is raised on its account."""
-        with Place(self.put).before(keys):
+        """Prefix errors raised in the block with the location of a key."""
+        with KeyLocation(self.put).before(keys):
             yield
 
     def folder_of(self, keys: KeyPath) -> Path:
-        """Return the folder that a relative path at these keys is found from."""
+        """Return the folder that a relative path at these keys is resolved against."""
         return Path.cwd() if self._override_of(keys) else self.path.resolve().parent
 
     def absolute(self, keys: KeyPath, text: str) -> Path:
-        """Return the absolute path that is meant by the text at these keys."""
+        """Return the absolute path for the text at these keys.
+
+        Raises:
+            ConfigError: the text is not a valid path.
+        """
         try:
             path = (self.folder_of(keys) / Path(text).expanduser()).resolve()
-            path.is_dir()  # raises for a path that no file system could have
+            path.is_dir()  # raises for a path that is invalid on this file system
         except (OSError, RuntimeError, ValueError) as error:
-            words = (
-                f"{'.'.join(map(str, keys))} is {text[:80]!r}, which cannot be a path ({error})."
+            message = (
+                f"{'.'.join(map(str, keys))} is {text[:80]!r}, which is not a valid path ({error})."
             )
-            raise ConfigError(self.put(keys, words)) from error
+            raise ConfigError(self.put(keys, message)) from error
         return path
 
 
@@ -91,17 +95,17 @@ def load_settings(
     overrides: Sequence[str],
     find_folders: Callable[[dict[str, Any], Document], None],
 ) -> Settings:
-    """Return the settings that stand in a YAML file, defaults filled in.
+    """Return the settings in a YAML file, with defaults filled in.
 
     Args:
-        kind: what the file must hold.
+        kind: data model of the file.
         path: the YAML file (YAML 1.2: `no` and `4:8` stay strings).
-        overrides: `section.key=value`, each laid over the file.
+        overrides: `section.key=value`; each replaces a value of the file.
         find_folders: makes the paths among the values absolute.
 
     Raises:
-        MissingError: there is no such file.
-        ConfigError: the message lists every mistake with its line.
+        MissingError: the file does not exist.
+        ConfigError: the file is invalid; the message lists every error with its line.
     """
     path = Path(path)
     text = read_yaml(path)
@@ -114,7 +118,7 @@ def load_settings(
     values = _plain(document.content)
     find_folders(values, document)
     try:
-        return kind.model_validate(values, context=Place(document.put))
+        return kind.model_validate(values, context=KeyLocation(document.put))
     except ValidationError as error:
         faults = find_faults(error)
         lines = [document.put(*explain(fault, kind)) for fault in faults[:MAX_FAULTS]]
@@ -133,17 +137,17 @@ def dump_settings(settings: Section) -> str:
 
 
 def _first_line(text: str) -> int:
-    """Return the number of the first line that is no comment, 1 if there is none."""
+    """Return the number of the first line that is not a comment; 1 if there is none."""
     lines = enumerate(text.splitlines(), start=1)
     return next((n for n, line in lines if line.strip() and not line.lstrip().startswith("#")), 1)
 
 
 def _no_keys(content: Any, kind: type[Section]) -> str:
-    """Return what is wrong with a file that does not hold keys and values."""
-    held = "a list" if isinstance(content, CommentedSeq) else "a value without a key"
+    """Return the message for a file that is not a mapping of keys to values."""
+    found = "a list" if isinstance(content, CommentedSeq) else "a value without a key"
     return (
-        f"{'the file is empty' if content is None else held}. A file holds keys and values, "
-        f"at the least those of {example_of(kind)}."
+        f"{'the file is empty' if content is None else found}. A file must have keys and values, "
+        f"at least those of {example_of(kind)}."
     )
 
 
@@ -154,11 +158,11 @@ def _check_override(text: str, kind: type[Section]) -> None:
         raise ConfigError(f"--set {text}: write it as section.key=value.")
     is_empty = not value.strip()
     if item := _ITEM.search(key):
-        whole = key[: item.start()]
-        example = example_at(tuple(whole.split(".")), kind) or "[...]"
+        list_key = key[: item.start()]
+        example = example_at(tuple(list_key.split(".")), kind) or "[...]"
         raise ConfigError(
-            f"--set {text}: {'no value after the =, and ' * is_empty}an item of a list cannot be "
-            f"set by itself. Give the whole list: --set '{whole}={example}'."
+            f"--set {text}: {'no value after the =, and ' * is_empty}a single item of a list "
+            f"cannot be set. Give the whole list: --set '{list_key}={example}'."
         )
     if is_empty:
         raise ConfigError(
@@ -189,7 +193,7 @@ def _override(document: Document, overrides: Sequence[str]) -> Document:
 
 
 def _plain(node: Any) -> Any:
-    """Return the values without what the parser remembers of their looks."""
+    """Return the values as plain Python types, without the parser's formatting data."""
     if isinstance(node, dict):
         return {str(key): _plain(value) for key, value in node.items()}
     if isinstance(node, list):

@@ -1,4 +1,4 @@
-"""Reading the files that say what is done: an experiment, or the recipe of a pretraining run."""
+"""Reading experiment files and pretraining recipes."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import Any
 from probekit.errors import ConfigError, MissingError
 from probekit.experiment.document import Document, dump_settings, load_settings
 from probekit.experiment.schema import URL, Experiment
-from probekit.model.sources import KNOWN_MODELS
+from probekit.model.config import KNOWN_MODELS
 from probekit.training.kept import find_checkpoints
 from probekit.training.recipe import Recipe
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Return the experiment that a YAML file describes, defaults filled in.
+    """Return the experiment described by a YAML file, with defaults filled in.
 
     Args:
         path: the YAML file (YAML 1.2: `no` and `4:8` stay strings).
-        overrides: `section.key=value`, each laid over the file.
+        overrides: `section.key=value`; each replaces a value of the file.
 
     >>> load_experiment("experiments/quickstart.yaml", ["probe.folds=3"]).probe.folds
     3
 
     Raises:
-        MissingError: there is no such file.
-        ConfigError: the message lists every mistake with its line.
+        MissingError: the file does not exist.
+        ConfigError: the file is invalid; the message lists every error with its line.
     """
-    return load_settings(Experiment, path, overrides, _find_of_experiment)
+    return load_settings(Experiment, path, overrides, _resolve_experiment)
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Return the recipe of a pretraining run that a YAML file describes, defaults filled in.
+    """Return the pretraining recipe described by a YAML file, with defaults filled in.
 
     >>> load_recipe("experiments/pretrain_mini.yaml", ["training.steps=20000"]).training.steps
     20000
 
     Raises:
-        MissingError: there is no such file.
-        ConfigError: the message lists every mistake with its line.
+        MissingError: the file does not exist.
+        ConfigError: the file is invalid; the message lists every error with its line.
     """
-    return load_settings(Recipe, path, overrides, _find_of_recipe)
+    return load_settings(Recipe, path, overrides, _resolve_recipe)
 
 
 def dump_experiment(experiment: Experiment) -> str:
@@ -53,13 +53,13 @@ def dump_experiment(experiment: Experiment) -> str:
     return dump_settings(experiment)
 
 
-# Keys that one of the two kinds of file has and the other lacks.
+# Top-level keys that only one of the two kinds of file has.
 _OF_EXPERIMENT = Experiment.model_fields.keys() - Recipe.model_fields.keys()
 _OF_RECIPE = Recipe.model_fields.keys() - Experiment.model_fields.keys()
 
 
 def _refuse_recipe(values: dict[str, Any], document: Document) -> None:
-    """Raise ConfigError if a file has keys of a recipe and none of an experiment."""
+    """Raise ConfigError if a file has keys of a recipe and no key of an experiment."""
     keys = [key for key in values if key in _OF_RECIPE]
     if keys and not _OF_EXPERIMENT & values.keys():
         text = (
@@ -70,7 +70,7 @@ def _refuse_recipe(values: dict[str, Any], document: Document) -> None:
 
 
 def _refuse_experiment(values: dict[str, Any], document: Document) -> None:
-    """Raise ConfigError if a file has keys of an experiment and none of a recipe."""
+    """Raise ConfigError if a file has keys of an experiment and no key of a recipe."""
     keys = [key for key in values if key in _OF_EXPERIMENT]
     if keys and not _OF_RECIPE & values.keys():
         text = (
@@ -80,61 +80,61 @@ def _refuse_experiment(values: dict[str, Any], document: Document) -> None:
         raise ConfigError(document.put((keys[0],), text))
 
 
-def _find_of_experiment(values: dict[str, Any], document: Document) -> None:
+def _resolve_experiment(values: dict[str, Any], document: Document) -> None:
     _refuse_recipe(values, document)
     data = values.get("data")
     if isinstance(data, dict):
         data.setdefault("root", ".")
-    _find_path(values, ("data", "root"), document)
-    _find_path(values, ("model", "path"), document)
-    _find_model(values, ("model", "source"), document)
+    _resolve_path(values, ("data", "root"), document)
+    _resolve_path(values, ("model", "path"), document)
+    _resolve_model(values, ("model", "source"), document)
     model = values.get("model")
     if isinstance(model, dict) and isinstance(model.get("path"), str):
         _choose_checkpoints(model, document)
 
 
 def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
-    """Fill in which checkpoints of a pretraining run are meant, and as `source` the last of them.
+    """Fill in the list of checkpoints, and set `source` to the last one.
 
     Raises:
-        MissingError: the folder has no checkpoints, or lacks one of those asked for.
-        ConfigError: another source is given as well.
+        MissingError: the folder has no checkpoints, or a requested one is missing.
+        ConfigError: `source` is given too.
     """
     with document.at("model", "path"):
-        found = find_checkpoints(Path(model["path"]))
+        folders = find_checkpoints(Path(model["path"]))
     if model.get("checkpoints") in ("all", []):
-        model["checkpoints"] = sorted(found)
-    asked: Any = model.get("checkpoints")
-    is_steps = isinstance(asked, list) and all(type(step) is int for step in asked)
-    listed = asked if is_steps else []  # what is neither is refused with the other mistakes
-    absent = [step for step in listed if step not in found]
+        model["checkpoints"] = sorted(folders)
+    requested: Any = model.get("checkpoints")
+    is_steps = isinstance(requested, list) and all(type(step) is int for step in requested)
+    listed = requested if is_steps else []  # the schema reports other values
+    absent = [step for step in listed if step not in folders]
     if absent:
-        steps = ", ".join(map(str, found))
+        steps = ", ".join(map(str, folders))
         text = f"{model['path']} has no checkpoint of step {absent[0]}; it has {steps}."
         raise MissingError(document.put(("model", "checkpoints"), text))
-    last = str(found[max(listed or found)])
+    last = str(folders[max(listed or folders)])
     if model.setdefault("source", last) != last:
         raise ConfigError(
             document.put(("model", "source"), "give either `source` or `path`, not both.")
         )
 
 
-def _find_of_recipe(values: dict[str, Any], document: Document) -> None:
+def _resolve_recipe(values: dict[str, Any], document: Document) -> None:
     _refuse_experiment(values, document)
-    _find_path(values, ("corpus", "source"), document)
-    _find_model(values, ("vocabulary", "source"), document)
+    _resolve_path(values, ("corpus", "source"), document)
+    _resolve_model(values, ("vocabulary", "source"), document)
 
 
-def _find_path(values: dict[str, Any], keys: tuple[str, str], document: Document) -> None:
-    """Make a path absolute; the schema refuses a URL."""
+def _resolve_path(values: dict[str, Any], keys: tuple[str, str], document: Document) -> None:
+    """Make a path absolute; URLs are left to the schema, which rejects them."""
     section, key = values.get(keys[0]), keys[1]
     path = section.get(key) if isinstance(section, dict) else None
     if isinstance(section, dict) and isinstance(path, str) and path and not URL.match(path):
         section[key] = str(document.absolute(keys, path))
 
 
-def _find_model(values: dict[str, Any], keys: tuple[str, str], document: Document) -> None:
-    """Make a model's source absolute where it is a folder and not a name."""
+def _resolve_model(values: dict[str, Any], keys: tuple[str, str], document: Document) -> None:
+    """Make a model's source absolute if it is a folder, not a name."""
     section, key = values.get(keys[0]), keys[1]
     source = section.get(key) if isinstance(section, dict) else None
     if isinstance(section, dict) and isinstance(source, str) and source not in ("", *KNOWN_MODELS):

@@ -1,4 +1,4 @@
-"""What is wrong with a file of settings, in the file's words: pydantic's faults made readable."""
+"""Readable error messages for invalid settings files, from pydantic's validation errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from probekit.errors import nearest
 from probekit.section import KeyPath
 
 _LONGEST_VALUE = 80
-_MOST_PLACES = 3  # of a key, that are offered
+_MOST_SUGGESTIONS = 3  # sections suggested for an unknown key
 _LIMITS = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
 
-# Pydantic's type of fault -> what to say; the braces hold its limits and what `_Given` knows.
-_WORDS = {
+# Pydantic's error type -> message; the braces hold its limits and attributes of `_Given`.
+_MESSAGES = {
     "extra_forbidden": "unknown key {given.dotted!r}. {given.nearest_key} {given.elsewhere}",
     "missing": "the key {given.dotted!r} is missing; {given.description}. {given.allowed}",
     "rule": "{problem}.",
@@ -27,7 +27,7 @@ _WORDS = {
     "url": "{given}, which is a URL. Data files are local: download the file (curl -LO URL) and "
     "give its path.",
     "with_details": "{given}. {given.nearest_value} {problem}.",
-    "twice": "{given.dotted} is {given.item}, which stands in the list already. Give each once.",
+    "twice": "{given.dotted} is {given.item}, which is already in the list. Give each value once.",
     "model_type": "{given}. It must be a section of keys, such as {given.example}.",
     "tuple_type": "{given}. It must be a list, such as {given.example}.",
     "too_short": "{given}. It must list at least {min_length}.",
@@ -42,18 +42,18 @@ _WORDS = {
     "string_type": "{given}. It must be text (a number needs quotes to be text).",
     "string_too_short": "{given}. It must have at least {min_length} characters.",
     "string_too_long": "{given}. It must have at most {max_length} characters.",
-    "string_pattern_mismatch": "{given}. It must have letters, digits, dot, _ and - only, and "
+    "string_pattern_mismatch": "{given}. It must consist of letters, digits, dot, _ and -, and "
     "begin with a letter or digit; try {given.name!r}.",
 }
 
 
 def find_faults(error: ValidationError) -> list[ErrorDetails]:
-    """Return the mistakes that are causes and not consequences, unknown keys first."""
-    # A key that is not known may be one that is missing, misspelt: it comes first.
+    """Return the errors that are not consequences of other errors, unknown keys first."""
+    # An unknown key may be the misspelling of a missing one, so it comes first.
     faults = sorted(
         error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden"
     )
-    # A list whose items failed is also called too short, and so on: the inner fault is the cause.
+    # A list with invalid items is also reported as too short: the inner error is the cause.
     consequences = {
         fault["loc"][:length] for fault in faults for length in range(len(fault["loc"]))
     }
@@ -61,11 +61,11 @@ def find_faults(error: ValidationError) -> list[ErrorDetails]:
 
 
 def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
-    """Return the keys that a mistake stands at and a sentence about it.
+    """Return the keys at which an error occurred and a sentence about it.
 
     Args:
-        fault: as pydantic tells it.
-        kind: what was to be read, such as `Experiment`.
+        fault: an error of pydantic.
+        kind: data model of the file, such as `Experiment`.
 
     >>> from probekit.experiment.schema import Experiment
     >>> try:
@@ -77,23 +77,23 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
     context = fault.get("ctx", {})
     keys = (*fault["loc"], *context.get("keys", ()))
     given = _Given(keys, fault["input"], kind)
-    words = _WORDS.get(fault["type"], "{given}. {message}.")
-    text = words.format(**context, given=given, message=fault["msg"])
-    return keys, f"{text.rstrip()} {given.way_out_of_null}".rstrip()
+    template = _MESSAGES.get(fault["type"], "{given}. {message}.")
+    text = template.format(**context, given=given, message=fault["msg"])
+    return keys, f"{text.rstrip()} {given.null_advice}".rstrip()
 
 
 def example_of(kind: type[BaseModel]) -> str:
-    """Return in YAML what a section, or a whole file, must have.
+    """Return an example of a section or file in YAML, with its required keys.
 
-    >>> from probekit.experiment.tokens import Tokens
-    >>> example_of(Tokens)
+    >>> from probekit.experiment.tokens import TokensSection
+    >>> example_of(TokensSection)
     '{bos: true, position: {at: last}}'
     """
     return f"{{{', '.join(_example_keys(kind))}}}"
 
 
 def example_at(keys: KeyPath, kind: type[BaseModel]) -> str | None:
-    """Return in YAML what could stand at these keys, None where there is no such key.
+    """Return an example value in YAML for these keys; None if there is no such key.
 
     >>> from probekit.experiment.schema import Experiment
     >>> example_at(("probe", "C"), Experiment), example_at(("prob", "C"), Experiment)
@@ -109,7 +109,7 @@ def example_at(keys: KeyPath, kind: type[BaseModel]) -> str | None:
 
 @dataclass(frozen=True)
 class _Given:
-    """A value of the file that was refused, and what the schema knows of its key."""
+    """An invalid value of the file, with the schema of its key."""
 
     keys: KeyPath
     value: Any
@@ -124,7 +124,7 @@ class _Given:
 
     @property
     def field(self) -> FieldInfo:
-        """The field of the key; for an item of a list, that of the list."""
+        """The field of the key; for an item of a list, the field of the list."""
         names = [key for key in self.keys if isinstance(key, str)]
         return _fields(self.kind, names[:-1])[names[-1]]
 
@@ -134,19 +134,20 @@ class _Given:
 
     @property
     def elsewhere(self) -> str:
-        """The same key in other sections, as a question; "" if it is in none."""
+        """A question that suggests the same key in other sections; "" if no section has it."""
         name = self.keys[-1]
-        found = [
+        suggestions = [
             f"{above}{name}"
             for above, section in _sections(self.kind)
             if name in section.model_fields
         ]
-        return f"Did you mean {' or '.join(found[:_MOST_PLACES])}?" if found else ""
+        shown = " or ".join(suggestions[:_MOST_SUGGESTIONS])
+        return f"Did you mean {shown}?" if suggestions else ""
 
     @property
     def nearest_value(self) -> str:
         near = nearest(str(self.value), _choices(self.field.annotation))
-        # Where none is near, that has them all already.
+        # If no value is similar, `near` lists all allowed ones already.
         return " ".join(dict.fromkeys((near, self.allowed)))
 
     @property
@@ -156,20 +157,20 @@ class _Given:
 
     @property
     def limits(self) -> str:
-        """The numbers that may stand at the key; "" for an item of a list, and for null."""
+        """The allowed numbers; "" for an item of a list and for null."""
         if self.value is None or not isinstance(self.keys[-1], str):
             return ""
-        told = [
+        limits = [
             f"{words} {getattr(limit, name):,.12g}"
             for limit in self.field.metadata
             for name, words in _LIMITS.items()
             if hasattr(limit, name)
         ]
-        return f"Allowed: {', '.join(told)}." if told else ""
+        return f"Allowed: {', '.join(limits)}." if limits else ""
 
     @property
     def item(self) -> str:
-        """The item of a refused list that the keys lead to."""
+        """The invalid item of a list."""
         return _shown(self.value[self.keys[-1]])
 
     @property
@@ -180,26 +181,26 @@ class _Given:
 
     @property
     def example(self) -> str:
-        """What could stand there, in YAML."""
+        """An example value in YAML."""
         if isinstance(self.keys[-1], int) and self.field.examples:
-            return str(self.field.examples[0])  # of an item of the list
+            return str(self.field.examples[0])  # examples of a list are examples of its items
         return _example(self.field)
 
     @property
     def name(self) -> str:
-        """The value as a name: what a name cannot have is replaced by _."""
+        """The value as a valid name, with invalid characters replaced by _."""
         return re.sub(r"[^A-Za-z0-9._-]", "_", self.value).lstrip("._-") or f"my_{self.keys[-1]}"
 
     @property
-    def way_out_of_null(self) -> str:
+    def null_advice(self) -> str:
         is_key = self.value is None and isinstance(self.keys[-1], str)
         field = _fields(self.kind, self.keys[:-1]).get(str(self.keys[-1])) if is_key else None
         has_default = field is not None and not field.is_required()
-        return "Leave the key out to have its default." if has_default else ""
+        return "Remove the key to use its default." if has_default else ""
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
-    """Return the literals of an annotation, or of the entries of a list; () if it has none."""
+    """Return the literals of an annotation, or of the items of a list; () if there are none."""
     arguments = get_args(annotation)
     if get_origin(annotation) is tuple:
         return _choices(arguments[0])
@@ -207,7 +208,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 
 def _sections(kind: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield a section and those in it, each with what stands before its keys."""
+    """Yield a section and its subsections, each with the prefix of its keys."""
     yield above, kind
     for key, field in kind.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -215,21 +216,21 @@ def _sections(kind: type[BaseModel], above: str = "") -> Iterator[tuple[str, typ
 
 
 def _fields(kind: type[BaseModel], keys: Sequence[str | int]) -> dict[str, FieldInfo]:
-    """Return the fields of the section that stands at these keys."""
+    """Return the fields of the section at these keys."""
     section = kind
     for key in keys:
-        if isinstance(key, int):  # an item of a list, whose sections are all of one kind
+        if isinstance(key, int):  # all items of a list have the same data model
             continue
         inner: Any = section.model_fields[key].annotation
         inner = get_args(inner)[0] if get_origin(inner) is tuple else inner
-        assert isinstance(inner, type), f"{key} is no section"
-        assert issubclass(inner, BaseModel), f"{key} is no section"
+        assert isinstance(inner, type), f"{key} is not a section"
+        assert issubclass(inner, BaseModel), f"{key} is not a section"
         section = inner
     return section.model_fields
 
 
 def _example(field: FieldInfo) -> str:
-    """Return a value that the field would take, as it is written in YAML."""
+    """Return an example value of a field, as written in YAML."""
     kind: Any = field.annotation
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return example_of(kind)
@@ -244,7 +245,7 @@ def _example(field: FieldInfo) -> str:
 
 
 def _written(item: Any) -> str:
-    """Return an item of a list as it is written in YAML."""
+    """Return an item of a list, as written in YAML."""
     if not isinstance(item, BaseModel):
         return str(item)
     given = item.model_dump(exclude_none=True).items()
@@ -252,7 +253,7 @@ def _written(item: Any) -> str:
 
 
 def _example_keys(section: type[BaseModel]) -> Iterator[str]:
-    """Yield the keys that a section must have, or else its first one."""
+    """Yield the required keys of a section with example values; its first key if it has none."""
     fields = section.model_fields
     required = [key for key, field in fields.items() if field.is_required()]
     for key in required or list(fields)[:1]:

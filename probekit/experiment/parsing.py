@@ -1,4 +1,4 @@
-"""Reading YAML: plain values only, and what the parser refuses in words that say what to write."""
+"""Reading YAML with plain values only; error messages show the correct syntax."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from probekit.errors import ConfigError, MissingError
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 
-# No path can hold the first, no UTF-8 file the others.
-_UNFIT = re.compile("[\0\ud800-\udfff]")
+# NUL is invalid in paths; surrogates cannot be encoded in UTF-8.
+_FORBIDDEN = re.compile("[\0\ud800-\udfff]")
 
 _AFTER_NO_COLON = ("mapping values are not allowed", "expected '<document start>'")
 _COLON = re.compile(r":(\s|$)")
-# A glob, up to the end of its item, with the heads that it chooses.
+# A glob up to the end of its item, including a selection of heads.
 _STARRED = re.compile(r"\*[^\s,\[\]{}]*(\[[^\]]*\])?")
-_IN_QUOTES = "a text that begins with * needs quotes"
+_IN_QUOTES = "text that begins with * needs quotes"
 
-# How the YAML parser begins its complaint, and what is meant.
-_PARSER_WORDS = {
+# Beginning of the YAML parser's message -> our message.
+_PARSER_MESSAGES = {
     "found character '\\t'": "a tab; indent with spaces",
-    "mapping values are not allowed": "a second colon; put a text that has one in quotes",
+    "mapping values are not allowed": "a second colon; put text that contains a colon in quotes",
     "expected alphabetic or numeric character": f'{_IN_QUOTES}: "*"',
-    "but found another document": "a second document begins here. A file holds one: delete this "
-    "line, or put what follows it into a file of its own",
+    "but found another document": "a second document begins here. A file contains one document: "
+    "delete this line, or move the lines after it to another file",
     "expected <block end>": "this line does not fit the indentation above it",
     "expected ',' or ']'": "the list begun with [ is not closed before this line",
     "expected ',' or '}'": "the section begun with { is not closed before this line",
@@ -49,8 +49,8 @@ def read_yaml(path: Path) -> str:
     """Return the text of a YAML file.
 
     Raises:
-        MissingError: there is no such file.
-        ConfigError: it is too large, or not UTF-8; the message gives line and column.
+        MissingError: the file does not exist.
+        ConfigError: the file is too large, or not UTF-8; the message gives line and column.
     """
     try:
         if path.exists() and not path.is_file():
@@ -62,7 +62,7 @@ def read_yaml(path: Path) -> str:
             )
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
-        raise MissingError(f"There is no experiment file {path.absolute()}.") from error
+        raise MissingError(f"Experiment file {path.absolute()} does not exist.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(_not_utf8(path, error)) from error
     except OSError as error:
@@ -70,7 +70,7 @@ def read_yaml(path: Path) -> str:
 
 
 def _not_utf8(path: Path, error: UnicodeDecodeError) -> str:
-    """Return where a file stops being UTF-8, and how to convert it."""
+    """Return the message for a byte that is not UTF-8, with its position and how to convert it."""
     before, byte = error.object[: error.start], error.object[error.start]
     line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
     return (
@@ -81,28 +81,28 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> str:
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    r"""Return the values of a YAML text, which messages call `name`.
+    r"""Return the values of a YAML text; error messages call the text `name`.
 
     Raises:
-        ConfigError: it is not YAML 1.2, or holds more than plain values.
+        ConfigError: the text is not YAML 1.2, or contains aliases, tags or deep nesting.
 
     >>> parse_yaml("sites: [a]\nmodel gpt2", "x.yaml")
     Traceback (most recent call last):
     probekit.errors.ConfigError: x.yaml, line 2: `model gpt2` has no colon after its key; write ...
     """
     try:
-        _refuse_what_is_not_plain(text, name)
+        _check_plain(text, name)
         content = YAML().load(text)
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1
         key = str(error.problem).split('"')[1]
         raise ConfigError(
-            f"{name}, line {line}: the key {key!r} stands there twice; keep one."
+            f"{name}, line {line}: the key {key!r} is given twice; remove one."
         ) from error
     except MarkedYAMLError as error:
-        line, words = _complaint(error, text)
-        raise ConfigError(f"{name}, line {line}: {words}.") from error
-    except ConfigError:  # a ValueError as well, but one whose message is complete
+        line, message = _line_and_message(error, text)
+        raise ConfigError(f"{name}, line {line}: {message}.") from error
+    except ConfigError:  # a subclass of ValueError, whose message is already complete
         raise
     except (YAMLError, ValueError, RecursionError) as error:
         problem = str(error).partition("\n")[0]
@@ -110,23 +110,23 @@ def parse_yaml(text: str, name: str) -> Any:
     return content
 
 
-def _complaint(error: MarkedYAMLError, text: str) -> tuple[int, str]:
-    """Return the number of the wrong line, and what is wrong with it."""
+def _line_and_message(error: MarkedYAMLError, text: str) -> tuple[int, str]:
+    """Return the number of the invalid line and the message about it."""
     mark, problem = error.problem_mark or error.context_mark, error.problem
     line = _line_without_colon(error, text.splitlines())
     if line is not None:
         return line, _no_colon(text.splitlines()[line - 1])
-    begins = (words for begin, words in _PARSER_WORDS.items() if problem.startswith(begin))
-    return mark.line + 1, next(begins, problem)
+    messages = (text for start, text in _PARSER_MESSAGES.items() if problem.startswith(start))
+    return mark.line + 1, next(messages, problem)
 
 
 def _line_without_colon(error: MarkedYAMLError, lines: Sequence[str]) -> int | None:
-    """Return the number of the line whose key has no colon, None if that is not the mistake."""
+    """Return the number of the line whose key has no colon; None if the error is another one."""
     if error.problem.startswith("could not find expected ':'"):
         return int(error.context_mark.line) + 1
     if not error.problem.startswith(_AFTER_NO_COLON):
         return None
-    # The parser joins a line without a colon with the next one, and stops at the colon there.
+    # The parser joins a line without a colon to the next one and reports the colon there.
     mark = error.problem_mark
     above = [n for n in range(1, mark.line + 1) if _content(lines[n - 1])]
     is_first_colon = not _COLON.search(lines[mark.line][: mark.column])
@@ -140,7 +140,7 @@ def _content(line: str) -> str:
 
 
 def _no_colon(line: str) -> str:
-    """Return what is wrong with a line that has no colon, and how it could be written.
+    """Return the message for a line that has no colon after its key.
 
     >>> _no_colon("name tense  # why")
     '`name tense` has no colon after its key; write `name: tense`'
@@ -151,21 +151,23 @@ def _no_colon(line: str) -> str:
     return f"`{content}` {fault}; write `{key.strip()}: {value.strip() or '...'}`"
 
 
-def _refuse_what_is_not_plain(text: str, name: str) -> None:
-    """Refuse what makes a small file large (aliases, depth) or a value into an object (tags)."""
+def _check_plain(text: str, name: str) -> None:
+    """Raise ConfigError for YAML that expands (aliases, deep nesting) or creates objects (tags)."""
     depth = 0
     for event in YAML().parse(StringIO(text)):
         line = event.start_mark.line + 1
         if getattr(event, "version", None):
             raise ConfigError(
-                f"{name}, line {line}: a %YAML line is not allowed; YAML 1.2 is read."
+                f"{name}, line {line}: a %YAML line is not allowed; files are YAML 1.2."
             )
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ConfigError(f"{name}, line {line}: nested deeper than {MAX_DEPTH} levels.")
-        unfit = _UNFIT.search(getattr(event, "value", None) or "")
-        if unfit:
-            raise ConfigError(f"{name}, line {line}: the character {unfit[0]!r} is not allowed.")
+        forbidden = _FORBIDDEN.search(getattr(event, "value", None) or "")
+        if forbidden:
+            raise ConfigError(
+                f"{name}, line {line}: the character {forbidden[0]!r} is not allowed."
+            )
         if isinstance(event, AliasEvent):
             raise ConfigError(f"{name}, line {line}: {_no_alias(event, text)}.")
         tag = getattr(event, "ctag", None) if isinstance(event, NodeEvent) else None

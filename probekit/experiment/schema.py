@@ -1,6 +1,6 @@
-"""The experiment file as a data model: every key, its type, its default, what it means.
+"""Data model of the experiment file: type, default and description of every key.
 
-`python -m probekit.experiment.schema FILE` writes the JSON schema that editors check files with.
+`python -m probekit.experiment.schema FILE` writes the JSON schema that editors validate files with.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
-from probekit.experiment.probe import Probe
-from probekit.experiment.tokens import Position, Tokens
+from probekit.experiment.probe import ProbeSection
+from probekit.experiment.tokens import PositionSection, TokensSection
 from probekit.provenance import write_atomic
-from probekit.section import File, FolderName, Name, Section, Seed, broken
+from probekit.section import FolderName, Name, Section, Seed, SettingsFile, broken
 
 
 def _all_or_listed(steps: Any) -> Any:
@@ -48,98 +48,108 @@ def _needs_source_or_path(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [{"required": ["source"]}, {"required": ["path"]}]
 
 
-class Model(Section):
-    """The network whose activations are read."""
+class ModelSection(Section):
+    """The model whose activations are probed."""
 
-    # A file may give `path` instead; reading it then fills `source` in.
+    # A file may give `path` instead; the loader then fills in `source`.
     model_config = ConfigDict(json_schema_extra=_needs_source_or_path)
 
     source: str = Field(
         min_length=1,
         examples=["mini"],
-        description="`mini`, a name on the hub (`gpt2`, `org/name@revision`), or a folder: a "
-        "folder if there is one of that path, found from the folder of the experiment file (with "
-        "--set: from the current directory) or else from the current directory; else a name",
+        description="`mini`, a name on the hub (`gpt2`, `org/name@revision`), or a folder; a "
+        "relative path is resolved against the folder of the experiment file (with --set: against "
+        "the current directory) and then against the current directory; if there is no such "
+        "folder, the text is a name",
     )
     path: str | None = Field(
         None,
         min_length=1,
         examples=["runs/my_model"],
-        description="in place of `source`: folder of a run of `probekit pretrain`, found as that "
-        "is; its last checkpoint is probed, or the last of `checkpoints`",
+        description="instead of `source`: folder of a run of `probekit pretrain`; its last "
+        "checkpoint is probed, or the last of `checkpoints`",
     )
     checkpoints: Steps = Field(
         None,
-        description="with `path`: the steps of the checkpoints that are probed too, for a map of "
-        "the scores by layer and step, or `all`, which an empty list means as well",
+        description="with `path`: steps of the checkpoints to probe, for a map of the scores by "
+        "layer and step, or `all`; an empty list also means all",
         examples=["[0, 1000]"],
         json_schema_extra={"anyOf": [{"const": "all"}, _STEPS_SCHEMA, {"type": "null"}]},
     )
     dtype: Literal["float32", "float16", "bfloat16", "float64"] = Field(
-        "float32", description="numbers that the forward pass computes with"
+        "float32", description="data type of the forward pass"
     )
     random_weights: bool = Field(
-        True, description="also probe the same architecture with untrained weights"
+        True, description="whether to also probe the same architecture with untrained weights"
     )
-    random_seed: Seed = Field(0, description="draws the untrained weights")
+    random_seed: Seed = Field(0, description="random seed for the untrained weights")
 
     @model_validator(mode="after")
-    def _checkpoints_have_a_path(self) -> Model:
+    def _checkpoints_have_a_path(self) -> ModelSection:
         if self.checkpoints is not None and self.path is None:
-            raise broken("`checkpoints` are those of a pretraining run: give its `path`", "path")
+            raise broken("`checkpoints` requires the `path` of a pretraining run", "path")
         return self
 
 
-class Columns(Section):
-    """Which columns of a CSV, TSV or JSONL file hold what."""
+class ColumnsSection(Section):
+    """Column names of a CSV, TSV or JSONL file."""
 
-    text: str = Field("text", description="the text")
+    text: str = Field("text", description="column with the text")
     label: str = Field(
         "label",
-        description="what is to be read from the activations; for CoNLL-U one of UPOS, XPOS, "
-        "DEPREL, HEAD, LEMMA, FORM or `FEATS:Name`",
+        description="column with the label to predict from the activations; for CoNLL-U one of "
+        "UPOS, XPOS, DEPREL, HEAD, LEMMA, FORM or `FEATS:Name`",
     )
     group: str | None = Field(
         None,
-        description="rows of one group never stand on both sides of a split; for CoNLL-U "
-        "`sentence` (also for null) or `document`; else null makes every row a group of its own",
+        description="column with the group of a row; a group is never split between train and "
+        "test; for CoNLL-U `sentence` (the default) or `document`; otherwise null makes every row "
+        "its own group",
     )
-    id: str | None = Field(None, description="a unique name of the row; null numbers the rows")
-    start: str | None = Field(None, description="first character of the span that is probed")
-    end: str | None = Field(None, description="one past the last character of the span")
-    split: str | None = Field(None, description="column that says `train` or `test`")
+    id: str | None = Field(
+        None, description="column with a unique name of the row; null numbers the rows"
+    )
+    start: str | None = Field(
+        None, description="column with the index of the first character of the probed span"
+    )
+    end: str | None = Field(
+        None, description="column with the index after the last character of the span"
+    )
+    split: str | None = Field(None, description="column with `train` or `test`")
 
     @model_validator(mode="after")
-    def _span_is_whole(self) -> Columns:
+    def _span_is_whole(self) -> ColumnsSection:
         if (self.start is None) != (self.end is None):
             key = "end" if self.start is None else "start"
             raise broken("`start` and `end` must be given together, or neither", key)
         return self
 
 
-class Data(Section):
+class DataSection(Section):
     """The labelled examples."""
 
-    name: Name = Field(description="what the data set is called in results")
-    format: Literal["csv", "tsv", "jsonl", "conllu"] = Field(description="of the files")
+    name: Name = Field(description="name of the data set in results")
+    format: Literal["csv", "tsv", "jsonl", "conllu"] = Field(description="format of the files")
     root: str = Field(
-        ".", description="folder of the files, found from the folder of the experiment file"
+        ".", description="folder of the data files, relative to the folder of the experiment file"
     )
-    file: str | None = Field(None, description="one file, to be split by `split` or a column")
+    file: str | None = Field(
+        None, description="single file, split by the `split` section or by a column"
+    )
     train: str | None = Field(None, description="file of the training rows, together with `test`")
     test: str | None = Field(None, description="file of the test rows")
-    card: str | None = Field(None, description="Markdown file that describes the data")
-    columns: Columns = Columns()
+    card: str | None = Field(None, description="Markdown file with a description of the data")
+    columns: ColumnsSection = ColumnsSection()
 
     @model_validator(mode="after")
-    def _treebanks_have_columns_of_their_own(self) -> Data:
+    def _treebanks_have_columns_of_their_own(self) -> DataSection:
         if self.format == "conllu":
             for key, info in type(self.columns).model_fields.items():
                 is_given = getattr(self.columns, key) != info.default
                 if is_given and key not in ("label", "group"):
                     raise broken(
-                        f"`columns.{key}` is for tables; CoNLL-U has its own columns, and only "
-                        "`label` and `group` are chosen",
+                        f"`columns.{key}` is for tables; for CoNLL-U only `label` and `group` can "
+                        "be set",
                         "columns",
                         key,
                     )
@@ -153,96 +163,114 @@ class Data(Section):
         return path
 
     @model_validator(mode="after")
-    def _one_or_two_files(self) -> Data:
+    def _one_or_two_files(self) -> DataSection:
         two = self.train is not None and self.test is not None
         none_of_two = self.train is None and self.test is None
         if not ((self.file is not None and none_of_two) or (self.file is None and two)):
             raise broken("give either `file`, or both `train` and `test`")
         if two and self.columns.split is not None:
             raise broken(
-                "`columns.split` goes with `file`; `train` and `test` split already",
+                "`columns.split` requires `file`; `train` and `test` are split already",
                 "columns",
                 "split",
             )
         return self
 
 
-class Split(Section):
-    """How rows are held out; share and seed serve where the data do not say it themselves."""
+class SplitSection(Section):
+    """Split into train and test; `test` and `seed` are used if the data do not give a split."""
 
-    test: float = Field(0.25, gt=0, lt=1, description="share of the rows")
+    test: float = Field(0.25, gt=0, lt=1, description="fraction of rows in the test set")
     folds: int | None = Field(
         None,
         ge=2,
         le=100,
-        description="in place of one test part: hold each of so many parts out in turn, with C "
-        "chosen inside each (nested cross-validation), and score all of them together",
+        description="instead of one test set: number of outer folds of a nested cross-validation, "
+        "in which each fold is tested once and all folds are scored together",
     )
-    seed: Seed = Field(0, description="draws the groups that are held out")
+    seed: Seed = Field(0, description="random seed for the selection of test groups")
     drop_repeated: bool = Field(
-        False, description="leave out test rows whose text and span stand in the training rows too"
+        False,
+        description="whether to remove test rows whose text and span also occur in train",
     )
     word_disjoint: bool = Field(
         False,
-        description="leave out rows until no probed word stands on both sides, whatever its case",
+        description="whether to remove rows so that no probed word is in both train and test, "
+        "ignoring case",
     )
 
     @model_validator(mode="after")
-    def _nested_folds_stand_alone(self) -> Split:
+    def _nested_folds_stand_alone(self) -> SplitSection:
         if self.folds is not None and (self.drop_repeated or self.word_disjoint):
-            raise broken("`folds` holds every row out once, and can leave none out", "folds")
+            raise broken(
+                "`folds` tests every row once; it cannot be combined with `drop_repeated` or "
+                "`word_disjoint`, which remove rows",
+                "folds",
+            )
         return self
 
 
-class Capture(Section):
-    """Which activations are kept."""
+class CaptureSection(Section):
+    """Activations to capture."""
 
     sites: Strings = Field(
         RESIDUAL_STREAM,
         min_length=1,
-        description="names or globs; behind them, if wanted, [head=3], [head=0,3], [head=*] or the "
-        "same of a [neuron=17], each of which is probed by itself",
+        description="names or globs of sites, optionally followed by [head=3], [head=0,3], "
+        "[head=*] or the same with neuron, such as [neuron=17]; each head or neuron is probed "
+        "separately",
     )
     concatenate: SiteLists = Field(
         (),
-        description="lists of sites whose features are probed side by side, as one, beside `sites`",
+        description="lists of sites whose features are concatenated and probed together, in "
+        "addition to `sites`",
         examples=["[blocks.*.hook_resid_post]"],
     )
     view: Literal["raw", "normalized"] = Field(
         "raw",
-        description="the rows as they are, or each one centred and divided by sqrt(var + eps) over "
-        "d_model, as the next layer norm does before its affine part (a row that is a mean: after "
-        "the mean); the same rows lie on disk for both",
+        description="raw activations, or each row centred and divided by sqrt(var + eps) over "
+        "d_model, as in the next layer norm without its affine part (means over tokens are "
+        "normalised after averaging); both views use the same cache",
     )
-    dtype: Literal["float32", "float16"] = Field("float32", description="numbers on disk")
+    dtype: Literal["float32", "float16"] = Field("float32", description="data type on disk")
 
 
-class Attention(Section):
+class AttentionSection(Section):
     """Texts whose attention patterns the report shows."""
 
-    texts: Strings = Field((), description="each drawn as a grid of layers and heads")
+    texts: Strings = Field((), description="texts, each shown as a grid of layers and heads")
 
 
-class Experiment(File):
-    """One experiment: a question, a model, labelled data, and what is read where.
+class Experiment(SettingsFile):
+    """One experiment: a question, a model, labelled data, and the settings of the probes.
 
     >>> from probekit.experiment.loader import load_experiment
     >>> load_experiment("experiments/quickstart.yaml").model.source
     'mini'
     """
 
-    name: FolderName = Field(description="the folder of its runs is called so")
-    question: str | None = Field(None, description="what the curve is to answer")
-    model: Model
-    data: Data
-    tokens: Tokens
-    split: Split = Split()
-    capture: Capture = Capture()
-    probe: Probe = Probe()
-    attention: Attention = Attention()
+    name: FolderName = Field(description="name of the experiment and of the folder of its runs")
+    question: str | None = Field(None, description="research question, shown in the report")
+    model: ModelSection
+    data: DataSection
+    tokens: TokensSection
+    split: SplitSection = SplitSection()
+    capture: CaptureSection = CaptureSection()
+    probe: ProbeSection = ProbeSection()
+    attention: AttentionSection = AttentionSection()
 
-    def with_position(self, position: Position) -> Experiment:
-        """Return the experiment that probes at one position, such as one of a sweep."""
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether the labels are numbers."""
+        return self.probe.settings().reads_numbers
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """The offset of each probed position, by its name in results."""
+        return {position.text: position.offset for position in self.tokens.positions}
+
+    def with_position(self, position: PositionSection) -> Experiment:
+        """Return a copy of the experiment that probes one position, such as one of a sweep."""
         tokens = self.tokens.model_copy(update={"position": position, "sweep": ()})
         return self.model_copy(update={"tokens": tokens})
 
@@ -250,7 +278,7 @@ class Experiment(File):
     def _words_of_a_sweep_differ(self) -> Experiment:
         if self.split.word_disjoint and self.tokens.sweep:
             raise broken(
-                "`word_disjoint` is for one position: the words of a sweep differ by offset",
+                "`word_disjoint` requires a single position: the words of a sweep differ by offset",
                 "split",
                 "word_disjoint",
             )
@@ -260,7 +288,7 @@ class Experiment(File):
     def _nested_folds_split_themselves(self) -> Experiment:
         is_given = self.data.test is not None or self.data.columns.split is not None
         if self.split.folds is not None and is_given:
-            raise broken("`split.folds` is for data that give no split", "split", "folds")
+            raise broken("`split.folds` requires data without a given split", "split", "folds")
         return self
 
     @model_validator(mode="after")
@@ -268,8 +296,8 @@ class Experiment(File):
         position, kinds = self.tokens.position, [kind.kind for kind in self.probe.kinds]
         if "attention_pooled" in kinds and "all" not in (position.at, position.pieces):
             raise broken(
-                "attention_pooled reads whole texts and weighs their tokens: it goes with "
-                f"`tokens.position: {{at: all}}`, not with `at: {position.at}`, which is one token",
+                "attention_pooled computes a weighted mean over all tokens of a text: it requires "
+                f"`tokens.position: {{at: all}}`, not `at: {position.at}`, which is one token",
                 "probe",
                 "kinds",
             )
@@ -289,8 +317,8 @@ class Experiment(File):
         return self
 
 
-def json_schema() -> str:
-    """Return the JSON schema of an experiment file, as committed beside the experiments."""
+def experiment_schema() -> str:
+    """Return the JSON schema of an experiment file, as committed next to the experiments."""
     schema: dict[str, Any] = Experiment.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "probekit experiment"
@@ -298,4 +326,4 @@ def json_schema() -> str:
 
 
 if __name__ == "__main__":
-    write_atomic(Path(sys.argv[1]), json_schema())
+    write_atomic(Path(sys.argv[1]), experiment_schema())

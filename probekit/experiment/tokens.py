@@ -1,4 +1,4 @@
-"""The keys of an experiment file that say how text becomes tokens, and which of them are read."""
+"""The `tokens` section of an experiment file: tokenization and probed positions."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ Offsets = Annotated[tuple[Offset, ...], Field(strict=False)]
 
 _WITH_DETAILS = re.compile(r"(last|first|mean|all|index|span|word)\W")
 _DETAILS = (
-    "Each detail has a key of its own: {at: index, index: 3}, {at: word, pieces: last}, {at: span, "
+    "Each detail has its own key: {at: index, index: 3}, {at: word, pieces: last}, {at: span, "
     "offset: -1}"
 )
 
 
-class Position(Section):
-    """Which tokens of an example are read."""
+class PositionSection(Section):
+    """The probed tokens of an example."""
 
     at: Literal["last", "first", "mean", "all", "index", "span", "word"] = Field(
-        description="last or first token; mean over all; all, one row each; one by index; "
-        "mean over the span; the word that the span marks"
+        description="last or first token; mean over all tokens; all tokens, one row each; one "
+        "token by index; mean over the span; the word marked by the span"
     )
     pieces: Literal["first", "last", "mean", "all"] = Field(
-        "last", description="which tokens of the word, for `at: word`"
+        "last", description="for `at: word`: tokens of the word to read"
     )
     index: int | None = Field(
         None,
         ge=-1_000_000,
         le=1_000_000,
-        description="which token, for `at: index`; negative from end",
+        description="for `at: index`: index of the token; negative values count from the end",
     )
     skip_first: bool = Field(
         True,
-        description="means, and the scaling of features, leave out position 0, whose norm is some "
-        "30 times that of the others",
+        description="whether means and the scaling of features exclude position 0, whose norm is "
+        "about 30 times larger",
     )
     offset: Offset = Field(
         0,
-        description="for `at: span` and `at: word`, which token beside it: -1 the one just before "
-        "its first token, 1 the one just after its last; 0 the span or word itself",
+        description="for `at: span` and `at: word`: offset in tokens; -1 is the token before the "
+        "first one, 1 the token after the last one, 0 the span or word itself",
     )
 
     @property
     def text(self) -> str:
-        """The position in one word, as in results: `last`, `index:3`, `word:last`, `word:last-1`.
+        """The position as named in results: `last`, `index:3`, `word:last`, `word:last-1`.
 
-        >>> Position(at="word", offset=-1).text
+        >>> PositionSection(at="word", offset=-1).text
         'word:last-1'
         """
         detail = {"index": self.index, "word": self.pieces}.get(self.at)
@@ -62,60 +62,60 @@ class Position(Section):
     @field_validator("at", mode="before")
     @classmethod
     def _details_have_their_own_keys(cls, at: Any) -> Any:
-        # Results name a position in one word, index:3 or word:last-1, which is not how it is asked.
+        # Names in results, such as index:3 or word:last-1, are not the syntax of the file.
         if isinstance(at, str) and _WITH_DETAILS.match(at):
             raise PydanticCustomError("with_details", "{problem}", {"problem": _DETAILS})
         return at
 
     @model_validator(mode="after")
-    def _details_belong_to_at(self) -> Position:
+    def _details_belong_to_at(self) -> PositionSection:
         if (self.at == "index") != (self.index is not None):
             key = "at" if self.index is None else "index"
             raise broken("`index` must be given for `at: index`, and only then", key)
-        # The default may stand there without use: a file written back has every key.
+        # The default is allowed with any `at`: a file written by probekit has every key.
         if self.at != "word" and self.pieces != type(self).model_fields["pieces"].default:
             raise broken(
-                f"`pieces: {self.pieces}` goes with `at: word`, not with `at: {self.at}`", "pieces"
+                f"`pieces: {self.pieces}` requires `at: word`, not `at: {self.at}`", "pieces"
             )
         if self.offset:
             self.check_offsets("offset")
         return self
 
     def check_offsets(self, key: str) -> None:
-        """Refuse offsets, given at `key`, where nothing marks the place they are counted from."""
+        """Raise an error for offsets at `key` if there is no span or single token to count from."""
         if self.at not in ("span", "word"):
             raise broken(
-                f"`{key}` is counted from a span or word: it goes with `at: span` and `at: word`, "
-                f"not with `at: {self.at}`",
+                f"`{key}` is counted from a span or word: it requires `at: span` or `at: word`, "
+                f"not `at: {self.at}`",
                 key,
             )
         if self.pieces == "all":
             raise broken(
-                f"`{key}` goes with one row a word: `pieces: first`, `last` or `mean`, not `all`",
+                f"`{key}` requires one row per word: `pieces: first`, `last` or `mean`, not `all`",
                 key,
             )
 
 
-class Tokens(Section):
-    """How text becomes tokens."""
+class TokensSection(Section):
+    """Tokenization and probed positions."""
 
-    bos: bool = Field(description="whether <|endoftext|> is put before each text")
+    bos: bool = Field(description="whether to prepend <|endoftext|> to each text")
     too_long: Literal["error", "truncate", "skip"] = Field(
-        "error", description="what to do with texts that exceed the context"
+        "error", description="handling of texts that exceed the context"
     )
-    position: Position
+    position: PositionSection
     sweep: Offsets = Field(
         (),
-        description="offsets, as of `position`, that are probed one after the other, at the same "
-        "examples; the empty list probes at the position alone",
+        description="offsets from `position` that are each probed, on the same examples; an empty "
+        "list probes only the position itself",
         examples=[-1, 0, 1],
     )
 
     @property
-    def positions(self) -> tuple[Position, ...]:
-        """The positions that are probed: one for each offset of the sweep, else the one.
+    def positions(self) -> tuple[PositionSection, ...]:
+        """The probed positions: one for each offset of the sweep, or the single position.
 
-        >>> tokens = Tokens(bos=False, position=Position(at="span"), sweep=(-1, 0))
+        >>> tokens = TokensSection(bos=False, position=PositionSection(at="span"), sweep=(-1, 0))
         >>> [position.text for position in tokens.positions]
         ['span-1', 'span']
         """
@@ -123,7 +123,7 @@ class Tokens(Section):
         return tuple(moved) or (self.position,)
 
     @model_validator(mode="after")
-    def _sweep_starts_from_a_span(self) -> Tokens:
+    def _sweep_starts_from_a_span(self) -> TokensSection:
         if not self.sweep:
             return self
         self.position.check_offsets("sweep")

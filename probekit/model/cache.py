@@ -1,4 +1,4 @@
-"""The activation cache of one forward pass, in memory."""
+"""Activations of forward passes, kept in memory."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from probekit.model.taps import Tap
 
 
 def remember(values: dict[str, Tensor], *, grad: bool = False) -> Tap:
-    """Return a tap that keeps every value it sees in `values` and changes nothing.
+    """Return a tap that stores the activation of each site in `values` and changes none.
 
-    With `grad`, each kept value is part of the graph: one that depends on nothing that requires a
-    gradient becomes a leaf that requires one.
+    With `grad`, every stored tensor is part of the autograd graph. One that does not require a
+    gradient becomes a leaf that does.
     """
 
     def tap(site: str, value: Tensor) -> Tensor:
-        # A view (q, k and v are thirds of one tensor) would keep all of its storage alive.
-        is_part = value.untyped_storage().nbytes() > value.nbytes
-        kept = value.clone() if is_part else value
+        # A view keeps the whole storage alive, e.g. q, k and v, which share one tensor.
+        is_view = value.untyped_storage().nbytes() > value.nbytes
+        stored = value.clone() if is_view else value
         if grad and not value.requires_grad:
-            kept = value = kept.detach().requires_grad_()
-        values[site] = kept
+            stored = value = stored.detach().requires_grad_()
+        values[site] = stored
         return value
 
     return tap
 
 
 class Recording:
-    """A tap that keeps every value it sees over several forward passes that follow one another.
+    """A tap that stores the activations of consecutive forward passes, as in generation.
 
-    Generation with it gives what one pass over all of the text would give, except for the last new
-    token, which no pass has read. Generation that slides refuses it: windows that overlap cannot be
-    joined.
+    Joined, they equal those of a single pass over the whole text. The last generated token has
+    none, because no pass has read it. Generation with `slide=True` refuses a Recording, because
+    overlapping windows cannot be joined.
 
     >>> from probekit import GPT2, generate
     >>> model, tokens, record = GPT2.from_pretrained("mini"), torch.tensor([[5, 6, 7]]), Recording()
@@ -47,33 +47,32 @@ class Recording:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, list[Tensor]] = {}
+        self._values: dict[str, list[Tensor]] = {}
 
     def __call__(self, site: str, value: Tensor) -> Tensor:
-        """Keep a value and return it."""
-        # A copy would be a leaf of the graph, on which nothing else depends.
-        kept = value if value.requires_grad else value.clone()
-        self._seen.setdefault(site, []).append(kept)
+        """Store a value and return it."""
+        # A clone of a value that requires a gradient would not be the tensor later ones depend on.
+        stored = value if value.requires_grad else value.clone()
+        self._values.setdefault(site, []).append(stored)
         return value
 
     def cache(self, n_layers: int) -> ActivationCache:
-        """Return the values of all passes so far, joined along the positions."""
-        joined = {site: _join(site, values) for site, values in self._seen.items()}
+        """Return the activations of all passes so far, joined along the positions."""
+        joined = {site: _join(site, values) for site, values in self._values.items()}
         return ActivationCache(joined, n_layers)
 
 
 def _join(site: str, values: list[Tensor]) -> Tensor:
     axes = describe(site).axes
     if "key_pos" in axes:
-        # Earlier passes did not see the later keys, which are masked in one pass over all.
-        nothing = -torch.inf if site.endswith("attn_scores") else 0.0
+        # Earlier passes lack the later keys; a single pass would mask them.
         n_keys = values[-1].shape[-1]
-        values = [F.pad(v, (0, n_keys - v.shape[-1]), value=nothing) for v in values]
+        values = [F.pad(v, (0, n_keys - v.shape[-1]), value=describe(site).masked) for v in values]
     return torch.cat(values, dim=axes.index("query_pos" if "key_pos" in axes else "pos"))
 
 
 class ActivationCache(Mapping[str, Tensor]):
-    """The values at the sites of one forward pass, by name or by (short name, layer).
+    """Activations of one forward pass, by site name or by (short name, layer).
 
     >>> from probekit import GPT2
     >>> tokens = torch.tensor([[5, 6, 7]])
@@ -91,36 +90,36 @@ class ActivationCache(Mapping[str, Tensor]):
         self._n_layers = n_layers
 
     def __getitem__(self, site: SitePattern) -> Tensor:
-        """Return the value at one site.
+        """Return the activation at one site.
 
         Raises:
-            UnknownNameError: there is no such site, or the cache does not hold it.
+            UnknownNameError: no site has this name, or the cache does not contain it.
         """
-        names = self._held(site)
+        names = self._names(site)
         if len(names) > 1:
             raise UnknownNameError(
-                f"{site!r} stands for {len(names)} sites of this cache; use stack() for several."
+                f"{site!r} matches {len(names)} sites of this cache. Use stack() for several sites."
             )
         return self._values[names[0]]
 
     def stack(self, sites: SitePattern) -> Tensor:
-        """Return the values of equally shaped sites along a new first axis, shape [site ...].
+        """Return the activations of sites of equal shape, stacked to shape [site ...].
 
         >>> from probekit import GPT2
         >>> _, cache = GPT2.from_pretrained("mini").run_with_cache(torch.tensor([[5, 6, 7]]))
         >>> cache.stack("blocks.*.hook_resid_post").shape
         torch.Size([6, 1, 3, 256])
         """
-        return torch.stack([self._values[name] for name in self._held(sites)])
+        return torch.stack([self._values[name] for name in self._names(sites)])
 
-    def _held(self, site: SitePattern) -> list[str]:
-        asked = expand([site], self._n_layers)
-        held = [name for name in asked if name in self._values]
-        if not held:
+    def _names(self, site: SitePattern) -> list[str]:
+        requested = expand([site], self._n_layers)
+        names = [name for name in requested if name in self._values]
+        if not names:
             raise UnknownNameError(
-                f"This cache does not hold {asked[0]}. {nearest(asked[0], self._values)}"
+                f"This cache does not contain {requested[0]}. {nearest(requested[0], self._values)}"
             )
-        return held
+        return names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

@@ -1,4 +1,4 @@
-"""The sizes and switches of a GPT-2, under the names of the hub's config.json."""
+"""Sizes and switches of a GPT-2, under the names of the hub's config.json."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import CheckpointError, ConfigError, MissingError
-from probekit.model.json_files import read_json
+from probekit.model.weights.json_files import read_json
 
-# Far beyond any GPT-2: a typing error, not a size.
+# Upper limits that catch typing errors; no GPT-2 comes near them.
 MAX_SIZE = 10**7
 MAX_LAYERS = 1000
+
+HPARAMS = "hparams.json"  # of OpenAI's original checkpoints
 
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """The sizes and switches of one GPT-2; the defaults are those of GPT-2 small.
+    """Sizes and switches of one GPT-2; the defaults are those of GPT-2 small.
 
-    Source: config.json of the published checkpoints, which know neither `bias` nor `qkv_bias`. The
-    axis names of our tensors stand beside the fields that give their sizes.
+    The comment on a size names the axis that has it.
+
+    Source: config.json of the published checkpoints; `bias` and `qkv_bias` are our additions.
 
     >>> GPT2Config(n_layer=4, n_head=3, n_embd=21).d_head
     7
@@ -27,8 +30,8 @@ class GPT2Config:
     False
 
     Raises:
-        ConfigError: a size is not a positive integer, n_head does not divide n_embd, a rate of
-            dropout is not a share below 1, or a switch is neither true nor false.
+        ConfigError: a size is not a positive integer, n_head does not divide n_embd, a dropout
+            rate is outside [0, 1), or a switch is not a boolean.
     """
 
     vocab_size: int = 50257  # d_vocab
@@ -39,13 +42,13 @@ class GPT2Config:
     n_inner: int | None = None  # d_mlp; None means 4 * n_embd
     layer_norm_epsilon: float = 1e-5
     initializer_range: float = 0.02
-    embd_pdrop: float = 0.1  # dropout acts in training only: on the sum of the embeddings,
-    attn_pdrop: float = 0.1  # on the attention pattern,
-    resid_pdrop: float = 0.1  # and on what each sublayer adds to the residual stream
-    bias: bool = True  # of linear maps and layer norms
-    qkv_bias: bool | None = None  # of c_attn; None means as `bias`
+    embd_pdrop: float = 0.1  # dropout rate on the sum of the embeddings, in training only
+    attn_pdrop: float = 0.1  # on the attention pattern
+    resid_pdrop: float = 0.1  # on the output of each sublayer
+    bias: bool = True  # linear maps and layer norms have a bias
+    qkv_bias: bool | None = None  # c_attn has a bias; None means the value of `bias`
     tie_word_embeddings: bool = True  # the unembedding is the token embedding
-    # Nothing is computed of these two: they are kept for those who open what we save.
+    # Not used for the forward pass; saved for other programs that read the checkpoint.
     bos_token_id: int | list[int] | None = field(default=None, compare=False)
     eos_token_id: int | list[int] | None = field(default=None, compare=False)
 
@@ -54,9 +57,7 @@ class GPT2Config:
         for name in sizes if self.n_inner is None else (*sizes, "n_inner"):
             size, most = getattr(self, name), MAX_LAYERS if name == "n_layer" else MAX_SIZE
             if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= most:
-                raise ConfigError(
-                    f"{name} must be a whole number from 1 to {most:,}, not {size!r}."
-                )
+                raise ConfigError(f"{name} must be an integer from 1 to {most:,}, not {size!r}.")
         if self.n_embd % self.n_head:
             raise ConfigError(f"n_head={self.n_head} does not divide n_embd={self.n_embd}.")
         for name in ("layer_norm_epsilon", "initializer_range"):
@@ -67,7 +68,7 @@ class GPT2Config:
         for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop"):
             if not is_number(getattr(self, name)) or not 0 <= getattr(self, name) < 1:
                 raise ConfigError(
-                    f"{name} must be a share from 0 (no dropout) to below 1, not "
+                    f"{name} must be a dropout rate of at least 0 and below 1, not "
                     f"{getattr(self, name)!r}."
                 )
         for name in ("bias", "has_qkv_bias", "tie_word_embeddings"):
@@ -79,22 +80,22 @@ class GPT2Config:
 
     @property
     def d_head(self) -> int:
-        """The width of one attention head."""
+        """Width of one attention head."""
         return self.n_embd // self.n_head
 
     @property
     def d_mlp(self) -> int:
-        """The number of MLP neurons in a block."""
+        """Number of MLP neurons in a block."""
         return 4 * self.n_embd if self.n_inner is None else self.n_inner
 
     @property
     def has_qkv_bias(self) -> bool:
-        """Whether the map to queries, keys and values has a bias."""
+        """Whether c_attn, the map to queries, keys and values, has a bias."""
         return self.bias if self.qkv_bias is None else self.qkv_bias
 
     @property
     def axis_sizes(self) -> dict[str, int]:
-        """The sizes of all axes that do not depend on the input.
+        """Size of each axis that does not depend on the input.
 
         >>> GPT2Config().axis_sizes["d_mlp"]
         3072
@@ -111,12 +112,12 @@ class GPT2Config:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the sizes and switches as a plain dictionary, under the keys of config.json."""
+        """Return sizes and switches under the keys of config.json, without the special tokens."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
 
 
 def is_number(value: object) -> bool:
-    """Return whether it is a number; True and False are none.
+    """Return whether a value is an int or a float; booleans are not numbers.
 
     >>> is_number(0.5), is_number(True)
     (True, False)
@@ -130,9 +131,10 @@ PUBLISHED = {
     "gpt2-large": GPT2Config(n_layer=36, n_head=20, n_embd=1280),
     "gpt2-xl": GPT2Config(n_layer=48, n_head=25, n_embd=1600),
 }
+KNOWN_MODELS = ("mini", *PUBLISHED)
 
-# What must hold in a config.json for its weights to mean the network written in gpt2.py.
-# Absent keys have these values by the hub's own defaults.
+# Values that a config.json must have so that gpt2.py computes the same network. The first of each
+# is the hub's default for an absent key.
 _REQUIRED = {
     "model_type": ("gpt2",),
     "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
@@ -143,27 +145,67 @@ _REQUIRED = {
 
 
 def read_config(folder: Path) -> GPT2Config:
-    """Return the config that stands in `folder`/config.json.
+    """Return the config in `folder`/config.json.
 
     Raises:
         MissingError: there is no config.json.
-        CheckpointError: it is not JSON, or describes a network that gpt2.py does not compute.
+        CheckpointError: the file is not JSON, or describes a network that gpt2.py does not compute.
     """
     path = folder / "config.json"
     if not path.exists():
         raise MissingError(
-            f"{folder} has no config.json; a model folder holds config.json beside "
+            f"{folder} has no config.json. A model folder contains config.json and "
             "model.safetensors or pytorch_model.bin."
         )
     entries = read_json(path)
     for key, allowed in _REQUIRED.items():
         if entries.get(key, allowed[0]) not in allowed:
             raise CheckpointError(
-                f"{path}: {key} is {entries[key]!r}; probekit's GPT-2 computes "
-                f"{' or '.join(map(repr, allowed))} only."
+                f"{path}: {key} is {entries[key]!r}. Allowed: {' or '.join(map(repr, allowed))}, "
+                "which is what probekit computes."
             )
     known = {entry.name for entry in fields(GPT2Config)}
     try:
         return GPT2Config(**{key: value for key, value in entries.items() if key in known})
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+# Their names of sizes, and ours.
+_SIZES = {
+    "n_vocab": "vocab_size",
+    "n_ctx": "n_positions",
+    "n_embd": "n_embd",
+    "n_head": "n_head",
+    "n_layer": "n_layer",
+}
+
+
+def read_hparams(folder: Path) -> GPT2Config:
+    """Return the config that stands in `folder`/hparams.json.
+
+    Raises:
+        MissingError: there is no hparams.json.
+        CheckpointError: a size is missing or invalid, or there is an unknown key.
+    """
+    path = folder / HPARAMS
+    sizes = read_json(path)
+    if sizes.keys() != _SIZES.keys():
+        raise CheckpointError(
+            f"{path} must have exactly the keys {', '.join(_SIZES)}; it has {', '.join(sizes)}."
+        )
+    try:
+        return GPT2Config(**{_SIZES[key]: size for key, size in sizes.items()})
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def model_config(folder: Path) -> GPT2Config:
+    """Return the sizes of the model in a folder, from config.json or else OpenAI's hparams.json.
+
+    Raises:
+        MissingError: it has neither.
+        CheckpointError: what is there is not a GPT-2.
+    """
+    is_original = (folder / HPARAMS).is_file() and not (folder / "config.json").is_file()
+    return read_hparams(folder) if is_original else read_config(folder)

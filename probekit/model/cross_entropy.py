@@ -1,8 +1,8 @@
-"""The cross-entropy of the unembedding, without ever holding the logits of a whole batch.
+"""Cross-entropy after the unembedding, computed in chunks of tokens.
 
-The logits of 4,096 tokens over 50,257 words are 0.8 GB, read and written several times by softmax,
-loss and gradient. Here a few hundred tokens at a time go through all three, in the processor's own
-memory: less of it, and on a CPU faster by a fifth for a small model.
+The logits of 4,096 tokens over a vocabulary of 50,257 take 0.8 GB, and softmax, loss and gradient
+read and write them several times. A chunk of a few hundred tokens fits the processor's cache: it
+needs less memory, and training a small model on a CPU is a fifth faster.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from torch import Tensor
 from probekit.model.inputs import NOT_COUNTED
 from probekit.products import linear
 
-CHUNK = 256  # tokens whose logits are held at once
+CHUNK = 256  # tokens whose logits are in memory at once
 
 
 def cross_entropy(x: Tensor, unembedding: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats over the targets that are counted, a scalar.
+    """Return the mean cross-entropy in nats over all targets other than -100, a scalar.
 
-    Equal to `F.cross_entropy(x @ unembedding.T, targets)`, with gradients of first order.
+    Equals `F.cross_entropy(x @ unembedding.T, targets)`; only first-order gradients exist.
 
     Args:
-        x: what the unembedding reads, shape [n_tokens d_model].
+        x: output of the final norm, shape [n_tokens d_model].
         unembedding: shape [d_vocab d_model].
-        targets: what each token should predict, -100 where nothing is counted, shape [n_tokens].
+        targets: id to predict at each token, -100 to exclude it, shape [n_tokens].
 
     >>> x, unembedding = torch.eye(2), torch.tensor([[9.0, 0.0], [0.0, 9.0], [0.0, 0.0]])
     >>> round(cross_entropy(x, unembedding, torch.tensor([0, -100])).item(), 5)
@@ -37,39 +37,39 @@ def cross_entropy(x: Tensor, unembedding: Tensor, targets: Tensor) -> Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """The gradients are taken on the way forward, where the logits are at hand."""
+    """Computes the gradients in the forward pass, while the logits of a chunk are in memory."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, unembedding: Tensor, targets: Tensor) -> Tensor:
         counted = targets != NOT_COUNTED
-        wide = torch.promote_types(x.dtype, torch.float32)
-        weight = counted.to(wide) / counted.sum()
+        loss_dtype = torch.promote_types(x.dtype, torch.float32)
+        weight = counted.to(loss_dtype) / counted.sum()
         targets = targets.clamp(min=0)
-        loss = torch.zeros((), dtype=wide, device=x.device)
-        wanted = (x, unembedding) if any(ctx.needs_input_grad) else ()
-        grads = [torch.zeros_like(tensor) for tensor in wanted]
-        narrow = _narrowed(x), _narrowed(unembedding)
+        loss = torch.zeros((), dtype=loss_dtype, device=x.device)
+        differentiated = (x, unembedding) if any(ctx.needs_input_grad) else ()
+        grads = [torch.zeros_like(tensor) for tensor in differentiated]
+        x_cast, unembedding_cast = _autocast(x), _autocast(unembedding)
         for start in range(0, len(x), CHUNK):
             chunk = slice(start, start + CHUNK)
-            part, share, target = narrow[0][chunk], weight[chunk, None], targets[chunk, None]
-            log_p = linear(part, narrow[1]).to(wide).log_softmax(-1)  # [chunk d_vocab]
+            part, share, target = x_cast[chunk], weight[chunk, None], targets[chunk, None]
+            log_p = linear(part, unembedding_cast).to(loss_dtype).log_softmax(-1)  # [chunk d_vocab]
             loss = loss - (log_p.gather(1, target) * share).sum()
             if grads:
                 error = log_p.exp_().scatter_add_(1, target, -torch.ones_like(share))
                 error = error.mul_(share).to(part.dtype)
-                grads[0][chunk] = error @ narrow[1]
+                grads[0][chunk] = error @ unembedding_cast
                 grads[1].add_(error.T @ part)
         ctx.save_for_backward(*grads)
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None]:
-        of_x, of_unembedding = ctx.saved_tensors
-        return of_x * outer[0], of_unembedding * outer[0], None
+    def backward(ctx: Any, *loss_grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        x_grad, unembedding_grad = ctx.saved_tensors
+        return x_grad * loss_grad[0], unembedding_grad * loss_grad[0], None
 
 
-def _narrowed(x: Tensor) -> Tensor:
-    """Return x as autocast would give it to a matrix product."""
+def _autocast(x: Tensor) -> Tensor:
+    """Return x in the dtype in which autocast computes matrix products."""
     device = x.device.type
     is_on = torch.is_autocast_enabled(device)
     return x.to(torch.get_autocast_dtype(device)) if is_on else x

@@ -1,4 +1,4 @@
-"""The weights that a GPT-2 starts from."""
+"""Random initialisation of GPT-2."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 
 def initialise(model: GPT2, seed: int) -> None:
-    """Draw all weights anew: N(0, 0.02), zero biases, layer norms that do nothing.
+    """Initialise all weights in place: matrices from N(0, 0.02), biases at 0, gains at 1.
 
-    What a sublayer adds to the residual stream starts smaller with depth, by 1 / sqrt(2 n_layer),
-    for there are 2 n_layer of them. The global generator is left alone.
+    The output maps of the 2 n_layer sublayers have a standard deviation smaller by
+    1 / sqrt(2 n_layer). torch's global generator is not used.
 
     Source: Radford et al. 2019, section 2.3, which scales "the weights of residual layers"; the
-    width 0.02 from the code published with it. We differ from that code (model.py) in two places,
-    as transformers does: it draws the position embeddings with 0.01, and lacks 1 / sqrt(2 n_layer).
+    standard deviation 0.02 is from the code published with it (model.py). We differ from that code
+    in two places, as `transformers` does: it draws the position embeddings with 0.01, and does not
+    scale by 1 / sqrt(2 n_layer).
 
     >>> from probekit import GPT2, GPT2Config
     >>> sizes = {"n_layer": 8, "n_head": 3, "n_embd": 96, "vocab_size": 97, "n_positions": 16}

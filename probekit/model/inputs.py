@@ -1,4 +1,4 @@
-"""What a GPT-2 reads and predicts: batches of token ids, and checks of them before any work."""
+"""Batches of token ids and targets, and their validation."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from torch import Tensor
 from probekit.errors import DataError
 from probekit.model.config import GPT2Config
 
-NO_TOKEN = -1  # the id at padding, and after the end of a generated text
-NOT_COUNTED = -100  # a target that adds nothing to the loss
+NO_TOKEN = -1  # id at padding, and after the end of a generated text
+NOT_COUNTED = -100  # target that is excluded from the loss
 
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch:
-    """Padded texts; which positions are padding is carried along, never guessed from an id.
+    """Token ids of several texts, padded to one length, with their mask.
 
-    Models and `generate` take a batch whole, with its mask. `batch[rows]` selects texts.
+    A model and `generate` take a batch in place of ids and mask. `batch[rows]` selects texts.
 
     Attributes:
         ids: token ids, -1 at padding, shape [batch pos].
         mask: True at tokens, False at padding, shape [batch pos].
-        offsets: character ranges, (0, 0) at padding, shape [batch pos 2].
+        offsets: first character and one past the last of each token, (0, 0) at padding, shape
+            [batch pos 2].
     """
 
     ids: Tensor
@@ -33,7 +34,7 @@ class TokenBatch:
     offsets: Tensor
 
     def __getitem__(self, rows: slice | Tensor | list[int]) -> TokenBatch:
-        """Return the batch of some of the texts, padded as they are here."""
+        """Return the batch of some of the texts, with the same padding."""
         return TokenBatch(self.ids[rows], self.mask[rows], self.offsets[rows])
 
     def __len__(self) -> int:
@@ -45,32 +46,32 @@ class TokenBatch:
         return TokenBatch(self.ids.to(device), self.mask.to(device), self.offsets.to(device))
 
 
-def readable(
+def prepare_tokens(
     config: GPT2Config, tokens: Tensor | TokenBatch, mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return token ids, 0 at padding, and mask, shape [batch pos] each, that a model can read.
+    """Return validated token ids, 0 at padding, and their mask, shape [batch pos] each.
 
     >>> batch = TokenBatch(torch.tensor([[-1, 5]]), torch.tensor([[False, True]]), torch.empty(0))
-    >>> readable(GPT2Config(), batch, None)
+    >>> prepare_tokens(GPT2Config(), batch, None)
     (tensor([[0, 5]]), tensor([[False, True]]))
 
     Raises:
-        DataError: a model of this config cannot read them, or there are two masks.
+        DataError: the tokens or the mask are invalid, see `check_tokens`, or there are two masks.
     """
     if isinstance(tokens, TokenBatch):
         if mask is not None:
-            raise DataError("A TokenBatch has a mask of its own: leave out `mask`.")
-        return readable(config, tokens.ids, tokens.mask)
+            raise DataError("A TokenBatch contains its mask. Leave out `mask`.")
+        return prepare_tokens(config, tokens.ids, tokens.mask)
     check_tokens(config, tokens, mask)
     return _without_padding(tokens, mask), mask
 
 
 def check_tokens(config: GPT2Config, tokens: Tensor, mask: Tensor | None = None) -> None:
-    """Refuse what a model of this config cannot read; ids at padding may be anything.
+    """Validate token ids and mask; ids at padding positions may have any value.
 
     Raises:
-        DataError: the tokens are not ids of shape [batch pos] inside the vocabulary, there is
-            padding without a mask, or the mask has another shape or an empty row.
+        DataError: the tokens are not ids of shape [batch pos] in the vocabulary, there is padding
+            without a mask, or the mask has another shape or an empty row.
 
     >>> check_tokens(GPT2Config(vocab_size=97), torch.tensor([[96, 97]]))
     Traceback (most recent call last):
@@ -109,17 +110,17 @@ def _check_padding(tokens: Tensor, mask: Tensor | None) -> None:
     where = f"Row {row} has padding (id {NO_TOKEN}) at position {position}"
     if mask is None:
         raise DataError(
-            f"{where}, and no mask is given. Pass the TokenBatch itself instead of its ids, or "
-            "`mask=batch.mask` with them."
+            f"{where}, and no mask was given. Pass the TokenBatch itself, or `mask=batch.mask` "
+            "together with its ids."
         )
-    raise DataError(f"{where}, which the mask calls a token.")
+    raise DataError(f"{where}, where the mask is True. Set the mask to False at padding.")
 
 
 def warn_of_padding(config: GPT2Config, tokens: Tensor) -> None:
-    """Warn of ids without a mask that look like texts padded on the left with `<|endoftext|>`.
+    """Warn if ids without a mask look padded on the left with `<|endoftext|>`.
 
-    Other tokenizers pad GPT-2's texts so. One `<|endoftext|>` at the beginning of every row is a
-    beginning of text; more of them, or some in part of the rows, are likely padding.
+    Some tokenizers pad GPT-2's texts in this way. One `<|endoftext|>` at the beginning of every row
+    is a beginning-of-text token; several of them, or only some rows with one, are likely padding.
 
     >>> warn_of_padding(GPT2Config(eos_token_id=50256), torch.tensor([[50256, 5], [50256, 6]]))
     """
@@ -127,14 +128,14 @@ def warn_of_padding(config: GPT2Config, tokens: Tensor) -> None:
     if not isinstance(end, int) or tokens.shape[1] < 2 or not bool((tokens[:, 0] == end).any()):
         return
     leading = (tokens == end).cumprod(-1).sum(-1)  # [batch]
-    # A row of nothing but the end of text says nothing of padding.
+    # A row of <|endoftext|> only may be either.
     leading = leading[leading < tokens.shape[1]]
     if len(leading) and not bool((leading == leading[0]).all() & (leading[0] < 2)):
         row = int(leading.argmax())
         warnings.warn(
-            f"A row begins with {int(leading[row])} times id {end} (<|endoftext|>) and no mask is "
-            "given, so these are read as tokens. If they are padding, pass the mask: with left "
-            "padding all numbers differ without it. If they are tokens, pass "
+            f"A row begins with {int(leading[row])} times id {end} (<|endoftext|>) and no mask was "
+            "given, so these are read as tokens. If they are padding, pass the mask: without it, "
+            "left padding changes every activation. If they are tokens, pass "
             "mask=torch.ones_like(tokens).",
             stacklevel=5,
         )
@@ -144,16 +145,18 @@ def _check_mask(tokens: Tensor, mask: Tensor) -> None:
     if not isinstance(mask, Tensor):
         raise DataError(f"mask must be a tensor, not {type(mask).__name__}.")
     if mask.shape != tokens.shape:
-        raise DataError(f"mask has shape {tuple(mask.shape)}, tokens have {tuple(tokens.shape)}.")
+        raise DataError(
+            f"mask has shape {tuple(mask.shape)}, tokens have shape {tuple(tokens.shape)}."
+        )
     if bool(((mask != 0) & (mask != 1)).any()):
-        raise DataError("A mask holds True at tokens and False at padding, nothing else.")
+        raise DataError("mask has other values than True (token) and False (padding).")
     empty = (~mask.to(torch.bool)).all(-1)
     if bool(empty.any()):
-        raise DataError(f"Row {int(empty.int().argmax())} of the mask has no token at all.")
+        raise DataError(f"Row {int(empty.int().argmax())} of the mask has no token.")
 
 
 def check_context(config: GPT2Config, positions: Tensor) -> None:
-    """Refuse positions, shape [batch pos], that the model has no embedding for.
+    """Raise DataError if a position, shape [batch pos], is outside the context.
 
     Raises:
         DataError: there are more tokens than the context.
@@ -164,10 +167,10 @@ def check_context(config: GPT2Config, positions: Tensor) -> None:
         )
 
 
-def following(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the token after each position, shape [batch pos]; -100 where one of the two is none.
+def next_tokens(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the token after each position, shape [batch pos], -100 next to padding and at the end.
 
-    >>> following(torch.tensor([[5, 6, 7]]), None).tolist()
+    >>> next_tokens(torch.tensor([[5, 6, 7]]), None).tolist()
     [[6, 7, -100]]
     """
     after = F.pad(tokens[:, 1:], (0, 1), value=NOT_COUNTED)
@@ -178,20 +181,20 @@ def following(tokens: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def check_targets(config: GPT2Config, tokens: Tensor, targets: Tensor) -> None:
-    """Refuse targets that no loss can be counted on.
+    """Validate the targets of a loss.
 
     Raises:
-        DataError: the targets have another shape than the tokens, lie outside the vocabulary, or
-            none of them is counted.
+        DataError: the targets differ in shape from the tokens, lie outside the vocabulary, or are
+            all excluded.
     """
     if targets.shape != tokens.shape or targets.dtype != torch.int64:
         raise DataError(
-            f"targets must be ids of int64 and shape {tuple(tokens.shape)}, as the tokens, not "
+            f"targets must be int64 ids of shape {tuple(tokens.shape)}, like the tokens, not "
             f"{targets.dtype} of shape {tuple(targets.shape)}."
         )
     counted = targets[targets != NOT_COUNTED]
     if not len(counted):
-        raise DataError("No target is counted: there is nothing to predict.")
+        raise DataError(f"All targets are {NOT_COUNTED}, so there is nothing to predict.")
     if not 0 <= int(counted.min()) <= int(counted.max()) < config.vocab_size:
         raise DataError(
             f"Targets run from {int(counted.min())} to {int(counted.max())}; the vocabulary "

@@ -1,4 +1,4 @@
-"""Keys and values of what a model has read, so that it reads on without reading again."""
+"""Cache of the keys and values of earlier tokens, for generation."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from probekit.errors import DataError
 
-# Keys and values of the new positions -> those of all: [batch pos n_heads d_head] each.
+# Keys and values of the new positions -> of all positions, shape [batch pos n_heads d_head] each.
 Extend = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class KeyValueCache:
-    """What each block of one model remembers of the tokens read so far; it starts empty.
+    """Keys and values of all tokens read so far, for each block of one model; initially empty.
 
-    Give the same cache to one forward pass after another, under `torch.no_grad()`. A tap then sees
-    the new positions only, once each, and what it makes of keys and values stays in the cache. A
-    pass that fails or stops early leaves the cache as it was.
+    Pass the same cache to consecutive forward passes, under `torch.no_grad()`. A tap is then called
+    with the new positions only, and the keys and values that it returns are cached. A pass that
+    fails or stops early leaves the cache unchanged.
 
     >>> from probekit import GPT2
     >>> model, past = GPT2.from_pretrained("mini"), KeyValueCache()
@@ -32,27 +32,26 @@ class KeyValueCache:
     """
 
     def __init__(self) -> None:
-        self.length = 0  # columns read, those of padding included
+        self.length = 0  # columns read, including padding
         self._model: weakref.ref[nn.Module] | None = None
-        self._mask: Tensor | None = None  # [batch length] once there was padding
-        self._kept: dict[int, Tensor] = {}  # by block, [kv batch n_heads room d_head]
+        self._mask: Tensor | None = None  # [batch length]; None until there is padding
+        self._storage: dict[int, Tensor] = {}  # by block, [kv batch n_heads capacity d_head]
 
-    def mask_with(self, model: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor | None:
-        """Return the mask of all columns, old and new; None where none of them is padding.
+    def join_mask(self, model: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Return the mask of cached and new columns, or None if none of them is padding.
 
         Raises:
-            DataError: another model read what was read before, or in another number of rows.
+            DataError: the cache belongs to another model or has another batch size.
         """
         if self.length and self._model is not None and self._model() is not model:
             raise DataError(
-                "The cache was filled by another model, whose keys and values mean nothing to this "
-                "one: begin with a new KeyValueCache."
+                "The cache was filled by another model. Pass a new KeyValueCache for each model."
             )
         self._model = weakref.ref(model)
-        if self.length and self._kept[0].shape[1] != len(tokens):
+        if self.length and self._storage[0].shape[1] != len(tokens):
             raise DataError(
-                f"The cache was filled by {self._kept[0].shape[1]} rows, now there are "
-                f"{len(tokens)}: it goes on with the rows it has begun."
+                f"The cache holds {self._storage[0].shape[1]} rows, the tokens have {len(tokens)}. "
+                "Continue the same rows, or pass a new KeyValueCache."
             )
         if mask is None and self._mask is None:
             return None
@@ -64,32 +63,32 @@ class KeyValueCache:
         return torch.cat([old, new.to(device=tokens.device, dtype=torch.bool)], dim=1)
 
     def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of all columns at a block, [batch key_pos n_heads d_head].
+        """Return the keys and values of all columns, shape [batch key_pos n_heads d_head] each.
 
         Args:
-            layer: the number of the block.
+            layer: index of the block.
             k: keys of the new columns, shape [batch pos n_heads d_head].
             v: values of the new columns, shape [batch pos n_heads d_head].
         """
         end = self.length + k.shape[1]
-        before = self._kept[layer] if self.length else None
-        kept = self._kept[layer] = self._with_room(before, end, k)
-        for part, new in zip(kept, (k, v), strict=True):
+        previous = self._storage[layer] if self.length else None
+        storage = self._storage[layer] = self._with_capacity(previous, end, k)
+        for part, new in zip(storage, (k, v), strict=True):
             part[:, :, self.length : end] = new.transpose(1, 2)
-        keys, values = kept[:, :, :, :end].transpose(2, 3)
+        keys, values = storage[:, :, :, :end].transpose(2, 3)
         return keys, values
 
     def advance(self, n_new: int, mask: Tensor | None) -> None:
-        """Count the new columns as read, after all blocks have them."""
+        """Add the new columns to `length`, after the last block has extended the cache."""
         self.length += n_new
         self._mask = mask
 
-    def _with_room(self, kept: Tensor | None, end: int, like: Tensor) -> Tensor:
-        """Return the storage, doubled when it is full, so that few columns are copied twice."""
-        if kept is not None and kept.shape[3] >= end:
-            return kept
+    def _with_capacity(self, storage: Tensor | None, end: int, like: Tensor) -> Tensor:
+        """Return storage for `end` columns; doubling it when full keeps the copies few."""
+        if storage is not None and storage.shape[3] >= end:
+            return storage
         batch, _, n_heads, d_head = like.shape
         larger = like.new_empty(2, batch, n_heads, max(end, 2 * self.length), d_head)
-        if kept is not None:
-            larger[:, :, :, : self.length] = kept[:, :, :, : self.length]
+        if storage is not None:
+            larger[:, :, :, : self.length] = storage[:, :, :, : self.length]
         return larger

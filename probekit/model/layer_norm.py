@@ -1,4 +1,4 @@
-"""Layer norm with a tap at its scale and at its normalized value."""
+"""Layer norm with taps at its scale and its normalized value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from probekit.products import is_derived, with_gradient
 
 
 class LayerNorm(nn.Module):
-    """Layer norm over d_model, with its scale and its normalized value in sight."""
+    """Layer norm over d_model, with taps at its scale and its normalized value."""
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
@@ -20,19 +20,20 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(config.n_embd)) if config.bias else None
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
-        """Return x normalized over its last axis, shape [batch pos d_model]."""
+        """Return x normalized over its last axis, times gain plus bias, shape [... d_model]."""
         normalized, _, inverse = torch.native_layer_norm(x, x.shape[-1:], None, None, self.eps)
         if tap.wants("hook_scale"):
             scale = inverse.reciprocal()  # [batch pos 1]
-            if is_derived(x):  # torch has no derivative of the inverse
+            if is_derived(x):  # torch does not differentiate `inverse`
                 scale = with_gradient(
                     scale, (x.var(-1, correction=0, keepdim=True) + self.eps).sqrt()
                 )
-            # A mere look multiplies by 1, and changes no bit.
+            # A tap that changes nothing multiplies by exactly 1.
             normalized = normalized * (scale / tap("hook_scale", scale.clone()))
         normalized = tap("hook_normalized", normalized)
         scaled = (
-            normalized * self.weight if self.bias is None
+            normalized * self.weight
+            if self.bias is None
             else torch.addcmul(self.bias, normalized, self.weight)
-        )  # fmt: skip
+        )
         return scaled.to(self.weight.dtype)

@@ -1,4 +1,4 @@
-"""The linear maps of the model."""
+"""Linear layer that uses the fastest matrix product of the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from probekit.products import linear
 
 
 class Linear(nn.Linear):
-    """A linear map of the model: `nn.Linear` by the fastest product."""
+    """`nn.Linear` computed by `products.linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x weight^T + bias, shape [... d_out]."""

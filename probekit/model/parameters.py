@@ -1,4 +1,4 @@
-"""How many parameters a GPT-2 has, and where: by the formula, without building a tensor."""
+"""Parameter counts of a GPT-2, computed from its config without creating tensors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from probekit.model.config import GPT2Config
 
 @dataclass(frozen=True)
 class Component:
-    """One module that has parameters: a weight and, by a switch of the config, a bias.
+    """A module with parameters: a weight and, if the config has it, a bias.
 
     Attributes:
-        name: what people call it.
-        module: its name in a state dict, with `{l}` for the number of the block.
-        axes: of the weight, from input to output; the bias lies along the last.
-        bias: the switch that gives it one; empty where there never is one.
+        name: name shown to users.
+        module: name in a state dict, with `{l}` for the index of the block.
+        axes: axes of the weight, from input to output; the bias has the last one.
+        bias: field of the config that turns the bias on; empty if there is never one.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Component:
         return "{l}" in self.module
 
     def tensors(self, config: GPT2Config) -> dict[str, tuple[str, ...]]:
-        """Return name and axes of its tensors."""
+        """Return the axes of each tensor, by name."""
         if self.module == "lm_head" and config.tie_word_embeddings:
             return {}
         tensors = {f"{self.module}.weight": self.axes}
@@ -54,7 +54,7 @@ COMPONENTS = (
     Component("unembedding", "lm_head", ("d_vocab", "d_model")),
 )
 
-# Sums people quote, what each adds up in words, and the beginning of its modules' names.
+# Commonly quoted sums: name, formula in words, and prefix of the modules that are summed.
 _SUMS = (
     ("attention", "c_attn + c_proj", "h.{l}.attn."),
     ("MLP", "c_fc + c_proj", "h.{l}.mlp."),
@@ -64,13 +64,13 @@ _SUMS = (
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """How many parameters one component, or a sum of several, has.
+    """Number of parameters of one component, or of a sum of several.
 
     Attributes:
-        name: of the component.
-        formula: of `number`.
-        number: in one of them.
-        times: how many of them the model has.
+        name: name of the component.
+        formula: how `number` is computed.
+        number: number of parameters in one instance.
+        times: number of instances in the model.
     """
 
     name: str
@@ -79,17 +79,17 @@ class ParameterCount:
     times: int = 1
 
     @property
-    def in_all(self) -> int:
-        """The number in the whole model."""
+    def total(self) -> int:
+        """Number of parameters of all instances."""
         return self.number * self.times
 
     def megabytes(self, bytes_each: int) -> float:
-        """Return the size of all of them in units of 2^20 bytes."""
-        return self.in_all * bytes_each / 2**20
+        """Return the size of all instances in units of 2^20 bytes."""
+        return self.total * bytes_each / 2**20
 
 
 def count_components(config: GPT2Config) -> tuple[ParameterCount, ...]:
-    """Return the count of every component; together they are the model.
+    """Return the count of every component; their totals sum to the whole model.
 
     >>> count_components(GPT2Config())[3]
     ParameterCount(name='attn.c_attn', formula='d_model x 3 d_model + 3 d_model', number=1771776,
@@ -99,27 +99,27 @@ def count_components(config: GPT2Config) -> tuple[ParameterCount, ...]:
 
 
 def count_sums(config: GPT2Config) -> tuple[ParameterCount, ...]:
-    """Return the sums that people quote: attention, MLP, a block, the total.
+    """Return commonly quoted sums: attention, MLP, a block, the total.
 
     >>> [(count.name, count.number) for count in count_sums(GPT2Config())]
     [('attention', 2362368), ('MLP', 4722432), ('block', 7087872), ('total', 124439808)]
     """
     counts = dict(zip(COMPONENTS, count_components(config), strict=True))
     sums = []
-    for name, formula, beginning in _SUMS:
-        number = sum(n.number for part, n in counts.items() if part.module.startswith(beginning))
+    for name, formula, prefix in _SUMS:
+        number = sum(n.number for part, n in counts.items() if part.module.startswith(prefix))
         sums.append(ParameterCount(name, formula, number, config.n_layer))
     total = count_parameters(config)
     return (*sums, ParameterCount("total", "n_layers x block + the others", total))
 
 
 def count_parameters(config: GPT2Config) -> int:
-    """Return how many parameters a model has in all.
+    """Return the total number of parameters of a model.
 
     >>> f"{count_parameters(GPT2Config()):,}"
     '124,439,808'
     """
-    return sum(count.in_all for count in count_components(config))
+    return sum(count.total for count in count_components(config))
 
 
 def _count(component: Component, config: GPT2Config) -> ParameterCount:

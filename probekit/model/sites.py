@@ -1,41 +1,60 @@
-"""The table of all sites: every tensor that GPT-2 names, its axes and its formula.
+"""The table of sites: name, axes and formula of every tensor that a tap can read or replace.
 
-The table is the one place that knows them; names are those of TransformerLens. `expand` turns what
-people write (names, globs, shorthands) into names, `SiteSelection` adds a head or a neuron, and
-`SiteConcatenation` takes several of those as one.
+Names are those of TransformerLens. `expand` turns names, globs and shorthands into names.
+`SiteSelection` adds a head or a neuron to a site, and `SiteConcatenation` joins several selections.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import SupportsIndex, cast
+from typing import Any, Literal, SupportsIndex, cast, get_args
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
 
 SitePattern = str | tuple[str, int]  # "blocks.*.hook_resid_post" or ("resid_post", 3)
 
 
+Stage = Literal["embedding", "block", "output"]
+
+
 @dataclass(frozen=True)
 class Site:
-    """One row of the table: the name (with `{l}` in a block), axes and formula of a tensor."""
+    """One row of the table of sites.
+
+    Attributes:
+        name: TransformerLens's name, with `{l}` for the layer of a block.
+        axes: names of the axes.
+        formula: how the tensor is computed.
+        stage: where the forward pass computes it: before, in or after the blocks.
+        on_request: computed only if requested by name; a glob that also matches other sites does
+            not include it.
+        begins_block: available before the block computes anything.
+        in_stream: part of the residual stream, or added to it, so that the logit lens applies.
+        masked: value at keys that a query does not attend to.
+    """
 
     name: str
     axes: tuple[str, ...]
     formula: str
-    on_request: bool = False  # computed only when asked for by name
+    stage: Stage = "block"
+    on_request: bool = False
+    begins_block: bool = False
+    in_stream: bool = False
+    masked: float = 0.0
 
     @property
     def in_block(self) -> bool:
-        """Whether every block has such a tensor."""
-        return self.name.startswith("blocks.")
+        """Whether every block has this tensor."""
+        return self.stage == "block"
 
     @property
     def component(self) -> str:
-        """The name without block number and hook prefix.
+        """The name without block index and `hook_`.
 
         >>> [site.component for site in SITES if site.axes[-1] == "key_pos"]
         ['attn.attn_scores', 'attn.pattern']
@@ -43,37 +62,53 @@ class Site:
         return self.name.removeprefix("blocks.{l}.").replace("hook_", "")
 
 
-_RESID = ("batch", "pos", "d_model")
+_D_MODEL = ("batch", "pos", "d_model")
 _SCALE = ("batch", "pos", "1")
 _HEAD = ("batch", "pos", "n_heads", "d_head")
 _PATTERN = ("batch", "n_heads", "query_pos", "key_pos")
 _HEAD_OUT = ("batch", "pos", "n_heads", "d_model")
 _MLP = ("batch", "pos", "d_mlp")
+_STREAM: dict[str, Any] = {"axes": _D_MODEL, "in_stream": True}
 
 # In the order of the forward pass.
 SITES = (
-    Site("hook_embed", _RESID, "wte[tokens]"),
-    Site("hook_pos_embed", _RESID, "wpe[positions]"),
-    Site("blocks.{l}.hook_resid_pre", _RESID, "embed + pos_embed, or resid_post of block l-1"),
+    Site("hook_embed", formula="wte[tokens]", stage="embedding", **_STREAM),
+    Site("hook_pos_embed", formula="wpe[positions]", stage="embedding", **_STREAM),
+    Site(
+        "blocks.{l}.hook_resid_pre",
+        formula="embed + pos_embed, or resid_post of block l-1",
+        begins_block=True,
+        **_STREAM,
+    ),
     Site("blocks.{l}.ln1.hook_scale", _SCALE, "sqrt(var(resid_pre) + eps)"),
-    Site("blocks.{l}.ln1.hook_normalized", _RESID, "(resid_pre - mean) / scale"),
+    Site("blocks.{l}.ln1.hook_normalized", _D_MODEL, "(resid_pre - mean) / scale"),
     Site("blocks.{l}.attn.hook_q", _HEAD, "ln_1(resid_pre) W_Q + b_Q"),
     Site("blocks.{l}.attn.hook_k", _HEAD, "ln_1(resid_pre) W_K + b_K"),
     Site("blocks.{l}.attn.hook_v", _HEAD, "ln_1(resid_pre) W_V + b_V"),
-    Site("blocks.{l}.attn.hook_attn_scores", _PATTERN, "q k / sqrt(d_head), -inf where masked"),
+    Site(
+        "blocks.{l}.attn.hook_attn_scores",
+        _PATTERN,
+        "q k / sqrt(d_head), -inf where masked",
+        masked=-math.inf,
+    ),
     Site("blocks.{l}.attn.hook_pattern", _PATTERN, "softmax(attn_scores) over key_pos"),
     Site("blocks.{l}.attn.hook_z", _HEAD, "pattern v"),
     Site("blocks.{l}.attn.hook_result", _HEAD_OUT, "z W_O per head, without b_O", on_request=True),
-    Site("blocks.{l}.hook_attn_out", _RESID, "z W_O + b_O"),
-    Site("blocks.{l}.hook_resid_mid", _RESID, "resid_pre + attn_out"),
+    Site("blocks.{l}.hook_attn_out", formula="z W_O + b_O", **_STREAM),
+    Site("blocks.{l}.hook_resid_mid", formula="resid_pre + attn_out", **_STREAM),
     Site("blocks.{l}.ln2.hook_scale", _SCALE, "sqrt(var(resid_mid) + eps)"),
-    Site("blocks.{l}.ln2.hook_normalized", _RESID, "(resid_mid - mean) / scale"),
+    Site("blocks.{l}.ln2.hook_normalized", _D_MODEL, "(resid_mid - mean) / scale"),
     Site("blocks.{l}.mlp.hook_pre", _MLP, "ln_2(resid_mid) W_in + b_in"),
     Site("blocks.{l}.mlp.hook_post", _MLP, "gelu_tanh(pre)"),
-    Site("blocks.{l}.hook_mlp_out", _RESID, "post W_out + b_out"),
-    Site("blocks.{l}.hook_resid_post", _RESID, "resid_mid + mlp_out"),
-    Site("ln_final.hook_scale", _SCALE, "sqrt(var(resid_post of the last block) + eps)"),
-    Site("ln_final.hook_normalized", _RESID, "(resid_post - mean) / scale"),
+    Site("blocks.{l}.hook_mlp_out", formula="post W_out + b_out", **_STREAM),
+    Site("blocks.{l}.hook_resid_post", formula="resid_mid + mlp_out", **_STREAM),
+    Site(
+        "ln_final.hook_scale",
+        _SCALE,
+        "sqrt(var(resid_post of the last block) + eps)",
+        stage="output",
+    ),
+    Site("ln_final.hook_normalized", _D_MODEL, "(resid_post - mean) / scale", stage="output"),
 )
 
 _BY_NAME = {site.name: site for site in SITES}
@@ -86,27 +121,30 @@ JOINT = " + "  # between the parts of a concatenation
 
 
 def site_names(n_layers: int, *, on_request: bool = False) -> tuple[str, ...]:
-    """Return the names of all sites in the order of the forward pass.
+    """Return the names of all sites, in the order of the forward pass.
+
+    Sites that are computed on request are included with `on_request`.
 
     >>> len(site_names(12))
     208
     """
-    block = [site for site in SITES if site.in_block and (on_request or not site.on_request)]
+    sites = [site for site in SITES if on_request or not site.on_request]
+    in_stage = {stage: [s.name for s in sites if s.stage == stage] for stage in get_args(Stage)}
     return (
-        *(site.name for site in SITES[:2]),
-        *(site.name.format(l=layer) for layer in range(n_layers) for site in block),
-        *(site.name for site in SITES[-2:]),
+        *in_stage["embedding"],
+        *(name.format(l=layer) for layer in range(n_layers) for name in in_stage["block"]),
+        *in_stage["output"],
     )
 
 
 def describe(name: str) -> Site:
-    """Return the row of the table that a site's name belongs to.
+    """Return the row of the table for the full name of a site.
 
     >>> describe("blocks.3.mlp.hook_post").axes
     ('batch', 'pos', 'd_mlp')
 
     Raises:
-        UnknownNameError: no site has that name; globs and short names are for `expand`.
+        UnknownNameError: no site has this name. Globs and shorthands need `expand`.
     """
     general = _BLOCK.sub("blocks.{l}.", name)
     if general not in _BY_NAME:
@@ -114,8 +152,22 @@ def describe(name: str) -> Site:
     return _BY_NAME[general]
 
 
+def blocks_before(name: str, n_layers: int) -> int:
+    """Return the number of blocks that a forward pass starts before it reaches a site.
+
+    >>> [blocks_before(name, 12) for name in ("hook_embed", "blocks.3.hook_resid_pre")]
+    [0, 3]
+    >>> [blocks_before(name, 12) for name in ("blocks.3.attn.hook_z", "ln_final.hook_scale")]
+    [4, 12]
+    """
+    site, layer = describe(name), layer_of(name)
+    if layer is None:
+        return 0 if site.stage == "embedding" else n_layers
+    return layer + (not site.begins_block)
+
+
 def layer_of(name: str) -> int | None:
-    """Return the block index that stands in a site's name, None outside the blocks.
+    """Return the block index in the name of a site, or None outside the blocks.
 
     >>> layer_of("blocks.11.hook_resid_pre"), layer_of("hook_embed")
     (11, None)
@@ -125,21 +177,21 @@ def layer_of(name: str) -> int | None:
 
 
 def expand(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:
-    """Return the names that names, globs and shorthands stand for, in the order of the forward.
+    """Return the names that match names, globs and shorthands, in forward order.
 
     >>> expand(["blocks.*.hook_resid_post", ("pattern", 0), "hook_embed"], 2)
     ('hook_embed', 'blocks.0.attn.hook_pattern', 'blocks.0.hook_resid_post',
      'blocks.1.hook_resid_post')
 
     Raises:
-        UnknownNameError: a pattern stands for no site of a model with `n_layers` blocks.
+        UnknownNameError: a pattern matches no site of a model with `n_layers` blocks.
     """
-    found = {name for pattern in _listed(patterns) for name in _matches(pattern, n_layers)}
-    return tuple(name for name in site_names(n_layers, on_request=True) if name in found)
+    names = {name for pattern in _listed(patterns) for name in _matches(pattern, n_layers)}
+    return tuple(name for name in site_names(n_layers, on_request=True) if name in names)
 
 
 def _listed(patterns: SitePattern | Iterable[SitePattern]) -> list[SitePattern]:
-    """Return the patterns as a list; one alone, a name or a pair (short name, layer), is one."""
+    """Return the patterns as a list; a single name or (short name, layer) is one pattern."""
     if isinstance(patterns, str):
         return [patterns]
     listed = list(patterns)
@@ -149,7 +201,7 @@ def _listed(patterns: SitePattern | Iterable[SitePattern]) -> list[SitePattern]:
 
 
 def _is_shorthand(value: Sequence[object]) -> bool:
-    """Return whether it is a short name and a layer, which may be a number of numpy or torch."""
+    """Return whether a value is (short name, layer); the layer may be a NumPy or torch integer."""
     return (
         len(value) == 2
         and isinstance(value[0], str)
@@ -162,14 +214,13 @@ def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
     if isinstance(pattern, tuple):
         if not _is_shorthand(pattern):
             raise UnknownNameError(
-                f"No site is called {pattern!r}; a shorthand is a short name and a layer, such as "
+                f"No site matches {pattern!r}. A shorthand is a short name and a layer, such as "
                 "('pattern', 3)."
             )
         pattern = _full_name(pattern[0], operator.index(pattern[1]))
-    # A glob does not reach the sites that are computed only when asked for by name.
-    is_glob = _GLOB.search(pattern) is not None
-    names = site_names(n_layers, on_request=not is_glob or "result" in pattern)
-    matches = [name for name in names if fnmatchcase(name, pattern)]
+    # A glob matches sites computed on request only if it matches no other site.
+    default, names = site_names(n_layers), site_names(n_layers, on_request=True)
+    matches = _matching(default, pattern) or _matching(names, pattern)
     if matches:
         return matches
     layer = layer_of(pattern)
@@ -177,23 +228,27 @@ def _matches(pattern: SitePattern, n_layers: int) -> Sequence[str]:
         raise UnknownNameError(
             f"Site {pattern!r}: the model has {n_layers} blocks, 0 to {n_layers - 1}."
         )
-    fits = _short_for(pattern.replace("hook_", ""))
-    if fits and "hook_" in pattern:
+    candidates = _sites_by_short_name(pattern.replace("hook_", ""))
+    if candidates and "hook_" in pattern:
         raise UnknownNameError(
-            f"{pattern!r} is a site of every block: write {fits[0].name.format(l=0)!r} for one, "
-            f"{fits[0].name.format(l='*')!r} for all."
+            f"{pattern!r} is a site of every block: write {candidates[0].name.format(l=0)!r} for "
+            f"one, {candidates[0].name.format(l='*')!r} for all."
         )
-    if fits:
-        every = fits[0].name.format(l="*")
+    if candidates:
+        every = candidates[0].name.format(l="*")
         raise UnknownNameError(
-            f"{pattern!r} is a site of every block: give its layer too, as in ({pattern!r}, 0), or "
-            f"take all of them with {every!r}."
+            f"{pattern!r} is a site of every block: add the layer, as in ({pattern!r}, 0), or "
+            f"write {every!r} for all."
         )
-    raise UnknownNameError(f"No site is called {pattern!r}. {nearest(pattern, names)}")
+    raise UnknownNameError(f"No site matches {pattern!r}. {nearest(pattern, names)}")
 
 
-def _short_for(text: str) -> list[Site]:
-    """Return the sites of a block that a short name like "pattern" or "attn.pattern" is for."""
+def _matching(names: Iterable[str], pattern: str) -> list[str]:
+    return [name for name in names if fnmatchcase(name, pattern)]
+
+
+def _sites_by_short_name(text: str) -> list[Site]:
+    """Return the sites of a block with a short name such as "pattern" or "attn.pattern"."""
     return [
         site
         for site in SITES
@@ -202,21 +257,23 @@ def _short_for(text: str) -> list[Site]:
 
 
 def _full_name(short: str, layer: int) -> str:
-    """Return the name that a shorthand like ("pattern", 3) stands for."""
+    """Return the full name of a shorthand such as ("pattern", 3)."""
     if layer < 0:
-        raise UnknownNameError(f"Layers are counted from 0, so there is no ({short!r}, {layer}).")
-    fits = _short_for(short)
-    if not fits:
+        raise UnknownNameError(
+            f"({short!r}, {layer}): the layer is negative. Layers are counted from 0."
+        )
+    candidates = _sites_by_short_name(short)
+    if not candidates:
         components = [site.component for site in SITES if site.in_block]
         raise UnknownNameError(
-            f"No site of a block is called {short!r}. {nearest(short, components)}"
+            f"No site of a block has the name {short!r}. {nearest(short, components)}"
         )
-    if len(fits) > 1:
+    if len(candidates) > 1:
         raise UnknownNameError(
-            f"{short!r} stands for several sites; write one of "
-            f"{', '.join(repr(site.component) for site in fits)}."
+            f"{short!r} matches several sites. Write one of "
+            f"{', '.join(repr(site.component) for site in candidates)}."
         )
-    return fits[0].name.format(l=layer)
+    return candidates[0].name.format(l=layer)
 
 
 @dataclass(frozen=True)
@@ -233,17 +290,17 @@ class SiteSelection:
 
     @property
     def parts(self) -> tuple[SiteSelection, ...]:
-        """The selection alone, as a concatenation has several."""
+        """This selection as a tuple, like the parts of a `SiteConcatenation`."""
         return (self,)
 
     @property
     def without_head(self) -> SiteSelection:
-        """The same selection with all its heads."""
+        """The same selection without the restriction to a head."""
         return replace(self, head=None)
 
     @property
     def text(self) -> str:
-        """The selection as people write it."""
+        """The selection as it is written in an experiment file."""
         chosen = {"head": self.head, "neuron": self.neuron}
         parts = [f"[{axis}={index}]" for axis, index in chosen.items() if index is not None]
         return self.site + "".join(parts)
@@ -251,7 +308,7 @@ class SiteSelection:
 
 @dataclass(frozen=True)
 class SiteConcatenation:
-    """Several selections whose features stand side by side and are probed as one.
+    """Several selections whose features are concatenated and probed together.
 
     >>> SiteConcatenation((SiteSelection("hook_embed"), SiteSelection("hook_pos_embed"))).text
     'hook_embed + hook_pos_embed'
@@ -261,16 +318,16 @@ class SiteConcatenation:
 
     @property
     def text(self) -> str:
-        """The parts as people write them, joined."""
+        """The parts as they are written in an experiment file, joined by `+`."""
         return JOINT.join(part.text for part in self.parts)
 
 
 def select(
     patterns: Iterable[str], n_layers: int, axis_sizes: dict[str, int]
 ) -> tuple[SiteSelection, ...]:
-    """Return what patterns like `blocks.*.attn.hook_z[head=*]` stand for, in forward order.
+    """Return the selections that match patterns like `blocks.*.attn.hook_z[head=*]`, in order.
 
-    `axis_sizes` gives the number of heads (`n_heads`) and neurons (`d_mlp`).
+    `axis_sizes` has the number of heads (`n_heads`) and of neurons (`d_mlp`).
 
     >>> for chosen in select(["blocks.*.attn.hook_z[head=0,2]"], 2, {"n_heads": 3, "d_mlp": 11}):
     ...     print(chosen.text)
@@ -280,36 +337,38 @@ def select(
     blocks.1.attn.hook_z[head=2]
 
     Raises:
-        UnknownNameError: a pattern stands for no site.
-        ConfigError: the site has no such axis, or an index is outside of it.
+        UnknownNameError: a pattern matches no site.
+        ConfigError: the site does not have the selected axis, or an index is out of range.
     """
-    chosen: set[SiteSelection] = set()
+    selections: set[SiteSelection] = set()
     for pattern in patterns:
         match = _SELECTOR.match(pattern)
         if match is None:
-            _require_whole_brackets(pattern)
+            _check_brackets(pattern)
         for site in expand([match["site"] if match else pattern], n_layers):
             indices: list[dict[str, int]] = _indices(site, match, axis_sizes) if match else [{}]
-            chosen |= {SiteSelection(site, **index) for index in indices}
-    order = {site: place for place, site in enumerate(site_names(n_layers, on_request=True))}
+            selections |= {SiteSelection(site, **index) for index in indices}
+    order = {site: rank for rank, site in enumerate(site_names(n_layers, on_request=True))}
 
-    def place(selection: SiteSelection) -> tuple[int, ...]:
-        whole_first = (-1 if i is None else i for i in (selection.head, selection.neuron))
-        return order[selection.site], *whole_first
+    def rank(selection: SiteSelection) -> tuple[int, ...]:
+        # A whole site comes before its heads and neurons.
+        indices = (-1 if i is None else i for i in (selection.head, selection.neuron))
+        return order[selection.site], *indices
 
-    return tuple(sorted(chosen, key=place))
+    return tuple(sorted(selections, key=rank))
 
 
-def _require_whole_brackets(pattern: str) -> None:
-    """Refuse a pattern that begins to choose a head or neuron, and does not end so."""
+def _check_brackets(pattern: str) -> None:
+    """Raise ConfigError if a pattern has an incomplete selection of heads or neurons."""
     site, bracket, choice = pattern.partition("[")
-    if _short_for(site.replace("hook_", "")):
-        site = _short_for(site.replace("hook_", ""))[0].name.format(l="*")
+    candidates = _sites_by_short_name(site.replace("hook_", ""))
+    if candidates:
+        site = candidates[0].name.format(l="*")
     axis = next((axis for axis in _SELECTED_AXES if choice.strip().startswith(axis)), None)
     if bracket and axis:
         raise ConfigError(
-            f"{pattern!r}: a {axis} is chosen by [{axis}=3], several by [{axis}=0,3], all by "
-            f"[{axis}=*]. Nearest: {site}[{axis}={_digits(choice) or 0}]."
+            f"{pattern!r}: write [{axis}=3] to select one {axis}, [{axis}=0,3] for several, "
+            f"[{axis}=*] for all. Nearest: {site}[{axis}={_digits(choice) or 0}]."
         )
 
 
@@ -318,21 +377,21 @@ def _digits(text: str) -> str:
 
 
 def _indices(site: str, match: re.Match[str], axis_sizes: dict[str, int]) -> list[dict[str, int]]:
-    """Return each head or neuron that the brackets of a pattern choose at a site."""
+    """Return the head or neuron of each selection in the brackets of a pattern."""
     axis = match["axis"]
     if axis not in _SELECTED_AXES:
         raise ConfigError(f"{match[0]!r}: unknown axis {axis!r}. Allowed: head, neuron.")
     axes = describe(site).axes
     name = _SELECTED_AXES[axis]
     if name not in axes:
-        raise ConfigError(f"{match[0]!r}: {site} has the axes {' '.join(axes)}, no {axis}.")
+        raise ConfigError(f"{match[0]!r}: {site} has no {axis}s, its axes are {' '.join(axes)}.")
     if match["index"] == "*":
         return [{axis: index} for index in range(axis_sizes[name])]
     numbers = [text.strip() for text in match["index"].split(",")]
     if not all(_is_index(text, axis_sizes[name]) for text in numbers):
         raise ConfigError(
-            f"{match[0]!r}: {axis} must be a number from 0 to {axis_sizes[name] - 1}, several with "
-            "commas between them, or * for all."
+            f"{match[0]!r}: {axis} must be an integer from 0 to {axis_sizes[name] - 1}, several "
+            "separated by commas, or * for all."
         )
     return [{axis: int(text)} for text in numbers]
 

@@ -1,4 +1,4 @@
-"""Where each token stands, and which tokens it sees."""
+"""Positions of tokens and attention masks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def causal(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
-    """Return what the last `n_queries` of `n_keys` positions see, shape [query key].
+    """Return the causal mask of the last `n_queries` of `n_keys` positions, shape [query key].
 
     >>> causal(2, 3, torch.device("cpu")).tolist()
     [[True, True, False], [True, True, True]]
@@ -19,17 +19,17 @@ def causal(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
 def positions_and_visible(
     tokens: Tensor, mask: Tensor | None, n_before: int = 0
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the positions of the tokens and what each of them sees.
+    """Return the position of each token, shape [batch pos], and the attention mask.
 
-    Positions count real tokens, shape [batch pos]. What is seen has the shape [batch 1 query key];
-    None instead means all that stands before, and is all that right padding needs, since no token
-    looks forward.
+    Positions count real tokens. The mask has the shape [batch 1 query key] and is True where a
+    query attends to a key. None means the causal mask, which suffices for right padding because no
+    token attends to a later one.
 
     Args:
         tokens: token ids, shape [batch pos].
-        mask: True at tokens, False at padding, of the `n_before` columns read earlier and of these,
-            shape [batch key]; None means no padding.
-        n_before: how many columns were read earlier.
+        mask: True at tokens, False at padding, of the `n_before` cached columns and of these, shape
+            [batch key]; None means no padding.
+        n_before: number of columns in the key-value cache.
 
     >>> mask = torch.tensor([[False, True, True]])
     >>> positions, visible = positions_and_visible(torch.tensor([[0, 5, 6]]), mask)
@@ -43,19 +43,19 @@ def positions_and_visible(
     positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, n_before:]
     if not bool((mask[:, 1:] & ~mask[:, :-1]).any()):
         return positions, None
-    # A padded query sees itself: a softmax over nothing would be NaN and spread.
+    # Padding attends to itself: a softmax without keys would be NaN and spread.
     itself = torch.eye(n_keys, dtype=torch.bool, device=tokens.device)[n_before:]
     return positions, causal(n_new, n_keys, tokens.device) & (mask[:, None, None, :] | itself)
 
 
-def seen_from(at: Tensor, visible: Tensor | None, n_new: int, n_keys: int) -> Tensor:
-    """Return what some of the new positions see, shape [batch 1 asked key].
+def visible_at(at: Tensor, visible: Tensor | None, n_new: int, n_keys: int) -> Tensor:
+    """Return the attention mask of some of the new positions, shape [batch 1 n_at key].
 
     Args:
-        at: the positions, shape [batch asked].
-        visible: what all of them see, shape [batch 1 pos key]; None means all that stands before.
-        n_new: how many new positions there are.
-        n_keys: how many positions there are, earlier ones included.
+        at: the positions, shape [batch n_at].
+        visible: mask of all new positions, shape [batch 1 pos key]; None means the causal mask.
+        n_new: number of new positions.
+        n_keys: number of positions including cached ones.
     """
     if visible is None:
         visible = causal(n_new, n_keys, at.device)[None, None]

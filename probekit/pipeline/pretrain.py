@@ -1,31 +1,32 @@
-"""A pretraining run from a recipe to a page: texts, vocabulary, tokens, training, report."""
+"""A pretraining run: corpus, vocabulary, tokens, training, report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 
-from probekit.disk import told
+from probekit.disk import exclusive
 from probekit.drafts import sweep_drafts
 from probekit.errors import ConfigError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
 from probekit.model.gpt2 import GPT2
 from probekit.model.parameters import count_parameters
-from probekit.model.tokenizer import Tokenizer
-from probekit.pipeline.devices import check_device
-from probekit.provenance import versions, write_atomic
-from probekit.report.pretraining import write_pretraining_report
-from probekit.report.record import pack_record
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.text.vocabulary import vocabulary_files
+from probekit.model.weights.checkpoint import check_of
+from probekit.model.weights.sources import find_model
+from probekit.pipeline.capture.devices import check_device
+from probekit.provenance import digest, versions, write_atomic
+from probekit.report.pages.pretraining_page import RECIPE, write_pretraining_report
+from probekit.results.record import pack_record
 from probekit.training.corpus import Text, corpus_digest, read_corpus
-from probekit.training.keeping import keep_checkpoint
+from probekit.training.keeping import save_checkpoint
 from probekit.training.kept import checkpoint_folder
-from probekit.training.log import Row, read_verified
+from probekit.training.log import LogRow, read_verified_log
 from probekit.training.loop import train
 from probekit.training.progress import LOG, read_progress
 from probekit.training.recipe import Recipe
@@ -33,23 +34,21 @@ from probekit.training.token_file import TokenFile, make_token_file
 from probekit.training.vocabulary import train_vocabulary
 from probekit.watcher import SILENT, Watcher
 
-LOCK = ".lock"
-
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """What a pretraining run left.
+    """Paths and final log row of a pretraining run.
 
     Attributes:
-        folder: of the run.
+        folder: folder of the run.
         model: folder of the last checkpoint.
-        last: the last row of the log.
-        report: the page of the run.
+        last: last row of the log.
+        report: path of the page.
     """
 
     folder: Path
     model: Path
-    last: Row
+    last: LogRow
     report: Path
 
 
@@ -60,43 +59,32 @@ def pretrain(
     device: str = "cpu",
     watcher: Watcher = SILENT,
 ) -> PretrainResult:
-    """Train a GPT-2 as the recipe says, or go on where a run of the same recipe stopped.
+    """Train a GPT-2 from a recipe, or resume an interrupted run of the same recipe.
 
-    The folder `out`/NAME gets the vocabulary, the tokens, checkpoints (each a model by itself),
-    log.csv, recipe.yaml, run.json and report.html.
+    Writes the vocabulary, the tokens, checkpoints (each a complete model), log.csv, recipe.yaml,
+    run.json and report.html to the folder `out`/NAME.
 
     Args:
         recipe: a recipe, or the path of its file.
-        out: folder that gets the folder of the run.
-        device: where the model computes.
-        watcher: hears of progress and measurements.
+        out: results folder; the run is written to `out`/NAME.
+        device: compute device of the model.
+        watcher: receives progress and measurements.
 
     Raises:
-        ConfigError: the folder holds a run of another recipe, or another process is training there;
-            or the device is not there.
-        MissingError: the corpus is not there.
-        DataError: a text is not UTF-8, or there is too little text.
+        ConfigError: the folder contains a run of another recipe, another process is training in it,
+            or the device is not available.
+        MissingError: the corpus does not exist.
+        DataError: a text is not UTF-8, or the corpus is too small.
         CheckpointError: state, log or vocabulary in the folder is damaged.
     """
     check_device(device)
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe)
     folder = Path(out) / recipe.name
-    with _alone(folder):
+    refusal = f"Another process is training in {folder}. Wait for it, or give another --out."
+    with exclusive(folder, refusal):
+        sweep_drafts(folder.rglob(".*"))
         return _pretrain(recipe, folder, device, watcher)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in the same folder."""
-    with told("make", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / LOCK, timeout=0):
-            sweep_drafts(folder.rglob(".*"))
-            yield
-    except Timeout as error:
-        raise ConfigError(f"Another process is training in {folder}.") from error
 
 
 def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> PretrainResult:
@@ -107,10 +95,10 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
         texts = read_corpus(**recipe.corpus.model_dump())
     if before is not None and before.corpus != corpus_digest(texts):
         raise ConfigError(
-            f"The texts are not those that the run in {folder} has learnt so far. Give another "
-            "`name` or --out, or delete the folder."
+            f"The corpus differs from the one that the run in {folder} was trained on so far. Use "
+            "another `name` or --out, or delete the folder."
         )
-    write_atomic(folder / "recipe.yaml", dump_settings(recipe))
+    write_atomic(folder / RECIPE, dump_settings(recipe))
     tokenizer = _find_vocabulary(recipe, texts, folder, watcher, has_begun=before is not None)
     tokens = make_token_file(texts, tokenizer, folder / "tokens", watcher)
     d_vocab = tokenizer.n_ids
@@ -118,7 +106,7 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
     dtype = getattr(torch, recipe.checkpoints.dtype)
 
     def keep(model: GPT2, step: int) -> None:
-        keep_checkpoint(folder, model, step, dtype, tokenizer)
+        save_checkpoint(folder, model, step, dtype, tokenizer)
 
     train(recipe, tokens, d_vocab, folder, keep, device=device, watcher=watcher)
     last = _last_row(folder)
@@ -126,33 +114,42 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
     return PretrainResult(folder, checkpoint_folder(folder, last.step), last, report)
 
 
-def _last_row(folder: Path) -> Row:
+def _last_row(folder: Path) -> LogRow:
     progress = read_progress(folder)
     assert progress is not None  # the last step writes a state
-    return read_verified(folder / LOG, progress.step, progress.log)[-1]
+    return read_verified_log(folder / LOG, progress.step, progress.log)[-1]
 
 
 def _find_vocabulary(
     recipe: Recipe, texts: tuple[Text, ...], folder: Path, watcher: Watcher, *, has_begun: bool
 ) -> Tokenizer:
-    """Return the tokenizer, whose files are in the folder of the run."""
+    """Return the tokenizer of the recipe and save its files in the folder of the run."""
     source = recipe.vocabulary.source
     if source is not None:
         with recipe.at("vocabulary", "source"):
             tokenizer = Tokenizer.from_pretrained(source)
         tokenizer.save_pretrained(folder)
         return tokenizer
-    if not has_begun:  # files that are there may be of another recipe
+    if not has_begun:  # existing files may be those of another recipe
         watcher.tell(f"training a vocabulary of {recipe.vocabulary.size:,} tokens")
         with recipe.at("vocabulary", "size"):
             train_vocabulary([text.train for text in texts], recipe.vocabulary.size, folder)
     return Tokenizer.from_pretrained(folder)
 
 
+def _vocabulary_source(recipe: Recipe) -> dict[str, Any]:
+    """Return where the vocabulary is from, and what each of its files was compared with."""
+    source = recipe.vocabulary.source
+    if source is None:
+        return {"source": None, "compared_with": {}}
+    paths = vocabulary_files(find_model(source))
+    return {"source": str(source), "compared_with": {path.name: check_of(path) for path in paths}}
+
+
 def _write_facts(
     folder: Path, recipe: Recipe, texts: tuple[Text, ...], tokenizer: Tokenizer, tokens: TokenFile
 ) -> None:
-    """Write run.json: what the numbers came from."""
+    """Write run.json: sizes, digests and versions."""
     facts = {
         "run": recipe.name,
         "steps": recipe.training.steps,
@@ -160,13 +157,18 @@ def _write_facts(
         "texts": [text.name for text in texts],
         "tokens": {"train": len(tokens.train), "held_out": len(tokens.held_out)},
         "characters": {
-            "train": sum(len(text.train) for text in texts), "held_out": tokens.n_characters,
+            "train": sum(len(text.train) for text in texts),
+            "held_out": tokens.n_characters,
         },
         "vocabulary": tokenizer.n_ids,
+        "vocabulary_source": _vocabulary_source(recipe),
         "parameters": count_parameters(recipe.model.config(tokenizer.n_ids)),
         "digests": {
-            "corpus": tokens.corpus, "vocabulary": tokenizer.digest, "tokens": tokens.digest,
+            "corpus": tokens.corpus,
+            "vocabulary": tokenizer.digest,
+            "tokens": tokens.digest,
         },
         "versions": versions(),
-    }  # fmt: skip
+        "files": {RECIPE: digest([(folder / RECIPE).read_bytes()])},
+    }
     write_atomic(folder / "run.json", pack_record(facts))

@@ -1,4 +1,4 @@
-"""Directions that linear probes read along, and how alike two of them are."""
+"""Weight directions of linear probes, and their cosine similarity."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from probekit.probes.design import Features, Floats
-from probekit.probes.kinds.layers import Solution
+from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.layers import FittedLayers
 
 
-def direction(solution: Solution) -> Floats | None:
-    """Return the weights (n_features,) of a linear fit; None for a fit of several layers.
+def direction(solution: FittedLayers) -> Floats | None:
+    """Return the weights (n_features,) of a linear fit; None for a fit with several layers.
 
-    With more than two classes they are the weights of all classes, one after the other
-    (n_classes * n_features,), less their mean over the classes: what all scores share decides
-    nothing.
+    With more than two classes the weights of all classes are concatenated
+    (n_classes * n_features,), after subtracting their mean over the classes, which does not affect
+    the predictions.
 
-    >>> from probekit.probes.kinds.layers import Layer
-    >>> layer = Layer(np.array([[3.0], [4.0], [8.0]]), np.zeros(3))
-    >>> direction(Solution(np.arange(3), (layer,))).tolist()
+    >>> from probekit.probes.solve.layers import AffineLayer
+    >>> layer = AffineLayer(np.array([[3.0], [4.0], [8.0]]), np.zeros(3))
+    >>> direction(FittedLayers(np.arange(3), (layer,))).tolist()
     [-2.0, -1.0, 3.0]
     """
     if len(solution.layers) > 1:
@@ -29,15 +29,15 @@ def direction(solution: Solution) -> Floats | None:
 
 
 def cosine(a: Floats, b: Floats, spread: Floats | None = None) -> float:
-    """Return the cosine of two directions; NaN where one has no length.
+    """Return the cosine similarity of two directions; NaN if one of them is zero.
 
     Args:
-        a: a direction of raw features.
-        b: another.
-        spread: the standard deviation (n_features,) of each feature; with it the cosine is that of
-            the same two probes as functions of standardised features. A weight of raw features is
-            large where the feature is small, however little it moves the score; a weight of
-            standardised ones says how much it does.
+        a: a direction in raw features.
+        b: another direction in raw features.
+        spread: the standard deviation (n_features,) of each feature. If given, the cosine is
+            computed for the same two probes as functions of standardised features. Raw weights are
+            large for features with a small scale, even if these hardly change the score; weights of
+            standardised features measure how much they do.
 
     >>> a, b = np.array([1.0, 100.0]), np.array([1.0, -100.0])
     >>> round(cosine(a, b), 3), round(cosine(a, b, np.array([1.0, 0.001])), 3)
@@ -50,7 +50,9 @@ def cosine(a: Floats, b: Floats, spread: Floats | None = None) -> float:
 
 
 def pooled_spread(parts: Sequence[Features]) -> Floats:
-    """Return the standard deviation (n_features,) over all rows of matrices (n_rows, n_features).
+    """Return the standard deviation (n_features,) over the rows of all matrices.
+
+    Each matrix has shape (n_rows, n_features).
 
     >>> pooled_spread([np.array([[1.0], [3.0]]), np.array([[1.0], [3.0]])]).tolist()
     [1.0]

@@ -1,4 +1,4 @@
-"""One split of the rows: what is fitted on its training rows, and asked on its test rows."""
+"""One split of the rows: probes fitted on its training rows and scored on its test rows."""
 
 from __future__ import annotations
 
@@ -12,68 +12,51 @@ from scipy.special import log_softmax
 
 from probekit.amounts import counted
 from probekit.errors import DataError
-from probekit.probes.company import (
-    Sample,
+from probekit.probes.controls.control_labels import majority_guess
+from probekit.probes.controls.controls import (
+    BaselineSample,
     draw_controls,
     label_baselines,
     number_baselines,
     uninformed,
 )
-from probekit.probes.controls import majority_guess
-from probekit.probes.data import (
-    ProbeData,
-    ProbeSettings,
-    ProbeSpec,
-    check_known,
-    numbers,
-    typical_rows,
-)
-from probekit.probes.description import OnlineCode, blocks, tempered
-from probekit.probes.design import Features, Floats
+from probekit.probes.data import ProbeData, check_known, numbers, typical_rows
+from probekit.probes.fitters import FitContext, Fitter, LabelColumn, make_fitter, number_guess
 from probekit.probes.folds import fittable_insides, group_folds, sample_groups
 from probekit.probes.kinds.k_sparse import explained_shares
-from probekit.probes.kinds.layers import Solution
-from probekit.probes.learning import learning_sizes, subsets
-from probekit.probes.machines import Column, Ground, Machine, Tuned, machine_of, number_guess
-from probekit.probes.measurement import Claim, Origin, Reading, Said, Target
-from probekit.probes.metrics import Answers
-from probekit.probes.regression import NumberAnswers
-from probekit.probes.solver import Codes, OnFit
-from probekit.probes.whole_kinds import WholeReader
-from probekit.probes.wholes import first_rows
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What one kind of probe came to: what may be claimed, what it said of the test rows, the fit.
-
-    `solution` is None for kinds that are no stack of layers.
-    """
-
-    claims: tuple[Claim, ...]
-    said: Said
-    solution: Solution | None = None
+from probekit.probes.score.description_length import CodedBlock, OnlineCode, blocks, tempered
+from probekit.probes.score.learning_curve import learning_sizes, subsets
+from probekit.probes.score.measurement import PredictionPair, Predictions, Score
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.settings import ProbeSettings, ProbeSpec
+from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.fits import TunedProbeFit
+from probekit.probes.solve.layers import FittedLayers
+from probekit.probes.solve.solver import Codes, OnFit
+from probekit.probes.text_and_tree import first_rows
+from probekit.probes.text_and_tree_kinds import GroupedTokenProber
 
 
 @dataclass(frozen=True, eq=False)
 class _Site:
-    """The rows of one site, parted, with the machine of a kind and what it tuned on them."""
+    """Training and test rows of one site, with the fitter of a kind and its tuned fits."""
 
     spec: ProbeSpec
-    machine: Machine
+    fitter: Fitter
     fitted: Features
     tested: Features
-    columns: Sequence[Column]
-    tuned: Sequence[Tuned]
+    columns: Sequence[LabelColumn]
+    tuned: Sequence[TunedProbeFit[FittedLayers]]
 
 
 class SplitProber:
-    """Folds, control labels and samples of one split, which all sites share.
+    """Fits and scores probes on one split, with folds and control labels shared by all sites.
 
     Raises:
-        ConfigError: A control task is asked for, but all training rows have the same word type.
-        DataError: There are fewer groups of training rows than folds, or labels that the kinds of
-            probe cannot read.
+        ConfigError: A control task is requested that cannot be drawn; see `draw_controls`.
+        DataError: There are fewer groups of training rows than folds, or the kinds of probe cannot
+            use the labels.
     """
 
     def __init__(self, data: ProbeData, settings: ProbeSettings) -> None:
@@ -82,14 +65,14 @@ class SplitProber:
         tasks = {spec.task for spec in settings.kinds}
         if settings.reads == "classes":
             check_known(data)
-        # Where only texts are read, a text counts once whatever the number of its tokens.
-        self.judged = first_rows(data) if tasks == {"text"} else data
+        # If all kinds read texts, each text counts once, whatever its number of tokens.
+        self.scored = first_rows(data) if tasks == {"text"} else data
         self.task = self._column(data.y)
         self.fitted = self._sample_training_rows()
         self.groups = data.groups[self.fitted]
-        self.wholes = WholeReader.of(data, settings, self.fitted)
+        self.token_prober = GroupedTokenProber.of(data, settings, self.fitted)
         if settings.reads == "trees":
-            self.wholes.check_trees()
+            self.token_prober.check_trees()
         drawn = [] if settings.reads == "trees" else draw_controls(data, settings, self.fitted)
         self._controls = [self._column(labels) for labels in drawn]
         is_class = settings.reads == "classes"
@@ -97,14 +80,17 @@ class SplitProber:
         self._folds = group_folds(stratify, self.groups, settings.folds, settings.seed)
         if is_class:
             fittable_insides(stratify, self._folds)
-        self._test_groups = data.groups[self.judged.test]
+        self._test_groups = data.groups[self.scored.test]
         self._blocks = blocks(self.groups, len(data.classes), settings.seed)
         steps = settings.learning_steps
         self._sizes = learning_sizes(len(self.fitted), steps) if steps else ()
 
-    def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
-        """Return what a kind finds in X (n_rows, n_features); of a random model the task alone."""
-        readers: dict[str, Callable[[ProbeSpec, Features, bool, OnFit], Outcome]] = {
+    def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
+        """Return the scores of a kind on X (n_rows, n_features); the task on test rows is first.
+
+        For a model with random weights only the task is scored.
+        """
+        readers: dict[str, Callable[[ProbeSpec, Features, bool, OnFit], list[Score]]] = {
             "classification": self._by_row,
             "regression": self._by_row,
             "text": self._by_text,
@@ -112,196 +98,202 @@ class SplitProber:
         }
         return readers[spec.task](spec, X, random, on_fit)
 
-    def baselines(self) -> dict[Target, Outcome]:
-        """Return what each guess comes to that is made without activations."""
-        settings, found = self.settings, {}
+    def baselines(self) -> dict[str, list[Score]]:
+        """Return the scores of each baseline, by its target."""
+        settings, scores = self.settings, {}
         if settings.reads == "trees":
             return {}
-        sample = Sample.of(self.judged, self.fitted, self._folds, settings.seed)
-        guesses = number_baselines if settings.reads_numbers else label_baselines
-        for target, said, n_train in guesses(self.judged, self.task, sample, settings.baselines):
-            origin = Origin("none", target, settings.seed, n_train)
-            claim = Claim(origin, "test", (self._reading(self.task, said, self._test_groups),))
-            found[target] = Outcome((claim,), said)
-        return found
+        sample = BaselineSample.of(self.scored, self.fitted, self._folds, settings.seed)
+        predict = number_baselines if settings.reads_numbers else label_baselines
+        for target, predictions, n_train in predict(
+            self.scored, self.task, sample, settings.baselines
+        ):
+            pair = self._with_chance(self.task, predictions)
+            score = Score("none", target, settings.seed, n_train)
+            scores[target] = [replace(score, pairs=(pair,), groups=self._test_groups)]
+        return scores
 
     def explained(self, X: Features) -> Floats:
-        """Return the share (n_features,) of the variance of each feature that the labels explain.
+        """Return the share (n_features,) of each feature's variance that the labels explain.
 
-        It ranks the features of k-sparse probes, on the rows that these are fitted on.
+        This is the feature ranking of k-sparse probes, on the same training rows.
         """
-        return explained_shares(X[self.fitted], self.task[self.fitted], self._ground.typical)
+        return explained_shares(X[self.fitted], self.task[self.fitted], self._context.typical)
 
-    def _column(self, labels: NDArray[np.str_]) -> Column:
-        """Return the labels as codes, or as numbers (n_rows,)."""
+    def _column(self, labels: NDArray[np.str_]) -> LabelColumn:
+        """Return the labels (n_rows,) as codes or as numbers."""
         if self.settings.reads_numbers:
             return numbers(replace(self.data, y=labels))
         classes = self.data.classes
         return np.searchsorted(classes, labels).clip(max=len(classes) - 1)
 
     def _sample_training_rows(self) -> Codes:
-        train, limit = self.judged.train, self.settings.fit_rows
+        train, limit = self.scored.train, self.settings.fit_rows
         if limit is None:
             return train
-        kept = train[sample_groups(self.data.groups[train], limit, self.settings.seed)]
-        lost = sorted(set(self.data.classes) - set(self.data.y[kept]))
+        sampled = train[sample_groups(self.data.groups[train], limit, self.settings.seed)]
+        lost = sorted(set(self.data.classes) - set(self.data.y[sampled]))
         if lost and self.settings.reads == "classes":
             raise DataError(
-                f"fit_rows is {limit}, which leaves no training row of the label {str(lost[0])!r} "
-                f"({counted(len(lost), 'label')} lost in all). Raise `fit_rows`, or take "
-                "another `seed`."
+                f"fit_rows is {limit}, which leaves no training row with the label "
+                f"{str(lost[0])!r} ({counted(len(lost), 'label')} lost in total). Increase "
+                "`fit_rows` or change `seed`."
             )
-        return kept
+        return sampled
 
     @cached_property
-    def _ground(self) -> Ground:
+    def _context(self) -> FitContext:
         typical = typical_rows(self.data, self.fitted)
-        return Ground(self._folds, self.groups, typical, self.settings)
+        return FitContext(self._folds, self.groups, typical, self.settings)
 
-    def _by_row(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
+    def _by_row(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
         columns = [self.task, *([] if random else self._controls)]
         own = [column[self.fitted] for column in columns]
         inside, outside = X[self.fitted], X[self.data.test].astype(np.float64)
-        machine = machine_of(spec, self._ground)
-        site = _Site(spec, machine, inside, outside, own, machine.tune(inside, own, on_fit))
+        fitter = make_fitter(spec, self._context)
+        site = _Site(spec, fitter, inside, outside, own, fitter.tune(inside, own, on_fit))
         tests = tuple(
-            self._reading(
-                column, self._said(spec, one.solution, outside, column), self._test_groups
-            )
+            self._with_chance(column, self._predict(spec, one.solution, outside, column))
             for column, one in zip(columns, site.tuned, strict=True)
         )
         target = _target(random)
-        claims = self._scores(site, target, slice(0, 1), tests)
+        scores = self._scores(site, target, slice(0, 1), tests)
         if len(columns) > 1:
-            claims += self._scores(site, "control", slice(1, None), tests)
-            origin = self._origin(spec, "task").of_columns(site.tuned[:1])
-            claims.append(Claim(origin, "test", tests[:1], self.main_metric, against=tests[1:]))
+            scores += self._scores(site, "control", slice(1, None), tests)
+            selectivity = replace(scores[0], metric=self.main_metric, against=tests[1:], fit=None)
+            scores.append(selectivity)
         if self.codes_online:
-            claims += self._description(site, target)
+            scores += self._description(site, target)
         if self.settings.learning_steps and not random:
-            claims += self._learning(site)
-        return Outcome(tuple(claims), tests[0].answers, site.tuned[0].solution)
+            scores += self._learning(site)
+        return [replace(scores[0], fit=site.tuned[0].solution), *scores[1:]]
 
     @property
     def codes_online(self) -> bool:
-        """Whether labels are coded online: it is asked for, and rows are enough for two blocks."""
-        wanted = self.settings.description and self.settings.reads == "classes"
-        return wanted and len(self._blocks) > 1
+        """Whether labels are coded online: requested, and enough rows for two blocks."""
+        requested = self.settings.description and self.settings.reads == "classes"
+        return requested and len(self._blocks) > 1
 
     @property
     def main_metric(self) -> str:
-        """The metric by which sites are chosen, and whose lead over the control is selectivity."""
+        """The metric by which sites are selected, and from which selectivity is computed."""
         return "r2" if self.settings.reads_numbers else "accuracy"
 
-    def _origin(self, spec: ProbeSpec, target: Target) -> Origin:
-        return Origin(spec.text, target, self.settings.seed, len(self.fitted))
+    def _score(self, spec: ProbeSpec, target: str) -> Score:
+        """Return a score on the test rows, still without predictions."""
+        seed, groups = self.settings.seed, self._test_groups
+        return Score(spec.text, target, seed, len(self.fitted), groups=groups)
 
-    def _said(self, spec: ProbeSpec, solution: Solution, X: Features, column: Column) -> Said:
-        """Return what a fit says of the test rows X."""
+    def _predict(
+        self, spec: ProbeSpec, solution: FittedLayers, X: Features, column: LabelColumn
+    ) -> Predictions:
+        """Return the predictions of a fit for the test rows X."""
         truth = column[self.data.test]
         if self.settings.reads_numbers:
-            return NumberAnswers(truth, number_guess(solution, X))
+            return NumberPredictions(truth, number_guess(solution, X))
         n_classes = len(self.data.classes)
         scores = solution.class_scores(X, n_classes)
         if spec.logits:
             scores = log_softmax(scores, axis=1)
-        return Answers(truth, scores.argmax(axis=1), n_classes, scores, spec.logits)
+        return ClassPredictions(truth, scores.argmax(axis=1), n_classes, scores, spec.logits)
 
-    def _reading(self, column: Column, said: Said, groups: NDArray[np.str_]) -> Reading:
-        return Reading(said, uninformed(column[self.judged.train], said), groups)
+    def _with_chance(self, column: LabelColumn, predictions: Predictions) -> PredictionPair:
+        return predictions, uninformed(column[self.scored.train], predictions)
 
     def _scores(
-        self, site: _Site, target: Target, which: slice, tests: tuple[Reading, ...]
-    ) -> list[Claim]:
-        """Return the claims on test rows and on held-out training rows of some of the columns."""
-        origin, tuned = self._origin(site.spec, target).of_columns(site.tuned[which]), site.tuned
+        self, site: _Site, target: str, which: slice, tests: tuple[PredictionPair, ...]
+    ) -> list[Score]:
+        """Return the test score and the cross-validation score of the selected columns."""
+        score, tuned = self._score(site.spec, target).of_columns(site.tuned[which]), site.tuned
         n_searched = len(self._folds) - int(np.bincount(self._folds).max())
         held_out = tuple(
             self._held_out(column, one)
             for column, one in zip(site.columns[which], tuned[which], strict=True)
         )
-        searched = origin.of_search(tuned[which], n_searched)
+        searched = score.of_search(tuned[which], n_searched)
         return [
-            Claim(origin, "test", tests[which]),
-            Claim(searched, "validation", held_out, self.main_metric),
+            replace(score, pairs=tests[which]),
+            replace(searched, pairs=held_out, groups=self.groups, metric=self.main_metric),
         ]
 
-    def _held_out(self, truth: Column, tuned: Tuned) -> Reading:
+    def _held_out(self, truth: LabelColumn, tuned: TunedProbeFit[FittedLayers]) -> PredictionPair:
         if self.settings.reads_numbers:
             mean = np.full(len(truth), truth.mean())
-            return Reading(
-                NumberAnswers(truth, tuned.held_out), NumberAnswers(truth, mean), self.groups
-            )
+            return NumberPredictions(truth, tuned.held_out), NumberPredictions(truth, mean)
         n_classes = len(self.data.classes)
-        said = Answers(truth, tuned.held_out, n_classes)
-        return Reading(
-            said, Answers(truth, majority_guess(truth, len(truth)), n_classes), self.groups
-        )
+        predictions = ClassPredictions(truth, tuned.held_out, n_classes)
+        return predictions, ClassPredictions(truth, majority_guess(truth, len(truth)), n_classes)
 
-    def _description(self, site: _Site, target: Target) -> list[Claim]:
-        """Return the lengths of the labels, coded online, and of the control labels."""
+    def _description(self, site: _Site, target: str) -> list[Score]:
+        """Return the scores of the online code of the labels and of the control labels."""
         coded = self._blocks
         shares = [np.isin(np.arange(len(site.fitted)), block.fitted) for block in coded[1:]]
-        paths = site.machine.refit(site.fitted, site.columns, site.tuned, shares)
-        readings = []
+        paths = site.fitter.refit(site.fitted, site.columns, site.tuned, shares)
+        pairs = []
         for column, path in zip(site.columns, paths, strict=True):
             tables = [
-                self._foretold(site, column, solution, block.fitted, block.coded)
+                self._block_log_probabilities(site, column, solution, block)
                 for block, solution in zip(coded[1:], path, strict=True)
             ]
             code = OnlineCode.of_blocks(coded, tables, column)
-            readings.append(Reading(code, code.uniform, self.groups))
-        parts: list[tuple[Target, slice]] = [(target, slice(0, 1)), ("control", slice(1, None))]
+            pairs.append((code, code.uniform))
+        parts: list[tuple[str, slice]] = [(target, slice(0, 1)), ("control", slice(1, None))]
         return [
-            Claim(
-                self._origin(site.spec, whose)
+            replace(
+                self._score(site.spec, part_target)
                 .of_columns(site.tuned[which])
                 .of_fits([fit for path in paths[which] for fit in path]),
-                "online",
-                tuple(readings[which]),
+                split="online",
+                pairs=tuple(pairs[which]),
+                groups=self.groups,
             )
-            for whose, which in parts
-            if readings[which]
+            for part_target, which in parts
+            if pairs[which]
         ]
 
-    def _foretold(
-        self, site: _Site, column: Column, solution: Solution, fitted: Codes, coded: Codes
+    def _block_log_probabilities(
+        self, site: _Site, column: LabelColumn, solution: FittedLayers, block: CodedBlock
     ) -> Floats:
-        """Return log probabilities (n_coded, n_classes) by a probe fitted on the rows before."""
+        """Return the log probabilities (n_coded, n_classes) of a fit for the coded rows."""
         n_classes = len(self.data.classes)
-        scores = solution.class_scores(site.fitted[coded], n_classes)
+        scores = solution.class_scores(site.fitted[block.coded], n_classes)
         if not site.spec.logits:
-            known = solution.class_scores(site.fitted[fitted], n_classes)
-            scores = scores * tempered(known, column[fitted])
+            train_scores = solution.class_scores(site.fitted[block.fitted], n_classes)
+            scores = scores * tempered(train_scores, column[block.fitted])
         logs: Floats = log_softmax(scores, axis=1)
         return logs
 
-    def _learning(self, site: _Site) -> list[Claim]:
-        """Return the test score after training on fewer rows, at the penalty of all."""
+    def _learning(self, site: _Site) -> list[Score]:
+        """Return the test scores after training on fewer rows, with the penalty of all rows."""
         shares = list(subsets(self.groups, self._sizes, self.settings.seed))
-        (path,) = site.machine.refit(site.fitted, site.columns[:1], site.tuned[:1], shares)
-        claims = []
+        (path,) = site.fitter.refit(site.fitted, site.columns[:1], site.tuned[:1], shares)
+        scores = []
         for share, solution in zip(shares, path, strict=True):
-            origin = replace(self._origin(site.spec, "task"), n_train=int(share.sum()))
-            origin = replace(origin, C=site.tuned[0].penalty).of_fits([solution])
-            said = self._said(site.spec, solution, site.tested, self.task)
-            reading = self._reading(self.task, said, self._test_groups)
-            claims.append(Claim(origin, "learning", (reading,), self.main_metric))
-        return claims
+            predictions = self._predict(site.spec, solution, site.tested, self.task)
+            score = replace(
+                self._score(site.spec, "task"),
+                n_train=int(share.sum()),
+                split="learning",
+                pairs=(self._with_chance(self.task, predictions),),
+                metric=self.main_metric,
+                C=site.tuned[0].penalty,
+            )
+            scores.append(score.of_fits([solution]))
+        return scores
 
-    def _by_text(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
-        # A label of chance for each word would give one text several.
+    def _by_text(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
+        # A random label for each word would give several labels to one text.
         has_control = self.settings.control_by == "group" and not random
         columns = [self.task, *(self._controls if has_control else [])]
-        claims, said = self.wholes.texts(spec, X, columns, _target(random))
+        scores = self.token_prober.texts(spec, X, columns, _target(random))
         on_fit(1, 1)
-        return Outcome(claims, said)
+        return scores
 
-    def _by_tree(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> Outcome:
-        claim, said = self.wholes.trees(spec, X, _target(random))
+    def _by_tree(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
+        score = self.token_prober.trees(spec, X, _target(random))
         on_fit(1, 1)
-        return Outcome((claim,), said)
+        return [score]
 
 
-def _target(random: bool) -> Target:
+def _target(random: bool) -> str:
     return "random_weights" if random else "task"

@@ -1,12 +1,13 @@
-"""Reading the files of an archive to its last byte, with every checksum that the format has.
+"""Reading of archives with verification of every checksum that the format has.
 
-What a format can detect: .zip, .gz and .bz2 carry a CRC-32 of their contents, .xz a CRC-64 unless
-it was written with another check. A .tar by itself has checksums of its headers only.
+.zip, .gz and .bz2 store a CRC-32 of their contents; .xz stores a CRC-64 unless it was written with
+another check. A plain .tar has checksums of its headers only.
 """
 
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
 import struct
@@ -29,39 +30,58 @@ from probekit.errors import DataError
 
 CHUNK = 1 << 20
 MEGABYTE = 10**6
-_BLOCK = 512  # of a .tar
-_ZIP_TAIL = 2**16 + 1024  # bytes that hold the end of a .zip, whose comment may have 2^16 - 1
+_BLOCK = 512  # block size of .tar
+_ZIP_TAIL = 2**16 + 1024  # contains the end record of a .zip and a comment of up to 2^16 - 1 bytes
 _WRAPPED = 2**16  # a .zip without 64-bit fields counts its files modulo this
 
-# What the readers raise for damaged content; BadGzipFile and bz2's errors are plain OSErrors.
+# Errors that the readers raise for damaged content; BadGzipFile and bz2's are plain OSErrors.
 _DAMAGED: tuple[type[Exception], ...] = (
-    TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, gzip.BadGzipFile, struct.error,
-    EOFError, ValueError, LookupError, OverflowError, RecursionError,
-)  # fmt: skip
+    TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    gzip.BadGzipFile,
+    struct.error,
+    EOFError,
+    ValueError,
+    LookupError,
+    OverflowError,
+    RecursionError,
+)
 _MAGIC = (
-    (b"PK\x03\x04", "zip"), (b"PK\x05\x06", "zip"), (b"\x1f\x8b\x08", "gz"),
+    (b"PK\x03\x04", "zip"),
+    (b"PK\x05\x06", "zip"),
+    (b"\x1f\x8b\x08", "gz"),
     (b"\xfd7zXZ\x00", "xz"),
-    *((b"BZh%d" % level + block, "bz2")
-      for level in range(1, 10)
-      for block in (b"1AY&SY", b"\x17rE8P\x90")),
-)  # fmt: skip
+    *(
+        (b"BZh%d" % level + block, "bz2")
+        for level in range(1, 10)
+        for block in (b"1AY&SY", b"\x17rE8P\x90")
+    ),
+)
 _FORMATS = {
-    ".zip": "zip", ".tar": "tar", ".gz": "gz", ".tgz": "gz", ".bz2": "bz2", ".tbz": "bz2",
-    ".tbz2": "bz2", ".xz": "xz", ".txz": "xz",
-}  # fmt: skip
+    ".zip": "zip",
+    ".tar": "tar",
+    ".gz": "gz",
+    ".tgz": "gz",
+    ".bz2": "bz2",
+    ".tbz": "bz2",
+    ".tbz2": "bz2",
+    ".xz": "xz",
+    ".txz": "xz",
+}
 _TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tbz2", ".tar.xz", ".txz")
 
 
 def read_contents(
     path: Path, is_wanted: Callable[[str], bool], max_megabytes: int
 ) -> dict[str, bytes] | bytes:
-    """Return the files of an archive by name, or the content of a single text.
+    """Return the files of an archive by name, or the content of a single text file.
 
     Args:
         path: a .zip, a .tar, a text, or a .tar or text compressed by gzip, bzip2 or xz.
-        is_wanted: whether the content of a file is needed, given its name; other files are read
-            too, but returned empty.
-        max_megabytes: largest size of the content of an archive.
+        is_wanted: predicate on file names; other files are verified too, but returned empty.
+        max_megabytes: limit of the total decompressed size, in units of 10^6 bytes.
 
     Raises:
         DataError: the archive is damaged, encrypted, or larger than the limit.
@@ -69,33 +89,33 @@ def read_contents(
     """
     limit = _Limit(path, max_megabytes)
     with path.open("rb") as file, _naming(path):
-        found = _format(path, file.read(_BLOCK))
+        archive_format = _format(path, file.read(_BLOCK))
         file.seek(0)
-        if found is None:
+        if archive_format is None:
             return file.read()
-        if found == "zip":
+        if archive_format == "zip":
             return _read_zip(file, is_wanted, limit)
-        content = _Content(_OPENERS[found](file), limit)
+        content = _Content(_OPENERS[archive_format](file), limit)
         if path.name.lower().endswith(_TAR_ENDINGS) or _is_tar(content.peek(_BLOCK)):
             return _read_tar(content, is_wanted, limit)
         return content.read_all()
 
 
 def _format(path: Path, head: bytes) -> str | None:
-    """Return the format of a file by its first bytes, or by its ending if those are damaged."""
-    found = next((name for magic, name in _MAGIC if head.startswith(magic)), None)
-    if found is not None:
-        return found
+    """Detect the format of a file from its first bytes, else from its suffix."""
+    archive_format = next((name for magic, name in _MAGIC if head.startswith(magic)), None)
+    if archive_format is not None:
+        return archive_format
     if _is_tar(head):
         return "tar"
-    # An archive may stand behind other bytes, such as a program that unpacks it.
+    # A .zip may be appended to other data, such as a self-extracting program.
     return "zip" if zipfile.is_zipfile(path) else _FORMATS.get(path.suffix.lower())
 
 
 def _is_tar(block: bytes) -> bool:
     if block[257:262] == b"ustar":
         return True
-    try:  # a .tar from before 1988 has a checksum only
+    try:  # a .tar from before 1988 has only a checksum
         TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except HeaderError:
         return False
@@ -104,61 +124,62 @@ def _is_tar(block: bytes) -> bool:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Turn whatever the readers raise for damaged content into a DataError with the path."""
+    """Convert the readers' errors for damaged content to a DataError with the path."""
     try:
         yield
     except DataError:
         raise
     except NotImplementedError as error:
         raise DataError(
-            f"{path} is compressed in a way that Python cannot read ({error}). Unpack it and give "
-            "the folder as `corpus.source`."
+            f"{path} uses a compression method that Python cannot read ({error}). Unpack it and "
+            "set `corpus.source` to the folder."
         ) from error
     except _DAMAGED as error:
         raise _damaged(path, error) from error
     except OSError as error:
-        if error.errno is not None:  # of the system; those of decompressors have no number
+        # Decompressors set no errno. Damaged offsets in a .zip can point before its start.
+        if error.errno not in (None, errno.EINVAL):
             raise
         raise _damaged(path, error) from error
 
 
 def _damaged(path: Path, error: Exception) -> DataError:
-    told = str(error).rstrip(".") or type(error).__name__
+    reason = str(error).rstrip(".") or type(error).__name__
     return DataError(
-        f"{path} is damaged or not an archive: {told}. Fetch it again from where it came, or "
-        "unpack it and give the folder as `corpus.source`."
+        f"{path} is damaged or not an archive: {reason}. Download it again, or unpack it and set "
+        "`corpus.source` to the folder."
     )
 
 
 class _Limit:
-    """Counts the bytes that an archive has given and stops at the largest size allowed."""
+    """Limit on the total decompressed size of an archive."""
 
     def __init__(self, path: Path, max_megabytes: int) -> None:
         self._path = path
         self._max_megabytes = max_megabytes
-        self._left = max_megabytes * MEGABYTE
+        self._remaining = max_megabytes * MEGABYTE
 
     def count(self, size: int) -> None:
-        """Count `size` bytes.
+        """Add `size` bytes to the total.
 
         Raises:
-            DataError: there are more than the limit allows.
+            DataError: the total exceeds the limit.
         """
-        self._left -= size
-        if self._left < 0:
+        self._remaining -= size
+        if self._remaining < 0:
             raise DataError(
-                f"{self._path} holds more than {self._max_megabytes:,} MB of decompressed content. "
-                "If that is right, set `corpus.max_megabytes` to more."
+                f"{self._path} has more than {self._max_megabytes:,} MB of decompressed content. "
+                "If this is intended, increase `corpus.max_megabytes`."
             )
 
 
 class _Source(Protocol):
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes, none at the end."""
+        """Return at most `size` bytes; empty at the end."""
 
 
 class _Content:
-    """The decompressed content of a file, read once from its beginning to its end."""
+    """Decompressed content of a file, as a forward-only stream."""
 
     def __init__(self, source: _Source, limit: _Limit) -> None:
         self._source = source
@@ -166,24 +187,24 @@ class _Content:
         self._head = b""
 
     def peek(self, size: int) -> bytes:
-        """Return the next bytes without moving on; fewer only at the end."""
+        """Return the next bytes without consuming them; fewer than `size` only at the end."""
         while len(self._head) < size and (more := self._next(CHUNK)):
             self._head += more
         return self._head[:size]
 
     def read(self, size: int = CHUNK) -> bytes:
-        """Return at most `size` bytes, none at the end."""
+        """Return at most `size` bytes; empty at the end."""
         taken, self._head = self._head[:size], self._head[size:]
         return taken or self._next(size)
 
     def read_all(self) -> bytes:
-        """Return what is left."""
+        """Return all remaining bytes."""
         return b"".join(iter(self.read, b""))
 
     def _next(self, size: int) -> bytes:
-        found = self._source.read(min(size, CHUNK))
-        self._limit.count(len(found))
-        return found
+        data = self._source.read(min(size, CHUNK))
+        self._limit.count(len(data))
+        return data
 
 
 class _Decompressor(Protocol):
@@ -197,10 +218,10 @@ class _Decompressor(Protocol):
 
 
 class _Streams:
-    """The content of one or more compressed streams, one after another in a file.
+    """Decompressed content of one or more compressed streams stored back to back.
 
-    Python's own readers take whatever follows the first stream for padding if it is no stream,
-    and so lose the second one where its first bytes are damaged.
+    Python's readers treat anything unrecognised after the first stream as padding, and so lose
+    a second stream whose first bytes are damaged.
     """
 
     def __init__(self, file: BinaryIO, start: Callable[[], _Decompressor]) -> None:
@@ -210,20 +231,20 @@ class _Streams:
         self._data = b""
 
     def read(self, size: int) -> bytes:
-        """Return at most `size` bytes, none at the end of the last stream."""
+        """Return at most `size` bytes; empty after the last stream."""
         while True:
-            if self._decompressor.eof and not self._is_another():
+            if self._decompressor.eof and not self._start_next_stream():
                 return b""
             if self._decompressor.needs_input and not self._data:
                 self._data = self._file.read(CHUNK)
                 if not self._data:
                     raise EOFError("it ends in the middle of the compressed data")
             data, self._data = self._data, b""
-            if found := self._decompressor.decompress(data, size):
-                return found
+            if content := self._decompressor.decompress(data, size):
+                return content
 
-    def _is_another(self) -> bool:
-        """Begin the next stream and return True, or return False if there is only padding."""
+    def _start_next_stream(self) -> bool:
+        """Start the next stream and return True; return False if only padding remains."""
         rest = self._decompressor.unused_data.lstrip(b"\0")
         while not rest and (more := self._file.read(CHUNK)):
             rest = more.lstrip(b"\0")
@@ -233,7 +254,7 @@ class _Streams:
 
 
 def _open_gzip(file: BinaryIO) -> _Source:
-    return gzip.GzipFile(fileobj=file)  # reads all members and refuses anything else but zeros
+    return gzip.GzipFile(fileobj=file)  # reads all members; rejects trailing data except zeros
 
 
 def _open_bzip2(file: BinaryIO) -> _Source:
@@ -252,11 +273,11 @@ _OPENERS = {"gz": _open_gzip, "bz2": _open_bzip2, "xz": _open_xz, "tar": _open_p
 
 
 class _Member(TarInfo):
-    """A header of a .tar. A damaged one is an error; tarfile takes it for the end."""
+    """A .tar header that raises if it is damaged; tarfile would treat it as the end."""
 
     @classmethod
     def fromtarfile(cls, tarfile: TarFile) -> Self:
-        """Return the next member."""
+        """Read the next member."""
         try:
             return super().fromtarfile(tarfile)
         except EOFHeaderError:
@@ -267,7 +288,7 @@ class _Member(TarInfo):
 
 
 def _check_end(archive: TarFile) -> None:
-    """Refuse anything but zeros after the end-of-archive mark."""
+    """Raise if anything but zeros follows the end-of-archive mark."""
     assert archive.fileobj is not None
     while rest := archive.fileobj.read(CHUNK):
         if rest.strip(b"\0"):
@@ -281,11 +302,11 @@ def _read_tar(
     content: _Content, is_wanted: Callable[[str], bool], limit: _Limit
 ) -> dict[str, bytes]:
     files = {}
-    # In the mode r| tarfile calls `read` alone.
+    # In mode r|, tarfile calls only `read`.
     with TarFile.open(fileobj=cast("BinaryIO", content), mode="r|", tarinfo=_Member) as archive:
         for member in archive:
             if member.issparse():
-                limit.count(member.size)  # holes take no bytes in the archive
+                limit.count(member.size)  # holes of sparse files take no bytes in the archive
             file = archive.extractfile(member) if member.isfile() else None
             if file is not None:
                 name = member.name.removeprefix("./")
@@ -299,7 +320,7 @@ def _read_zip(file: BinaryIO, is_wanted: Callable[[str], bool], limit: _Limit) -
     with zipfile.ZipFile(file) as archive:
         if len(archive.infolist()) % _WRAPPED not in (n_listed, n_listed % _WRAPPED):
             raise zipfile.BadZipFile(
-                f"it lists {len(archive.infolist())} files and must list {n_listed}"
+                f"it lists {len(archive.infolist())} files instead of {n_listed}"
             )
         for info in archive.infolist():
             _check_readable(Path(file.name), info)
@@ -310,26 +331,26 @@ def _read_zip(file: BinaryIO, is_wanted: Callable[[str], bool], limit: _Limit) -
 
 
 def _n_listed(file: BinaryIO) -> int:
-    """Return how many files a .zip must list; zipfile does not compare the number."""
+    """Return the number of files recorded at the end of a .zip, which zipfile ignores."""
     size = file.seek(0, 2)
     file.seek(max(0, size - _ZIP_TAIL))
     tail = file.read()
     end = tail.rfind(b"PK\x05\x06")
     if end < 0:
         raise zipfile.BadZipFile("its end is missing")
-    (found,) = struct.unpack_from("<H", tail, end + 10)
-    if found == _WRAPPED - 1 and (large := tail.rfind(b"PK\x06\x06", 0, end)) >= 0:
-        (found,) = struct.unpack_from("<Q", tail, large + 32)
-    return int(found)
+    (count,) = struct.unpack_from("<H", tail, end + 10)
+    if count == _WRAPPED - 1 and (large := tail.rfind(b"PK\x06\x06", 0, end)) >= 0:
+        (count,) = struct.unpack_from("<Q", tail, large + 32)
+    return int(count)
 
 
 def _check_readable(path: Path, info: zipfile.ZipInfo) -> None:
     if info.flag_bits & 1:
         raise DataError(
-            f"{path} is encrypted: {info.filename} needs a password. Unpack it and give the folder "
-            "as `corpus.source`."
+            f"{path} is encrypted: {info.filename} needs a password. Unpack it and set "
+            "`corpus.source` to the folder."
         )
-    # zipfile decompresses other methods without a limit on the memory they take.
+    # zipfile decompresses other methods with unbounded memory.
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise NotImplementedError(f"method {info.compress_type} of {info.filename}")
 
@@ -337,7 +358,7 @@ def _check_readable(path: Path, info: zipfile.ZipInfo) -> None:
 def _member_parts(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: _Limit
 ) -> Iterator[bytes]:
-    """Yield the content of a file; zipfile compares its CRC-32 at the end."""
+    """Yield the content of a file in chunks; zipfile verifies its CRC-32 at the end."""
     with archive.open(info) as member:
         while part := member.read(CHUNK):
             limit.count(len(part))

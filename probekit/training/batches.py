@@ -1,7 +1,7 @@
-"""The rows of each step: windows of the text, and short pieces repeated over and over.
+"""Rows of each training step: windows of the text, and short pieces repeated many times.
 
-Which rows a step reads follows from seed and step alone, so a resumed run reads on as if it had
-never stopped.
+The rows of a step depend only on the seed and the step, so a resumed run reads the same rows as one
+that was never interrupted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from probekit.errors import DataError
 from probekit.model.inputs import NOT_COUNTED
-from probekit.training.recipe import Repeats
+from probekit.training.recipe import RepeatsSection
 from probekit.training.token_file import TokenArray
 
 IntArray = npt.NDArray[np.int64]
@@ -25,50 +25,50 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Batches:
-    """What a run reads at each step.
+    """Token rows of each training step.
 
-    Every window of the text is read once before any is read again, in an order and from an
-    offset that are drawn anew for each pass; the repeated rows stand evenly among them.
+    All windows of the text are read once before any is read again. Order and offset are drawn
+    anew for each pass. Repeated rows are spread evenly among them.
 
     Attributes:
-        tokens: of the text, shape (n_tokens,).
-        n_rows: of a batch.
-        n_ctx: tokens of a row.
-        d_vocab: ids to draw evenly from are 0 to d_vocab - 1.
-        repeats: share and kind of repeated pieces.
-        seed: of all draws.
+        tokens: token ids of the text, shape (n_tokens,).
+        n_rows: rows per batch.
+        n_ctx: tokens per row.
+        d_vocab: vocabulary size; random pieces draw ids uniformly from 0 to d_vocab - 1.
+        repeats: share and kind of repeated rows.
+        seed: random seed.
     """
 
     tokens: TokenArray
     n_rows: int
     n_ctx: int
     d_vocab: int
-    repeats: Repeats
+    repeats: RepeatsSection
     seed: int
 
     def __post_init__(self) -> None:
         if self.n_windows < 1:
             raise DataError(
-                f"The corpus has {len(self.tokens):,} tokens to learn from; a row of "
-                f"{self.n_ctx} needs {2 * self.n_ctx} or more."
+                f"The corpus has {len(self.tokens):,} training tokens; rows of {self.n_ctx} tokens "
+                f"need at least {2 * self.n_ctx}."
             )
 
     @property
     def n_windows(self) -> int:
-        """How many rows of text one pass over the corpus has, whatever its offset."""
+        """Number of text rows in one pass over the corpus, the same for every offset."""
         return (len(self.tokens) - self.n_ctx) // self.n_ctx
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return the tokens of a step and what each should predict, both [batch pos].
+        """Return input ids and targets of a step, both shape [batch pos].
 
-        The first appearance of a repeated piece cannot be predicted and is not counted.
+        The first occurrence of a repeated piece cannot be predicted; its targets are NOT_COUNTED.
         """
-        draw = np.random.default_rng([self.seed, step])
+        rng = np.random.default_rng([self.seed, step])
         rows, uncounted = [], []
         for number in range(step * self.n_rows, (step + 1) * self.n_rows):
             before = self._repeats_before(number)
             if self._repeats_before(number + 1) > before:
-                piece = self._piece(draw, step)
+                piece = self._piece(rng, step)
                 rows.append(np.resize(piece, self.n_ctx + 1))
                 uncounted.append(len(piece) - 1)
             else:
@@ -81,7 +81,7 @@ class Batches:
         return ids[:, :-1].contiguous(), targets
 
     def _repeats_before(self, number: int) -> int:
-        """Return how many of the rows before one are repeated: the sum of their shares."""
+        """Return the number of repeated rows before row `number`: the floor of summed shares."""
         first, last = self.repeats.share
         grown = min(number, self.repeats.grow_steps * self.n_rows)
         falling = (
@@ -92,22 +92,22 @@ class Batches:
     def _window(self, number: int) -> IntArray:
         order, offset = _order(self.seed, number // self.n_windows, self.n_windows, self.n_ctx)
         start = offset + int(order[number % self.n_windows]) * self.n_ctx
-        # One token more than a row: what its last one should predict.
+        # One token more than a row: the target of the last one.
         return self.tokens[start : start + self.n_ctx + 1].astype(np.int64)
 
-    def _piece(self, draw: np.random.Generator, step: int) -> IntArray:
+    def _piece(self, rng: np.random.Generator, step: int) -> IntArray:
         shortest, longest = self.repeats.period
         grown = min(1.0, (step + 1) / max(1, self.repeats.grow_steps))
-        size = int(draw.integers(shortest, shortest + round((longest - shortest) * grown) + 1))
-        if draw.random() < self.repeats.uniform:
-            return draw.integers(self.d_vocab, size=size)
-        start = int(draw.integers(len(self.tokens) - size))
+        size = int(rng.integers(shortest, shortest + round((longest - shortest) * grown) + 1))
+        if rng.random() < self.repeats.uniform:
+            return rng.integers(self.d_vocab, size=size)
+        start = int(rng.integers(len(self.tokens) - size))
         piece = self.tokens[start : start + size].astype(np.int64)
-        return draw.permutation(piece) if draw.random() < 0.5 else piece
+        return rng.permutation(piece) if rng.random() < 0.5 else piece
 
 
 @lru_cache(maxsize=2)
 def _order(seed: int, epoch: int, n_windows: int, n_ctx: int) -> tuple[IntArray, int]:
-    """Return the order of the windows in one pass over the text, and where the first begins."""
-    draw = np.random.default_rng([seed, epoch, 0])
-    return draw.permutation(n_windows), int(draw.integers(n_ctx))
+    """Return the order of the windows in one pass over the text, and the offset of the first."""
+    rng = np.random.default_rng([seed, epoch, 0])
+    return rng.permutation(n_windows), int(rng.integers(n_ctx))

@@ -1,4 +1,4 @@
-"""Keeping a checkpoint: model and vocabulary, in the hub's format."""
+"""Saving a checkpoint: model and vocabulary in the format of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 import torch
 
 from probekit.model.gpt2 import GPT2
-from probekit.model.saving import write_checkpoint
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.saving import write_checkpoint
 from probekit.training.kept import checkpoint_folder
 
 
-def keep_checkpoint(
+def save_checkpoint(
     run: Path, model: GPT2, step: int, dtype: torch.dtype, tokenizer: Tokenizer
 ) -> Path:
-    """Write the model after a step in the hub's format and return its folder.
+    """Save the model after a step in the hub's format and return its folder.
 
     Args:
-        run: folder of the run.
+        run: run folder.
         model: the network.
-        step: steps done.
-        dtype: of the numbers on disk.
-        tokenizer: of the run; its <|endoftext|> begins and ends texts for transformers.
+        step: number of completed steps.
+        dtype: dtype on disk.
+        tokenizer: tokenizer of the run; its <|endoftext|> is saved as BOS and EOS token.
 
     Raises:
         StoreError: the folder cannot be written.

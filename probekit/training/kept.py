@@ -1,4 +1,4 @@
-"""Where the checkpoints of a run lie: each is a folder that is a model by itself."""
+"""Locations of the checkpoints of a run; each is the folder of a complete model."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 
 def find_checkpoints(run: Path) -> dict[int, Path]:
-    """Return the folders of the checkpoints that a run has kept, by step.
+    """Return the folders of the saved checkpoints of a run, by step.
+
+    Links are followed, also out of the folder of the run: it is a model that the user named, and
+    large checkpoints are often on another disk.
 
     Raises:
-        MissingError: there are none.
+        MissingError: the run has no checkpoints.
     """
-    found = {
+    checkpoints = {
         int(match[1]): path
         for path in sorted((run / FOLDER).glob("step-*"))
         if (match := _STEP.fullmatch(path.name)) and (path / "model.safetensors").is_file()
     }
-    if not found:
+    if not checkpoints:
         raise MissingError(
-            f"{run} has no checkpoints; they are made by `probekit pretrain` and lie in "
-            f"{FOLDER}/step-NUMBER."
+            f"{run} has no checkpoints. `probekit pretrain` saves them in {FOLDER}/step-NUMBER."
         )
-    return found
+    return checkpoints

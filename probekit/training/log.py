@@ -1,4 +1,4 @@
-"""The measurements of each step of a pretraining run, in memory and as log.csv."""
+"""Log of a pretraining run: one row of measurements per step, stored as log.csv."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from probekit.provenance import digest, write_atomic
 
 
 @dataclass(frozen=True)
-class Row:
-    """One step; what was not measured after it is NaN.
+class LogRow:
+    """Measurements of one step; NaN if not measured at this step.
 
     Attributes:
         step: counted from 1.
-        tokens: read so far.
-        learning_rate: of this step.
-        loss: on its batch, repeated rows included, nats per token.
-        gradient_norm: before clipping.
-        tokens_per_second: of the step alone, without measurements and checkpoints.
-        held_out_loss: nats per token.
-        held_out_per_character: the same in nats per character.
-        repeated_first: nats per token in the first half of even draws repeated once.
-        repeated_second: in the second half; what induction learns shows here.
+        tokens: tokens read so far.
+        learning_rate: learning rate of this step.
+        loss: loss on the batch of this step, including repeated rows, in nats per token.
+        gradient_norm: gradient norm before clipping.
+        tokens_per_second: training speed, excluding measurements and checkpoints.
+        held_out_loss: loss on held-out text in nats per token.
+        held_out_per_character: loss on held-out text in nats per character.
+        repeated_first: loss on the first half of a repeated random sequence, in nats per token.
+        repeated_second: loss on the second half, which induction lowers.
     """
 
     step: int
@@ -45,20 +45,20 @@ class Row:
 
 
 _LINE = re.compile(rb"[^\n]*\n")
-_MEASURED = [field.name for field in fields(Row) if field.name not in ("step", "tokens")]
+_MEASURED = [field.name for field in fields(LogRow) if field.name not in ("step", "tokens")]
 
 
-def write_log(path: Path, rows: Iterable[Row]) -> str:
-    """Write the rows as CSV, whole or not at all, and return the digest of the file.
+def write_log(path: Path, rows: Iterable[LogRow]) -> str:
+    """Write a log as CSV atomically and return the digest of the file.
 
-    NaN is an empty cell. Rows that were read are written as the same bytes.
+    NaN is an empty cell. Writing rows that were read reproduces the file byte for byte.
 
     Raises:
         StoreError: the file cannot be written.
     """
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Row))
+    writer.writerow(field.name for field in fields(LogRow))
     for row in rows:
         measured = [float(getattr(row, name)) for name in _MEASURED]
         cells = ["" if math.isnan(value) else repr(value) for value in measured]
@@ -68,43 +68,43 @@ def write_log(path: Path, rows: Iterable[Row]) -> str:
     return digest([content])
 
 
-def read_log(path: Path) -> Sequence[Row]:
+def read_log(path: Path) -> Sequence[LogRow]:
     """Return the rows of a log.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "log.csv"
-    >>> _ = write_log(path, [Row(1, 4096, 0.003, 9.01, 0.5, 1000.0)])
+    >>> _ = write_log(path, [LogRow(1, 4096, 0.003, 9.01, 0.5, 1000.0)])
     >>> read_log(path)[0].loss
     9.01
 
     Raises:
-        MissingError: there is no such file.
-        DataError: it is damaged.
+        MissingError: the file does not exist.
+        DataError: the file is damaged.
     """
     return _parse(path, _read(path))
 
 
-def read_verified(path: Path, steps: int, written: str) -> Sequence[Row]:
-    """Return the rows of a log up to the step of a training state, which has their digest.
+def read_verified_log(path: Path, steps: int, written: str) -> Sequence[LogRow]:
+    """Return the rows of a log up to the step of a training state, verified by digest.
 
-    A killed run may have logged more steps than its state has; these are left out.
+    A killed run may have logged steps after its last saved state; these rows are dropped.
 
     Args:
-        path: of the log.
-        steps: done in the training state.
-        written: digest of the log up to there.
+        path: the log file.
+        steps: number of completed steps in the training state.
+        written: digest of the log up to that step.
 
     Raises:
-        MissingError: there is no such file.
-        CheckpointError: the rows up to there are not those that were written.
+        MissingError: the file does not exist.
+        CheckpointError: the rows up to that step do not match the digest.
     """
     lines = _LINE.findall(_read(path))[: steps + 1]
     content = b"".join(lines)
     if digest([content]) != written:
         raise CheckpointError(
-            f"{path} is damaged or of another run: its first {steps:,} steps are not those that "
-            "the state beside it was written with. Restore it from a copy, or delete "
-            "state.safetensors to begin from the start."
+            f"{path} is damaged or belongs to another run: its first {steps:,} steps do not match "
+            "the digest in state.safetensors. Restore the log from a copy, or delete "
+            "state.safetensors to start from the beginning."
         )
     return _parse(path, content)
 
@@ -113,12 +113,12 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise MissingError(f"{path} is not there. A pretraining run writes it.") from error
+        raise MissingError(f"{path} does not exist. A pretraining run writes it.") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def _parse(path: Path, content: bytes) -> Sequence[Row]:
+def _parse(path: Path, content: bytes) -> Sequence[LogRow]:
     try:
         with StringIO(content.decode(), newline="") as file:
             return [_row(entries) for entries in csv.DictReader(file)]
@@ -126,6 +126,6 @@ def _parse(path: Path, content: bytes) -> Sequence[Row]:
         raise DataError(f"{path} is not the log of a pretraining run: {error!r}.") from error
 
 
-def _row(entries: dict[str, str]) -> Row:
+def _row(entries: dict[str, str]) -> LogRow:
     numbers: Any = {name: float(entries[name] or math.nan) for name in _MEASURED}
-    return Row(step=int(entries["step"]), tokens=int(entries["tokens"]), **numbers)
+    return LogRow(step=int(entries["step"]), tokens=int(entries["tokens"]), **numbers)

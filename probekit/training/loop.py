@@ -1,4 +1,4 @@
-"""The loop that learns: a step at a time, measured, kept and resumed."""
+"""Training loop with measurements, checkpoints and resumption."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from probekit.errors import CheckpointError, ConfigError
 from probekit.model.gpt2 import GPT2
 from probekit.model.inputs import NOT_COUNTED
 from probekit.training.batches import Batches
-from probekit.training.first_weights import first_model
-from probekit.training.log import Row, read_verified, write_log
+from probekit.training.first_weights import initial_model
+from probekit.training.log import LogRow, read_verified_log, write_log
 from probekit.training.measurement import held_out_loss, held_out_windows, repeat_losses
 from probekit.training.optimizers import make_optimizers
 from probekit.training.progress import LOG, STATE, Progress, read_progress
-from probekit.training.recipe import Recipe, Training
+from probekit.training.recipe import Recipe, TrainingSection
 from probekit.training.schedule import checkpoint_steps, learning_rate
 from probekit.training.state import Learner, load_state, write_state
 from probekit.training.token_file import TokenFile
 from probekit.watcher import SILENT, Watcher
 
-SECONDS_BETWEEN_LINES = 30
+SECONDS_BETWEEN_REPORTS = 30
 
-Keep = Callable[[GPT2, int], None]  # told of the network at each checkpoint, and its step
+SaveCheckpoint = Callable[[GPT2, int], None]  # called with the network and the completed steps
 
 
 def train(
@@ -37,55 +37,55 @@ def train(
     tokens: TokenFile,
     d_vocab: int,
     folder: Path,
-    keep: Keep,
+    save: SaveCheckpoint,
     *,
     device: str = "cpu",
     watcher: Watcher = SILENT,
 ) -> GPT2:
-    """Return the network after the last step, in evaluation mode.
+    """Train a network as the recipe specifies and return it in evaluation mode.
 
-    The folder gets log.csv and, every few steps, state.safetensors; a run that finds them goes on
-    from there, and on one machine comes to the same weights and losses, bit for bit.
+    log.csv and, every few steps, state.safetensors are written to the folder. A run that finds them
+    resumes from there; on the same machine it reproduces weights and losses bit for bit.
 
     Args:
-        recipe: what is done.
-        tokens: what is learnt and what is held out.
-        d_vocab: size of the vocabulary.
-        folder: of the run.
-        keep: called with the network at each checkpoint, before the state after it is written.
-        device: where to compute.
-        watcher: told of progress and measurements.
+        recipe: the pretraining recipe.
+        tokens: training and held-out tokens.
+        d_vocab: vocabulary size.
+        folder: run folder.
+        save: called with the network at each checkpoint, before the training state is written.
+        device: torch device.
+        watcher: receives progress and measurements.
 
     Raises:
-        CheckpointError: state or log in the folder is damaged or of another run.
+        CheckpointError: state or log in the folder is damaged or belongs to another run.
         DataError: there are too few tokens.
-        ConfigError: the folder holds a run of another recipe, or the training diverges.
+        ConfigError: the folder contains a run of another recipe, or training diverges.
         StoreError: the folder cannot be written.
     """
     training, shape = recipe.training, recipe.model
-    model = first_model(recipe, d_vocab).to(device)
+    model = initial_model(recipe, d_vocab).to(device)
     learner = Learner(model, make_optimizers(model, training))
     batches = Batches(
         tokens.train, training.batch, shape.n_positions, d_vocab, recipe.repeats, recipe.seed
     )
-    held_out_windows(tokens.held_out, shape.n_positions)  # too few are told before any work
+    held_out_windows(tokens.held_out, shape.n_positions)  # raises early if there are too few tokens
     log = _resume(recipe, tokens, folder, learner)
     done = len(log)
-    keep_at = set(checkpoint_steps(recipe.checkpoints, training.steps))
-    if done == 0 and 0 in keep_at:
-        keep(model, 0)
-    told, told_at = len(log), time.monotonic()
+    save_steps = set(checkpoint_steps(recipe.checkpoints, training.steps))
+    if done == 0 and 0 in save_steps:
+        save(model, 0)
+    n_reported, reported_at = len(log), time.monotonic()
     for step in range(done, training.steps):
         row, is_last = _update(learner, batches, recipe, step), step + 1 == training.steps
         is_measured = row.step % recipe.validation.every == 0 or is_last
         if is_measured:
             row = _measured(row, model, tokens, None if is_last else recipe.validation.rows)
         log.append(row)
-        if is_measured or time.monotonic() - told_at > SECONDS_BETWEEN_LINES:
-            watcher.tell(_told(log[told:]))
-            told, told_at = len(log), time.monotonic()
-        if row.step in keep_at:
-            keep(model, row.step)
+        if is_measured or time.monotonic() - reported_at > SECONDS_BETWEEN_REPORTS:
+            watcher.tell(_summary(log[n_reported:]))
+            n_reported, reported_at = len(log), time.monotonic()
+        if row.step in save_steps:
+            save(model, row.step)
         if row.step % recipe.checkpoints.resume_every == 0 or is_last:
             logged = write_log(folder / LOG, log)
             progress = Progress.of(row.step, recipe, tokens.corpus, tokens.digest, logged)
@@ -94,8 +94,8 @@ def train(
     return model.eval()
 
 
-def _resume(recipe: Recipe, tokens: TokenFile, folder: Path, learner: Learner) -> list[Row]:
-    """Bring the learner to the state in the folder and return the rows of the steps done."""
+def _resume(recipe: Recipe, tokens: TokenFile, folder: Path, learner: Learner) -> list[LogRow]:
+    """Load the training state in the folder, if any, and return the log rows up to it."""
     progress = read_progress(folder)
     if progress is None:
         return []
@@ -103,16 +103,16 @@ def _resume(recipe: Recipe, tokens: TokenFile, folder: Path, learner: Learner) -
     if progress.tokens != tokens.digest:
         raise CheckpointError(
             f"{folder / STATE} was trained on other tokens: the texts or the vocabulary have "
-            "changed, or it is of another run. Restore them, or delete it to begin from the start."
+            "changed, or it belongs to another run. Restore them, or delete it to start again."
         )
-    log = read_verified(folder / LOG, progress.step, progress.log)
+    log = read_verified_log(folder / LOG, progress.step, progress.log)
     load_state(folder / STATE, learner)
     return list(log)
 
 
-def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> Row:
-    """Do one step and return what is to be told of it."""
-    begun, training = time.perf_counter(), recipe.training
+def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> LogRow:
+    """Run one training step and return its log row."""
+    started, training = time.perf_counter(), recipe.training
     rate = learning_rate(step, training)
     for group in (g for optimizer in learner.optimizers for g in optimizer.param_groups):
         group["lr"] = rate
@@ -120,48 +120,50 @@ def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> Ro
         loss = _gradients(learner.model, *batches.at(step), training)
     if not math.isfinite(loss):
         raise ConfigError(
-            f"The loss of step {step + 1:,} is {loss}: the training has diverged. Lower "
-            "training.learning_rate or lengthen training.warm_up, and begin anew."
+            f"The loss at step {step + 1:,} is {loss}: training has diverged. Lower "
+            "training.learning_rate or increase training.warm_up, and start again."
         )
     norm = clip_grad_norm_(learner.model.parameters(), training.clip).item()
     for optimizer in learner.optimizers:
         optimizer.step()
     learner.model.zero_grad()
-    read = training.batch * recipe.model.n_positions
-    speed = read / (time.perf_counter() - begun)
-    return Row(step + 1, (step + 1) * read, rate, loss, norm, speed)
+    n_read = training.batch * recipe.model.n_positions
+    speed = n_read / (time.perf_counter() - started)
+    return LogRow(step + 1, (step + 1) * n_read, rate, loss, norm, speed)
 
 
-def _gradients(model: GPT2, ids: torch.Tensor, targets: torch.Tensor, training: Training) -> float:
-    """Add up the gradients of the parts of a batch; return the loss of the whole."""
-    device = model.wte.weight.device
+def _gradients(
+    model: GPT2, ids: torch.Tensor, targets: torch.Tensor, training: TrainingSection
+) -> float:
+    """Accumulate the gradients of a batch part by part; return the loss of the whole batch."""
+    device = model.device
     n_counted = (targets != NOT_COUNTED).sum()
     rows = training.batch // training.accumulate
     total = 0.0
     for part, target in zip(torch.split(ids, rows), torch.split(targets, rows), strict=True):
-        # The loss is a mean over what is counted, which parts may have more or less of.
+        # The loss averages over counted targets, of which each part may have a different number.
         share = ((target != NOT_COUNTED).sum() / n_counted).item()
-        with torch.autocast(device.type, torch.bfloat16, enabled=_narrow(training, device)):
+        with torch.autocast(device.type, torch.bfloat16, enabled=_uses_bfloat16(training, device)):
             loss = model.loss(part.to(device), targets=target.to(device)) * share
         torch.autograd.backward(loss)
         total += loss.item()
     return total
 
 
-def _narrow(training: Training, device: torch.device) -> bool:
-    """Return whether matrix products are in bfloat16."""
+def _uses_bfloat16(training: TrainingSection, device: torch.device) -> bool:
+    """Return whether matrix products are computed in bfloat16."""
     if training.dtype != "auto":
         return training.dtype == "bfloat16"
     if device.type == "cpu":
-        known = torch.cpu.get_capabilities()
-        return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
+        capabilities = torch.cpu.get_capabilities()
+        return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 @contextmanager
 def _dropout(model: GPT2, seed: int, step: int) -> Iterator[None]:
-    """Let dropout act inside, drawn from seed and step; no generator is changed by it."""
-    device = model.wte.weight.device
+    """Enable dropout in the block, seeded by run and step; restores the global generators."""
+    device = model.device
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed((seed << 31) + step)
@@ -170,7 +172,7 @@ def _dropout(model: GPT2, seed: int, step: int) -> Iterator[None]:
         model.eval()
 
 
-def _measured(row: Row, model: GPT2, tokens: TokenFile, rows: int | None) -> Row:
+def _measured(row: LogRow, model: GPT2, tokens: TokenFile, rows: int | None) -> LogRow:
     loss = held_out_loss(model, tokens.held_out, rows)
     first, second = repeat_losses(model)
     return replace(
@@ -182,15 +184,15 @@ def _measured(row: Row, model: GPT2, tokens: TokenFile, rows: int | None) -> Row
     )
 
 
-def _told(rows: Sequence[Row]) -> str:
-    """Return a line about the last rows."""
+def _summary(rows: Sequence[LogRow]) -> str:
+    """Return a one-line summary of the last rows."""
     last, n = rows[-1], len(rows)
     loss = sum(row.loss for row in rows) / n
     speed = n / sum(1 / row.tokens_per_second for row in rows)
-    told = f"step {last.step:,}: loss {loss:.3f}, {speed:,.0f} tokens/s"
+    summary = f"step {last.step:,}: loss {loss:.3f}, {speed:,.0f} tokens/s"
     if math.isnan(last.held_out_loss):
-        return told
+        return summary
     return (
-        f"{told}; held out {last.held_out_loss:.3f} ({last.held_out_per_character:.4f} per "
+        f"{summary}; held out {last.held_out_loss:.3f} ({last.held_out_per_character:.4f} per "
         f"character), random repeats {last.repeated_first:.2f} then {last.repeated_second:.2f}"
     )

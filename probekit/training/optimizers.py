@@ -1,4 +1,4 @@
-"""AdamW as GPT-2 was trained with it, and Muon for the matrices of the blocks."""
+"""Optimizers: AdamW, or Muon for the matrices of the blocks and AdamW for the rest."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from probekit.model.gpt2 import GPT2
-from probekit.training.recipe import Training
+from probekit.training.recipe import TrainingSection
 
 Parameters = list[nn.Parameter]
 
 
-def make_optimizers(model: GPT2, training: Training) -> tuple[Optimizer, ...]:
-    """Return what updates the weights, each parameter in exactly one; their rates are set later.
+def make_optimizers(model: GPT2, training: TrainingSection) -> tuple[Optimizer, ...]:
+    """Return the optimizers; each parameter belongs to exactly one.
 
-    Weight decay acts on matrices, embeddings among them, and not on biases and layer norms.
+    Weight decay applies to matrices, including embeddings, and not to biases and layer norms. The
+    training loop sets the learning rates.
 
     Source: Brown et al. 2020, appendix B, for AdamW; Jordan et al. 2024, "Muon: an optimizer for
-    hidden layers in neural networks", with the scale of Liu et al. 2025, "Muon is scalable for LLM
-    training", by which one learning rate serves both.
+    hidden layers in neural networks", with the scaling of Liu et al. 2025, "Muon is scalable for
+    LLM training", which lets one learning rate serve both.
 
     >>> from probekit.model.config import GPT2Config
     >>> model = GPT2(GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=97, n_positions=16))
-    >>> [type(o).__name__ for o in make_optimizers(model, Training(steps=1, batch=1))]
+    >>> [type(o).__name__ for o in make_optimizers(model, TrainingSection(steps=1, batch=1))]
     ['AdamW']
     """
     named = list(model.named_parameters())
@@ -34,7 +35,7 @@ def make_optimizers(model: GPT2, training: Training) -> tuple[Optimizer, ...]:
     return _muon(in_blocks, training), _adamw(others, vectors, training)
 
 
-def _adamw(matrices: Parameters, vectors: Parameters, training: Training) -> AdamW:
+def _adamw(matrices: Parameters, vectors: Parameters, training: TrainingSection) -> AdamW:
     groups = [
         {"params": matrices, "weight_decay": training.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
@@ -42,14 +43,15 @@ def _adamw(matrices: Parameters, vectors: Parameters, training: Training) -> Ada
     return AdamW(groups, lr=training.learning_rate, betas=training.betas, fused=True)
 
 
-def _muon(matrices: dict[str, nn.Parameter], training: Training) -> Muon:
-    """Return Muon over the matrices, in which queries, keys and values stand alone.
+def _muon(matrices: dict[str, nn.Parameter], training: TrainingSection) -> Muon:
+    """Return Muon over the matrices, with queries, keys and values as separate matrices.
 
-    c_attn stacks the three. Made orthogonal together, what moves the values most would leave little
-    for queries and keys.
+    c_attn stacks the three. Orthogonalised together, the largest gradients, usually those of the
+    values, would leave little for the others.
     """
     parts: list[tuple[nn.Parameter, Parameters]] = [
-        (whole, _views(whole, 3 if "c_attn" in name else 1)) for name, whole in matrices.items()
+        (parameter, _views(parameter, 3 if "c_attn" in name else 1))
+        for name, parameter in matrices.items()
     ]
     muon = Muon(
         [view for _, views in parts for view in views],
@@ -58,16 +60,16 @@ def _muon(matrices: dict[str, nn.Parameter], training: Training) -> Muon:
         adjust_lr_fn="match_rms_adamw",
     )
 
-    def hand_gradients_on(*_: object) -> None:
-        for whole, views in parts:
-            if whole.grad is not None:
-                for view, gradient in zip(views, whole.grad.chunk(len(views)), strict=True):
+    def split_gradients(*_: object) -> None:
+        for parameter, views in parts:
+            if parameter.grad is not None:
+                for view, gradient in zip(views, parameter.grad.chunk(len(views)), strict=True):
                     view.grad = gradient
 
-    muon.register_step_pre_hook(hand_gradients_on)
+    muon.register_step_pre_hook(split_gradients)
     return muon
 
 
-def _views(whole: nn.Parameter, count: int) -> Parameters:
-    """Return so many parts of a matrix, as parameters that share its storage."""
-    return [nn.Parameter(part) for part in whole.detach().chunk(count)]
+def _views(parameter: nn.Parameter, count: int) -> Parameters:
+    """Split a matrix into `count` parameters that share its storage."""
+    return [nn.Parameter(part) for part in parameter.detach().chunk(count)]

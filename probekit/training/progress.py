@@ -1,7 +1,7 @@
-"""What a training state records of its run, and the check that a run may be resumed from it.
+"""Metadata of a training state, and the check that a run can be resumed from it.
 
-`state.safetensors` carries a digest of all its bytes, and the digests of the log and the tokens
-that belong to it. They detect accidents, not an author who writes a new file with a new digest.
+`state.safetensors` contains a digest of all its bytes and the digests of the log and the tokens.
+They detect accidental changes, not a deliberate replacement with a new digest.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from probekit.training.schedule import learning_rate
 
 LOG, STATE = "log.csv", "state.safetensors"
 CHUNK = 1 << 22  # bytes hashed at a time
-_SEAL = "digest"  # key of the digest in the metadata of the state
-_BLANK = "0" * 64  # takes the place of the digest while the bytes are hashed
-_WAY_OUT = "Delete it to begin from the start."
+_SEAL = "digest"  # metadata key of the digest
+_BLANK = "0" * 64  # placeholder for the digest while the bytes are hashed
+_START_AGAIN = "Delete it to start from the beginning."
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a training state belongs to.
+    """Run and step that a training state belongs to.
 
     Attributes:
-        step: steps done.
+        step: number of completed steps.
         recipe: the recipe as JSON.
         corpus: digest of the texts.
         tokens: digest of the tokens.
@@ -46,34 +46,34 @@ class Progress:
 
     @classmethod
     def of(cls, step: int, recipe: Recipe, corpus: str, tokens: str, log: str) -> Progress:
-        """Return the progress of a run of a recipe."""
+        """Return the progress of a run with a recipe."""
         return cls(step, canonical_json(recipe.model_dump(mode="json")), corpus, tokens, log)
 
     def to_metadata(self) -> dict[str, str]:
-        """Return the metadata of a safetensors file, with a blank in place of its digest."""
+        """Return safetensors metadata with a placeholder for the digest."""
         return {name: str(value) for name, value in asdict(self).items()} | {_SEAL: _BLANK}
 
     def check_recipe(self, recipe: Recipe, folder: Path) -> None:
-        """Refuse a recipe under which the steps done would have given other numbers.
+        """Raise if the completed steps would have had other results under a recipe.
 
         Args:
-            recipe: of the run that is to be resumed.
-            folder: of that run, for the message.
+            recipe: recipe of the run to be resumed.
+            folder: run folder, for messages.
 
         Raises:
-            ConfigError: a setting differs that must not, or there are more steps already.
-            CheckpointError: this release cannot read the recipe of the state.
+            ConfigError: a setting differs that must not, or more steps are already completed.
+            CheckpointError: this release cannot read the recipe in the state.
         """
         try:
             before = Recipe.model_validate_json(self.recipe)
         except ValueError as error:
             raise CheckpointError(
-                f"{folder / STATE} has a recipe of another release ({error}). {_WAY_OUT}"
+                f"{folder / STATE} has a recipe of another release ({error}). {_START_AGAIN}"
             ) from error
         _check_settings(before, recipe, folder)
         if self.step > recipe.training.steps:
             raise ConfigError(
-                f"{folder} has {self.step:,} steps already, more than training.steps, "
+                f"{folder} has already completed {self.step:,} steps, more than training.steps, "
                 f"{recipe.training.steps:,}."
             )
         _check_schedule(before, recipe, folder, self.step)
@@ -84,8 +84,8 @@ def _check_settings(before: Recipe, recipe: Recipe, folder: Path) -> None:
     differing = [f"{key} was {old[key]!r}, is {new[key]!r}" for key in new if old[key] != new[key]]
     if differing:
         raise ConfigError(
-            f"{folder} holds a run of another recipe: {'; '.join(differing)}. Give another `name` "
-            "or --out, or delete the folder."
+            f"{folder} contains a run of another recipe: {'; '.join(differing)}. Set another "
+            "`name` or --out, or delete the folder."
         )
 
 
@@ -94,14 +94,14 @@ def _check_schedule(before: Recipe, recipe: Recipe, folder: Path, done: int) -> 
     changed = [n for n, (old, new) in enumerate(zip(*rates, strict=True)) if old != new]
     if changed:
         raise ConfigError(
-            f"{folder}: training.steps, decay and decay_steps would give step {changed[0] + 1:,} "
-            f"another learning rate than it was done with ({done:,} steps are done). Set them such "
-            "that the decay begins later, or begin a new run."
+            f"{folder}: training.steps, decay and decay_steps would give the completed step "
+            f"{changed[0] + 1:,} another learning rate ({done:,} steps are completed). Set them so "
+            "that the decay begins later, or start a new run."
         )
 
 
 def sealed(content: bytes) -> tuple[bytes, memoryview]:
-    """Return header and tensors of a state with its digest in place of the blank."""
+    """Return header and tensor bytes of a state, with its digest in place of the placeholder."""
     end = 8 + struct.unpack("<Q", content[:8])[0]
     header, tensors = content[:end], memoryview(content)[end:]
     assert header.count(_entry(_BLANK)) == 1
@@ -113,12 +113,12 @@ def _entry(value: str) -> bytes:
 
 
 def read_progress(folder: Path) -> Progress | None:
-    """Return the progress of the run in a folder, None if it has no state yet.
+    """Return the progress of the run in a folder; None if it has no state yet.
 
-    Every byte of the state is digested.
+    The digest of the whole state is verified.
 
     Raises:
-        CheckpointError: the state is damaged or of another release.
+        CheckpointError: the state is damaged or from another release.
     """
     path = folder / STATE
     if not path.is_file():
@@ -133,8 +133,8 @@ def read_progress(folder: Path) -> Progress | None:
 
 
 def damaged_state(path: Path, why: object) -> CheckpointError:
-    """Return the error of a state that cannot be used."""
-    return CheckpointError(f"{path} is damaged or of another release ({why}). {_WAY_OUT}")
+    """Return the error for a state that cannot be used."""
+    return CheckpointError(f"{path} is damaged or from another release ({why}). {_START_AGAIN}")
 
 
 def _progress(file: BinaryIO) -> Progress:
@@ -144,14 +144,14 @@ def _progress(file: BinaryIO) -> Progress:
     if written is None:
         raise ValueError("it has no digest")
     if digest(chain([header.replace(_entry(written), _entry(_BLANK))], _chunks(file))) != written:
-        raise ValueError("its bytes are not those that were written")
+        raise ValueError("its digest does not match")
     return Progress(step=int(metadata.pop("step")), **metadata)
 
 
 def _header(file: BinaryIO) -> bytes:
     size = file.read(8)
     if len(size) < 8:
-        raise ValueError("it is cut")
+        raise ValueError("it is truncated")
     return size + file.read(min(struct.unpack("<Q", size)[0], 10**8))
 
 

@@ -1,6 +1,6 @@
-"""The recipe of a pretraining run as a data model: every key, its type, its default, its meaning.
+"""Data model of a pretraining recipe: every key with its type, default and description.
 
-`python -m probekit.training.recipe FILE` writes the JSON schema that editors check recipes with.
+`python -m probekit.training.recipe FILE` writes the JSON schema that editors use to check recipes.
 """
 
 from __future__ import annotations
@@ -15,83 +15,84 @@ from pydantic import Field, model_validator
 from probekit.errors import ConfigError
 from probekit.model.config import GPT2Config
 from probekit.provenance import write_atomic
-from probekit.section import File, FolderName, Section, Seed, broken
+from probekit.section import FolderName, Section, Seed, SettingsFile, broken
 from probekit.training.corpus import MAX_MEGABYTES
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
 Steps = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
-Size = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Corpus(Section):
-    """The texts that are learnt."""
+class CorpusSection(Section):
+    """Training texts."""
 
     source: str = Field(
         min_length=1,
         examples=["books.tar.xz"],
-        description="a folder, a tar or zip archive or a single text file, found from the folder "
-        "of the recipe (with --set: from the current directory); tar and text may be compressed "
+        description="folder, tar or zip archive, or a single text file; relative to the folder of "
+        "the recipe (with --set: to the current directory); tar and text files may be compressed "
         "as .gz, .bz2 or .xz",
     )
     files: Strings = Field(
         (),
         description="names of the texts in the folder or archive, read in this order; an empty "
-        "list reads all that end in .txt, in the order of their names",
+        "list reads all files that end in .txt, sorted by name",
         examples=["book.txt"],
     )
     unwrap: bool = Field(
-        False, description="replace line breaks inside paragraphs by spaces; blank lines stay"
+        False, description="replace line breaks inside paragraphs with spaces; keep blank lines"
     )
     held_out: float = Field(
-        0.02, gt=0, lt=0.5, description="share of each text, at its end, that is never learnt"
+        0.02, gt=0, lt=0.5, description="fraction at the end of each text that is held out"
     )
-    max_megabytes: Size = Field(
+    max_megabytes: PositiveInt = Field(
         MAX_MEGABYTES,
-        description="largest decompressed size of an archive, in units of 10^6 bytes; a larger one "
-        "is refused",
+        description="maximum decompressed size of an archive, in units of 10^6 bytes",
     )
 
 
-class VocabularyChoice(Section):
-    """The byte-level BPE: trained on the texts, or that of another model."""
+class VocabularySection(Section):
+    """Byte-level BPE vocabulary, trained on the texts or taken from another model."""
 
     size: int = Field(
         8192,
         ge=258,
         le=1_000_000,
-        description="tokens when trained: <|endoftext|>, 256 bytes, and the merges",
+        description="vocabulary size if trained: <|endoftext|>, 256 bytes, and the merges",
     )
     source: str | None = Field(
-        None, description="model whose vocabulary is taken instead, `size` then being its own"
+        None, description="model whose vocabulary is used instead; `size` is then ignored"
     )
 
 
-class Shape(Section):
-    """The network; its vocabulary is that of the tokens."""
+class ShapeSection(Section):
+    """Network architecture; the vocabulary size follows from the vocabulary."""
 
-    n_layer: Size = Field(description="blocks")
-    n_head: Size = Field(description="heads of a block; divides n_embd")
-    n_embd: Size = Field(description="width of the residual stream")
-    n_positions: int = Field(ge=8, description="tokens of context, and of each row of a batch")
-    n_inner: Size | None = Field(None, description="neurons of an MLP; null means 4 n_embd")
+    n_layer: PositiveInt = Field(description="number of blocks")
+    n_head: PositiveInt = Field(description="heads per block; divides n_embd")
+    n_embd: PositiveInt = Field(description="width of the residual stream")
+    n_positions: int = Field(ge=8, description="context length, and tokens per row of a batch")
+    n_inner: PositiveInt | None = Field(None, description="neurons per MLP; null means 4 n_embd")
     embd_pdrop: Share = Field(0.1, description="dropout on the embeddings")
     attn_pdrop: Share = Field(0.1, description="dropout on the attention patterns")
-    resid_pdrop: Share = Field(0.1, description="dropout on what sublayers add")
-    bias: bool = Field(True, description="biases of linear maps and layer norms")
-    qkv_bias: bool | None = Field(None, description="bias of queries, keys, values; null: as bias")
-    tie_word_embeddings: bool = Field(True, description="the unembedding is the token embedding")
-    initializer_range: float = Field(0.02, gt=0, lt=1, description="width of the first weights")
+    resid_pdrop: Share = Field(0.1, description="dropout on the outputs of attention and MLP")
+    bias: bool = Field(True, description="biases in linear layers and layer norms")
+    qkv_bias: bool | None = Field(None, description="biases of query, key, value; null: as `bias`")
+    tie_word_embeddings: bool = Field(True, description="use the token embedding as unembedding")
+    initializer_range: float = Field(
+        0.02, gt=0, lt=1, description="standard deviation of the initial weights"
+    )
     position_waves: float = Field(
         0.0,
         ge=0,
         le=10,
-        description="root mean square of the sines and cosines that the position embeddings begin "
-        "as, so that a token's neighbours are found by a rotation; 0 draws them as all weights",
+        description="root mean square of sinusoidal initial position embeddings, in which a shift "
+        "by one token is a rotation; 0 draws them like all other weights",
     )
 
     @model_validator(mode="after")
-    def _is_a_network(self) -> Shape:
+    def _is_a_network(self) -> ShapeSection:
         try:
             self.config(vocab_size=258)
         except ConfigError as error:
@@ -99,116 +100,124 @@ class Shape(Section):
         return self
 
     def config(self, vocab_size: int) -> GPT2Config:
-        """Return the config of the network over a vocabulary of this size."""
+        """Return the network configuration for a vocabulary size."""
         sizes = self.model_dump(exclude={"position_waves"})
         return GPT2Config(vocab_size=vocab_size, **sizes)
 
 
-class Training(Section):
-    """How the weights are learnt."""
+class TrainingSection(Section):
+    """Optimization settings."""
 
-    steps: Size = Field(description="updates of the weights")
-    batch: Size = Field(description="rows of n_positions tokens in an update")
-    accumulate: Size = Field(1, description="parts that a batch is computed in, to need less room")
+    steps: PositiveInt = Field(description="number of weight updates")
+    batch: PositiveInt = Field(description="rows of n_positions tokens per update")
+    accumulate: PositiveInt = Field(
+        1, description="parts that each batch is split into, to use less memory"
+    )
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw",
-        description="AdamW for all, or Muon for the matrices of the blocks (updates orthogonal, "
-        "scaled to the size of AdamW's) and AdamW for the rest",
+        description="AdamW for all parameters, or Muon for the matrices of the blocks "
+        "(orthogonalized updates, scaled to the size of AdamW's) and AdamW for the rest",
     )
-    learning_rate: float = Field(6e-4, gt=0, le=1, description="the highest, after the warm-up")
-    warm_up: int = Field(0, ge=0, description="steps over which the learning rate rises from 0")
-    decay: Literal["cosine", "linear"] = Field("cosine", description="how it falls at the end")
+    learning_rate: float = Field(6e-4, gt=0, le=1, description="peak, after the warm-up")
+    warm_up: int = Field(0, ge=0, description="steps of linear warm-up of the learning rate")
+    decay: Literal["cosine", "linear"] = Field("cosine", description="shape of the final decay")
     decay_steps: int | None = Field(
-        None, ge=0, description="last steps over which it falls; null means all after the warm-up"
+        None, ge=0, description="steps of the final decay; null means all after the warm-up"
     )
     final_learning_rate: float = Field(
-        0.1, ge=0, le=1, description="what it falls to, as a share of the highest"
+        0.1, ge=0, le=1, description="final learning rate as a fraction of the peak"
     )
     betas: Annotated[tuple[Share, Share], Field(strict=False)] = Field(
-        (0.9, 0.95), description="how long AdamW remembers gradients and their squares"
+        (0.9, 0.95), description="AdamW's decay rates of the moments of the gradient"
     )
-    weight_decay: float = Field(0.1, ge=0, le=10, description="of matrices; vectors have none")
-    clip: float = Field(1.0, gt=0, description="norm that gradients are cut to")
+    weight_decay: float = Field(0.1, ge=0, le=10, description="for matrices; vectors have none")
+    clip: float = Field(1.0, gt=0, description="maximum gradient norm")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="numbers of the matrix products; weights and their updates are float32. auto: "
-        "bfloat16 on devices that compute with it, else float32",
+        description="dtype of matrix products; weights and updates are float32. auto: bfloat16 on "
+        "devices that support it, else float32",
     )
 
     @model_validator(mode="after")
-    def _parts_are_whole(self) -> Training:
+    def _parts_are_whole(self) -> TrainingSection:
         if self.batch % self.accumulate:
             raise broken(
-                f"accumulate is {self.accumulate}, which does not divide batch, {self.batch}",
+                f"accumulate ({self.accumulate}) does not divide batch ({self.batch})",
                 "accumulate",
             )
         return self
 
     @model_validator(mode="after")
-    def _schedule_fits(self) -> Training:
+    def _schedule_fits(self) -> TrainingSection:
         if self.warm_up + (self.decay_steps or 0) > self.steps:
-            raise broken("warm_up and decay_steps are more than all steps", "warm_up")
+            raise broken("warm_up and decay_steps add up to more than steps", "warm_up")
         return self
 
 
-class Repeats(Section):
-    """Rows of a short piece repeated over and over, which teach a network to look back."""
+class RepeatsSection(Section):
+    """Rows that repeat a short piece of tokens, which train induction."""
 
     share: Annotated[tuple[Share, Share], Field(strict=False)] = Field(
-        (0.0, 0.0), description="of all rows, at the first step and after `grow_steps`"
+        (0.0, 0.0), description="fraction of rows at the first step and after `grow_steps`"
     )
     period: Annotated[tuple[int, int], Field(strict=False)] = Field(
-        (4, 128), description="shortest and longest piece, in tokens"
+        (4, 128), description="minimum and maximum length of a piece in tokens"
     )
     grow_steps: int = Field(
         0,
         ge=0,
-        description="first steps, over which the share goes from the one to the other and the "
-        "longest piece grows from the shortest",
+        description="steps over which the share moves from its first to its second value and the "
+        "maximum length grows from the minimum",
     )
     uniform: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="share of pieces drawn evenly from the vocabulary; of the rest, half are "
-        "pieces of the text and half the same shuffled",
+        description="fraction of pieces drawn uniformly from the vocabulary; of the rest, half are "
+        "taken from the text and half are shuffled pieces of it",
     )
 
     @model_validator(mode="after")
-    def _period_is_a_range(self) -> Repeats:
+    def _period_is_a_range(self) -> RepeatsSection:
         if not 1 <= self.period[0] <= self.period[1]:
             raise broken("period is [shortest, longest], both at least 1", "period")
         return self
 
 
-class Validation(Section):
-    """When the loss on what is held out is measured."""
+class ValidationSection(Section):
+    """Measurement of the held-out loss."""
 
-    every: Size = Field(250, description="steps between two measurements; there is one at the end")
-    rows: Size | None = Field(
-        None, description="held-out rows that are read then, evenly spread; null means all, as at "
-        "the end",
-    )  # fmt: skip
+    every: PositiveInt = Field(
+        250, description="steps between measurements; the last step is always measured"
+    )
+    rows: PositiveInt | None = Field(
+        None,
+        description="number of held-out rows to use, evenly spaced; null means all, as after the "
+        "last step",
+    )
 
 
-class Checkpoints(Section):
-    """Which steps are kept, each as a model of its own."""
+class CheckpointsSection(Section):
+    """Saved checkpoints; each is a complete model."""
 
-    at: Steps = Field((), description="these steps; 0 is the network before any training")
-    every: Size | None = Field(None, description="and each so many steps")
+    at: Steps = Field((), description="steps to save; 0 is the network before training")
+    every: PositiveInt | None = Field(None, description="interval of additional steps to save")
     log_spaced: int = Field(
-        0, ge=0, le=1000, description="and so many between 1 and the last, evenly on a log scale"
+        0,
+        ge=0,
+        le=1000,
+        description="number of additional steps to save, log-spaced from 1 to the last",
     )
     dtype: Literal["float32", "float16", "bfloat16"] = Field(
-        "float32", description="numbers in which they are kept"
+        "float32", description="dtype of saved checkpoints"
     )
-    resume_every: Size = Field(
-        100, description="steps between two states that a killed run goes on from; one is kept"
+    resume_every: PositiveInt = Field(
+        100, description="steps between training states for resumption; only the last is stored"
     )
 
 
-class Recipe(File):
-    """One pretraining run: texts, vocabulary, network, and how it learns.
+class Recipe(SettingsFile):
+    """Settings of a pretraining run: corpus, vocabulary, network and training.
 
     >>> Recipe.model_validate({
     ...     "name": "tiny", "corpus": {"source": "book.txt"},
@@ -218,22 +227,22 @@ class Recipe(File):
     (0.9, 0.95)
     """
 
-    name: FolderName = Field(description="the folder of the run is called so")
-    seed: Seed = Field(0, description="draws the first weights, the order of the text, dropout")
-    corpus: Corpus
-    vocabulary: VocabularyChoice = VocabularyChoice()
-    model: Shape
-    training: Training
-    repeats: Repeats = Repeats()
-    validation: Validation = Validation()
-    checkpoints: Checkpoints = Checkpoints()
+    name: FolderName = Field(description="name of the run folder")
+    seed: Seed = Field(0, description="random seed of initial weights, order of text and dropout")
+    corpus: CorpusSection
+    vocabulary: VocabularySection = VocabularySection()
+    model: ShapeSection
+    training: TrainingSection
+    repeats: RepeatsSection = RepeatsSection()
+    validation: ValidationSection = ValidationSection()
+    checkpoints: CheckpointsSection = CheckpointsSection()
 
     @model_validator(mode="after")
     def _pieces_fit_into_a_row(self) -> Recipe:
         if any(self.repeats.share) and self.repeats.period[1] > self.model.n_positions // 2:
             raise broken(
-                f"the longest piece must stand twice in the {self.model.n_positions} tokens of a "
-                f"row: give at most {self.model.n_positions // 2}",
+                f"a row of {self.model.n_positions} tokens must hold the longest piece twice: the "
+                f"maximum is {self.model.n_positions // 2}",
                 "repeats",
                 "period",
             )
@@ -243,22 +252,22 @@ class Recipe(File):
     def _checkpoints_are_reached(self) -> Recipe:
         if any(step > self.training.steps for step in self.checkpoints.at):
             raise broken(
-                f"a checkpoint after the last step, {self.training.steps}", "checkpoints", "at"
+                f"a checkpoint is after the last step, {self.training.steps}", "checkpoints", "at"
             )
         return self
 
 
-# Settings that may change when a run is resumed; all others determine the numbers of its steps.
+# Settings that may change on resumption; all others determine the results of the steps.
 _MAY_CHANGE = {
-    "corpus": {"source", "max_megabytes"},  # the texts are compared by their digest
-    "training": {"steps", "decay", "decay_steps"},  # the learning rates done are compared
+    "corpus": {"source", "max_megabytes"},  # texts are compared by digest
+    "training": {"steps", "decay", "decay_steps"},  # past learning rates are compared
     "validation": {"every", "rows"},
     "checkpoints": {"at", "every", "log_spaced", "resume_every"},
 }
 
 
 def fixed_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings that a resumed run must share, by section and key."""
+    """Return the settings that must be equal when a run is resumed, by `section.key`."""
     sections = recipe.model_dump(mode="json")
     sections["general"] = {key: sections.pop(key) for key in ("name", "seed")}
     return {
@@ -269,8 +278,8 @@ def fixed_settings(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def json_schema() -> str:
-    """Return the JSON schema of a recipe, as committed beside the experiments."""
+def recipe_schema() -> str:
+    """Return the JSON schema of recipes, which is stored in experiments/."""
     schema: dict[str, Any] = Recipe.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "probekit pretraining recipe"
@@ -278,4 +287,4 @@ def json_schema() -> str:
 
 
 if __name__ == "__main__":
-    write_atomic(Path(sys.argv[1]), json_schema())
+    write_atomic(Path(sys.argv[1]), recipe_schema())

@@ -1,25 +1,27 @@
-"""What changes with the step: the learning rate, and which steps are kept."""
+"""Learning-rate schedule and checkpoint steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from probekit.training.recipe import Checkpoints, Training
+from probekit.training.recipe import CheckpointsSection, TrainingSection
 
-# Share of the way from the highest learning rate to the final one, by share of the decay done.
-_LEFT: dict[str, Callable[[float], float]] = {
+# Remaining fraction between the peak and the final learning rate, by fraction of decay done.
+_DECAY: dict[str, Callable[[float], float]] = {
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
     "linear": lambda done: 1 - done,
 }
 
 
-def learning_rate(step: int, training: Training) -> float:
+def learning_rate(step: int, training: TrainingSection) -> float:
     """Return the learning rate of a step, counted from 0.
 
-    It rises evenly over the warm-up, stays, and falls over the last steps.
+    Linear warm-up, constant, then decay over the last steps.
 
-    >>> training = Training(steps=100, batch=1, learning_rate=1.0, warm_up=10, decay_steps=50)
+    >>> training = TrainingSection(
+    ...     steps=100, batch=1, learning_rate=1.0, warm_up=10, decay_steps=50
+    ... )
     >>> [round(learning_rate(step, training), 3) for step in (0, 9, 49, 75, 99)]
     [0.1, 1.0, 1.0, 0.55, 0.101]
     """
@@ -28,15 +30,15 @@ def learning_rate(step: int, training: Training) -> float:
     length = length if training.decay_steps is None else training.decay_steps
     done = max(0.0, step - (training.steps - length)) / max(1, length)
     final = training.final_learning_rate
-    return training.learning_rate * rise * (final + (1 - final) * _LEFT[training.decay](done))
+    return training.learning_rate * rise * (final + (1 - final) * _DECAY[training.decay](done))
 
 
-def checkpoint_steps(checkpoints: Checkpoints, steps: int) -> tuple[int, ...]:
-    """Return the steps after which a checkpoint is kept, in order; the last is always one.
+def checkpoint_steps(checkpoints: CheckpointsSection, steps: int) -> tuple[int, ...]:
+    """Return the sorted steps after which a checkpoint is saved, including the last step.
 
-    >>> checkpoint_steps(Checkpoints(at=(0,), log_spaced=4), 1000)
+    >>> checkpoint_steps(CheckpointsSection(at=(0,), log_spaced=4), 1000)
     (0, 1, 10, 100, 1000)
-    >>> checkpoint_steps(Checkpoints(every=400), 1000)
+    >>> checkpoint_steps(CheckpointsSection(every=400), 1000)
     (400, 800, 1000)
     """
     count = checkpoints.log_spaced

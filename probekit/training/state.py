@@ -1,4 +1,4 @@
-"""The training state that a run is resumed from: weights, optimizers and progress in one file."""
+"""Training state for resumption: weights, optimizer states and progress in one file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from probekit.training.progress import Progress, damaged_state, sealed
 
 @dataclass(frozen=True)
 class Learner:
-    """A network and what updates its weights."""
+    """A network and its optimizers."""
 
     model: GPT2
     optimizers: tuple[Optimizer, ...]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all that changes with a step, by name."""
+        """Return all parameters and optimizer states, by name."""
         named = {f"model.{name}": p.detach() for name, p in self.model.named_parameters()}
         for number, optimizer in enumerate(self.optimizers):
             for index, values in optimizer.state_dict()["state"].items():
@@ -32,7 +32,7 @@ class Learner:
         return named
 
     def load(self, named: dict[str, Tensor]) -> None:
-        """Take over what `tensors` gave, of a learner of the same kind."""
+        """Load the result of `tensors` of a learner with the same architecture and optimizers."""
         weights = {name: named.pop(f"model.{name}") for name, _ in self.model.named_parameters()}
         self.model.load_state_dict(weights)
         states: list[dict[int, dict[str, Tensor]]] = [{} for _ in self.optimizers]
@@ -45,21 +45,21 @@ class Learner:
 
 
 def write_state(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -> None:
-    """Write a training state with a digest of all its bytes, whole or not at all.
+    """Write a training state atomically, with a digest of all its bytes.
 
     Raises:
         StoreError: the file cannot be written.
     """
-    # A safetensors file must have its tensors side by side: transposed views are made plain.
+    # safetensors requires contiguous tensors; transposed views are not.
     plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     write_atomic(path, sealed(save(plain, progress.to_metadata())))
 
 
 def load_state(path: Path, learner: Learner) -> None:
-    """Bring a learner to a state whose digest `read_progress` has compared.
+    """Load a state into a learner; `read_progress` must have verified its digest before.
 
     Raises:
-        CheckpointError: the state is of another network or optimizer.
+        CheckpointError: the state belongs to another network or optimizer.
     """
     try:
         with safe_open(path, "pt") as file:

@@ -1,4 +1,4 @@
-"""The tokens of a corpus on disk: one long row to learn from and one that is held out."""
+"""Token ids of a corpus on disk: one array for training and one held out."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 import numpy.typing as npt
 
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.provenance import digest, pretty_json, write_atomic
 from probekit.training.corpus import Text, corpus_digest
 from probekit.watcher import Watcher
@@ -24,14 +25,14 @@ TokenArray = npt.NDArray[np.unsignedinteger]
 
 @dataclass(frozen=True)
 class TokenFile:
-    """Where the tokens lie, and what they came from.
+    """Memory-mapped token ids of a corpus and their origin.
 
     Attributes:
-        train: tokens to learn from, each text behind an <|endoftext|>, shape (n_tokens,).
-        held_out: likewise the ends of the texts.
-        n_characters: of the held-out ends.
+        train: training tokens, each text preceded by <|endoftext|>, shape (n_tokens,).
+        held_out: tokens of the held-out ends, likewise.
+        n_characters: number of characters in the held-out ends.
         corpus: digest of the texts.
-        digest: of the tokens themselves.
+        digest: digest of the token ids.
     """
 
     train: TokenArray
@@ -42,40 +43,40 @@ class TokenFile:
 
     @property
     def tokens_per_character(self) -> float:
-        """What turns nats per token into nats per character on the held-out texts."""
+        """Factor from nats per token to nats per character on the held-out text."""
         return len(self.held_out) / self.n_characters
 
 
 def make_token_file(
     texts: Sequence[Text], tokenizer: Tokenizer, folder: Path, watcher: Watcher
 ) -> TokenFile:
-    """Return the tokens of the texts, read from the folder where they lie there whole, else made.
+    """Tokenize texts into a folder, or reuse the valid result of an earlier call there.
 
     Raises:
         StoreError: the folder cannot be written.
         ConfigError: the vocabulary has no <|endoftext|>.
     """
     origin = {"corpus": corpus_digest(texts), "vocabulary": tokenizer.digest}
-    found = _read(folder, origin)
-    if found is None:
+    arrays = _read(folder, origin)
+    if arrays is None:
         for name in PARTS:
             rows = _encode([getattr(text, name) for text in texts], tokenizer, name, watcher)
             write_atomic(folder / f"{name}.npy", rows)
-        found = _load(folder)
-        write_atomic(folder / RECORD, pretty_json(origin | {"tokens": _digest(found)}))
-    train, held_out = found
+        arrays = _load(folder)
+        write_atomic(folder / RECORD, pretty_json(origin | {"tokens": _digest(arrays)}))
+    train, held_out = arrays
     n_characters = sum(len(text.held_out) for text in texts)
-    return TokenFile(train, held_out, n_characters, origin["corpus"], _digest(found))
+    return TokenFile(train, held_out, n_characters, origin["corpus"], _digest(arrays))
 
 
 def _read(folder: Path, origin: dict[str, str]) -> list[TokenArray] | None:
-    """Return what lies in the folder; None where it is of another origin, or not as written."""
+    """Load the arrays in a folder; None if they are of another origin or damaged."""
     try:
-        found = _load(folder)
+        arrays = _load(folder)
         record = json.loads((folder / RECORD).read_text("utf-8"))
-    except (OSError, EOFError, ValueError):
+    except (OSError, EOFError, ValueError, TokenError):  # the last is of numpy's reader of headers
         return None
-    return found if record == origin | {"tokens": _digest(found)} else None
+    return arrays if record == origin | {"tokens": _digest(arrays)} else None
 
 
 def _load(folder: Path) -> list[TokenArray]:

@@ -1,4 +1,4 @@
-"""Training a byte-level BPE on the texts, written as GPT-2's is: vocab.json and merges.txt."""
+"""Training of a byte-level BPE vocabulary in GPT-2's format: vocab.json and merges.txt."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from probekit.errors import DataError
-from probekit.model.tokenizer import END_OF_TEXT
-from probekit.model.tokenizer import Tokenizer as Loaded
+from probekit.model.text.tokenizer import END_OF_TEXT
+from probekit.model.text.tokenizer import Tokenizer as Loaded
 
 
 def train_vocabulary(texts: Iterable[str], size: int, folder: Path) -> None:
-    """Write vocab.json and merges.txt of a byte-level BPE that is trained on the texts.
+    """Train a byte-level BPE on texts and write its vocab.json and merges.txt.
 
-    Id 0 is <|endoftext|>, then come the 256 bytes, then the merges. The same texts give the same
-    files. Text is cut into words as GPT-2 cuts it before anything is merged.
+    Id 0 is <|endoftext|>, followed by the 256 bytes and the merges. The result is deterministic.
+    Text is split into words as in GPT-2 before merging.
 
     Args:
-        texts: what is learnt from.
-        size: tokens of the vocabulary, at least 258.
-        folder: gets the files.
+        texts: training texts.
+        size: vocabulary size, at least 258.
+        folder: output folder.
 
     Raises:
-        DataError: the texts are too short for so many tokens.
+        DataError: the texts are too short for this vocabulary size.
     """
     trained = Trained(BPE())
     trained.pre_tokenizer = ByteLevel(add_prefix_space=False)
@@ -41,8 +41,8 @@ def train_vocabulary(texts: Iterable[str], size: int, folder: Path) -> None:
     trained.train_from_iterator(texts, trainer)
     if trained.get_vocab_size() < size:
         raise DataError(
-            f"The texts give {trained.get_vocab_size()} tokens, not {size}: they are too short. "
-            "Set vocabulary.size to that or to less."
+            f"The texts yield only {trained.get_vocab_size()} tokens instead of {size}: they are "
+            "too short. Set vocabulary.size to that number or less."
         )
     with TemporaryDirectory() as draft:
         trained.model.save(draft)

@@ -41,7 +41,7 @@ def run(root, model, tokens=None, sites=SITES, dtype="float32", tokenizer="t"):
 
 
 def files(folder):
-    """All bytes that a reader can come to see."""
+    """Return all bytes that a reader may see."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -50,7 +50,7 @@ def files(folder):
 
 
 def shard_file(folder, site, shard):
-    """The file of a shard, whose name has its digest in it."""
+    """Return the row file of a shard; its name contains its digest."""
     [path] = (folder / site).glob(f"{shard:05d}.*.safetensors")
     return path
 

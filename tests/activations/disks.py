@@ -54,7 +54,7 @@ def killing(at):
 
 
 def failing(at, code, *, for_good=False):
-    """A disk that fails at a call, or at it and all after it."""
+    """A disk on which one call fails, or that call and all later ones."""
 
     def around(number, name, call, arguments):
         if number == at or (for_good and number > at):
@@ -67,7 +67,7 @@ def failing(at, code, *, for_good=False):
 
 
 def writing_short(at):
-    """A disk that writes half of what it is given from a call on, then nothing more."""
+    """A disk that, from one call on, writes half of the data and then nothing."""
 
     def around(number, name, call, arguments):
         if name == "write" and number == at:
@@ -79,15 +79,15 @@ def writing_short(at):
 
 
 def sync_caller():
-    """File and line of the call of `sync` or `sync_folder` that is going on."""
+    """Return file and line of the current call of `sync` or `sync_folder`."""
     frame = sys._getframe(1)
-    while Path(frame.f_code.co_filename).name not in ("disk.py", "files.py"):
+    while Path(frame.f_code.co_filename).name not in ("drafts.py", "local.py"):
         frame = frame.f_back
     return Path(frame.f_code.co_filename).name, frame.f_lineno
 
 
 class ForgetfulDisk(WatchedDisk):
-    """A real disk with a model beside it of what a power loss may leave of it.
+    """A real disk, and a model of the states that a power loss may leave on it.
 
     Args:
         base: the folder that is modelled; it lasts.
@@ -158,7 +158,7 @@ class ForgetfulDisk(WatchedDisk):
         self._change(path, ("remove", None))
 
     def states(self, most=64):
-        """All that may be left: folders as dictionaries, files as bytes.
+        """Return all possible states after a power loss: folders as dictionaries, files as bytes.
 
         Any of a folder's last changes of names may be lost and the later ones kept, and what was
         not synced may be there, be gone, be cut or be zeros.
@@ -173,17 +173,18 @@ class ForgetfulDisk(WatchedDisk):
                         yield self._image(self.base, changes, content)
 
     def worst_state(self):
-        """What is left when everything is lost that may be."""
+        """Return the state in which everything is lost that may be."""
         return self._image(self.base, {folder: [] for folder in self.pending}, _dropped)
 
     def _image(self, folder, changes, content):
         names = dict(self.lasting[folder])
         _apply(names, changes[folder])
         return {
-            name: self._image(what, changes, content) if isinstance(what, Path) else
-            content(*self.data[what])
+            name: self._image(what, changes, content)
+            if isinstance(what, Path)
+            else content(*self.data[what])
             for name, what in names.items()
-        }  # fmt: skip
+        }
 
 
 def _apply(names, changes):
@@ -197,7 +198,7 @@ def _apply(names, changes):
 
 
 def _subsets(changes):
-    """All ways to lose some of the changes, those that lose most and least first."""
+    """Yield all ways to lose changes, with the largest and smallest losses first."""
     yield changes
     for n in range(len(changes)):
         yield from map(list, itertools.combinations(changes, n))
@@ -220,7 +221,7 @@ def _zeroed(data, synced):
 
 
 def lay_out(image, folder):
-    """Write an image into a folder that is not there yet."""
+    """Write an image into a new folder."""
     folder.mkdir()
     for name, content in image.items():
         if isinstance(content, dict):

@@ -1,4 +1,4 @@
-"""What `test_s3.py` runs where s3fs and moto are: a store on a real S3 server, by several writers.
+"""Script of `test_s3.py`, run in an environment with s3fs and moto: several writers on S3.
 
     python -m tests.activations.s3_session FOLDER
 
@@ -10,11 +10,11 @@ import os
 import sys
 from pathlib import Path
 
-from probekit.activations.exchange import copy_cache
-from probekit.activations.files import LocalFiles
-from probekit.activations.maintenance import caches_in, find_damage, remove_cache, summarize
-from probekit.activations.remote import ObjectFiles
-from probekit.activations.store import ActivationStore
+from probekit.activations.files.local import LocalFiles
+from probekit.activations.files.object_store import ObjectFiles
+from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.copying import copy_cache
+from probekit.activations.upkeep.maintenance import caches_in, find_damage, remove_cache, summarize
 from probekit.errors import StoreError
 from tests.activations.captures import files as bytes_of
 from tests.activations.small_store import IDENTITY, SITES, Content
@@ -24,18 +24,18 @@ CONTENT = Content()
 
 
 def write(_):
-    """Write the whole store, beside others."""
+    """Write the whole store, concurrently with others."""
     store = CONTENT.write(ObjectFiles(f"{ROOT}/{IDENTITY.key}"), alone=False)
     return store.manifest().root
 
 
 def try_to_create(number):
-    """Return whether this one of many made an object."""
+    """Return whether this writer created an object."""
     return ObjectFiles(f"{ROOT}/race").create("x.json", str(number).encode())
 
 
 def tell(line):
-    """Say what was found to hold."""
+    """Print a property that was verified."""
     sys.stdout.write(f"{line}\n")
 
 
@@ -49,9 +49,11 @@ def main(folder: Path) -> None:
     server.start()
     host, port = server.get_host_and_port()
     os.environ |= {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
-    }  # fmt: skip
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
     boto3.client("s3").create_bucket(Bucket="bucket")
     here = CONTENT.write(LocalFiles(folder / IDENTITY.key))
     root = here.manifest().root

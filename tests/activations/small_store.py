@@ -4,25 +4,33 @@ import contextlib
 
 import numpy as np
 
-from probekit.activations.committed import MANIFEST
-from probekit.activations.files import LocalFiles
+from probekit.activations.files.local import LocalFiles
 from probekit.activations.identity import Identity
-from probekit.activations.records import ShardRecord
-from probekit.activations.store import ActivationStore
+from probekit.activations.store.committed import MANIFEST
+from probekit.activations.store.records import ShardRecord
+from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.errors import MissingError
 from tests.activations.captures import files as bytes_of
 
 SITES = ("blocks.0.hook_resid_pre", "hook_embed")
 IDENTITY = Identity(
-    weights="w", config={"n_layer": 1}, tokenizer="t", tokens="s", rows="r", dtype="float32",
-    compute="float32", device="cpu", torch="2", code="c",
-)  # fmt: skip
+    weights="w",
+    config={"n_layer": 1},
+    tokenizer="t",
+    tokens="s",
+    rows="r",
+    dtype="float32",
+    compute="float32",
+    device="cpu",
+    torch="2",
+    code="c",
+)
 CREATED, SEALED = "created", "sealed"
 
 
 class Content:
-    """The rows of a small store: so many shards of so many rows, and so many numbers in a row."""
+    """Known rows of a small store, with a given number of shards, rows and columns."""
 
     def __init__(self, n_shards=2, n_rows=3, width=2, sites=SITES):
         self.sites = sites
@@ -37,7 +45,7 @@ class Content:
         return ActivationStore.create(files, IDENTITY, self.plan, self.shards)
 
     def write(self, files, done=lambda what: None, *, alone=True):
-        """Write what is missing, and tell of everything that is promised to stay."""
+        """Write the missing shards and report everything that is promised to be durable."""
         store = self.create(files)
         done(CREATED)
         with store.locked(lambda _: None) if alone else contextlib.nullcontext():
@@ -54,19 +62,19 @@ class Content:
         return store
 
     def expected(self, folder):
-        """The bytes of a store that was written in peace."""
+        """Return the bytes of a store that was written without faults."""
         self.write(LocalFiles(folder))
         return bytes_of(folder)
 
     def check(self, folder, done, expected):
-        """Require that everything told of is there, nothing false is, and work can go on."""
+        """Require that all reported content exists, nothing is wrong, and writing can resume."""
         self.check_readable(folder, done)
         self.write(LocalFiles(folder))
         assert bytes_of(folder) == expected
         assert not [path for path in folder.rglob(".*") if not path.name.startswith(".lock")]
 
     def check_readable(self, folder, done):
-        """Require that everything told of is there, and nothing false is."""
+        """Require that all reported content exists and nothing is wrong."""
         try:
             store = ActivationStore.open(LocalFiles(folder))
         except MissingError:
@@ -78,8 +86,8 @@ class Content:
             for path in (folder / site).glob("0*.json"):
                 record = ShardRecord.unpack(path.read_bytes(), path.name)
                 assert records.get(record.shard) == record, "a record came before its rows"
-            told = {shard for name, shard in done - {CREATED, SEALED} if name == site}
-            assert told <= records.keys(), "what was committed is lost"
+            reported = {shard for name, shard in done - {CREATED, SEALED} if name == site}
+            assert reported <= records.keys(), "what was committed is lost"
             if records:
                 rows = store.rows_at(site)
                 found = store.read(site, rows, partial=True)

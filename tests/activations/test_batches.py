@@ -85,7 +85,7 @@ def test_company_changes_no_bit(model, plan):
         np.testing.assert_array_equal(alone[site], together[site], err_msg=site)
 
 
-def test_captures_in_another_order_hold_the_same_rows(tmp_path, model):
+def test_the_order_of_captures_does_not_change_the_rows(tmp_path, model):
     tokens = make_tokens()
     first, turned = run(tmp_path, model, tokens).store, run(tmp_path, model, tokens[::-1]).store
     assert files(first.folder) != files(turned.folder)
@@ -140,19 +140,23 @@ def test_an_example_without_tokens_is_never_run(model, monkeypatch):
     assert len(rows_of(model, tokens, plan)[SITES[0]]) == 1
 
 
-@pytest.mark.parametrize(("example", "positions", "offsets"), [
-    ([0, 1], [5, 5], [0, 1, 2]),  # the padding of example 0
-    ([1, 0], [5, 6], [0, 1, 2]),  # the first token of the next one
-    ([0, 1], [-1, 5], [0, 1, 2]),
-    ([0, 1], [1, 3], [0, 0, 2]),  # a row of nothing, and one of two tokens
-    ([0, 2], [1, 1], [0, 1, 2]),
-    ([-1, 1], [1, 1], [0, 1, 2]),
-    ([0, 1], [1, 3], [0, 1]),
-    ([0, 1], [1, 3, 2], [0, 1, 2]),
-    ([0, 1], [1, 3, 2], [1, 2, 3]),
-    ([], [], [0]),
-], ids=str)  # fmt: skip
-def test_a_row_that_is_not_there_is_no_row_of_something_else(model, example, positions, offsets):
+@pytest.mark.parametrize(
+    ("example", "positions", "offsets"),
+    [
+        ([0, 1], [5, 5], [0, 1, 2]),  # the padding of example 0
+        ([1, 0], [5, 6], [0, 1, 2]),  # the first token of the next one
+        ([0, 1], [-1, 5], [0, 1, 2]),
+        ([0, 1], [1, 3], [0, 0, 2]),  # a row of nothing, and one of two tokens
+        ([0, 2], [1, 1], [0, 1, 2]),
+        ([-1, 1], [1, 1], [0, 1, 2]),
+        ([0, 1], [1, 3], [0, 1]),
+        ([0, 1], [1, 3, 2], [0, 1, 2]),
+        ([0, 1], [1, 3, 2], [1, 2, 3]),
+        ([], [], [0]),
+    ],
+    ids=str,
+)
+def test_a_missing_row_is_an_error(model, example, positions, offsets):
     tokens = [np.arange(1, 5), np.arange(3, 9)]
     plan = RowPlan(*(np.array(array, dtype=np.int64) for array in (example, positions, offsets)))
     with pytest.raises(DataError, match="rows"):
@@ -167,13 +171,13 @@ def test_tokens_that_are_no_ids_are_refused(model, ids):
 
 
 @pytest.mark.parametrize("site", ["blocks.*.hook_resid_post", "resid_post"])
-def test_a_site_is_asked_for_by_its_full_name(model, site):
+def test_a_site_needs_its_full_name(model, site):
     tokens = make_tokens(4)
     with pytest.raises(UnknownNameError, match=r"full name .*hook_resid_post"):
         rows_of(model, tokens, last_token(tokens), [site])
 
 
-def test_what_a_caller_told_torch_changes_no_bit(model):
+def test_torch_settings_of_the_caller_change_no_bit(model):
     tokens = make_tokens()
     plan = last_and_mean(tokens)
     expected = rows_of(model, tokens, plan)

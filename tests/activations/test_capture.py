@@ -1,4 +1,4 @@
-"""Captures: right numbers, however batched; nothing recomputed, stale or lost."""
+"""Captures are correct for any batching; nothing is recomputed, stale or lost."""
 
 import itertools
 import multiprocessing
@@ -14,7 +14,7 @@ import torch
 from probekit.activations import capture as capturing
 from probekit.activations import identity
 from probekit.activations.capture import capture, stream_rows
-from probekit.activations.store import ActivationStore
+from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.disk import Disk
 from probekit.errors import ConfigError, StoreError
@@ -42,8 +42,9 @@ def test_streamed_rows_are_those_that_a_store_holds(tmp_path, model, dtype):
     store = run(tmp_path, model, tokens, dtype=dtype).store
     found = {site: np.full_like(store.read(site), np.nan) for site in SITES}
     heard = []
-    parts = list(stream_rows(model, tokens, last_and_mean(tokens), SITES, dtype=dtype,
-                             on_batch=heard.append))  # fmt: skip
+    parts = list(
+        stream_rows(model, tokens, last_and_mean(tokens), SITES, dtype=dtype, on_batch=heard.append)
+    )
     for rows, values in parts:
         for site in SITES:
             found[site][rows] = values[site]
@@ -53,7 +54,7 @@ def test_streamed_rows_are_those_that_a_store_holds(tmp_path, model, dtype):
     assert sum(heard) == store.n_rows
 
 
-def test_rows_of_one_example_may_stand_apart(model):
+def test_rows_of_one_example_need_not_be_adjacent(model):
     tokens = make_tokens(20)
     plan = last_and_mean(tokens)
     turned = RowPlan(
@@ -70,8 +71,11 @@ def test_rows_of_one_example_may_stand_apart(model):
 
 def test_a_site_without_positions_is_not_streamed(model):
     with pytest.raises(ConfigError, match="pairs of positions"):
-        next(stream_rows(model, make_tokens(), last_and_mean(make_tokens()),
-                         ["blocks.0.attn.hook_pattern"]))  # fmt: skip
+        next(
+            stream_rows(
+                model, make_tokens(), last_and_mean(make_tokens()), ["blocks.0.attn.hook_pattern"]
+            )
+        )
 
 
 def test_the_estimate_grows_with_the_tokens_that_will_be_run(model, monkeypatch):
@@ -119,7 +123,7 @@ def test_the_bytes_do_not_depend_on_when_a_site_was_added(tmp_path, model):
     assert files(together.folder) == files(apart.folder)
 
 
-def test_a_finished_cache_is_read_where_nothing_can_be_written(tmp_path, model, monkeypatch):
+def test_a_finished_cache_is_readable_on_a_read_only_disk(tmp_path, model, monkeypatch):
     run(tmp_path, model)
 
     def read_only(*arguments):
@@ -131,7 +135,7 @@ def test_a_finished_cache_is_read_where_nothing_can_be_written(tmp_path, model, 
 
 
 def _capture_slowly(root, seed):
-    """Run in a process of its own, with pauses, so that kills find it at work."""
+    """Run in a child process, with pauses, so that it is killed at work."""
     identity.SHARD_ROWS, identity.BATCH_TOKENS["cpu"] = 16, 60
     commit = ActivationStore.commit
 
@@ -215,7 +219,7 @@ def test_a_full_disk_keeps_what_was_committed(tmp_path, model):
     run(tmp_path, model).store.verify()
 
 
-def test_a_cache_folder_that_cannot_be_written_is_told(tmp_path, model):
+def test_an_unwritable_cache_folder_is_reported(tmp_path, model):
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(StoreError, match="Cannot write"):
@@ -223,7 +227,7 @@ def test_a_cache_folder_that_cannot_be_written_is_told(tmp_path, model):
 
 
 class Waiting:
-    """A watcher that releases what it is told to wait for."""
+    """A watcher that releases a barrier when it receives a message."""
 
     def __init__(self):
         self.messages = []

@@ -1,4 +1,4 @@
-"""Power losses: whatever a disk forgot, what was promised is there and nothing false is."""
+"""Power losses: whatever a disk loses, promised content exists and nothing is wrong."""
 
 import ast
 import shutil
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import probekit.activations.files
+import probekit.activations.files.local
 import probekit.disk
 import probekit.drafts
-from probekit.activations.files import LocalFiles
+from probekit.activations.files.local import LocalFiles
 from probekit.errors import DamagedError
 from tests.activations.disks import ForgetfulDisk, lay_out
 from tests.activations.small_store import Content
@@ -17,12 +17,12 @@ from tests.activations.small_store import Content
 CONTENT = Content()
 MODULES = {
     Path(module.__file__).name: module
-    for module in (probekit.disk, probekit.drafts, probekit.activations.files)
+    for module in (probekit.disk, probekit.drafts, probekit.activations.files.local)
 }
 
 
 def calls_of_sync():
-    """File and line of every call of a sync in the package."""
+    """Return file and line of every call of a sync in the package."""
     return {
         (name, node.lineno)
         for name, module in MODULES.items()
@@ -34,12 +34,12 @@ def calls_of_sync():
 
 
 def store_folder(base):
-    """A cache two folders below one that is there."""
+    """Return a cache two folders below an existing one."""
     return base / "caches" / "key"
 
 
 class Trial:
-    """Lays crash states out and checks them, each one once."""
+    """Writes crash states to disk and checks each one once."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -47,7 +47,7 @@ class Trial:
         self.seen = set()
 
     def check(self, image, done):
-        """Check what a power loss left, after `done` was promised."""
+        """Check the state after a power loss, with `done` promised."""
         key = (repr(image), frozenset(done))
         if key in self.seen:
             return
@@ -79,7 +79,7 @@ def crash_everywhere(tmp_path, forget=None):
 
 
 def kill_everywhere_then_crash(tmp_path, forget=None):
-    """Kill before each call, let another process finish, then lose all that may be lost."""
+    """Kill before each call, let another process finish, then lose as much as possible."""
     trial = Trial(tmp_path)
     n_calls = 0
     while True:

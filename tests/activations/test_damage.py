@@ -1,4 +1,4 @@
-"""What disks, people and strangers do to files: all of it is found, none of it is served."""
+"""All damage to files, accidental or malicious, is detected and never returned as data."""
 
 import copy
 import dataclasses
@@ -13,11 +13,11 @@ import time
 import numpy as np
 import pytest
 
-from probekit.activations.files import LocalFiles, checked
-from probekit.activations.layout import Kind, header
-from probekit.activations.maintenance import find_damage, repair, summarize
-from probekit.activations.records import ShardRecord
-from probekit.activations.store import ActivationStore
+from probekit.activations.files.local import LocalFiles, checked
+from probekit.activations.store.layout import ArrayHeader, header
+from probekit.activations.store.records import ShardRecord
+from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.maintenance import find_damage, repair_cache, summarize
 from probekit.errors import (
     ConfigError,
     DamagedError,
@@ -52,7 +52,7 @@ FILES = {
 
 
 def complaints(folder):
-    """The names of the damaged files, as `verify` finds them."""
+    """Return the names of the damaged files that `verify` reports."""
     try:
         store = ActivationStore.open(folder)
     except DamagedError:
@@ -61,7 +61,7 @@ def complaints(folder):
 
 
 @pytest.mark.parametrize("which", FILES)
-def test_every_flipped_bit_of_every_file_is_found(folder, which):
+def test_every_flipped_bit_of_every_file_is_detected(folder, which):
     path = FILES[which](folder)
     whole = path.read_bytes()
     assert complaints(folder) == set()
@@ -75,7 +75,7 @@ def test_every_flipped_bit_of_every_file_is_found(folder, which):
 
 
 @pytest.mark.parametrize("which", FILES)
-def test_every_truncation_is_found_and_mended(folder, which):
+def test_every_truncation_is_detected_and_repaired(folder, which):
     path = FILES[which](folder)
     expected = bytes_of(folder)
     whole = path.read_bytes()
@@ -85,12 +85,12 @@ def test_every_truncation_is_found_and_mended(folder, which):
     if which == "spec":
         path.write_bytes(whole)
         return
-    repair(ActivationStore.open(folder))
+    repair_cache(ActivationStore.open(folder))
     CONTENT.write(LocalFiles(folder))
     assert bytes_of(folder) == expected
 
 
-def test_lost_files_are_found(folder):
+def test_missing_files_are_detected(folder):
     for which in ("layout", "record", "rows"):
         path = FILES[which](folder)
         path.rename(folder / "aside")
@@ -103,13 +103,13 @@ HEADERS = {
     "length of the whole": (152).to_bytes(8, "little"),
     "duplicate keys": b'{"rows":{"dtype":"F32"},"rows":{"dtype":"F16"}}',
     "overlap": b'{"rows":{"dtype":"F32","shape":[3,2],"data_offsets":[0,24]},"x":[0,24]}',
-    "other shape": header({"rows": Kind("F32", (2, 3))})[8:],
-    "other type": header({"rows": Kind("I64", (3, 1))})[8:],
+    "other shape": header({"rows": ArrayHeader("F32", (2, 3))})[8:],
+    "other type": header({"rows": ArrayHeader("I64", (3, 1))})[8:],
 }
 
 
 @pytest.mark.parametrize("damage", HEADERS)
-def test_a_header_that_is_not_ours_is_never_followed(folder, damage):
+def test_an_unexpected_header_is_never_parsed(folder, damage):
     path = FILES["rows"](folder)
     content = bytearray(path.read_bytes())
     start = 0 if "length" in damage else 8
@@ -122,11 +122,15 @@ def test_a_header_that_is_not_ours_is_never_followed(folder, damage):
     assert str(path.relative_to(folder)) in complaints(folder)
 
 
-@pytest.mark.parametrize("make", [
-    lambda path, aside: path.symlink_to(aside),
-    lambda path, aside: os.mkfifo(path),
-    lambda path, aside: path.mkdir(),
-], ids=["link", "fifo", "folder"])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path, aside: path.symlink_to(aside),
+        lambda path, aside: os.mkfifo(path),
+        lambda path, aside: path.mkdir(),
+    ],
+    ids=["link", "fifo", "folder"],
+)
 @pytest.mark.parametrize("which", FILES)
 def test_what_is_no_file_is_refused_at_once(folder, which, make):
     path = FILES[which](folder)
@@ -145,28 +149,32 @@ def reseal(path, **changes):
     path.write_bytes(seal(content | changes))
 
 
-@pytest.mark.parametrize("changes", [
-    {"site": "../../elsewhere"},
-    {"digest": "../../../elsewhere"},
-    {"shape": [3, -2]},
-    {"shape": [3, 2**62]},
-    {"shape": []},
-    {"shape": [3, "2"]},
-    {"dtype": "I64"},
-    {"dtype": "../F32"},
-    {"dtype": "F16"},
-    {"digest": int("1" * 64)},
-    {"shard": 0},
-    {"store": "another"},
-    {"more": 1},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"site": "../../elsewhere"},
+        {"digest": "../../../elsewhere"},
+        {"shape": [3, -2]},
+        {"shape": [3, 2**62]},
+        {"shape": []},
+        {"shape": [3, "2"]},
+        {"dtype": "I64"},
+        {"dtype": "../F32"},
+        {"dtype": "F16"},
+        {"digest": int("1" * 64)},
+        {"shard": 0},
+        {"store": "another"},
+        {"more": 1},
+    ],
+    ids=str,
+)
 def test_a_record_that_leads_astray_commits_nothing(folder, changes):
     path = FILES["record"](folder)
     reseal(path, **changes)
     store = ActivationStore.open(folder)
     assert store.missing(SITE) == (1,)
     assert complaints(folder)
-    with pytest.raises(UnknownNameError, match="3 of 6 rows are there"):
+    with pytest.raises(UnknownNameError, match="3 of 6 rows are stored"):
         store.read(SITE)
     expected = bytes_of(folder)
     CONTENT.write(LocalFiles(folder))
@@ -174,11 +182,21 @@ def test_a_record_that_leads_astray_commits_nothing(folder, changes):
     assert bytes_of(folder) != expected
 
 
-@pytest.mark.parametrize(("part", "changes"), [
-    ("rows", {"rows": "6"}), ("rows", {"rows": -6}), ("rows", {"rows": 10**30}),
-    ("rows", {"shards": 2.0}), ("rows", {"shards": 10**12}), ("rows", {"positions": None}),
-    ("rows", {"digest": None}), ("identity", {"dtype": "int8"}), ("identity", {"config": []}),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("rows", {"rows": "6"}),
+        ("rows", {"rows": -6}),
+        ("rows", {"rows": 10**30}),
+        ("rows", {"shards": 2.0}),
+        ("rows", {"shards": 10**12}),
+        ("rows", {"positions": None}),
+        ("rows", {"digest": None}),
+        ("identity", {"dtype": "int8"}),
+        ("identity", {"config": []}),
+    ],
+    ids=str,
+)
 def test_a_spec_that_leads_astray_is_damaged(folder, part, changes):
     path = FILES["spec"](folder)
     reseal(path, **{part: json.loads(path.read_text())[part] | changes})
@@ -188,31 +206,33 @@ def test_a_spec_that_leads_astray_is_damaged(folder, part, changes):
     assert "damaged" in summarize(folder).what
 
 
-def test_a_layout_of_the_right_size_that_is_another_gives_no_rows(folder):
+def test_another_layout_of_the_right_size_gives_no_rows(folder):
     path = FILES["layout"](folder)
     content = bytearray(path.read_bytes())
     order = slice(-8 * 8, -2 * 8)  # before the two sizes of shards
     content[order] = np.frombuffer(bytes(content[order]), np.int64)[::-1].tobytes()
     path.write_bytes(content)
     for mapped in (True, False):
-        with pytest.raises(DamagedError, match=r"rows\.safetensors is damaged: it is lost, or not"):
+        with pytest.raises(
+            DamagedError, match=r"rows\.safetensors is damaged: it is missing, or not"
+        ):
             ActivationStore.open(folder, mapped=mapped).read(SITE)
 
 
 def test_shards_of_rows_of_several_kinds_are_never_one_array(tmp_path):
     store = CONTENT.create(LocalFiles(tmp_path / "key"))
     rows = [CONTENT.values[SITE][shard] for shard in store.shards]
-    with pytest.raises(ConfigError, match="rows of this store are float32, not float16"):
+    with pytest.raises(ConfigError, match="This store holds float32 rows, not float16"):
         store.commit(SITE, 0, rows[0].astype(np.float16))
     store.commit(SITE, 0, rows[0])
     store.commit(SITE, 1, rows[1][:, :1])
-    with pytest.raises(DamagedError, match=r"shapes \[\(1,\), \(2,\)\]"):
+    with pytest.raises(DamagedError, match=r"row shapes: \[\(1,\), \(2,\)\]"):
         store.read(SITE)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a\\b", "a\0b"])
 def test_no_name_leads_out_of_a_cache(folder, name):
-    with pytest.raises(DamagedError, match="no name of a file"):
+    with pytest.raises(DamagedError, match="not a valid file name"):
         checked(name)
     with pytest.raises((DamagedError, UnknownNameError)):
         ActivationStore.open(folder).read(name)
@@ -232,14 +252,14 @@ def test_a_file_of_a_future_format_is_refused_and_kept(folder, which):
 
 def test_two_caches_of_the_same_name_are_never_mixed(tmp_path, folder):
     other = dataclasses.replace(IDENTITY, weights="others")
-    with pytest.raises(StoreMismatchError, match="weights: there 'w', here 'others'"):
+    with pytest.raises(StoreMismatchError, match="weights: stored 'w', expected 'others'"):
         ActivationStore.create(LocalFiles(folder), other, CONTENT.plan, CONTENT.shards)
     moved = Content(n_shards=3, n_rows=2)
     with pytest.raises(StoreMismatchError, match="layout"):
         moved.create(LocalFiles(folder))
 
 
-def test_a_folder_that_is_deleted_under_the_run_is_told(tmp_path):
+def test_a_folder_deleted_during_the_run_is_reported(tmp_path):
     store = CONTENT.create(LocalFiles(tmp_path / "key"))
     rows = CONTENT.values[SITE][store.shards[0]]
 
@@ -256,7 +276,7 @@ def test_a_folder_that_is_deleted_under_the_run_is_told(tmp_path):
 
 
 def as_somebody_else(work):
-    """Run in a process that may not write whatever it likes, as root may."""
+    """Run in a process without root's right to write anywhere."""
     child = os.fork()
     if not child:
         code = 1
@@ -288,7 +308,7 @@ def test_a_read_only_folder_is_read_and_refuses_writers(folder):
 
 
 def test_a_full_disk_keeps_what_was_committed(tmp_path):
-    """A real one: a small tmpfs where we may mount, else a limit on the size of files."""
+    """A real full disk: a small tmpfs if we may mount one, else a limit on file sizes."""
     content = Content(n_shards=12, n_rows=32, width=64)
     expected = content.expected(tmp_path / "peace")
     small = tmp_path / "small"
@@ -301,7 +321,9 @@ def test_a_full_disk_keeps_what_was_committed(tmp_path):
         if not is_mounted:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
-        with pytest.raises(StoreError, match=r"Cannot write .* What is there stays valid"):
+        with pytest.raises(
+            StoreError, match=r"Cannot write .* An existing file there is unchanged"
+        ):
             content.write(LocalFiles(small / "key"), done.add)
 
     try:
@@ -335,7 +357,7 @@ def test_clocks_that_jump_change_nothing(tmp_path, folder, monkeypatch, now):
 def test_a_strangers_cache_is_pinned_by_its_root(folder):
     root = ActivationStore.open(folder).manifest().root
     assert np.array_equal(ActivationStore.open(folder, root=root).read(SITE), CONTENT.values[SITE])
-    with pytest.raises(StoreMismatchError, match=f"has the root digest {root}, not abc"):
+    with pytest.raises(StoreMismatchError, match=f"has the root digest {root}, expected abc"):
         ActivationStore.open(folder, root="abc")
     flip_last_bit(FILES["rows"](folder))
     with pytest.raises(DamagedError, match="digest"):
@@ -351,7 +373,7 @@ def flip_last_bit(path):
 @pytest.mark.parametrize("mapped", [True, False])
 def test_a_damaged_shard_is_refused_before_its_first_row_unless_the_disk_is_trusted(folder, mapped):
     flip_last_bit(FILES["rows"](folder))
-    damaged = f"{FILES['rows'](folder).name} is damaged: its digest is another"
+    damaged = f"{FILES['rows'](folder).name} is damaged: its digest does not match"
     store = ActivationStore.open(folder, mapped=mapped)
     with pytest.raises(DamagedError, match=damaged):
         store.read(SITE)
@@ -370,7 +392,7 @@ def test_a_shard_is_digested_once_and_never_by_its_writer(folder, monkeypatch, m
         digested.append(1)
         return digest(chunks)
 
-    monkeypatch.setattr("probekit.activations.reader.digest", counting)
+    monkeypatch.setattr("probekit.activations.store.reader.digest", counting)
     store = ActivationStore.open(folder, mapped=mapped)
     for _ in range(3):
         for shard in store.shards:
@@ -384,25 +406,25 @@ def test_a_shard_is_digested_once_and_never_by_its_writer(folder, monkeypatch, m
     assert len(digested) == n_digested
 
 
-def test_a_stranger_who_forges_a_record_as_well_is_found_out(folder):
+def test_a_forged_record_is_detected(folder):
     root = ActivationStore.open(folder).manifest().root
     values = CONTENT.values[SITE] + 1
     store = ActivationStore.open(folder)
     for shard in (0, 1):
         record_file(folder, SITE, shard).unlink()
         store.commit(SITE, shard, values[store.shards[shard]])
-    with pytest.raises(DamagedError, match="not those that were sealed"):
+    with pytest.raises(DamagedError, match="differ from the manifest"):
         ActivationStore.open(folder, root=root).read(SITE)
     store.seal()
     with pytest.raises(StoreMismatchError):
         ActivationStore.open(folder, root=root)
 
 
-def test_a_partial_cache_is_read_only_when_asked_for(tmp_path):
+def test_a_partial_cache_is_read_only_on_request(tmp_path):
     store = CONTENT.create(LocalFiles(tmp_path / "key"))
     rows = store.shards[1]
     store.commit(SITE, 1, CONTENT.values[SITE][rows])
-    with pytest.raises(UnknownNameError, match=r"3 of 6 rows are there \(50%\)"):
+    with pytest.raises(UnknownNameError, match=r"3 of 6 rows are stored \(50%\)"):
         store.read(SITE)
     assert sorted(rows) == store.rows_at(SITE).tolist()
     assert np.array_equal(store.read(SITE, partial=True), CONTENT.values[SITE][np.sort(rows)])
@@ -431,4 +453,4 @@ def test_a_shard_takes_its_rows_and_no_others(tmp_path):
 
 def test_a_record_says_all_that_its_file_is():
     record = ShardRecord("k", "hook_embed", 0, "F16", (4, 3), "0" * 64)
-    assert record.size == len(header({"rows": Kind("F16", (4, 3))})) + 24
+    assert record.size == len(header({"rows": ArrayHeader("F16", (4, 3))})) + 24

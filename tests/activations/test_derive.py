@@ -1,4 +1,4 @@
-"""Rows taken from a cache of every token are those that a capture computes, bit for bit."""
+"""Rows derived from a cache of all tokens equal those of a capture bit for bit."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_derived_rows_are_the_captured_ones(tmp_path, model, forward, plan, dtyp
 
 
 @pytest.mark.parametrize("site", ["blocks.3.hook_resid_post", "ln_final.hook_normalized"])
-def test_what_is_computed_at_the_asked_places_alone_is_not_derived(tmp_path, model, forward, site):
+def test_sites_computed_at_requested_positions_only_are_not_derived(tmp_path, model, forward, site):
     tokens = make_tokens()
     capture(model, "t", tokens, every_token(tokens), [site], root=tmp_path / "one")
     del forward[:]
@@ -62,7 +62,7 @@ def test_what_is_computed_at_the_asked_places_alone_is_not_derived(tmp_path, mod
     assert found.root == apart.root
 
 
-def test_only_the_sites_that_are_there_are_derived(tmp_path, model, forward):
+def test_only_available_sites_are_derived(tmp_path, model, forward):
     tokens = make_tokens()
     capture(model, "t", tokens, every_token(tokens), SITES[:2], root=tmp_path)
     del forward[:]
@@ -72,7 +72,7 @@ def test_only_the_sites_that_are_there_are_derived(tmp_path, model, forward):
 
 
 @pytest.mark.parametrize("change", ["weights", "tokens", "tokenizer", "positions"])
-def test_nothing_is_taken_from_a_cache_of_something_else(tmp_path, model, forward, change):
+def test_nothing_is_derived_from_a_cache_of_another_capture(tmp_path, model, forward, change):
     tokens = make_tokens()
     plan = every_token(tokens)
     if change == "positions":  # token 0 of the first example is not there
@@ -90,7 +90,7 @@ def test_nothing_is_taken_from_a_cache_of_something_else(tmp_path, model, forwar
     assert found.reused == 0
 
 
-def test_nothing_is_taken_from_a_damaged_cache(tmp_path, model):
+def test_nothing_is_derived_from_a_damaged_cache(tmp_path, model):
     tokens = make_tokens()
     source = capture(model, "t", tokens, every_token(tokens), SITES, root=tmp_path).store
     path = shard_file(source.folder, SITES[1], 0)

@@ -1,4 +1,4 @@
-"""Kills and errors: before and at every call on the disk in turn, and at random moments."""
+"""Kills and errors before and at every disk call, and at random moments."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from probekit.activations.files import LocalFiles
+from probekit.activations.files.local import LocalFiles
 from probekit.disk import Disk
 from probekit.errors import StoreError
 from tests.activations.captures import files as bytes_of
@@ -24,7 +24,7 @@ N_KILLS = int(os.environ.get("PROBEKIT_KILLS", "40"))
 
 
 def n_calls(folder):
-    """How many calls on the disk an undisturbed run makes."""
+    """Return the number of disk calls of an undisturbed run."""
     disk = WatchedDisk()
     CONTENT.write(LocalFiles(folder, disk=disk))
     return len(disk.calls)
@@ -36,7 +36,7 @@ def expected(tmp_path):
 
 
 def in_a_child(work):
-    """Start a process that tells through a pipe what it was promised; return it and the pipe."""
+    """Start a process that reports its promises through a pipe; return it and the pipe."""
     out, into = os.pipe()
     child = os.fork()
     if child:
@@ -49,9 +49,9 @@ def in_a_child(work):
 
 
 def what_it_told(pipe):
-    with os.fdopen(pipe) as told:
+    with os.fdopen(pipe) as report:
         names = {repr(CREATED): CREATED, repr(SEALED): SEALED}
-        lines = told.read().splitlines()
+        lines = report.read().splitlines()
     promised = {repr((site, n)): (site, n) for site in Content().sites for n in range(20)}
     return {(names | promised)[line] for line in lines}
 
@@ -136,7 +136,7 @@ def test_the_first_committer_wins_and_the_others_rows_are_dropped(tmp_path):
 
 
 def test_a_sync_is_one_of_the_system(tmp_path, monkeypatch):
-    """The models of power losses take it for granted that a disk syncs what it is told to."""
+    """The models of power losses assume that a disk syncs when requested."""
     synced, fsync = [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda n: (synced.append(os.fstat(n).st_ino), fsync(n)))
     monkeypatch.setattr(sys, "platform", "linux")  # macOS has another call

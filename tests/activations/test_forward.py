@@ -1,4 +1,4 @@
-"""One batch: what it computes, what it keeps alive, and how rows come from a GPU."""
+"""One batch: its results, the memory it keeps alive, and copies from a GPU."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def shapes_in_the_last_mlp(model, plan):
     return [tuple(shape[:2]) for shape in shapes], batch
 
 
-def test_the_last_block_is_computed_at_the_asked_places_alone(model):
+def test_the_last_block_is_computed_at_requested_positions_only(model):
     shapes, batch = shapes_in_the_last_mlp(model, last_token)
     assert shapes == [(len(batch.sequences), 1)]
     shapes, batch = shapes_in_the_last_mlp(model, last_and_mean)

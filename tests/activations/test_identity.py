@@ -1,4 +1,4 @@
-"""What a cache is known by: whatever changes a number makes another cache."""
+"""Identity of a cache: any change that affects a number gives another cache."""
 
 import dataclasses
 import sys
@@ -9,6 +9,7 @@ import torch
 
 from probekit.activations import identity as identity_module
 from probekit.activations.capture import capture, stream_rows
+from probekit.code_digest import closure
 from probekit.model.gpt2 import GPT2
 from tests.activations.captures import SITES, last_and_mean, make_tokens, run
 from tests.model.reference import TINY
@@ -36,7 +37,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_whatever_changes_the_numbers_never_reuses_a_row(tmp_path, model, change):
+def test_any_change_of_the_inputs_prevents_reuse(tmp_path, model, change):
     first = run(tmp_path, model)
     second = run(tmp_path, model, **change(model))
     assert second.reused == 0
@@ -66,15 +67,14 @@ def test_the_code_is_part_of_the_identity(tmp_path, model, monkeypatch):
     assert run(tmp_path, model).store.folder != first.store.folder
 
 
-# They say which sites there are and which tokens are none, keep caches apart, and make no number.
-NO_NUMBERS = {"probekit.model.sites", "probekit.model.inputs", "probekit.activations.identity",
-              "probekit.activations.capture", "probekit.activations.work",
-              "probekit.errors"}  # fmt: skip
+# They plan and write what the others compute.
+AROUND = {"probekit.activations.capture", "probekit.activations.shared.work"}
+UPKEEP = ("store", "files", "upkeep", "shared")
 
 
-def test_all_code_that_a_row_goes_through_is_part_of_the_identity(model, monkeypatch):
-    digested, ran = set(), set()
-    monkeypatch.setattr(identity_module, "digest_code", lambda *names: digested.update(names))
+def test_all_code_that_computes_a_row_is_part_of_the_identity(model, monkeypatch):
+    roots, ran = [], set()
+    monkeypatch.setattr(identity_module, "digest_code", lambda *names: roots.extend(names))
     tokens = make_tokens()
     plan = last_and_mean(tokens)
     identity_module.identify(model, "t", tokens, plan, "float32")
@@ -88,10 +88,21 @@ def test_all_code_that_a_row_goes_through_is_part_of_the_identity(model, monkeyp
             assert values
     finally:
         sys.setprofile(None)
-    assert {name for name in ran if name.startswith("probekit.")} - NO_NUMBERS == digested
+    mine = {name for name in ran if name.startswith("probekit.")}
+    assert "probekit.model.gpt2" in mine
+    assert mine - AROUND - {identity_module.__name__} <= set(closure(*roots))
 
 
-def test_products_that_torch_was_told_to_round_make_another_cache(tmp_path, model):
+def test_the_upkeep_of_caches_is_no_part_of_the_identity():
+    names = closure("probekit.model.gpt2", *identity_module.COMPUTATION)
+    assert not [
+        name
+        for name in names
+        if name.startswith("probekit.activations.") and name.split(".")[2] in UPKEEP
+    ]
+
+
+def test_reduced_precision_products_give_another_cache(tmp_path, model):
     first = run(tmp_path, model)
     torch.set_float32_matmul_precision("medium")
     try:

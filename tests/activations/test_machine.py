@@ -1,4 +1,4 @@
-"""A store under everything at once: hypothesis looks for an order of events that breaks it."""
+"""Stateful test of a store: hypothesis searches for a sequence of events that breaks it."""
 
 import contextlib
 import os
@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from probekit.activations.files import LocalFiles
-from probekit.activations.maintenance import (
+from probekit.activations.files.local import LocalFiles
+from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.maintenance import (
     collect_garbage,
     find_damage,
     is_cache,
     remove_cache,
-    repair,
+    repair_cache,
 )
-from probekit.activations.store import ActivationStore
 from probekit.errors import ProbekitError, StoreError
 from tests.activations.disks import WatchedDisk
 from tests.activations.small_store import SITES, Content
@@ -29,11 +29,11 @@ SITE = st.sampled_from(SITES)
 
 
 class Killed(BaseException):
-    """Stands for the end of a process."""
+    """Represents the end of a process."""
 
 
 class DyingDisk(WatchedDisk):
-    """A disk that does nothing more from a call on, as if its process were gone."""
+    """A disk that ignores all calls after one, as if its process had ended."""
 
     def __init__(self, at):
         super().__init__()
@@ -51,13 +51,13 @@ class DyingDisk(WatchedDisk):
         return result
 
     def bury(self):
-        """Do what the system does for the dead: it closes their files and locks."""
+        """Close the files and locks of a dead process, as the system does."""
         for descriptor in self.opened:
             os.close(descriptor)
 
 
 class Store(RuleBasedStateMachine):
-    """What must be there is in `kept`; what was damaged since may be missing, but never wrong."""
+    """Rows in `kept` must exist; rows damaged since may be missing, but never wrong."""
 
     def __init__(self):
         super().__init__()
@@ -115,9 +115,9 @@ class Store(RuleBasedStateMachine):
             remove_cache(self.folder)
             self.kept = set()
             return
-        if [damage.file for damage in repair(store)] == ["rows.safetensors"]:
+        if [damage.file for damage in repair_cache(store)] == ["rows.safetensors"]:
             # The rest is seen only with the layout, which is made by the next run.
-            repair(self.content.create(LocalFiles(self.folder)))
+            repair_cache(self.content.create(LocalFiles(self.folder)))
         store = ActivationStore.open(self.folder)
         assert find_damage(store) == []
         records = {(site, shard) for site in SITES for shard in store.records(site)}
@@ -155,7 +155,10 @@ class Store(RuleBasedStateMachine):
 
 
 Store.TestCase.settings = settings(
-    max_examples=30, stateful_step_count=20, deadline=None, derandomize=True,
+    max_examples=30,
+    stateful_step_count=20,
+    deadline=None,
+    derandomize=True,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 TestStore = Store.TestCase

@@ -14,9 +14,13 @@ def test_a_store_on_an_s3_server(tmp_path, repository):
     paths = os.pathsep.join([str(overlay), str(repository)])
     done = subprocess.run(
         [sys.executable, "-m", "tests.activations.s3_session", str(tmp_path)],
-        cwd=repository, env=os.environ | {"PYTHONPATH": paths}, timeout=300,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=repository,
+        env=os.environ | {"PYTHONPATH": paths},
+        timeout=300,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[:5] == [
         "conditional create",

@@ -1,4 +1,4 @@
-"""What a store does where open files are pinned, locked ones unreadable and links not refused."""
+"""A store on systems where open files are pinned, locked ones unreadable, links followed."""
 
 import errno
 import fcntl
@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from probekit import disk as disk_module
-from probekit.activations.claims import claims_in, free_claims
-from probekit.activations.files import LocalFiles
-from probekit.activations.maintenance import collect_garbage, remove_cache
-from probekit.activations.store import ActivationStore
+from probekit.activations.files.local import LocalFiles
+from probekit.activations.shared.locks import remove_dead_locks, shard_locks
+from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.maintenance import collect_garbage, remove_cache
 from probekit.disk import Disk, is_on_network
 from probekit.errors import DamagedError
 from probekit.provenance import write_atomic
@@ -23,7 +23,7 @@ CONTENT = Content()
 
 
 class WindowsDisk(WatchedDisk):
-    """A disk that refuses what Windows refuses while one of its files is open."""
+    """A disk that refuses the operations that Windows refuses on open files."""
 
     pins_open_files = True
 
@@ -100,13 +100,13 @@ def test_a_second_writer_drops_its_rows(tmp_path):
     assert store.files.disk.refused == []
 
 
-def test_claims_are_held_and_given_back(tmp_path):
+def test_shard_locks_are_held_and_released(tmp_path):
     files, others = windows_files(tmp_path), LocalFiles(tmp_path)
-    with files.claim("00000.claim") as is_ours:
-        assert is_ours
+    with files.try_lock("00000.claim") as is_first_locked:
+        assert is_first_locked
         assert not others.remove_abandoned("00000.claim")
-        with others.claim("00000.claim") as is_theirs:
-            assert not is_theirs
+        with others.try_lock("00000.claim") as is_second_locked:
+            assert not is_second_locked
     assert list(tmp_path.iterdir()) == []
     assert files.disk.refused == []
 
@@ -116,8 +116,8 @@ def test_what_killed_writers_left_is_removed(tmp_path):
     CONTENT.write(files)
     (tmp_path / "store" / "00001.claim").touch()
     (tmp_path / "store" / CONTENT.sites[0] / ".00000.json.0123").touch()
-    free_claims(files)
-    assert claims_in(files) == []
+    remove_dead_locks(files)
+    assert shard_locks(files) == []
     assert files.sweep() == {f"{CONTENT.sites[0]}/.00000.json.0123": 0}
     assert files.disk.refused == []
 
@@ -134,7 +134,7 @@ def test_a_file_that_was_opened_meanwhile_is_left(tmp_path):
 
 def test_caches_are_removed_and_collected(tmp_path, monkeypatch):
     disk = WindowsDisk()
-    monkeypatch.setattr("probekit.activations.files.Disk", lambda: disk)
+    monkeypatch.setattr("probekit.activations.files.local.Disk", lambda: disk)
     CONTENT.write(LocalFiles(tmp_path / "store"))
     assert collect_garbage(tmp_path / "store") == {}
     assert remove_cache(tmp_path / "store") == []
@@ -175,9 +175,9 @@ def test_links_folders_and_pipes_are_refused_without_flags(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "folder", "pipe"):
-        with pytest.raises(DamagedError, match="a link, or no file"):
+        with pytest.raises(DamagedError, match="a link or not a regular file"):
             LocalFiles(tmp_path).read(name)
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             Disk().open_lock(tmp_path / name)
     assert LocalFiles(tmp_path).read("file") == b"x"
     Disk().sync_folder(tmp_path / "no folder is opened")

@@ -6,7 +6,7 @@ import torch
 from probekit.analysis.attribution import logit_attribution
 from probekit.errors import ConfigError, DataError
 from probekit.model.gpt2 import GPT2
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from tests.model.reference import TINY, our_model, reference_model
 
 IDS = torch.tensor([3, 14, 15, 92, 6, 5, 35])
@@ -37,7 +37,7 @@ def test_the_parts_sum_to_the_logit(model, choice, position):
     assert found.remainder == pytest.approx(0, abs=1e-10)
 
 
-def test_each_part_is_what_its_site_adds_under_the_scale_of_the_whole(model):
+def test_contributions_are_those_of_the_sites_under_the_final_scale(model):
     found = logit_attribution(model, IDS, 41, minus=5)
     _, cache = model.run_with_cache(IDS[None], ["*", "blocks.*.attn.hook_result"])
     towards = (model.wte.weight[41] - model.wte.weight[5]) * model.ln_f.weight
@@ -58,7 +58,7 @@ def test_each_part_is_what_its_site_adds_under_the_scale_of_the_whole(model):
         assert values(found, "attn_bias")[layer] == pytest.approx(read(bias))
 
 
-def test_in_float32_the_sum_is_within_the_promise_at_every_position():
+def test_in_float32_the_remainder_is_small_at_every_position():
     model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     ids = torch.from_numpy(tokenizer.encode(TEXT, bos=True).ids)
     for position in range(len(ids)):
@@ -67,13 +67,13 @@ def test_in_float32_the_sum_is_within_the_promise_at_every_position():
             assert abs(found.remainder) < 1e-4
 
 
-def test_what_follows_the_position_changes_nothing(model):
+def test_later_tokens_change_nothing(model):
     whole = logit_attribution(model, IDS, 41, position=3)
     cut = logit_attribution(model, IDS[:4], 41)
     assert whole.rows["value"].tolist() == pytest.approx(cut.rows["value"].tolist())
 
 
-def test_a_model_that_is_being_trained_can_be_looked_at():
+def test_a_model_with_gradients_is_accepted():
     found = logit_attribution(GPT2(TINY, seed=1), IDS, 41)
     assert abs(found.remainder) < 1e-5
 

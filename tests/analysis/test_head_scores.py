@@ -24,7 +24,7 @@ EVEN = torch.ones(N, N).tril() / torch.arange(1, N + 1)[:, None]
 HEADS = torch.stack([PREVIOUS, DUPLICATE, INDUCTION, FIRST, EVEN])
 
 
-def test_every_score_is_one_for_the_head_that_does_it_and_less_for_all_others():
+def test_each_score_is_one_only_for_the_matching_head():
     scores = head_scores(HEADS, IDS)
     assert list(scores) == list(HEAD_SCORES)
     names = ("previous_token", "duplicate_token", "induction", "first_token")
@@ -34,7 +34,7 @@ def test_every_score_is_one_for_the_head_that_does_it_and_less_for_all_others():
         assert max(scores[name][others]) <= 0.5
 
 
-def test_the_even_head_has_the_scores_that_arithmetic_gives():
+def test_scores_of_a_uniform_head():
     scores = {name: score[-1].item() for name, score in head_scores(HEADS, IDS).items()}
     rows = range(2, N + 1)  # destinations 1 to 6 see so many tokens
     assert scores == pytest.approx(
@@ -49,7 +49,7 @@ def test_the_even_head_has_the_scores_that_arithmetic_gives():
     )
 
 
-def test_weights_on_all_earlier_occurrences_are_added_up():
+def test_weights_on_all_earlier_occurrences_are_summed():
     last = [0.1, 0.2, 0.3, 0.25, 0.15]
     patterns = torch.eye(5)[None].clone()
     patterns[0, 4] = torch.tensor(last)
@@ -60,7 +60,7 @@ def test_weights_on_all_earlier_occurrences_are_added_up():
     assert scores["induction"].item() == pytest.approx(0.2 + 0.3)
 
 
-def test_layers_stay_layers_and_any_precision_is_read():
+def test_leading_axes_and_any_precision_are_supported():
     layers = torch.stack([HEADS, HEADS.flip(0), HEADS])
     scores = head_scores(layers.bfloat16(), IDS)
     for name, score in head_scores(HEADS, IDS).items():
@@ -71,7 +71,7 @@ def test_layers_stay_layers_and_any_precision_is_read():
     assert head_scores(HEADS.double(), IDS)["entropy"].dtype == torch.float64
 
 
-def test_a_score_that_no_token_can_have_is_nan():
+def test_a_score_defined_for_no_token_is_nan():
     scores = head_scores(HEADS, torch.arange(N))
     assert scores["duplicate_token"].isnan().all()
     assert scores["induction"].isnan().all()
@@ -91,6 +91,6 @@ def test_a_score_that_no_token_can_have_is_nan():
         (torch.ones(2, 3, 3), torch.arange(3)[None]),
     ],
 )
-def test_what_does_not_fit_is_refused(patterns, ids):
+def test_mismatched_inputs_are_refused(patterns, ids):
     with pytest.raises(DataError, match="shape"):
         head_scores(patterns, ids)

@@ -30,7 +30,7 @@ def cell(rows, score, layer, head):
     return value, sd, n
 
 
-def test_a_row_is_the_mean_over_the_texts_that_can_have_the_score(model):
+def test_a_row_is_the_mean_over_the_texts_that_define_the_score(model):
     rows = score_heads(model, [REPEATING, PLAIN])
     assert list(rows["score"].unique()) == list(HEAD_SCORES)
     assert len(rows) == 6 * 4 * 3
@@ -49,13 +49,13 @@ def test_a_row_is_the_mean_over_the_texts_that_can_have_the_score(model):
             assert n == 1
 
 
-def test_a_score_that_no_text_can_have_is_no_number(model):
+def test_a_score_defined_for_no_text_is_nan(model):
     value, _, n = cell(score_heads(model, [PLAIN]), "duplicate_token", 1, 2)
     assert math.isnan(value)
     assert n == 0
 
 
-def test_random_tokens_come_twice_and_no_third_time():
+def test_random_tokens_occur_exactly_twice():
     sequences = random_repeats(range(10, 90), 5, 30, seed=7, bos=3)
     assert len({tuple(ids.tolist()) for ids in sequences}) == 5
     for ids in sequences:
@@ -68,7 +68,7 @@ def test_random_tokens_come_twice_and_no_third_time():
     assert not any(map(torch.equal, sequences, other))
 
 
-def test_a_head_that_looks_at_what_came_after_is_found():
+def test_an_induction_head_is_detected():
     """Position embeddings alone can make an induction head when the repeat has one length."""
     built = GPT2(GPT2Config(n_layer=1, n_head=2, n_embd=32, vocab_size=40, n_positions=24), seed=0)
     with torch.no_grad():
@@ -89,12 +89,12 @@ def test_a_head_that_looks_at_what_came_after_is_found():
 
 @pytest.mark.parametrize(("n", "length"), [(0, 3), (1, 0), (1, 11)])
 def test_impossible_repeats_are_refused(n, length):
-    with pytest.raises(ConfigError, match=r"one or more|1 to 10"):
+    with pytest.raises(ConfigError, match=r"at least 1|1 to 10"):
         random_repeats(range(10), n, length)
 
 
 def test_no_text_and_texts_that_are_too_long_are_refused(model):
-    with pytest.raises(DataError, match="Give one or more"):
+    with pytest.raises(DataError, match="Give at least one"):
         score_heads(model, [])
     with pytest.raises(DataError, match="context of 23"):
         score_heads(model, [PLAIN.repeat(6)])

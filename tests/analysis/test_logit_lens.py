@@ -1,4 +1,4 @@
-"""The lens says what the network would say, measured by hand."""
+"""The lens equals final norm and unembedding computed by hand."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from probekit.analysis.logit_lens import SITES, lens_rows, lens_sites, logit_lens
 from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.model.gpt2 import GPT2
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from tests.model.reference import TINY, our_model, reference_model
 
 IDS = torch.tensor([3, 14, 15, 92, 6, 5, 35])
@@ -29,7 +29,7 @@ def by_hand(model, resid):
     return odds / odds.sum(-1, keepdims=True)
 
 
-def test_every_measure_is_what_it_says(model):
+def test_measures_equal_their_definitions(model):
     sites = lens_sites(["hook_embed", *SITES, "blocks.*.hook_attn_out"], 4)
     found = logit_lens(model, IDS, sites, top_k=4)
     _, cache = model.run_with_cache(IDS[None])
@@ -60,14 +60,14 @@ def test_at_the_last_block_it_is_the_output_of_the_network(model):
     assert found["kl"].eq(0).all()
 
 
-def test_many_positions_are_read_in_parts_that_join_without_a_seam(monkeypatch, model):
+def test_chunks_of_positions_give_the_same_measures(monkeypatch, model):
     whole = logit_lens(model, IDS)
     monkeypatch.setattr("probekit.analysis.logit_lens._CHUNK", 3)
     for name, values in logit_lens(model, IDS).items():
         torch.testing.assert_close(values, whole[name], equal_nan=True)
 
 
-def test_sites_stand_in_the_order_of_the_forward_pass(model):
+def test_sites_are_in_forward_order(model):
     wanted = ["blocks.2.hook_resid_mid", ("resid_pre", 0)]
     one, two = (logit_lens(model, IDS, name) for name in reversed(wanted))
     both = logit_lens(model, IDS, wanted)
@@ -83,7 +83,7 @@ def test_sites_stand_in_the_order_of_the_forward_pass(model):
         ("blocks.9.hook_resid_post", UnknownNameError),
     ],
 )
-def test_what_is_no_residual_stream_is_refused(model, sites, error):
+def test_sites_outside_the_residual_stream_are_refused(model, sites, error):
     with pytest.raises(error, match=r"blocks"):
         logit_lens(model, IDS, sites)
 
@@ -98,7 +98,7 @@ def test_other_mistakes_are_refused(model):
         logit_lens(model, IDS.repeat(4))
 
 
-def test_rows_name_the_tokens_of_their_own_site_and_position():
+def test_rows_have_the_tokens_of_their_site_and_position():
     model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     ids = torch.from_numpy(tokenizer.encode("The keys to the old", bos=False).ids)
     found = logit_lens(model, ids, top_k=2)

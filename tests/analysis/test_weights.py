@@ -1,4 +1,4 @@
-"""Numbers of weights: against the plain formulas, and on the real tensors of GPT-2 small."""
+"""Statistics of weights: against the plain formulas, and on the real tensors of GPT-2 small."""
 
 import numpy as np
 import pytest
@@ -33,14 +33,19 @@ def real(shared):
     return load_file(shared / "weights/gpt2_small_part/part.safetensors")
 
 
-def test_rows_hold_what_torch_says():
+def test_rows_equal_the_statistics_of_torch():
     tensor = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)) + 3
     row = summarise([("a", tensor), ("b", tensor.half())]).iloc[0]
     assert row["shape"] == (5, 7)
     assert row["dtype"] == "float32"
     wide = tensor.double()
-    expected = {"mean": wide.mean(), "std": wide.std(correction=0), "norm": wide.norm(),
-                "least": wide.min(), "most": wide.max()}  # fmt: skip
+    expected = {
+        "mean": wide.mean(),
+        "std": wide.std(correction=0),
+        "norm": wide.norm(),
+        "least": wide.min(),
+        "most": wide.max(),
+    }
     for name, value in expected.items():
         assert row[name] == pytest.approx(value.item(), rel=1e-9), name
 
@@ -88,7 +93,7 @@ def test_a_known_spectrum():
 
 
 @pytest.mark.parametrize(("shape", "n_head"), [((21, 62), 3), ((21, 63), 4), ((63, 21), 3)])
-def test_what_is_no_attention_is_refused(shape, n_head):
+def test_other_shapes_are_refused(shape, n_head):
     with pytest.raises(DataError, match="number of heads"):
         query_key_value(np.zeros(shape, np.float32), n_head)
 

@@ -1,13 +1,41 @@
-"""A kept probe for the command line."""
+"""The command line in the test's own process, and a saved probe for it."""
+
+import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from probekit.activations.identity import digest_weights
+from probekit.cli.main import main
 from probekit.model.gpt2 import GPT2
-from probekit.model.tokenizer import Tokenizer
-from probekit.probes.facts import ProbeFacts
-from probekit.probes.saved import SavedProbe
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.probes.saved.facts import ProbeFacts
+from probekit.probes.saved.saved_probe import SavedProbe
+
+
+class Ended(NamedTuple):
+    """How a command ended: its exit code, and what it wrote to each stream."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """A function that runs a command in the test's folder, in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["probekit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        streams = capsys.readouterr()
+        return Ended(end.value.code or 0, streams.out, streams.err)
+
+    return call
 
 
 @pytest.fixture(scope="session")
@@ -27,10 +55,19 @@ def keep(tmp_path, mini_digests):
         n_scores = len(classes) if len(classes) > 2 else 1
         layer = np.random.default_rng(1).normal(size=(n_scores, 256)) / 10, np.zeros(n_scores)
         given = {
-            "kind": "logistic", "scores_are_logits": True, "sites": ("blocks.1.hook_resid_post",),
-            "position": {"at": "last"}, "bos": False, "model": "mini", "compute": "float32",
-            "dtype": "float32", "cache": "", "seed": 0, "created": "", "versions": {},
-        }  # fmt: skip
+            "kind": "logistic",
+            "scores_are_logits": True,
+            "sites": ("blocks.1.hook_resid_post",),
+            "position": {"at": "last"},
+            "bos": False,
+            "model": "mini",
+            "compute": "float32",
+            "dtype": "float32",
+            "cache": "",
+            "seed": 0,
+            "created": "",
+            "versions": {},
+        }
         probe = SavedProbe((layer,), classes, ProbeFacts(**(given | mini_digests | facts)))
         return probe.save(tmp_path / name)
 

@@ -2,35 +2,12 @@
 
 import csv
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from probekit.cli.main import main
-from probekit.probes.saved import SavedProbe
-
-PROBEKIT = Path(sys.executable).with_name("probekit")
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """A function that runs the command line in the test's folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        streams = capsys.readouterr()
-        return end.value.code or 0, streams.out, streams.err
-
-    return call
+from probekit.probes.saved.saved_probe import SavedProbe
 
 
 def columns(out):
@@ -64,7 +41,7 @@ def test_a_probe_of_words_answers_a_token_without_being_asked(keep, call):
     keep(position={"at": "word", "pieces": "last"})
     assert "token" in columns(call("apply", "probe", "--text", "The keys")[1])[0]
     errors = call("apply", "probe", "--text", "The keys", "--out", "scores.csv")[2]
-    assert "trained at: word, which a new text does not mark: each row is one token." in errors
+    assert "trained at: word, which is not marked in new texts: each row is one token." in errors
     code, _, errors = call("apply", "probe", "--text", "The keys", "--per", "text")
     assert (code, "--per token" in errors) == (2, True)
 
@@ -108,36 +85,43 @@ def test_what_is_written_is_told(keep, call, tmp_path):
     assert [json.loads(line)["token"] for line in lines] == ["The", " keys", "A", " dog"]
 
 
+@pytest.fixture
+def terminal(call, monkeypatch):
+    """A function that makes stdout a terminal with these colours, after `call` has set its own."""
+
+    def terminal(colours):
+        monkeypatch.delenv("NO_COLOR")
+        for name, value in (("FORCE_COLOR", "1"), ("COLORTERM", colours), ("TERM", "xterm")):
+            monkeypatch.setenv(name, value)
+
+    return terminal
+
+
 @pytest.mark.parametrize("per", ["text", "token"])
 @pytest.mark.parametrize("classes", [("no", "yes"), ("a", "b", "c"), ()], ids=len)
-def test_a_terminal_with_colours_shows_the_tokens_themselves(keep, tmp_path, classes, per):
+def test_a_terminal_with_colours_shows_the_tokens_themselves(keep, call, terminal, classes, per):
     keep(classes=classes)
-    environment = {**os.environ, "FORCE_COLOR": "1", "COLORTERM": "truecolor", "TERM": "xterm"}
-    environment.pop("NO_COLOR", None)
-    done = subprocess.run(
-        [PROBEKIT, "apply", "probe", "--text", "The keys to\nit \x1b[2J", "--per", per],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    terminal("truecolor")
+    arguments = ("--text", "The keys to\nit \x1b[2J", "--per", per)
+    code, out, _ = call("apply", "probe", *arguments)
+    assert code == 0
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
     assert "\x1b" not in plain
     assert "<U+001B>" in plain
-    assert "\x1b[2m1 \x1b[0m" in done.stdout  # only the number is dim
-    assert "\x1b[2;" not in done.stdout
-    assert "48;2;" in done.stdout
+    assert "\x1b[2m1 \x1b[0m" in out  # only the number is dim
+    assert "\x1b[2;" not in out
+    assert "48;2;" in out
     for name in classes:
-        assert f" {name} " in done.stdout
+        assert f" {name} " in out
 
 
-def test_a_terminal_of_few_colours_shows_columns(keep, tmp_path):
+def test_a_terminal_of_few_colours_shows_columns(keep, call, terminal):
     keep(classes=("no", "yes"))
-    environment = {**os.environ, "FORCE_COLOR": "1", "COLORTERM": "", "TERM": "xterm"}
-    environment.pop("NO_COLOR", None)
-    done = subprocess.run(
-        [PROBEKIT, "apply", "probe", "--text", "The keys"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert "\x1b" not in done.stdout
-    assert done.stdout.startswith("number\t")
+    terminal("")
+    code, out, _ = call("apply", "probe", "--text", "The keys")
+    assert code == 0
+    assert "\x1b" not in out
+    assert out.startswith("number\t")
 
 
 @pytest.mark.parametrize(
@@ -146,15 +130,19 @@ def test_a_terminal_of_few_colours_shows_columns(keep, tmp_path):
         (["apply", "nothing", "--text", "a"], 3, "no probe file"),
         (["apply", ".", "--text", "a"], 3, "folder"),
         (["apply", "probe"], 2, "--text or --file"),
-        (["apply", "probe", "--text", "a", "--column", "b"], 2, "give it too"),
+        (["apply", "probe", "--text", "a", "--column", "b"], 2, "require --file"),
         (["apply", "probe", "--text", ""], 2, "empty"),
         (["apply", "probe", "--file", "none.txt"], 3, "none.txt"),
         (["apply", "probe", "--file", "rows.csv"], 2, "--format csv"),
         (["apply", "probe", "--text", "a", "--out", "a.pdf"], 2, "Allowed: .html, .csv, .jsonl"),
         (["apply", "probe", "--text", "a", "--per", "word"], 2, "--per"),
         (["apply", "probe", "--text", "a", "--device", "warp"], 2, "--device warp"),
-        (["apply", "probe", "--text", "a", "--model", "./none"], 3, "say with --model"),
-        (["apply", "probe", "--text", "a " * 600], 2, "--too-long truncate or skip"),
+        (
+            ["apply", "probe", "--text", "a", "--model", "./none"],
+            3,
+            "give its current location with",
+        ),
+        (["apply", "probe", "--text", "a " * 600], 2, "--too-long truncate or --too-long skip"),
         (["apply", "damaged", "--text", "a"], 2, "cannot be used"),
         (["apply", "elsewhere", "--text", "a"], 2, "--allow-other-model"),
         (["directions", "probe"], 2, "--out"),

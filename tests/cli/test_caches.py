@@ -2,14 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
-from probekit.activations.exchange import copy_cache
-from probekit.activations.files import LocalFiles
-from probekit.activations.maintenance import remove_cache
+from probekit.activations.files.local import LocalFiles
+from probekit.activations.upkeep.copying import copy_cache
+from probekit.activations.upkeep.maintenance import remove_cache
 from tests.activations.small_store import IDENTITY, SITES, Content
 
 CONTENT = Content()
@@ -22,17 +20,18 @@ def root(tmp_path):
     return tmp_path / "caches"
 
 
-def probekit(*arguments, root, code=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "probekit", "cache", *map(str, arguments)],
-        env=os.environ | {"PROBEKIT_CACHE": str(root)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+@pytest.fixture
+def probekit(call, monkeypatch):
+    def probekit(*arguments, root, code=0):
+        monkeypatch.setenv("PROBEKIT_CACHE", str(root))
+        done = call("cache", *arguments)
+        assert done.code == code, done.stderr
+        return done
+
+    return probekit
 
 
-def test_ls_and_show_say_what_there_is(root):
+def test_ls_and_show_say_what_there_is(probekit, root):
     listed = probekit("ls", root=root)
     assert listed.stdout.startswith(KEY)
     assert "6 rows of 6 examples, one token each, at 2 sites" in listed.stdout
@@ -47,29 +46,31 @@ def test_ls_and_show_say_what_there_is(root):
     assert json.loads(probekit("ls", "--json", root=root / "none").stdout) == []
 
 
-def test_damage_is_verified_and_repaired(root):
-    assert probekit("verify", root=root).stdout == f"{root / KEY}: whole\n"
+def test_damage_is_verified_and_repaired(probekit, root):
+    assert probekit("verify", root=root).stdout == f"{root / KEY}: intact\n"
     path = next((root / KEY / SITES[0]).glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:-1])
     done = probekit("verify", KEY, root=root, code=1)
-    assert f"{root / KEY}/{SITES[0]}/{path.name}: it is lost, or of another size" in done.stdout
+    assert (
+        f"{root / KEY}/{SITES[0]}/{path.name}: it is missing, or has the wrong size" in done.stdout
+    )
     found = json.loads(probekit("verify", "--json", root=root, code=1).stdout)
     assert found[str(root / KEY)][0]["file"] == f"{SITES[0]}/{path.name}"
     assert path.name in probekit("repair", KEY, root=root).stdout
-    assert "shards not there yet: 1" in probekit("verify", root=root).stdout
+    assert "shards not captured yet: 1" in probekit("verify", root=root).stdout
     (root / KEY / "spec.json").write_text("{}")
     assert "spec.json is damaged" in probekit("verify", root=root, code=1).stdout
     assert "spec.json is damaged" in probekit("show", KEY, root=root, code=1).stdout
     assert "spec.json is damaged" in probekit("ls", root=root).stdout
-    assert "left as it is" in probekit("gc", root=root).stderr
+    assert "skipped" in probekit("gc", root=root).stderr
     CONTENT.write(LocalFiles(root / "whole"))
     (root / KEY / "spec.json").write_text('{"format": 99}')
     done = probekit("verify", root=root, code=1)  # one that cannot be read hides no other one
-    assert "of format 99" in done.stdout
-    assert f"{root / 'whole'}: whole" in done.stdout
+    assert "has format 99" in done.stdout
+    assert f"{root / 'whole'}: intact" in done.stdout
 
 
-def test_gc_takes_leftovers_and_what_is_old(root):
+def test_gc_takes_leftovers_and_what_is_old(probekit, root):
     left = root / KEY / SITES[0] / f"00000.{'ab' * 8}.safetensors"
     left.write_bytes(b"x" * 1500)
     assert "1.5 kB" in probekit("gc", root=root).stdout
@@ -84,16 +85,16 @@ def test_gc_takes_leftovers_and_what_is_old(root):
     assert not (root / KEY).exists()
 
 
-def test_rm_removes_caches_and_nothing_else(root, tmp_path):
+def test_rm_removes_caches_and_nothing_else(probekit, root, tmp_path):
     (tmp_path / "mine").mkdir()
     done = probekit("rm", tmp_path / "mine", root=root, code=3)
     assert f"There is no cache '{tmp_path / 'mine'}'" in done.stderr
     assert probekit("rm", KEY, root=root).stdout == f"removed {root / KEY}\n"
-    assert "There are none" in probekit("rm", KEY, root=root, code=3).stderr
+    assert "contains no caches" in probekit("rm", KEY, root=root, code=3).stderr
     assert (tmp_path / "mine").exists()
 
 
-def test_push_pull_and_export(root, tmp_path):
+def test_push_pull_and_export(probekit, root, tmp_path):
     pushed = probekit("push", KEY, tmp_path / "there", root=root).stdout
     assert pushed.startswith(f"{tmp_path / 'there' / KEY}: 4 shards copied, root ")
     pin = pushed.split()[-1]
@@ -110,19 +111,19 @@ def test_push_pull_and_export(root, tmp_path):
     assert "Allowed: npy, parquet, zarr" in none.stderr
 
 
-def test_where_there_are_no_caches_it_is_said(tmp_path):
+def test_where_there_are_no_caches_it_is_said(probekit, tmp_path):
     for command in ("verify", "gc"):
         assert f"There are no caches in {tmp_path}." in probekit(command, root=tmp_path).stderr
     assert json.loads(probekit("verify", "--json", root=tmp_path).stdout) == {}
 
 
 @pytest.mark.parametrize("days", ["x", "-1"])
-def test_an_age_that_is_none_is_told_what_is_allowed(root, days):
+def test_an_age_that_is_none_is_told_what_is_allowed(probekit, root, days):
     done = probekit("gc", "--older-than", days, root=root, code=2)
     assert f"'{days}'. It must be a number of days, such as 30 or 0.5, at least 0." in done.stderr
 
 
-def test_what_is_no_command_is_told_from_a_file(root, tmp_path):
+def test_what_is_no_command_is_told_from_a_file(probekit, root, tmp_path):
     assert "Nearest: verify" in probekit("vrify", root=root, code=2).stderr
     assert "nothing.yaml" in probekit("nothing.yaml", root=root, code=3).stderr
     assert "no such option" in probekit("--nonsense", root=root, code=2).stderr.lower()
@@ -132,7 +133,7 @@ def test_what_is_no_command_is_told_from_a_file(root, tmp_path):
         assert f"  {command} " in help
 
 
-def test_a_url_is_a_place_for_caches(tmp_path):
+def test_a_url_is_a_place_for_caches(probekit, tmp_path):
     CONTENT.write(LocalFiles(tmp_path / KEY))
     store, _ = copy_cache(tmp_path / KEY, "memory://caches")
     assert store.folder == f"memory://caches/{KEY}"

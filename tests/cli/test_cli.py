@@ -1,4 +1,4 @@
-"""The command line as people meet it: real processes, exit codes, streams."""
+"""The command line as people meet it: results, exit codes, streams; signals to real processes."""
 
 import os
 import re
@@ -11,7 +11,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from probekit.cli.main import main
 from tests.interrupting import interrupt
 from tests.pipeline.planted import YAML, write_rows
 
@@ -37,19 +36,16 @@ def environment(tmp_path):
 
 
 @pytest.fixture
-def probekit(folder, environment):
-    def call(*arguments):
-        return subprocess.run(
-            [PROBEKIT, *arguments],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-
+def probekit(folder, call, monkeypatch):
+    monkeypatch.setenv("PROBEKIT_CACHE", str(folder / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hub"))
     return call
 
 
 def test_run_prints_the_table_and_last_the_report(probekit, folder):
     done = probekit("run", "planted.yaml")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     lines = done.stdout.splitlines()
     assert re.search(r"blocks\.\d\.hook_resid_post \*\s+\d\.\d{3}\s+\d\.\d{3} to", done.stdout)
     assert "majority 0.500, word identity 0.500" in done.stdout
@@ -66,15 +62,15 @@ def test_cache_then_probe_reuses_what_was_captured(probekit):
     second = probekit("cache", "planted.yaml")
     assert re.search(r"task: 96 rows, 0 shards computed, 3 reused", second.stdout)
     probed = probekit("probe", "planted.yaml")
-    assert probed.returncode == 0
+    assert probed.code == 0
     assert probed.stdout.strip().endswith("results.csv")
 
 
 def test_validate_says_what_a_run_will_cost(probekit):
     done = probekit("validate", "planted.yaml")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert "96 examples, 96 rows at each of 3 sites, 0.6 MB, " in done.stdout
-    assert re.search(r"(less than a|about \d+) seconds? of capture on this machine", done.stdout)
+    assert re.search(r"(less than a|about \d+) seconds? to capture on this machine", done.stdout)
     assert done.stdout.splitlines()[-1] == "ok"
 
 
@@ -83,16 +79,27 @@ def test_validate_finds_a_class_that_training_lacks(probekit, folder):
     text = [text[0] + ",side", *(line + ",train" for line in text[1:]), "Late rows,green,z,test"]
     (folder / "rows.csv").write_text("\n".join(text) + "\n")
     done = probekit("validate", "planted.yaml", "--set", "data.columns.split=side")
-    assert done.returncode == 2
+    assert done.code == 2
     assert "Error: " in done.stdout  # as of a command that fails
     assert "green" in done.stdout
     assert done.stdout.splitlines()[-1] == "not ok"
 
 
 def test_attention_writes_one_page(probekit, folder):
-    done = probekit("attention", "--model", "mini", "--text", "The keys", "--layer", "2",
-                    "--head", "3", "--out", "page.html")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = probekit(
+        "attention",
+        "--model",
+        "mini",
+        "--text",
+        "The keys",
+        "--layer",
+        "2",
+        "--head",
+        "3",
+        "--out",
+        "page.html",
+    )
+    assert done.code == 0, done.stderr
     assert "keys" in (folder / "page.html").read_text()
     assert done.stderr == "About 0.1 MB: 1 head of 2 tokens.\n"
     assert done.stdout == "page.html\n"
@@ -105,7 +112,7 @@ def test_models_and_sites_need_no_network(probekit):
     sites = probekit("sites", "gpt2")
     assert "208 tensors" in sites.stdout
     assert "n_heads=12 query_pos key_pos" in sites.stdout
-    assert probekit("sites", "mini").returncode == 0
+    assert probekit("sites", "mini").code == 0
 
 
 def test_version(probekit):
@@ -115,15 +122,15 @@ def test_version(probekit):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["run", "none.yaml"], 3, "There is no experiment file"),
+        (["run", "none.yaml"], 3, "Experiment file"),
         (["run", "planted.yaml", "--set", "probe.fold=3"], 2, "Nearest: folds"),
         (["run", "planted.yaml", "--set", "model.source=gpt-2"], 3, "Nearest: gpt2"),
-        (["run", "planted.yaml", "--set", "model.source=gpt2"], 3, "go on without a network"),
+        (["run", "planted.yaml", "--set", "model.source=gpt2"], 3, "work offline"),
         (["run", "planted.yaml", "--set", "data.file=none.csv"], 3, "none.csv"),
         (["run", "planted.yaml", "--set", "capture.sites=[x]"], 2, "--set capture.sites: No site"),
         (["run", "planted.yaml", "--device", "warp"], 2, "--device warp"),
-        (["run", "planted.yaml", "--cache", "rows.csv"], 1, "Cannot write"),
-        (["run", "planted.yaml", "--out", "rows.csv"], 1, "Cannot write"),
+        (["run", "planted.yaml", "--cache", "rows.csv"], 2, "is a file, not a folder"),
+        (["run", "planted.yaml", "--out", "rows.csv"], 2, "is a file, not a folder"),
         (["cache", "planted.yaml", "--device", "warp", "--workers", "2"], 2, "--device warp"),
         (["cache", "planted.yaml", "--device", "warp", "--workers", "0"], 2, "--device warp"),
         (["runn", "planted.yaml"], 2, "No such command 'runn'. Nearest: run"),
@@ -145,20 +152,11 @@ def test_version(probekit):
         (["attention", "--model", "mini", "--text", "", "--out", "x"], 2, "empty"),
     ],
 )
-def test_a_mistake_gets_one_message_and_its_exit_code(
-    folder, monkeypatch, capsys, arguments, code, message
-):
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("PROBEKIT_CACHE", str(folder / "cache"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hub"))
-    monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
+def test_a_mistake_gets_one_message_and_its_exit_code(folder, probekit, arguments, code, message):
     before = written(folder)
-    with pytest.raises(SystemExit) as end:
-        main()
-    errors = capsys.readouterr().err
-    assert end.value.code == code, errors
-    assert message in errors
+    done = probekit(*arguments)
+    assert done.code == code, done.stderr
+    assert message in done.stderr
     assert written(folder) == before
 
 
@@ -175,8 +173,12 @@ def test_who_interrupts_keeps_what_is_done_and_reads_how_to_go_on(
     code, errors = interrupt(
         [PROBEKIT, "run", "planted.yaml", "--set", "probe.bootstrap=100000"],
         lambda: list(folder.glob("cache/*/manifest.json")),
-        by, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        by,
+        cwd=folder,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert code == expected, errors
     assert "probekit run planted.yaml --set probe.bootstrap=100000" in errors
     assert "Traceback" not in errors
@@ -190,15 +192,27 @@ def test_an_interrupt_during_mlp_fits_commits_no_half_trained_network(
     folder, environment, by, expected, workers
 ):
     command = [
-        PROBEKIT, "run", "planted.yaml", "--workers", workers, "--set", "probe.kinds=[{kind: mlp}]",
-        "--set", 'capture.sites=["blocks.[03].hook_resid_post"]',
-        "--set", "model.random_weights=false",
-    ]  # fmt: skip
+        PROBEKIT,
+        "run",
+        "planted.yaml",
+        "--workers",
+        workers,
+        "--set",
+        "probe.kinds=[{kind: mlp}]",
+        "--set",
+        'capture.sites=["blocks.[03].hook_resid_post"]',
+        "--set",
+        "model.random_weights=false",
+    ]
     code, errors = interrupt(
         command,
         lambda: list(folder.glob("runs/*/*/sites/baselines.*")),  # the fits of a site come next
-        by, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        by,
+        cwd=folder,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert code == expected, errors
     assert f"probekit run planted.yaml --workers {workers}" in errors
     assert "Traceback" not in errors
@@ -211,8 +225,12 @@ def test_a_closed_pipe_is_no_error(folder, environment):
     command = f"{PROBEKIT} sites gpt2 | head -n 1"
     done = subprocess.run(
         ["bash", "-c", command],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout.startswith("site")
     assert not done.stderr
 
@@ -223,8 +241,12 @@ def test_a_full_disk_behind_stdout_is_told(folder, environment, arguments):
         pytest.skip("there is no /dev/full here")
     done = subprocess.run(
         ["bash", "-c", f"{PROBEKIT} {arguments} > /dev/full"],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert done.stderr == "Error: [Errno 28] No space left on device.\n"
 
@@ -233,15 +255,19 @@ def test_a_full_disk_behind_stdout_is_told(folder, environment, arguments):
 def test_a_closed_stream_is_silent(folder, environment, closed):
     done = subprocess.run(
         ["bash", "-c", f"{PROBEKIT} models {closed}"],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0
     assert not done.stderr
     assert ("mini" in done.stdout) == (closed == "2>&-")
 
 
 def test_a_local_model_folder_is_used(probekit, folder):
-    from probekit.model.sources import MINI
+    from probekit.model.weights.sources import MINI
 
     model = folder / "model"
     model.mkdir()
@@ -249,9 +275,9 @@ def test_a_local_model_folder_is_used(probekit, folder):
         (model / name).write_bytes((MINI / name).read_bytes())
     tensors = safetensors.torch.load_file(MINI / "model.safetensors")
     safetensors.torch.save_file(tensors, model / "model.safetensors")
-    assert probekit("run", "planted.yaml", "--set", "model.source=./model").returncode == 0
+    assert probekit("run", "planted.yaml", "--set", "model.source=./model").code == 0
     tensors["transformer.wpe.weight"] = torch.zeros(3, 3)
     safetensors.torch.save_file(tensors, model / "model.safetensors")
     done = probekit("run", "planted.yaml", "--set", "model.source=./model")
-    assert done.returncode == 3
+    assert done.code == 3
     assert "wrong shape: wpe.weight is (3, 3), must be (256, 256)" in done.stderr

@@ -39,10 +39,13 @@ def table(*changes, header="text,label,group,start,end,split"):
     lines = [header]
     for row in range(48):
         cells = {
-            "text": f"The number {row} walks home", "label": ("past", "present")[row % 2],
-            "group": f"g{row // 4}", "start": "4", "end": "10",
+            "text": f"The number {row} walks home",
+            "label": ("past", "present")[row % 2],
+            "group": f"g{row // 4}",
+            "start": "4",
+            "end": "10",
             "split": "train" if row < 24 else "test",
-        }  # fmt: skip
+        }
         cells |= {column: value for at, column, value in changes if at in (row, None)}
         lines.append(",".join(cells.values()))
     return "\n".join(lines) + "\n"
@@ -85,18 +88,22 @@ MISTAKES = [
     ),
     Mistake(
         "text labels for a regression",
-        ("line 12: ", "rows.csv:2: the label 'past' is not a number", "(48 such labels)",
-         "kinds: [{kind: logistic}]"),
+        (
+            "line 12: ",
+            "rows.csv:2: the label 'past' is not a number",
+            "(48 such labels)",
+            "kinds: [{kind: logistic}]",
+        ),
         NUMBERS,
     ),
     Mistake(
         "one group for all rows",
-        ("line 7: all 48 rows are of one group, 'a'", "leave data.columns.group out"),
+        ("line 7: all 48 rows are in one group, 'a'", "remove data.columns.group"),
         rows=table((None, "group", "a")),
     ),
     Mistake(
         "one group for all rows of a split that is given",
-        ("line 7: all 48 rows are of one group, 'a'",),
+        ("line 7: all 48 rows are in one group, 'a'",),
         WITH_SPLIT,
         table((None, "group", "a")),
     ),
@@ -106,9 +113,11 @@ MISTAKES = [
         {"name: small": "name tense"},
     ),
     Mistake(
-        "a text that begins with *",
-        ('line 11: aliases (*.hook_z) are not allowed; a text that begins with * needs quotes: '
-         '"*.hook_z[head=*]"',),
+        "text that begins with *",
+        (
+            "line 11: aliases (*.hook_z) are not allowed; text that begins with * needs quotes: "
+            '"*.hook_z[head=*]"',
+        ),
         {"[blocks.0.hook_resid_post]": "[*.hook_z[head=*]]"},
     ),
     Mistake("two documents", ("line 13: a second document begins here",), YAML + "---\na: b\n"),
@@ -140,8 +149,10 @@ MISTAKES = [
     ),
     Mistake(
         "a recipe in place of an experiment",
-        ("e.yaml, line 2: this is a pretraining recipe (it has corpus, training)",
-         "`probekit pretrain e.yaml`"),
+        (
+            "e.yaml, line 2: this is a pretraining recipe (it has corpus, training)",
+            "`probekit pretrain e.yaml`",
+        ),
         RECIPE,
     ),
     Mistake(
@@ -151,8 +162,11 @@ MISTAKES = [
     ),
     Mistake(
         "no columns at all",
-        ("line 3: ", "rows.csv:1: no column 'text'. Allowed: end, group, sentence, split, start",
-         "`columns: {text: NAME, label: NAME}`"),
+        (
+            "line 3: ",
+            "rows.csv:1: no column 'text'. Allowed: end, group, sentence, split, start",
+            "`columns: {text: NAME, label: NAME}`",
+        ),
         {"  columns: {text: text, label: label, group: group}\n": ""},
         table(header="sentence,tense,group,start,end,split"),
     ),
@@ -164,19 +178,21 @@ MISTAKES = [
     ),
     Mistake(
         "a text that is too long",
-        ("rows.csv:7: the text has 2,002 tokens, and the context 256 (1 text too long)",
-         "`truncate` or `skip`"),
+        (
+            "rows.csv:7: the text has 2,002 tokens, but the context has 256 (1 text too long)",
+            "`truncate` or `skip`",
+        ),
         rows=table((5, "text", "word " * 2000)),
     ),
     Mistake(
         "an empty span cell",
-        ("rows.csv:7: column 'end' is empty. Write a whole number",),
+        ("rows.csv:7: column 'end' is empty. Write an integer",),
         WITH_SPANS,
         table((5, "end", "")),
     ),
     Mistake(
         "a span cell that is no number",
-        ("rows.csv:7: column 'start' holds 'four', not a position in the text",),
+        ("rows.csv:7: column 'start' has the value 'four', which is not a position",),
         WITH_SPANS,
         table((5, "start", "four")),
     ),
@@ -187,19 +203,23 @@ MISTAKES = [
     ),
     Mistake(
         "a long row",
-        ("rows.csv:50: the row has 8 cells, the header has 6: the last, 'h', has no column",
-         "in quotes"),
+        (
+            "rows.csv:50: the row has 8 cells, the header has 6: the last, 'h', has no column",
+            "in quotes",
+        ),
         rows=table() + "a,b,c,d,e,f,g,h\n",
     ),
     Mistake(
         "--set of a list item, without a value",
-        ("--set probe.kinds[0].kind=: no value after the =, and an item of a list",
-         "--set 'probe.kinds=[{kind: logistic}]'"),
+        (
+            "--set probe.kinds[0].kind=: no value after the =, and a single item of a list",
+            "--set 'probe.kinds=[{kind: logistic}]'",
+        ),
         options=("--set", "probe.kinds[0].kind="),
     ),
     Mistake(
         "--set of a list item by number",
-        ("--set probe.C.0=1: an item of a list cannot be set", "'probe.C=[0.0001, 0.001]'"),
+        ("--set probe.C.0=1: a single item of a list cannot be set", "'probe.C=[0.0001, 0.001]'"),
         options=("--set", "probe.C.0=1"),
     ),
     Mistake(
@@ -207,7 +227,7 @@ MISTAKES = [
         ("--set probe.folds=: no value after the =. Write probe.folds=VALUE",),
         options=("--set", "probe.folds="),
     ),
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -224,6 +244,16 @@ def probekit(tmp_path, monkeypatch, capsys):
         return end.value.code or 0, said.out + said.err
 
     return call
+
+
+@pytest.mark.parametrize("command", [("cache", "ls"), ("run", "e.yaml")])
+def test_a_cache_root_of_the_environment_that_is_a_file(probekit, tmp_path, command):
+    write(tmp_path, Mistake("", ()))
+    (tmp_path / "cache").write_text("a file")
+    code, said = probekit(*command)
+    assert code == 2
+    assert "PROBEKIT_CACHE is" in said
+    assert "is a file, not a folder" in said
 
 
 def write(folder, mistake):
@@ -244,20 +274,28 @@ def test_a_mistake_is_answered_before_any_work(probekit, tmp_path, mistake, comm
 WARNINGS = [
     Mistake(
         "a label that is a typo of another",
-        ("The label 'pats' (4 rows: ", "rows.csv:2, ", ", and 1 more) is one letter away from "
-         "'past' (20 rows)", "If it is a typo, correct these rows."),
+        (
+            "The label 'pats' (4 rows: ",
+            "rows.csv:2, ",
+            ", and 1 more) is one letter away from 'past' (20 rows)",
+            "If it is a typo, correct these rows.",
+        ),
         rows=table(*((row, "label", "pats") for row in (0, 16, 28, 40))),
         code=0,
     ),
     Mistake(
         "a span inside a word",
-        ("2 rows with a span that begins or ends inside a word (", "rows.csv:5, ", "rows.csv:9)",
-         "'The nu[mber] 3 walks home'"),
+        (
+            "2 rows with a span that begins or ends inside a word (",
+            "rows.csv:5, ",
+            "rows.csv:9)",
+            "'The nu[mber] 3 walks home'",
+        ),
         WITH_SPANS,
         table((3, "start", "6"), (7, "end", "9")),
         code=0,
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("mistake", WARNINGS, ids=lambda mistake: mistake.name)
@@ -279,21 +317,38 @@ def test_pretrain_names_the_command_for_an_experiment(probekit, tmp_path):
 
 
 TO_FOLDER = {
-    "run": ("e.yaml",), "probe": ("e.yaml",), "pretrain": ("e.yaml",), "transfer": ("a", "b"),
+    "run": ("e.yaml",),
+    "probe": ("e.yaml",),
+    "pretrain": ("e.yaml",),
+    "transfer": ("a", "b"),
     "cache export": ("key",),
-}  # fmt: skip
+}
 TO_FILE = {
-    "compare": ("a", "b"), "apply": ("probe", "--text", "x"), "directions": ("probe",),
-    "report": ("a", "b"), "weights": ("--model", "mini"), "heads": ("--model", "mini"),
-    "attention": ("--model", "mini", "--text", "x"), "lens": ("--model", "mini", "--text", "x"),
+    "compare": ("a", "b"),
+    "apply": ("probe", "--text", "x"),
+    "directions": ("probe",),
+    "report": ("a", "b"),
+    "weights": ("--model", "mini"),
+    "heads": ("--model", "mini"),
+    "attention": ("--model", "mini", "--text", "x"),
+    "lens": ("--model", "mini", "--text", "x"),
     "attribution": ("--model", "mini", "--text", "x", "--token", "x"),
-}  # fmt: skip
+}
 WITH_CACHE = {
-    "run": ("e.yaml",), "probe": ("e.yaml",), "transfer": ("a", "b", "--out", "o"),
-    "cache": ("e.yaml",), "cache ls": (), "cache show": ("key",), "cache verify": (),
-    "cache repair": ("key",), "cache gc": (), "cache rm": ("key",), "cache pull": ("place",),
-    "cache push": ("key", "place"), "cache export": ("key", "--out", "o"),
-}  # fmt: skip
+    "run": ("e.yaml",),
+    "probe": ("e.yaml",),
+    "transfer": ("a", "b", "--out", "o"),
+    "cache": ("e.yaml",),
+    "cache ls": (),
+    "cache show": ("key",),
+    "cache verify": (),
+    "cache repair": ("key",),
+    "cache gc": (),
+    "cache rm": ("key",),
+    "cache pull": ("place",),
+    "cache push": ("key", "place"),
+    "cache export": ("key", "--out", "o"),
+}
 
 
 def cases(commands, *wrong):

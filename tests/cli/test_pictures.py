@@ -1,36 +1,28 @@
 """`lens`, `attribution` and `heads` as people meet them: tables, files, exit codes."""
 
-import sys
-
 import pandas as pd
 import pytest
 
-from probekit.cli.main import main
-
 TEXT = "The keys to the old cabinet"
-
-
-@pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """A function that runs a command in a folder of its own: exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probekit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        return end.value.code or 0, said.out, said.err
-
-    return call
 
 
 def test_lens_prints_every_layer_and_writes_the_rows(call, tmp_path):
     (tmp_path / "more.txt").write_text("A door\n")
     code, out, err = call(
-        "lens", "--model", "mini", "--text", TEXT, "--file", "more.txt", "--top-k", 2,
-        "--position", 1, "--out", "lens.csv",
-    )  # fmt: skip
+        "lens",
+        "--model",
+        "mini",
+        "--text",
+        TEXT,
+        "--file",
+        "more.txt",
+        "--top-k",
+        2,
+        "--position",
+        1,
+        "--out",
+        "lens.csv",
+    )
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0] == "1 at [1] ␣keys: The keys"
@@ -45,29 +37,38 @@ def test_lens_prints_every_layer_and_writes_the_rows(call, tmp_path):
 
 def test_attribution_prints_parts_that_sum(call):
     code, out, err = call(
-        "attribution", "--model", "mini", "--text", TEXT, "--token", " the", "--minus", " his",
-        "--out", "parts.csv",
-    )  # fmt: skip
+        "attribution",
+        "--model",
+        "mini",
+        "--text",
+        TEXT,
+        "--token",
+        " the",
+        "--minus",
+        " his",
+        "--out",
+        "parts.csv",
+    )
     assert code == 0, err
     *table, answer, path = out.splitlines()
     assert path == "parts.csv"
     numbers = [float(line.split()[-1].replace("−", "-")) for line in table[1:]]
     assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=0.005 * len(numbers))
-    assert table[-1].startswith("the logit of ␣the less that of ␣his")
+    assert table[-1].startswith("the logit of ␣the minus that of ␣his")
     assert pd.read_csv(path)["value"].sum() == pytest.approx(numbers[-1], abs=0.006)
-    assert "39 parts" in answer
+    assert "39 components" in answer
 
 
 def test_heads_prints_the_strongest_of_each_score(call):
     code, out, err = call("heads", "--model", "mini", "--random-repeats", 2, "--length", 20)
     assert code == 0, err
-    assert "On 2 sequences of 20 random tokens that come twice, seed 0" in out
+    assert "On 2 sequences of 20 random tokens, each repeated once, seed 0" in out
     for score in ("previous token", "duplicate token", "induction", "first token", "entropy"):
         assert f"\n{score} " in out
     assert "known" not in out
     code, out, _ = call("heads", "--model", "mini", "--text", "One two")
     assert code == 0
-    assert "no token could have it" in out
+    assert "not defined for any token" in out
 
 
 @pytest.mark.parametrize(
@@ -93,11 +94,11 @@ def test_out_writes_a_page(call, tmp_path, command):
     [
         ("lens --model mini", 2, "--text or --file"),
         ("lens --model mini --text a --out page.pdf", 2, "Allowed: .csv, .html"),
-        ("lens --model mini --text a --site blocks.0.attn.hook_z", 2, "cannot read"),
+        ("lens --model mini --text a --site blocks.0.attn.hook_z", 2, "does not apply to"),
         ("lens --model mini --text a --site blocks.9.hook_resid_pre", 2, "6 blocks"),
         ("lens --model mini --text a --top-k 0", 2, "1 to 8192"),
-        ("lens --model mini --text a --position 4", 2, "no position 4"),
-        ("lens --model mini --text a,b,c,d --text a --position 3", 2, "no position 3"),
+        ("lens --model mini --text a --position 4", 2, "Position 4 is outside"),
+        ("lens --model mini --text a,b,c,d --text a --position 3", 2, "Position 3 is outside"),
         ("lens --model mini --file none.txt", 3, "none.txt"),
         ("lens --model nobody --text a", 3, "nobody"),
         ("attribution --model mini --text a --token keyskeyskeys", 2, "tokens of this model"),
@@ -105,7 +106,7 @@ def test_out_writes_a_page(call, tmp_path, command):
         ("attribution --model mini --text a --device nowhere", 2, "--device nowhere"),
         ("heads --model mini --text a --random-repeats 3", 2, "not both"),
         ("heads --model mini --random-repeats 0", 2, "random-repeats"),
-        ("heads --model mini --length 500", 2, "up to 128"),
+        ("heads --model mini --length 500", 2, "at most 128"),
     ],
 )
 def test_a_mistake_gets_one_message_and_its_exit_code(call, arguments, code, message):

@@ -1,27 +1,10 @@
 """`pretrain` as people meet it: a line that says what came out, exit codes, going on."""
 
 import re
-import sys
 
 import pytest
 
-from probekit.cli.main import main
 from probekit.experiment.document import dump_settings
-
-
-@pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """A function that runs a command; it returns exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probekit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        return end.value.code or 0, said.out, said.err
-
-    return call
 
 
 @pytest.fixture
@@ -56,8 +39,8 @@ def test_it_goes_on_with_more_steps_and_the_page_can_be_written_anew(call, recip
     ("change", "code", "told"),
     [
         ("training.steps=none", 2, "--set: training.steps is 'none'. It must be a whole number."),
-        ("corpus.source=nowhere", 3, "no corpus at"),
-        ("corpus.files=[c.txt]", 3, "no text 'c.txt'"),
+        ("corpus.source=nowhere", 3, "does not exist. Check"),
+        ("corpus.files=[c.txt]", 3, "does not contain 'c.txt'"),
         ("vocabulary.source=./nowhere", 3, "no model folder"),
         ("model.n_positions=4096", 2, "held-out tokens do not fill"),
     ],

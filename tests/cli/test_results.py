@@ -6,19 +6,38 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from probekit.cli.terminal import show_results
+from probekit.cli.show.runs import show_results
 
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 
 
 def row(site, target, value, **others):
     common = {
-        "run": "r", "model": "m", "dataset": "d", "site": site, "layer": None, "component": "",
-        "head": None, "position": "last", "probe": "logistic", "target": target, "split": "test",
-        "metric": "accuracy", "value": value, "ci_low": value - 0.1, "ci_high": value + 0.1,
-        "chance": 0.5, "n_train": 30, "n_test": 10, "n_groups": 5, "C": 1, "n_iter": 3,
-        "converged": True, "seed": 0, "view": "raw",
-    }  # fmt: skip
+        "run": "r",
+        "model": "m",
+        "dataset": "d",
+        "site": site,
+        "layer": None,
+        "component": "",
+        "head": None,
+        "position": "last",
+        "probe": "logistic",
+        "target": target,
+        "split": "test",
+        "metric": "accuracy",
+        "value": value,
+        "ci_low": value - 0.1,
+        "ci_high": value + 0.1,
+        "chance": 0.5,
+        "n_train": 30,
+        "n_test": 10,
+        "n_groups": 5,
+        "C": 1,
+        "n_iter": 3,
+        "converged": True,
+        "seed": 0,
+        "view": "raw",
+    }
     return common | others
 
 
@@ -53,16 +72,17 @@ def test_one_kind_is_one_block_without_a_heading(show):
         ["site", "accuracy", "95", "%", "interval", "control"],
         [SITES[0], "0.600", "0.500", "to", "0.700", "0.500"],
         [SITES[1], "*", "0.700", "0.600", "to", "0.800", "0.500"],
-        ["*", "chosen", "by", "cross-validation."],
-        ["Without", "the", "network:", "majority", "0.500."],
+        ["*", "selected", "by", "cross-validation."],
+        ["Baselines", "without", "the", "network:", "majority", "0.500."],
     ]
 
 
 def test_several_kinds_are_blocks_and_one_site_is_marked(show):
     lines = show([*make_rows("logistic"), *make_rows("mass_mean")])
     assert [line for line in lines if line in ("logistic", "mass_mean")] == [
-        "logistic", "mass_mean",
-    ]  # fmt: skip
+        "logistic",
+        "mass_mean",
+    ]
     assert sum("*" in line and "blocks" in line for line in lines) == 1
 
 
@@ -85,6 +105,6 @@ def test_a_sweep_says_a_baseline_once_unless_its_positions_differ(show):
         )
     ]
     assert show(rows)[-1] == (
-        "Without the network: majority 0.500, word identity 0.600 at word:last-1 and 0.700 at "
-        "word:last."
+        "Baselines without the network: majority 0.500, word identity 0.600 at word:last-1 and "
+        "0.700 at word:last."
     )

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from probekit.cli import streams
 from probekit.cli.main import main
-from probekit.cli.tables import Console, print_table
-from probekit.cli.terminal import watching
+from probekit.cli.show.progress import watching
+from probekit.cli.show.tables import Console, print_table
 from tests.report.conftest import HOSTILE
 
 # A title of the window, a cleared screen, C1's CSI, bidirectional overrides and a lone return.
@@ -29,9 +29,12 @@ def hidden(text):
         letter
         for letter in text
         if letter not in "\t\n"
-        and (unicodedata.category(letter) == "Cc" or unicodedata.bidirectional(letter)[1:] in
-             ("RE", "LE", "RO", "LO", "DF", "RI", "LI", "SI", "DI"))
-    }  # fmt: skip
+        and (
+            unicodedata.category(letter) == "Cc"
+            or unicodedata.bidirectional(letter)[1:]
+            in ("RE", "LE", "RO", "LO", "DF", "RI", "LI", "SI", "DI")
+        )
+    }
 
 
 class Terminal(io.StringIO):

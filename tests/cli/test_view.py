@@ -91,11 +91,18 @@ def test_the_index_grows_while_runs_go_on(get, root):
 @pytest.mark.parametrize(
     "path",
     [
-        "/../secret.txt", "/run/../../secret.txt", "/run/..%2f..%2fsecret.txt", "//etc/passwd",
-        "/run/n/a%20b%252f%3Cb%3E/secret.txt", "/run/n/a%20b%252f%3Cb%3E/report.html",
-        "/run/%00", "/run/n", "/secret.txt", "/run//report.html",
+        "/../secret.txt",
+        "/run/../../secret.txt",
+        "/run/..%2f..%2fsecret.txt",
+        "//etc/passwd",
+        "/run/n/a%20b%252f%3Cb%3E/secret.txt",
+        "/run/n/a%20b%252f%3Cb%3E/report.html",
+        "/run/%00",
+        "/run/n",
+        "/secret.txt",
+        "/run//report.html",
     ],
-)  # fmt: skip
+)
 def test_nothing_but_finished_runs_is_answered(get, path):
     status, body = get(path)
     assert status == 404

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from probekit.cli.main import cli
 from probekit.errors import ProbekitError
-from probekit.pipeline.weights import COLUMNS, CORNER
+from probekit.pipeline.look.weights import COLUMNS, CORNER
 
 
 def invoke(*arguments):

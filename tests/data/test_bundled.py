@@ -59,7 +59,7 @@ def test_the_sets_are_large_balanced_and_without_duplicates(repository, table, n
     assert f"{len(rows):,} rows" in (repository / "data" / f"{name}.md").read_text()
 
 
-def test_nothing_but_the_subject_tells_its_number(table):
+def test_only_the_subject_predicts_its_number(table):
     rows = table("subject_number")
     assert rows["group"].nunique() >= 40
     rows["last"] = rows["text"].str.split().str[-1]
@@ -74,7 +74,7 @@ def test_a_singular_subject_is_named_by_its_lemma_and_a_plural_one_is_not(table)
         assert (row["group"] in row["text"].split()) == (row["label"] == "singular")
 
 
-def test_neither_country_nor_capital_tells_the_truth(table):
+def test_neither_country_nor_capital_predicts_the_label(table):
     rows = table("capitals")
     rows["template"] = [
         text.replace(country, "_").replace(capital, "_")
@@ -95,7 +95,7 @@ def test_each_country_has_one_capital_which_is_in_no_other_group(table):
     assert len(groups) == len(facts)
 
 
-def test_only_the_word_before_tells_the_word_before(table):
+def test_only_the_previous_word_predicts_the_label(table):
     rows = table("previous_token")
     starts = rows["start"].astype(int)
     before = [text[:start].split() for text, start in zip(rows["text"], starts, strict=True)]
@@ -113,7 +113,7 @@ def test_only_the_word_before_tells_the_word_before(table):
     assert pairs.value_counts().tolist() == [len(rows) / 30] * 30
 
 
-def test_the_words_of_an_opinion_do_not_tell_what_it_is(table):
+def test_the_words_of_an_opinion_do_not_predict_its_label(table):
     rows = table("sentiment")
     assert_independent(rows, "construction")
     for word in set(" ".join(rows["text"]).replace(",", "").replace(".", "").split()):

@@ -15,7 +15,7 @@ N_TRAIN = 40
 
 
 def examples_of(n):
-    """Rows of which nothing can be said: balanced, distinct, of one length, groups of two rows."""
+    """Rows without problems: balanced, distinct, of equal length, in groups of two."""
     return [
         Example(f"text {i:03}", "xy"[i % 2], group=f"group {i // 2}", id=f"row {i}")
         for i in range(n)
@@ -32,7 +32,7 @@ def findings(changes=None, *, n_test=40, notes=()):
     return {finding.code: (finding.level, finding.message) for finding in found}
 
 
-def test_of_good_data_only_the_counts_are_told():
+def test_good_data_give_only_counts():
     found = findings()
     assert {level for level, _ in found.values()} == {"info"}
     assert set(found) == {"train-counts", "test-counts", "length"}
@@ -65,9 +65,14 @@ def test_notes_of_the_reader_are_passed_on():
             "warning",
             "2 of 40 examples in test .2 of 40 texts",
         ),
-        ({3: {"label": "Y "}}, "similar-labels", "warning", "'Y ', 'y' differ by case"),
+        ({3: {"label": "Y "}}, "similar-labels", "warning", "'Y ', 'y' differ only in case"),
         ({3: {"label": "z"}}, "rare-labels", "warning", "^1 label with fewer than 5 .* train: z"),
-        ({51: {"text": "text 000"}}, "contradictions", "warning", "1 places .*'text 000': x, y"),
+        (
+            {51: {"text": "text 000"}},
+            "contradictions",
+            "warning",
+            "1 texts or spans .*'text 000': x, y",
+        ),
         (
             {i: {"label": "x"} for i in range(4, 40)},
             "imbalance",
@@ -76,7 +81,7 @@ def test_notes_of_the_reader_are_passed_on():
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_numbers(changes, code, level, message):
+def test_problems_are_reported_with_numbers(changes, code, level, message):
     found_level, found_message = findings(changes)[code]
     assert found_level == level
     assert re.search(message, found_message)
@@ -89,12 +94,12 @@ def test_the_same_text_at_another_span_is_no_duplicate():
     assert "duplicates-across" in findings(changes)
 
 
-def test_few_groups_in_test_are_told():
+def test_few_test_groups_are_reported():
     assert findings(n_test=18)["few-groups"][0] == "warning"
     assert "few-groups" not in findings(n_test=20)
 
 
-def test_a_label_that_length_tells_is_told():
+def test_a_label_predicted_by_length_is_reported():
     longer = {i: {"text": f"longer text {i:03}"} for i in range(1, 80, 2)}
     level, message = findings(longer)["length"]
     assert level == "warning"
@@ -124,7 +129,7 @@ def test_errors_come_first():
     assert set(levels) == {"error", "warning", "info"}
 
 
-def test_sentences_of_the_english_treebank_that_stand_in_train_are_counted(ewt):
+def test_duplicates_in_the_english_treebank_are_counted(ewt):
     train, test = ewt["train"].examples, ewt["test"].examples
     indices = np.arange(len(train) + len(test))
     split = Split(indices[: len(train)], indices[len(train) :])
@@ -133,7 +138,7 @@ def test_sentences_of_the_english_treebank_that_stand_in_train_are_counted(ewt):
     assert "(93 of 2,077 texts)" in found["duplicates-across"].message
 
 
-def test_rows_without_a_group_column_are_told_once_with_the_way_out(tmp_path):
+def test_a_missing_group_column_is_reported_once_with_a_remedy(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("text,label,name\n" + "".join(f"t{n},{n % 2},{n}\n" for n in range(8)))
     split = Split(train=np.arange(6), test=np.array([6, 7]))
@@ -144,7 +149,7 @@ def test_rows_without_a_group_column_are_told_once_with_the_way_out(tmp_path):
         found[group] = [f for f in check_dataset(selected, split) if f.code == "no-groups"]
     ((warning,), none) = found[None], found["name"]
     assert (warning.level, none) == ("warning", [])
-    assert "Name the column" in warning.message
+    assert "Set data.columns.group" in warning.message
     assert "data.columns.group" in warning.message
 
 
@@ -183,7 +188,7 @@ def test_a_rare_label_that_is_one_letter_off_is_a_likely_typo(label, other, ever
         ("東京に行く", (0, 2), False),  # no spaces between words
     ],
 )
-def test_a_span_that_cuts_a_word_is_told(text, span, is_told):
+def test_a_span_inside_a_word_is_reported(text, span, is_told):
     found = findings({3: {"text": text, "span": span}})
     assert ("spans-inside-words" in found) == is_told
 

@@ -23,8 +23,8 @@ def test_spans_outside_the_text_are_refused(span):
         replace(EXAMPLE, span=span)
 
 
-def test_half_a_surrogate_pair_is_refused():
-    with pytest.raises(DataError, match="half a surrogate pair"):
+def test_a_lone_surrogate_is_refused():
+    with pytest.raises(DataError, match="lone surrogate"):
         replace(EXAMPLE, text="The \ud83d keys")
     assert replace(EXAMPLE, text="The \U0001f511 keys").span == (4, 8)
 
@@ -64,7 +64,7 @@ def test_the_digest_is_the_same_on_every_machine():
     assert Dataset("a", (EXAMPLE,)).digest == expected
 
 
-def test_select_keeps_the_order_asked_for():
+def test_select_keeps_the_requested_order():
     examples = tuple(replace(EXAMPLE, id=str(i), label=f"label {i}") for i in range(4))
     selected = Dataset("a", examples, ("a note",)).select([2, 0])
     assert selected == Dataset("a", (examples[2], examples[0]), ("a note",))
@@ -72,7 +72,7 @@ def test_select_keeps_the_order_asked_for():
     assert len(selected) == 2
 
 
-def test_where_an_example_was_read_is_no_part_of_the_data():
+def test_file_and_line_are_not_part_of_the_data():
     here, there = (Example("a", "x", "g", "1", file=file, line=2) for file in ("a.csv", "b.csv"))
     assert (here.where, there.where, Example("a", "x", "g", "1").where) == (
         "a.csv:2",

@@ -1,4 +1,4 @@
-"""Rows stand at the tokens that the rule means, or are not there at all."""
+"""Rules select the intended tokens, or no row."""
 
 import numpy as np
 import pytest
@@ -81,7 +81,7 @@ def test_an_offset_never_leaves_the_text_nor_reads_bos(bos):
 
 def test_no_example_with_the_offset_is_an_error_that_names_it():
     with pytest.raises(
-        DataError, match=r"at: word, offset: 9\. The first: its text has no token 9"
+        DataError, match=r"at: word, offset: 9\. The first example: its text has no token 9"
     ):
         plan_rows([OFFSETS], [(4, 8)], [TEXT], PositionRule("word", offset=9), bos=False)
 
@@ -115,15 +115,15 @@ def test_tokens_of_half_a_character_belong_to_the_whole_one():
     assert positions(rule, offsets=offsets, text="a\u3000\U0001f511 b", span=(2, 3)) == [[1], [2]]
 
 
-NO_TOKEN = "it has no token {} (there are: 0 to 4, or -5 to -1 from its end)"
+NO_TOKEN = "it has no token {} (it has: 0 to 4, or -5 to -1 from its end)"
 
 
 @pytest.mark.parametrize(
     ("rule", "span", "n_tokens", "reason"),
     [
         (PositionRule("word"), None, 5, "it has no span"),
-        (PositionRule("word"), (9, 15), 5, "its span reaches beyond the text"),
-        (PositionRule("word"), (3, 4), 5, "its span holds no character but spaces"),
+        (PositionRule("word"), (9, 15), 5, "its span extends beyond the text"),
+        (PositionRule("word"), (3, 4), 5, "its span contains only whitespace"),
         (PositionRule("span"), (9, 13), 3, "its tokens do not cover the span, as after truncation"),
         (PositionRule("word"), (4, 8), 2, "its tokens do not cover the span, as after truncation"),
         (PositionRule("index", index=5), None, 5, NO_TOKEN.format(5)),
@@ -132,8 +132,8 @@ NO_TOKEN = "it has no token {} (there are: 0 to 4, or -5 to -1 from its end)"
     ],
 )
 @pytest.mark.parametrize("bos", [False, True])
-def test_what_cannot_be_read_gets_no_row_and_a_reason(rule, span, n_tokens, reason, bos):
-    whole = np.concatenate([OFFSETS, [[14, 15]]])  # one token more, for the indices
+def test_examples_without_tokens_get_no_row_but_a_reason(rule, span, n_tokens, reason, bos):
+    whole = np.concatenate([OFFSETS, [[14, 15]]])  # one additional token, for the indices
     offsets = [whole, OFFSETS[:n_tokens], whole]
     if bos:
         offsets = [np.concatenate([BOS, tokens]) for tokens in offsets]
@@ -144,7 +144,7 @@ def test_what_cannot_be_read_gets_no_row_and_a_reason(rule, span, n_tokens, reas
 
 
 def test_an_empty_plan_is_an_error():
-    with pytest.raises(DataError, match=r"at: span\. The first: it has no span"):
+    with pytest.raises(DataError, match=r"for at: span\. The first example: it has no span"):
         plan_rows([OFFSETS], [None], [TEXT], PositionRule("span"), bos=False)
     with pytest.raises(DataError, match="no examples"):
         plan_rows([], [], [], PositionRule("last"), bos=False)
@@ -180,7 +180,7 @@ def marked_texts(draw):
 @settings(max_examples=200, deadline=None)
 @given(examples=st.lists(marked_texts()), bos=st.booleans())
 def test_a_span_has_the_tokens_that_share_a_visible_character(examples, bos):
-    # One more, so that there is a row at all; and all twice, as the words of a sentence share it.
+    # One more, so that there is at least one row; all twice, like words of one sentence.
     examples = [(np.array([[0, 1]]), (0, 1), "y"), *examples] * 2
     offsets, spans, texts = zip(*examples, strict=True)
     inputs = [np.concatenate([BOS, tokens]) for tokens in offsets] if bos else offsets

@@ -1,4 +1,4 @@
-"""Tables are read as they stand; what cannot be read for sure is an error with file and line."""
+"""Cells are read unchanged; ambiguous contents raise an error with file and line."""
 
 import json
 import re
@@ -91,8 +91,8 @@ def test_line_separators_of_unicode_do_not_end_a_json_line(read):
         ("csv", "text,label\nYes.,null\n", 2, "missing value"),
         ("csv", "text,label\nYes.,None\n", 2, "missing value"),
         ("csv", b"text,label\nYes.,y\nN\xe9,n\n", 3, "0xe9 is not UTF-8"),
-        ("csv", 'text,label\nYes.,y\n"No.,n\nOh.,o\n', 3, "cannot be read"),
-        ("csv", 'text,label\n"Yes" he said,y\n', 2, "cannot be read"),
+        ("csv", 'text,label\nYes.,y\n"No.,n\nOh.,o\n', 3, "not valid CSV"),
+        ("csv", 'text,label\n"Yes" he said,y\n', 2, "not valid CSV"),
         ("csv", "text,label\nYes.,y\nNo, never,n\n", 3, "3 cells, the header has 2"),
         (
             "tsv",
@@ -100,43 +100,43 @@ def test_line_separators_of_unicode_do_not_end_a_json_line(read):
             2,
             "1 cell, the header has 2: there is none for label. Fill",
         ),
-        ("csv", "text,label,text\nYes.,y,No.\n", 1, "'text' stands twice"),
-        ("jsonl", '{"text": "Yes.", "label": "y"}\n{"text": \n', 2, "not JSON"),
+        ("csv", "text,label,text\nYes.,y,No.\n", 1, "duplicate name 'text'"),
+        ("jsonl", '{"text": "Yes.", "label": "y"}\n{"text": \n', 2, "not valid JSON"),
         ("jsonl", '{"text": "Yes.", "label": "y"}\n["No.", "n"]\n', 2, "a list"),
-        ("jsonl", '{"text": "Yes.", "text": "No.", "label": "y"}', 1, "'text' stands twice"),
+        ("jsonl", '{"text": "Yes.", "text": "No.", "label": "y"}', 1, "duplicate name 'text'"),
         ("jsonl", '{"text": "Yes.", "label": "y"}\n{"text": "No."}\n', 2, "no column 'label'"),
-        ("jsonl", '{"text": "Yes.", "label": null}', 1, "'label' holds no value"),
-        ("jsonl", '{"text": "Yes.", "label": NaN}', 1, "'label' holds no value"),
-        ("jsonl", '{"text": "Yes.", "label": 1.5}', 1, "holds 1.5"),
+        ("jsonl", '{"text": "Yes.", "label": null}', 1, "'label' has no value"),
+        ("jsonl", '{"text": "Yes.", "label": NaN}', 1, "'label' has no value"),
+        ("jsonl", '{"text": "Yes.", "label": 1.5}', 1, "has the value 1.5"),
         (
             "jsonl",
             '{"text": "Yes.", "label": "1"}\n{"text": "No.", "label": 1}\n',
             2,
-            "the label 1 is of another type than those from line 1 on",
+            "the label 1 has another type than those from line 1 on",
         ),
-        ("jsonl", '{"text": "Yes.", "label": true}', 1, "holds true"),
-        ("jsonl", '{"text": "Yes.", "label": ["y"]}', 1, 'holds ["y"]'),
-        ("jsonl", '\n{"text": "\\ud83d", "label": "y"}', 2, "half a surrogate pair"),
+        ("jsonl", '{"text": "Yes.", "label": true}', 1, "has the value true"),
+        ("jsonl", '{"text": "Yes.", "label": ["y"]}', 1, 'has the value ["y"]'),
+        ("jsonl", '\n{"text": "\\ud83d", "label": "y"}', 2, "lone surrogate"),
     ],
 )
-def test_wrong_contents_are_told_with_file_and_line(read, format, content, line, message):
+def test_invalid_contents_are_reported_with_file_and_line(read, format, content, line, message):
     with pytest.raises(DataError, match=rf"file\.data:{line}: .*{re.escape(message)}") as raised:
         read(content, format)
     assert raised.type is DataError
 
 
 @pytest.mark.parametrize("end", ["x", "-1", "2.0", "", "99", "0"])
-def test_wrong_spans_are_told_with_file_and_line(read, end):
+def test_invalid_spans_are_reported_with_file_and_line(read, end):
     columns = TableColumns(span=("start", "end"))
     with pytest.raises(DataError, match=r"file\.data:2: "):
         read(f"text,label,start,end\nYes.,y,0,{end}\n", columns=columns)
 
 
-def test_a_name_that_stands_twice_in_json_is_told_once(read):
+def test_a_duplicate_name_in_json_is_reported_once(read):
     with pytest.raises(DataError) as error:
         read('{"text": "Yes.", "text": "No.", "label": "y"}', "jsonl")
     assert re.search(
-        r"^[^:]+:1: the name 'text' stands twice\. Give each its own name\.$", str(error.value)
+        r"^[^:]+:1: duplicate name 'text'\. Make each name unique\.$", str(error.value)
     )
 
 
@@ -148,12 +148,12 @@ def test_a_folder_and_an_endless_name_are_no_data_files(tmp_path):
 
 
 def test_duplicate_ids_are_refused_with_both_lines(read):
-    with pytest.raises(DataError, match=r":4: the id 'a' stands on line 2 already"):
+    with pytest.raises(DataError, match=r":4: the id 'a' is a duplicate of line 2"):
         read("text,label,key\nx,y,a\nx,y,b\nx,y,a\n", columns=TableColumns(id="key"))
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl"])
-def test_a_missing_column_offers_those_there_are(read, format):
+def test_a_missing_column_raises_an_error_with_the_nearest(read, format):
     content = {"csv": "text,lable\nYes.,y\n", "jsonl": '{"text": "Yes.", "lable": "y"}'}
     with pytest.raises(ConfigError, match=r"'label'\. Nearest: lable\.$"):
         read(content[format], format)
@@ -161,11 +161,11 @@ def test_a_missing_column_offers_those_there_are(read, format):
 
 @pytest.mark.parametrize(("header", "name"), [("text\tlabel", "tab"), ("text;label", "semicolon")])
 def test_a_file_of_another_separator_is_noticed(read, header, name):
-    with pytest.raises(ConfigError, match=rf"a {name}: is the format right\?"):
+    with pytest.raises(ConfigError, match=rf"a {name}. Check the format"):
         read(f"{header}\nYes.\ty\n")
 
 
-def test_a_missing_file_is_told_by_its_absolute_path(tmp_path, monkeypatch):
+def test_a_missing_file_is_reported_by_its_absolute_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(MissingError, match=re.escape(str(tmp_path / "none.csv"))):
         read_dataset(tmp_path.relative_to(tmp_path) / "none.csv", format="csv")
@@ -174,12 +174,12 @@ def test_a_missing_file_is_told_by_its_absolute_path(tmp_path, monkeypatch):
 def test_the_format_is_never_guessed(read):
     with pytest.raises(ConfigError, match=r"unknown format 'cvs'\. Nearest: csv"):
         read("text,label\nYes.,y\n", "cvs")
-    with pytest.raises(ConfigError, match="ConlluColumns does not describe a csv file"):
+    with pytest.raises(ConfigError, match="ConlluColumns does not apply to the format csv"):
         read("text,label\nYes.,y\n", "csv", ConlluColumns())
-    with pytest.raises(ConfigError, match="TableColumns does not describe a conllu file"):
+    with pytest.raises(ConfigError, match="TableColumns does not apply to the format conllu"):
         read("text,label\nYes.,y\n", "conllu", TableColumns())
 
 
-def test_the_header_is_named_where_it_stands(read):
+def test_the_line_of_the_header_is_reported(read):
     with pytest.raises(ConfigError, match=r":3: no column 'label'"):
         read("\n\ntext,lable\nYes.,y\n")

@@ -1,4 +1,4 @@
-"""No group on both sides, every label on both, and the share that was asked for."""
+"""No group on both sides, every label on both, and the requested share."""
 
 from collections import Counter
 
@@ -83,18 +83,18 @@ def test_a_label_that_a_side_lacks_is_refused_by_name():
     # "rare" is only in groups that are far too large for the share.
     labels = (["rare"] + ["common"] * 100) * 2 + ["common"] * 400
     groups = ["g"] * 101 + ["h"] * 101 + [str(row) for row in range(400)]
-    with pytest.raises(DataError, match="The test side has no row of these labels: 'rare'"):
+    with pytest.raises(DataError, match="The test side has no row with these labels: 'rare'"):
         grouped_split(labels, groups, test=0.05, seed=0)
 
 
 @pytest.mark.parametrize("test", [0, 1, -0.1, 1.5])
-def test_shares_that_are_none_are_refused(test):
+def test_invalid_shares_are_refused(test):
     with pytest.raises(ConfigError, match="not between 0 and 1"):
         grouped_split("ab" * 4, "abcdefgh", test=test, seed=0)
 
 
 def test_one_label_is_refused():
-    with pytest.raises(DataError, match="one label only: 'a'"):
+    with pytest.raises(DataError, match="only one label: 'a'"):
         grouped_split("aaaa", "abcd", test=0.5, seed=0)
 
 
@@ -126,8 +126,8 @@ def test_the_split_of_the_file_is_kept():
             r"^row 4: the split is 'tset'\. Nearest: test\. Allowed: test, train\. 1 row",
         ),
         (("x", "d", None), r"^row 4: the split is None\. Allowed: test, train"),
-        (("x", "a", "test"), "stand on both sides: 'a'"),
-        (("z", "d", "test"), "train has no example .*'z'"),
+        (("x", "a", "test"), "are on both sides: 'a'"),
+        (("z", "d", "test"), "train lacks these labels .*'z'"),
     ],
 )
 def test_a_wrong_split_of_the_file_is_refused_by_name(row, message):
@@ -136,9 +136,9 @@ def test_a_wrong_split_of_the_file_is_refused_by_name(row, message):
 
 
 def test_a_split_of_the_file_needs_two_sides_and_two_labels():
-    with pytest.raises(DataError, match="no example is on the test side"):
+    with pytest.raises(DataError, match="the test side has no example"):
         given_split(dataset_of(ROWS[:2]))
-    with pytest.raises(DataError, match="the train side has one label only: 'x'"):
+    with pytest.raises(DataError, match="the train side has only one label: 'x'"):
         given_split(dataset_of([ROWS[0], ROWS[3]]))
 
 
@@ -150,7 +150,7 @@ def test_sentences_of_a_treebank_are_split_near_the_share(ewt):
         assert share == pytest.approx(0.2, abs=0.02)
 
 
-def test_what_stands_in_train_too_is_left_out_of_test_span_by_span():
+def test_test_examples_that_occur_in_train_are_dropped_by_span():
     rows = [("one", (0, 1)), ("one", (1, 2)), ("two", None), ("one", (0, 1)), ("one", None)]
     examples = [
         Example(text, "y", group=str(n), id=str(n), span=span)
@@ -159,7 +159,7 @@ def test_what_stands_in_train_too_is_left_out_of_test_span_by_span():
     dataset = Dataset("tiny", tuple(examples))
     split = Split(train=np.array([0, 2]), test=np.array([1, 3, 4]))
     assert without_repeated(split, dataset).test.tolist() == [1, 4]
-    with pytest.raises(DataError, match="every example of the test side"):
+    with pytest.raises(DataError, match="all test examples"):
         without_repeated(Split(train=np.array([0]), test=np.array([3])), dataset)
 
 
@@ -173,15 +173,19 @@ def test_no_word_is_left_on_both_sides_and_none_of_one_side_is_lost(seed, test, 
     generator = np.random.default_rng(seed)
     numbers = generator.integers(n_words, size=300)
     spellings = np.array([str.upper, str.lower, " {}".format])
-    words = np.array([spell(f"word{n}") for spell, n in
-                      zip(generator.choice(spellings, 300), numbers, strict=True)])  # fmt: skip
+    words = np.array(
+        [
+            spell(f"word{n}")
+            for spell, n in zip(generator.choice(spellings, 300), numbers, strict=True)
+        ]
+    )
     labels = np.array(["a", "b"], dtype=object)[numbers % 2]
     split = Split(np.arange(200), np.arange(200, 300))
     new = without_shared_words(split, labels, words, test=test, seed=seed)
     assert not folded(words[new.train]) & folded(words[new.test])
     assert set(new.train) <= set(split.train)
     assert set(new.test) <= set(split.test)
-    # Each word that stood anywhere stands on one side with all the rows that it had there.
+    # Each word is on one side, with all the rows that it had there.
     alone = [set(numbers[side]) for side in (split.train, split.test)]
     kept = [set(numbers[side]) for side in (new.train, new.test)]
     assert kept[0] | kept[1] == alone[0] | alone[1]
@@ -205,12 +209,12 @@ def test_shared_words_go_to_test_by_the_share_and_the_seed():
 
 def test_a_side_without_words_of_its_own_is_refused():
     split = Split(np.arange(2), np.arange(2, 4))
-    with pytest.raises(DataError, match="no row is left in test"):
+    with pytest.raises(DataError, match="No row is left in test"):
         without_shared_words(split, "xyxy", ["a", "b", "A", "B"], test=0.1, seed=0)
 
 
 def test_a_label_whose_words_are_all_tested_is_refused_by_name():
-    # "x" has one word of train, and that stands in test as well.
+    # The only word of "x" in train also occurs in test.
     split = Split(np.arange(3), np.arange(3, 6))
     words = ["a", "b", "c", "a", "d", "b"]
     with pytest.raises(DataError, match="no training row has these labels: 'x'"):
@@ -227,7 +231,7 @@ def test_groups_that_share_words_by_a_chain_are_one():
     assert joined[5] == joined[6] == joined[7]
 
 
-def test_groups_stay_apart_where_joined_ones_could_not_be_split():
+def test_groups_stay_separate_if_merged_ones_cannot_be_split():
     groups = ["a", "b", "c", "d"]
     assert joined_groups("xyyx", groups, ["the", "the", "the", "a"]).tolist() == groups
     assert joined_groups("xxyy", groups, ["p", "p", "q", "q"]).tolist() == groups

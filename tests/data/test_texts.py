@@ -16,7 +16,7 @@ def write(tmp_path):
     return write
 
 
-def test_lines_are_texts_and_blank_ones_are_left_out(write):
+def test_lines_are_texts_and_blank_lines_are_skipped(write):
     path = write("a.txt", "\ufeff one \r\n\r\n  \ntwo\u2028still two\n")
     assert read_texts(path) == (" one ", "two\u2028still two")
     assert read_texts(path, "txt") == read_texts(path)
@@ -35,7 +35,7 @@ def test_a_column_of_a_table_is_read_without_labels(write, name, content):
     assert read_texts(path, name.split(".")[1], "said") == ("One, two", "no")
 
 
-def test_text_is_the_column_unless_told(write):
+def test_the_default_column_is_text(write):
     assert read_texts(write("a.csv", "text,x\nno,1\n"), "csv") == ("no",)
 
 
@@ -44,22 +44,22 @@ def test_text_is_the_column_unless_told(write):
     [
         ("a.csv", "text\nx\n", None, None, ConfigError, "--format csv"),
         ("a.txt", "x\n", "xls", None, ConfigError, "Allowed: csv, jsonl, tsv, txt"),
-        ("a.txt", "x\n", None, "text", ConfigError, "read line by line"),
+        ("a.txt", "x\n", None, "text", ConfigError, "lines of text"),
         ("a.txt", "", None, None, DataError, "empty"),
         ("a.txt", "\n \n", "txt", None, DataError, "empty"),
         ("a.csv", "text\n", "csv", None, DataError, "no rows"),
         ("a.csv", "text,n\nx,1\n ,2\n", "csv", None, DataError, "a.csv:3: column 'text' is empty"),
         ("a.csv", "texts\nx\n", "csv", None, ConfigError, "Nearest: texts"),
-        ("a.csv", "text;n\nx;1\n", "csv", None, ConfigError, "semicolon: is the format right"),
+        ("a.csv", "text;n\nx;1\n", "csv", None, ConfigError, "semicolon. Check the format"),
         ("a.jsonl", '{"text": null}\n', "jsonl", None, DataError, "a.jsonl:1.*no value"),
         ("a.jsonl", '{"text": "x"}\n{"x": 1}\n', "jsonl", None, DataError, "a.jsonl:2.*no column"),
     ],
 )
-def test_what_cannot_be_read_is_told(write, name, content, format, column, error, message):
+def test_invalid_files_are_reported(write, name, content, format, column, error, message):
     with pytest.raises(error, match=message):
         read_texts(write(name, content), format, column)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(MissingError, match=r"none\.txt"):
         read_texts(tmp_path / "none.txt")

@@ -1,4 +1,4 @@
-"""Treebank words are found where they stand in the text, or left out and counted."""
+"""Treebank words get their span in the text, or are skipped and counted."""
 
 from collections import Counter, defaultdict
 
@@ -27,7 +27,7 @@ def read(tmp_path):
 
 
 def forms(dataset):
-    """What stands at each span."""
+    """The text of each span."""
     return [example.text[slice(*example.span)] for example in dataset.examples]
 
 
@@ -52,14 +52,14 @@ SENTENCE = [
 TAGS = ["AUX", "PART", "PUNCT", "VERB", "PUNCT", "ADV", "PUNCT", "PROPN", "PUNCT"]
 
 
-def test_each_word_has_its_place_in_the_text(read):
+def test_each_word_has_its_span_in_the_text(read):
     dataset = read(*SENTENCE)
     assert forms(dataset) == ["Do", "n't", "“", "go", "”", "there", ",", "Ann", "_"]
     assert dataset.examples[7].span == (19, 22)
     assert list(dataset.labels) == TAGS
     assert [example.id for example in dataset.examples[:2]] == ["s1:1", "s1:2"]
     assert set(dataset.groups) == {"s1"}
-    assert dataset.notes == ("empty nodes left out, as they are no part of the text: 1",)
+    assert dataset.notes == ("empty nodes skipped, because they are not part of the text: 1",)
 
 
 @pytest.mark.parametrize(
@@ -71,32 +71,34 @@ def test_each_word_has_its_place_in_the_text(read):
         ("DEPREL", ["dep"] * 9),
         ("FEATS:VerbForm", ["Fin", "Inf"]),
     ],
-)  # fmt: skip
-def test_words_without_the_label_are_left_out_and_counted(read, label, labels):
+)
+def test_words_without_the_label_are_skipped_and_counted(read, label, labels):
     dataset = read(*SENTENCE, label=label)
     assert list(dataset.labels) == labels
     n_missing = 9 - len(labels)
-    note = f"words without the label left out: {n_missing}"
+    note = f"words without the label skipped: {n_missing}"
     assert (note in dataset.notes) == (n_missing > 0)
 
 
 def test_parts_that_do_not_spell_their_token_share_its_span(read):
     dataset = read(
         "# text = Vámonos al mar",
-        word("1-2", "Vámonos"), word(1, "Vamos"), word(2, "nos"),
-        word("3-4", "al"), word(3, "a"), word(4, "el"),
+        word("1-2", "Vámonos"),
+        word(1, "Vamos"),
+        word(2, "nos"),
+        word("3-4", "al"),
+        word(3, "a"),
+        word(4, "el"),
         word(5, "mar"),
-    )  # fmt: skip
+    )
     assert forms(dataset) == ["Vámonos", "Vámonos", "al", "al", "mar"]
     assert [note.rpartition(": ")[2] for note in dataset.notes] == ["4"]
 
 
-def test_words_that_the_text_has_elsewhere_are_left_out_never_guessed(read):
+def test_words_that_differ_from_the_text_are_skipped(read):
     dataset = read("# text = a b a c", word(1, "a"), word(2, "a"), word(3, "c"))
     assert [example.span for example in dataset.examples] == [(0, 1)]
-    assert dataset.notes == (
-        "words left out, as the text has something else in their place: 2",
-    )  # fmt: skip
+    assert dataset.notes == ("words skipped, because the text differs from their form: 2",)
 
 
 def test_a_space_that_the_words_deny_is_no_match(read):
@@ -104,24 +106,28 @@ def test_a_space_that_the_words_deny_is_no_match(read):
     assert forms(dataset) == ["a"]
 
 
-def test_a_missing_text_is_put_together_from_the_words(read):
+def test_a_missing_text_is_assembled_from_the_words(read):
     dataset = read(
         word(1, "Oh", misc="SpaceAfter=No"), word(2, "!"), word(3, "No"), "", word(1, "x")
     )
     assert [example.text for example in dataset.examples] == ["Oh! No"] * 3 + ["x"]
     assert list(dataset.groups) == ["tiny.conllu, sentence 1"] * 3 + ["tiny.conllu, sentence 2"]
-    assert dataset.notes == (
-        "sentences without a text, which was put together from their words: 2",
-    )
+    assert dataset.notes == ("sentences without a text, which was assembled from their words: 2",)
 
 
 def test_documents_group_their_sentences(read):
     dataset = read(
-        "# newdoc id = d1", word(1, "a"), "", word(1, "b"), "", "# newdoc", word(1, "c"),
+        "# newdoc id = d1",
+        word(1, "a"),
+        "",
+        word(1, "b"),
+        "",
+        "# newdoc",
+        word(1, "c"),
         group="document",
-    )  # fmt: skip
+    )
     assert list(dataset.groups) == ["d1", "d1", "tiny.conllu, document from sentence 3"]
-    with pytest.raises(DataError, match=r"conllu:1: no `# newdoc` stands before"):
+    with pytest.raises(DataError, match=r"conllu:1: .*no `# newdoc` comes before"):
         read(word(1, "a"), "", "# newdoc", word(1, "b"), group="document")
 
 
@@ -129,20 +135,28 @@ def test_documents_group_their_sentences(read):
     ("lines", "line", "message"),
     [
         (["# text = a", "1\ta\tX"], 2, "this line has 3"),
-        (["# text = a", word(1, " ")], 2, "not empty"),
+        (["# text = a", word(1, " ")], 2, "non-empty"),
         ([word(1, "a"), word(1, "b")], 2, "the id 1 follows word 1"),
         ([word(2, "a")], 1, "the id 2 follows word 0"),
-        ([word("x", "a")], 1, "'x' is no id"),
+        ([word("x", "a")], 1, "'x' is not an id"),
         ([word("2-3", "ab"), word(1, "a")], 1, "the id 2-3 follows word 0"),
         ([word("1-0", "ab"), word(1, "a")], 1, "the id 1-0 follows word 0"),
         ([word("1-2", "ab"), word(1, "a"), word("2-3", "bc")], 3, "the id 2-3 follows word 1"),
-        ([word("1-2", "ab"), word(1, "a"), "", word(1, "a")], 1, "has 1 words, its last token 2"),
+        (
+            [word("1-2", "ab"), word(1, "a"), "", word(1, "a")],
+            1,
+            "has 1 words, but tokens up to word 2",
+        ),
         ([word(1, "a"), word("3.1", "b")], 2, "the id 3.1 follows word 1"),
         (["# text = a", "", word(1, "a")], 1, "has no words"),
-        (["# sent_id = s", word(1, "a"), "", "# sent_id = s", word(1, "a")], 4, "on line 1 has"),
+        (
+            ["# sent_id = s", word(1, "a"), "", "# sent_id = s", word(1, "a")],
+            4,
+            "a duplicate of line 1",
+        ),
     ],
 )
-def test_what_is_not_conllu_is_told_with_file_and_line(read, lines, line, message):
+def test_invalid_conllu_is_reported_with_file_and_line(read, lines, line, message):
     with pytest.raises(DataError, match=rf"tiny\.conllu:{line}: .*{message}"):
         read(*lines)
 
@@ -160,11 +174,11 @@ TREE = [
 ]
 
 
-def test_heads_are_places_of_words_past_multiword_tokens_and_empty_nodes(read):
+def test_heads_are_word_indices_despite_multiword_tokens_and_empty_nodes(read):
     dataset = read(*TREE, label="HEAD")
     assert list(dataset.labels) == ["2", "2", "-1", "2"]
     assert forms(dataset) == ["Do", "n't", "go", "there"]
-    assert dataset.notes == ("empty nodes left out, as they are no part of the text: 1",)
+    assert dataset.notes == ("empty nodes skipped, because they are not part of the text: 1",)
 
 
 @pytest.mark.parametrize(
@@ -174,10 +188,10 @@ def test_heads_are_places_of_words_past_multiword_tokens_and_empty_nodes(read):
         ["# text = a c", word(1, "a", head=2), word(2, "b", head=0)],
     ],
 )
-def test_a_tree_that_would_lose_a_word_is_left_out_whole(read, other):
+def test_an_incomplete_tree_is_skipped(read, other):
     dataset = read(*TREE, *other, label="HEAD")
     assert set(dataset.groups) == {"s1"}
-    assert "sentences left out, as a word of their tree has no head or no place in the text: 1" in (
+    assert "sentences skipped, because a word has no head or does not occur in the text: 1" in (
         dataset.notes
     )
 
@@ -189,19 +203,19 @@ def test_a_head_that_is_no_word_is_refused_with_its_line(read, head):
         read(*TREE, *lines[1:], label="HEAD")
 
 
-def test_unknown_labels_offer_those_there_are(read):
+def test_an_unknown_label_raises_an_error_with_the_nearest(read):
     with pytest.raises(ConfigError, match=r"Unknown CoNLL-U label 'UPSO'\. Nearest: UPOS"):
         ConlluColumns(label="UPSO")
     with pytest.raises(ConfigError, match="Allowed: document, sentence"):
         ConlluColumns(group="paragraph")
-    with pytest.raises(DataError, match=r"no word has FEATS:Verbform .* Nearest: FEATS:VerbForm"):
+    with pytest.raises(DataError, match=r"no word with FEATS:Verbform .* Nearest: FEATS:VerbForm"):
         read(*SENTENCE, label="FEATS:Verbform")
 
 
 def test_the_english_treebank_is_read_to_the_last_word(ewt):
     train, test = ewt["train"], ewt["test"]
     assert (len(train), len(test)) == (204_577, 25_094)
-    assert train.notes == ("empty nodes left out, as they are no part of the text: 37",)
+    assert train.notes == ("empty nodes skipped, because they are not part of the text: 37",)
     assert forms(test)[:3] == ["What", "if", "Google"]
 
 

@@ -46,23 +46,31 @@ def refusal(path, overrides=()):
         ("model:", "modle:", r"line 2: unknown key 'modle'. Nearest: model\."),
         ("  source:", "  sorce:", r"line 3: unknown key 'model.sorce'. Nearest: source\."),
         ("bos: false", "bos: no", r"line 9: tokens\.bos is 'no'"),
-        ("  bos: false\n", "", r"line 8: the key 'tokens\.bos' is missing; whether <\|endoftext"),
+        (
+            "  bos: false\n",
+            "",
+            r"line 8: the key 'tokens\.bos' is missing; whether to prepend <\|endoftext",
+        ),
         (
             "tokens:\n",
             "probe: {kinds: [{kind: attention_pooled}]}\ntokens:\n",
-            r"attention_pooled reads whole texts .* `tokens\.position: {at: all}`",
+            r"attention_pooled computes a weighted mean .* `tokens\.position: {at: all}`",
         ),
-        ("name: small\n", "", r"the key 'name' is missing; the folder of its runs"),
+        (
+            "name: small\n",
+            "",
+            r"the key 'name' is missing; name of the experiment and of the folder of its runs",
+        ),
         ("format: csv", "format: xls", r"line 6: data\.format is 'xls'\. Allowed: conllu, csv"),
         ("{at: last}", "{at: lasd}", rf"line 10: tokens\.position\.at is 'lasd'\. {AT}$"),
         ("{at: last}", "{at: index}", r"line 10: `index` must be given for `at: index`"),
         ("{at: last}", "{at: word}", r"line 10: tokens\.position\.at is 'word', but data\.columns"),
         ("{at: last}", "\n    at: index", r"line 11: `index` must be given for `at: index`"),
         ("{at: last}", "\n    at: last\n    index: 3", r"line 12: `index` must be given"),
-        ("{at: last}", "\n    at: first\n    pieces: mean", r"line 12: `pieces: mean` goes with"),
+        ("{at: last}", "\n    at: first\n    pieces: mean", r"line 12: `pieces: mean` requires"),
         ("{at: last}", "\n    at: last\n    offset: 1", r"line 12: `offset` is counted from"),
         ("{at: last}", "{at: last}\n  sweep: [0]", r"line 11: `sweep` is counted from a span"),
-        ("{at: last}", "\n    at: word\n    pieces: all\n  sweep: [0]", r"line 13: `sweep` g"),
+        ("{at: last}", "\n    at: word\n    pieces: all\n  sweep: [0]", r"line 13: `sweep` r"),
         ("{at: last}", "{at: word, offset: 1}\n  sweep: [0]", r"line 11: give either `sweep` or"),
         ("{at: last}", "{at: word}\n  sweep: [1, 1]", r"line 11: `sweep` lists an offset twice"),
         ("{at: last}", "{at: word}\n  sweep: [a]", r"line 11: tokens\.sweep\.0 is 'a'\."),
@@ -77,24 +85,27 @@ def refusal(path, overrides=()):
         ("rows.csv", '"\\ud800"', r"line 7: the character '\\ud800' is not allowed"),
         ("name: small", "name: ../up", r"line 1: name is '\.\./up'"),
         ("name: small", "name: [a]", r"line 1: name is \['a'\]"),
-        ("name: small", "name: small\nname: again", r"line 2: the key 'name' stands there twice"),
+        ("name: small", "name: small\nname: again", r"line 2: the key 'name' is given twice"),
         (
-            "source: mini", "source: mini\nprobe:\n  kinds: [{k: [3]}]",
+            "source: mini",
+            "source: mini\nprobe:\n  kinds: [{k: [3]}]",
             r"line 5: the key 'probe\.kinds\.0\.kind' is missing; .*\. Allowed: .*, lda, logistic",
         ),
         (
-            "source: mini", "source: mini\nprobe:\n  kinds: [{kind: mass_mean, k: 3}]",
-            r"line 5: `k` is no option of `kind: mass_mean`\. It takes `covariance`; `k` is for k",
+            "source: mini",
+            "source: mini\nprobe:\n  kinds: [{kind: mass_mean, k: 3}]",
+            r"line 5: `k` is not an option of `kind: mass_mean`\. Its options: `covariance`; `k`",
         ),
         (
-            "source: mini", "source: mini\nprobe:\n  folds: 3\n  C: [1, 1]",
-            r"line 6: probe\.C\.1 is 1, which stands in the list already\. Give each once\.",
+            "source: mini",
+            "source: mini\nprobe:\n  folds: 3\n  C: [1, 1]",
+            r"line 6: probe\.C\.1 is 1, which is already in the list\. Give each value once\.",
         ),
         (
             "source: mini",
             "source: mini\nprobe:\n  kinds:\n  - {kind: mass_mean}\n"
             "  - {kind: mass_mean, covariance: false}",
-            r"line 7: probe\.kinds\.1 is \{'kind': 'mass_mean', .*, which stands in the list alre",
+            r"line 7: probe\.kinds\.1 is \{'kind': 'mass_mean', .*, which is already in the list",
         ),
         ("name: small", "name: small\nseed: 3", r"line 2: unknown key 'seed'\..* Did you mean sp"),
         ("name: small", "name: [a", r"line \d+: the list begun with \["),
@@ -109,12 +120,13 @@ def refusal(path, overrides=()):
         ("source: mini", "source: mini\nsplit: {test: 1.0}", r"line 4: split\.test is 1\.0"),
         ("source: mini", "source: mini\nprobe: {folds: 1}", r"line 4: probe\.folds is 1"),
         (
-            "source: mini", "source: mini\nprobe: {permutations: 19}",
-            r"line 4: .*with 19 permutations no p is below 0\.05; give 20 or more",
+            "source: mini",
+            "source: mini\nprobe: {permutations: 19}",
+            r"line 4: .*with 19 permutations no p-value is below 0\.05; give at least 20",
         ),
         ("source: mini", "source: mini\nprobe:\n  bootstrap: 10", r"line 5: probe\.bootstrap"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_answered_with_its_line(write, old, new, message):
     text = GOOD.replace(old, new)
     assert text != GOOD
@@ -163,7 +175,7 @@ def test_what_yaml_itself_refuses_is_one_line(write):
 def test_what_has_no_keys_is_told_what_a_file_holds(write, text, line, held):
     path = write(text)
     answer = refusal(path)
-    assert answer.startswith(f"{path}, line {line}: {held}. A file holds keys and values")
+    assert answer.startswith(f"{path}, line {line}: {held}. A file must have keys and values")
     assert "{name: ..., model: {source: mini}, data: {name: ..., " in answer
 
 
@@ -258,7 +270,9 @@ def test_overrides_are_typed_and_named_in_messages(write):
     assert refusal(path, ["tokens.position={at: lats}"]).startswith(
         "--set: tokens.position.at is 'lats'"
     )
-    assert refusal(path, ["probe.C=[1, 1]"]).startswith("--set: probe.C.1 is 1, which stands in")
+    assert refusal(path, ["probe.C=[1, 1]"]).startswith(
+        "--set: probe.C.1 is 1, which is already in"
+    )
     assert "section.key=value" in refusal(path, ["probe.folds"])
     assert "not a section" in refusal(path, ["name.x=1"])
     assert "--set name" in refusal(path, ["name=[a"])
@@ -320,7 +334,7 @@ def test_a_known_name_is_never_a_folder(source_of, tmp_path, name):
 def test_a_path_that_cannot_be_is_refused(write, key, text):
     answer = refusal(write(GOOD), [f"{key}={text}"])
     assert answer.startswith(f"--set: {key} is ")
-    assert "cannot be a path" in answer
+    assert "is not a valid path" in answer
 
 
 def test_what_is_written_back_means_the_same(write, tmp_path):

@@ -51,11 +51,15 @@ def answer(dotted, value):
         ("capture.dtype", "float61", "Nearest: float16, "),
         ("capture.dtype", "float61", " Allowed: float16, float32."),
         ("tokens.position.at", "index 50", "Nearest: index. Allowed: all, first, index, last, "),
-        ("tokens.position.at", "index 50", "has a key of its own: {at: index, index: 3}, "),
+        ("tokens.position.at", "index 50", "has its own key: {at: index, index: 3}, "),
         ("tokens.position.at", "word:last-1", "{at: word, pieces: last}, {at: span, offset: -1}."),
         ("probe.seed", "abc", "It must be a whole number. Allowed: at least 0, less than 4,294,"),
         ("split.test", "half", "It must be a number. Allowed: greater than 0, less than 1."),
-        ("probe.baselines", ["length", "length"], "probe.baselines.1 is 'length', which stands "),
+        (
+            "probe.baselines",
+            ["length", "length"],
+            "probe.baselines.1 is 'length', which is already ",
+        ),
         ("capture.concatenate", ["x"], "It must be a list, such as [blocks.*.hook_resid_post]."),
         ("seed", 3, "Did you mean split.seed or probe.seed?"),
         ("model.folds", 3, "Did you mean split.folds or probe.folds?"),
@@ -70,7 +74,7 @@ def answer(dotted, value):
         ("probe.C", 1, "It must be a list, such as [0.0001, 0.001]."),
         ("capture.sites", "x", "a list, such as [blocks.0.hook_resid_pre, "),
         ("capture.sites", [], "capture.sites is []. It must list at least 1."),
-        ("name", "my question", "It must have letters, digits, dot, _ and - only"),
+        ("name", "my question", "It must consist of letters, digits, dot, _ and -"),
         ("name", "my question", "try 'my_question'."),
         ("name", "../up", "try 'up'."),
         ("name", "?", "try 'my_name'."),
@@ -110,7 +114,7 @@ def test_numbers_are_finite(dotted, number):
 def test_null_is_told_apart_from_a_value():
     assert answer("tokens.bos", None).startswith("tokens.bos is null (empty). It must be true or")
     assert answer("tokens.bos", None).endswith("as text).")  # it has no default
-    assert answer("probe.folds", None).endswith("number. Leave the key out to have its default.")
+    assert answer("probe.folds", None).endswith("number. Remove the key to use its default.")
     assert answer("probe.C", [None]) == "probe.C.0 is null (empty). It must be a number."
     assert answer("probe.fold", None) == "unknown key 'probe.fold'. Nearest: folds."
     Experiment.model_validate(with_value("probe.fit_rows", None))  # where null has a meaning

@@ -40,7 +40,10 @@ def test_a_key_without_a_colon_is_named_with_its_own_line(text, line, written):
     ("text", "line"), [("a: b: c\n", 1), ("a:\n  b: t\n  q: x: y\n", 3), ("a: t\n   on: x\n", 2)]
 )
 def test_a_second_colon_is_called_one(text, line):
-    assert refusal(text) == f"f, line {line}: a second colon; put a text that has one in quotes."
+    assert (
+        refusal(text)
+        == f"f, line {line}: a second colon; put text that contains a colon in quotes."
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,7 @@ def test_a_second_colon_is_called_one(text, line):
     ],
 )
 def test_a_glob_without_quotes_is_shown_in_quotes(text, quoted):
-    assert refusal(text).endswith(f"a text that begins with * needs quotes: {quoted}.")
+    assert refusal(text).endswith(f"text that begins with * needs quotes: {quoted}.")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from probekit.errors import ConfigError, MissingError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
 from probekit.model.config import GPT2Config
-from probekit.training.recipe import Shape
+from probekit.training.recipe import ShapeSection
 
 TEXT = """\
 name: tiny
@@ -57,7 +57,7 @@ def test_what_is_written_back_reads_as_the_same(write, tmp_path):
 
 def test_the_network_has_the_keys_and_defaults_of_the_config():
     own = {field.name: field.default for field in dataclasses.fields(GPT2Config)}
-    keys = {k: f for k, f in Shape.model_fields.items() if k != "position_waves"}
+    keys = {k: f for k, f in ShapeSection.model_fields.items() if k != "position_waves"}
     for key, field in keys.items():
         assert field.is_required() or field.default == own[key], key
     of_the_vocabulary = {"vocab_size", "bos_token_id", "eos_token_id"}
@@ -70,8 +70,8 @@ def test_the_network_has_the_keys_and_defaults_of_the_config():
         ("steps: 10", "steps: 0", "line 4: training.steps is 0. It must be at least 1."),
         ("steps: 10", "step: 10", "unknown key 'training.step'. Nearest: steps."),
         ("n_head: 2", "n_head: 3", "line 3: .*n_head=3 does not divide n_embd=16"),
-        ("batch: 4", "batch: 4, accumulate: 3", "accumulate is 3, which does not divide batch, 4"),
-        ("batch: 4", "batch: 4, warm_up: 11", "warm_up and decay_steps are more than all steps"),
+        ("batch: 4", "batch: 4, accumulate: 3", r"accumulate \(3\) does not divide batch \(4\)"),
+        ("batch: 4", "batch: 4, warm_up: 11", "warm_up and decay_steps add up to more than steps"),
         ("batch: 4", "batch: 4, optimizer: adam", "Nearest: adamw"),
         ("batch: 4", "batch: 4, betas: [0.9, 1.0]", "must be less than 1"),
         ("batch: 4", "batch: 4, learning_rate: -1", "learning_rate is -1"),
@@ -79,7 +79,7 @@ def test_the_network_has_the_keys_and_defaults_of_the_config():
         ("{source: books}", "{source: ''}", "corpus.source"),
         ("{source: books}", "{source: books, held_out: 0}", "held_out is 0"),
         ("training:", "vocabulary: {size: 100}\ntraining:", "size is 100"),
-        ("training:", "repeats: {share: [0.5, 0.1]}\ntraining:", "give at most 16"),
+        ("training:", "repeats: {share: [0.5, 0.1]}\ntraining:", "the maximum is 16"),
         ("training:", "repeats: {period: [9, 3]}\ntraining:", r"period is \[shortest, longest\]"),
         ("training:", "checkpoints: {at: [11]}\ntraining:", "after the last step, 10"),
         ("name: tiny", "name: a/b", "name is 'a/b'"),

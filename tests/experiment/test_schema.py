@@ -6,11 +6,13 @@ import json
 import pytest
 
 from probekit.data.positions import PositionRule
-from probekit.experiment.schema import Position, Probe, json_schema
-from probekit.probes.curve import ProbeSettings
-from probekit.training.recipe import json_schema as recipe_schema
+from probekit.experiment.probe import ProbeSection
+from probekit.experiment.schema import experiment_schema
+from probekit.experiment.tokens import PositionSection
+from probekit.probes.settings import ProbeSettings
+from probekit.training.recipe import recipe_schema as recipe_schema
 
-SCHEMAS = {"experiment": json_schema, "recipe": recipe_schema}
+SCHEMAS = {"experiment": experiment_schema, "recipe": recipe_schema}
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -33,11 +35,11 @@ def names(settings):
 
 def test_the_sections_have_the_fields_of_what_they_configure():
     # A fit knows its device, which is no science; the permutations come after all fits.
-    assert set(Probe.model_fields) - {"permutations"} == names(ProbeSettings) - {"device"}
-    assert set(Position.model_fields) == names(PositionRule)
+    assert set(ProbeSection.model_fields) - {"permutations"} == names(ProbeSettings) - {"device"}
+    assert set(PositionSection.model_fields) == names(PositionRule)
 
 
 def test_the_defaults_are_those_of_what_they_configure():
-    assert Probe().settings() == ProbeSettings()
-    rule = PositionRule(**Position(at="last").model_dump())
+    assert ProbeSection().settings() == ProbeSettings()
+    rule = PositionRule(**PositionSection(at="last").model_dump())
     assert rule == PositionRule("last")

@@ -203,7 +203,7 @@ def differences(
     tokens, mask = pad(sequences, side, filler=config.vocab_size - 1)
     names = expand(all_sites(config), config.n_layer)
     logits, cache = model.run_with_cache(tokens, sites=names, mask=mask)
-    fused = model(tokens, mask)  # nothing asked for: the fused attention path
+    fused = model(tokens, mask)  # no site requested: fused attention
     worst: dict[str, tuple[float, float]] = {}
     for row, sequence in enumerate(sequences):
         truth = reference_values(reference, sequence)

@@ -1,4 +1,4 @@
-"""The loss in parts is the loss of the whole, gradients included."""
+"""The chunked loss equals the loss of the full batch, gradients included."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_loss_and_gradients_are_those_of_torch(n_tokens, dtype, within):
         assert (one - other).abs().max() < within
 
 
-def test_nothing_else_is_changed_and_no_gradient_is_made_where_none_is_wanted():
+def test_inputs_are_unchanged_and_unneeded_gradients_are_not_computed():
     x, unembedding, targets = draw(300, torch.float32)
     before = [tensor.detach().clone() for tensor in (x, unembedding, targets)]
     with torch.no_grad():
@@ -38,7 +38,7 @@ def test_nothing_else_is_changed_and_no_gradient_is_made_where_none_is_wanted():
     assert all(torch.equal(a, b) for a, b in zip(before, (x, unembedding, targets), strict=True))
 
 
-def test_under_autocast_it_is_near_and_gradients_keep_their_type():
+def test_autocast_loss_is_close_and_gradients_keep_their_dtype():
     x, unembedding, targets = draw(300, torch.float32)
     exact = cross_entropy(x, unembedding, targets)
     with torch.autocast("cpu", torch.bfloat16):

@@ -34,7 +34,7 @@ def test_each_rate_acts_in_training_and_nowhere_else(rate):
     assert torch.equal(model.eval()(TOKENS), plain(TOKENS))
 
 
-def test_a_model_is_not_in_training_before_somebody_trains():
+def test_a_new_model_is_in_evaluation_mode():
     model = GPT2(TINY, seed=1)
     assert not model.training
     assert torch.equal(model(TOKENS), model(TOKENS))
@@ -54,7 +54,7 @@ def test_attention_is_dropped_on_both_paths_by_the_same_share(sites):
     torch.manual_seed(0)
     model(TOKENS.repeat(60, 1), tap=ones, sites=asked)
     z = seen["blocks.0.attn.hook_z"][..., 0]  # [batch pos n_heads]
-    first = z[:, 0]  # one key with all the weight: kept whole, at 1 / (1 - p), or dropped
+    first = z[:, 0]  # a single key with weight 1: scaled by 1 / (1 - p) or dropped
     values = {round(value, 6) for value in first.unique().tolist()}
     assert values == {0.0, round(1 / (1 - p), 6)}
     assert abs((first == 0).double().mean().item() - p) < 0.05
@@ -75,18 +75,18 @@ def test_the_share_of_zeros_is_the_rate_and_the_rest_is_scaled(rate, site, also)
     _, plain = training_model().run_with_cache(TOKENS.repeat(20, 1), [site])
     kept = cache[site] != 0
     assert abs(kept.double().mean().item() - 0.75) < 0.01
-    if rate == "embd_pdrop":  # nothing random stands before it
+    if rate == "embd_pdrop":  # no dropout before it
         torch.testing.assert_close(cache[site][kept], plain[site][kept] / 0.75)
 
 
-def test_what_is_read_at_a_site_is_what_is_added():
-    """Dropout stands before the site: the residual stream is the sum of what the sites show."""
+def test_the_value_at_a_site_is_the_one_that_is_added():
+    """Dropout is applied before the site: the residual stream is the sum of the site values."""
     _, cache = training_model(resid_pdrop=0.3).run_with_cache(TOKENS)
     added = cache["resid_pre", 2] + cache["attn_out", 2]
     assert torch.equal(cache["resid_mid", 2], added)
 
 
-def test_a_mere_look_changes_no_draw_of_the_residual_stream():
+def test_reading_a_site_does_not_change_the_dropout_masks():
     model = training_model(resid_pdrop=0.3, embd_pdrop=0.1)
     torch.manual_seed(5)
     plain = model(TOKENS)
@@ -94,7 +94,7 @@ def test_a_mere_look_changes_no_draw_of_the_residual_stream():
     assert torch.allclose(model(TOKENS, tap=look, sites=["*"]), plain, atol=1e-12)
 
 
-def test_nothing_is_captured_from_a_model_in_training(tmp_path):
+def test_capture_from_a_model_in_training_is_refused(tmp_path):
     tokens = make_tokens()
     with pytest.raises(ConfigError, match=r"training mode.*model\.eval\(\)"):
         capture(training_model(), "t", tokens, last_and_mean(tokens), SITES, root=tmp_path)

@@ -62,7 +62,7 @@ def test_shards_of_transformers_load_equal(folder, expected):
     assert_equal(folder, expected)
 
 
-def test_a_shard_that_is_not_there_is_named(shards):
+def test_a_missing_shard_is_named(shards):
     shard = sorted(shards.parent.glob("*-00002-of-*"))[0]
     shard.unlink()
     with pytest.raises(MissingError, match=shard.name):
@@ -72,9 +72,12 @@ def test_a_shard_that_is_not_there_is_named(shards):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda files: files.popitem(), "do not agree"),
+        (lambda files: files.popitem(), "disagree"),
         (lambda files: files.update({"h.9.ln_1.bias": next(iter(files.values()))}), "h.9.ln_1"),
-        (lambda files: files.update({"wte.weight": "../model.safetensors"}), "beside it"),
+        (
+            lambda files: files.update({"wte.weight": "../model.safetensors"}),
+            "in the folder of the index",
+        ),
         (lambda files: files.update({"wte.weight": "model.py"}), r"shard 'model\.py'"),
         (lambda files: files.clear(), "no weight_map"),
     ],
@@ -105,7 +108,7 @@ def test_a_bit_flipped_in_a_pytorch_file_is_found(folder, tensors):
         GPT2.from_pretrained(folder)
 
 
-def test_a_blob_of_the_hub_is_held_against_its_name(folder, expected, tmp_path):
+def test_a_blob_of_the_hub_is_verified_against_its_name(folder, expected, tmp_path):
     content = (folder / "model.safetensors").read_bytes()
     name = __import__("hashlib").sha256(content).hexdigest()
     (tmp_path / name).write_bytes(content)
@@ -113,11 +116,11 @@ def test_a_blob_of_the_hub_is_held_against_its_name(folder, expected, tmp_path):
     (folder / "model.safetensors").symlink_to(tmp_path / name)
     assert_equal(folder, expected)
     (tmp_path / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(CheckpointError, match="not the file that the hub gave"):
+    with pytest.raises(CheckpointError, match="does not match the hub's digest"):
         GPT2.from_pretrained(folder)
 
 
-def test_mixed_numbers_become_those_asked_for(folder, tensors):
+def test_mixed_dtypes_are_converted(folder, tensors):
     kinds = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
     mixed = {name: tensors[name].to(kinds[i % 4]) for i, name in enumerate(sorted(tensors))}
     save_file(mixed, folder / "model.safetensors")
@@ -130,7 +133,7 @@ def test_mixed_numbers_become_those_asked_for(folder, tensors):
 
 
 @pytest.mark.parametrize("dtype", ["float8", "int8", "fp16", "", torch.int64])
-def test_an_unknown_dtype_is_answered_with_those_that_are_known(dtype):
+def test_an_unknown_dtype_raises_an_error_with_the_allowed_ones(dtype):
     with pytest.raises(ConfigError, match="float16"):
         GPT2.from_pretrained("mini", dtype=dtype)
 
@@ -140,8 +143,8 @@ def test_an_unknown_dtype_is_answered_with_those_that_are_known(dtype):
     [
         (float("nan"), "float32", "wpe.weight.*not finite: the file is damaged"),
         (float("inf"), "float16", "wpe.weight.*not finite: the file is damaged"),
-        (1e6, "float16", "wpe.weight.*they exceed float16; load them as bfloat16 or float32"),
-        (1e300, "float32", "wpe.weight.*they exceed float32; load them as float64"),
+        (1e6, "float16", "wpe.weight.*they exceed float16; load the model in bfloat16 or float32"),
+        (1e300, "float32", "wpe.weight.*they exceed float32; load the model in float64"),
     ],
 )
 def test_numbers_that_are_not_finite_are_refused(folder, tensors, number, dtype, message):
@@ -155,11 +158,11 @@ def test_numbers_that_are_not_finite_are_refused(folder, tensors, number, dtype,
 def test_integers_are_no_weights(folder, tensors):
     tensors["transformer.wpe.weight"] = tensors["transformer.wpe.weight"].int()
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"wpe\.weight holds numbers of int32"):
+    with pytest.raises(CheckpointError, match=r"wpe\.weight has the dtype int32"):
         GPT2.from_pretrained(folder)
 
 
-def test_what_is_read_does_not_hang_on_the_file(folder):
+def test_loaded_weights_do_not_depend_on_the_file(folder):
     model = GPT2.from_pretrained(folder)
     before = model.wte.weight.clone()
     path = folder / "model.safetensors"
@@ -169,7 +172,7 @@ def test_what_is_read_does_not_hang_on_the_file(folder):
     assert all(parameter.is_contiguous() for parameter in model.parameters())
 
 
-def test_another_name_of_a_weight_file_is_told(folder):
+def test_a_weight_file_of_another_name_is_reported(folder):
     shutil.move(folder / "model.safetensors", folder / "part.safetensors")
     with pytest.raises(MissingError, match=r"It has part\.safetensors"):
         GPT2.from_pretrained(folder)

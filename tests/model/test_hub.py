@@ -10,14 +10,14 @@ from huggingface_hub import constants
 
 from probekit.errors import CheckpointError, MissingError
 from probekit.model.gpt2 import GPT2
-from probekit.model.sources import MINI, find_model, is_hub_reachable
+from probekit.model.weights.sources import MINI, find_model, is_hub_reachable
 from tests.model.hub import COMMIT, serving
 from tests.model.reference import TINY, reference_model
 
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """The folder of a hub whose models stand under org/name, and the list of what was fetched."""
+    """Folder of a local hub with models as org/name, and the list of requests."""
     (tmp_path / "hub").mkdir()
     with serving(tmp_path / "hub") as (address, asked):
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
@@ -59,8 +59,16 @@ def test_a_flipped_bit_in_the_cache_is_found(model):
     content = bytearray(blob.read_bytes())
     content[-1] ^= 1
     blob.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"not the file that the hub gave\. Delete"):
+    with pytest.raises(CheckpointError, match=r"does not match the hub's digest\. Delete"):
         GPT2.from_pretrained("org/name")
+
+
+def test_a_flipped_bit_in_the_name_of_a_commit_is_found(model, monkeypatch):
+    folder = find_model("org/name")
+    (folder.parents[1] / "refs" / "main").write_bytes(b"\xb0" + b"0" * 39)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CheckpointError, match=r"local cache of 'org/name' is damaged.*refs"):
+        find_model("org/name")
 
 
 def test_another_architecture_is_named_before_its_weights_are_fetched(hub, model):
@@ -78,12 +86,12 @@ def test_another_architecture_is_named_before_its_weights_are_fetched(hub, model
         ("org/name@v9", "has no revision 'v9'"),
     ],
 )
-def test_what_the_hub_has_not_is_said(model, source, message):
+def test_missing_models_of_the_hub_are_reported(model, source, message):
     with pytest.raises(MissingError, match=message):
         GPT2.from_pretrained(source)
 
 
-def test_a_model_without_weights_says_which_files_are_looked_for(model):
+def test_a_model_without_weights_raises_an_error_with_the_file_names(model):
     for path in model.glob("model*"):
         path.unlink()
     with pytest.raises(MissingError, match=r"has no model\.safetensors or .*pytorch_model\.bin"):
@@ -115,7 +123,7 @@ def no_proxy(monkeypatch):
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def test_a_hub_that_cannot_be_reached_is_told_without_retries(
+def test_an_unreachable_hub_is_reported_without_retries(
     hub, monkeypatch, closed_port, no_waiting, no_proxy
 ):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", closed_port)
@@ -124,16 +132,14 @@ def test_a_hub_that_cannot_be_reached_is_told_without_retries(
     assert hub[1] == []
 
 
-def test_a_model_in_the_cache_needs_no_hub(model, monkeypatch, closed_port, no_waiting, no_proxy):
+def test_a_cached_model_needs_no_hub(model, monkeypatch, closed_port, no_waiting, no_proxy):
     folder = find_model("org/name")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", closed_port)
     assert find_model("org/name") == folder
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
-def test_behind_a_proxy_the_proxy_is_what_must_be_reached(
-    hub, monkeypatch, no_proxy, closed_port, scheme
-):
+def test_with_a_proxy_the_proxy_must_be_reachable(hub, monkeypatch, no_proxy, closed_port, scheme):
     address = constants.ENDPOINT.removeprefix("http://")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", closed_port)
     assert not is_hub_reachable()

@@ -27,7 +27,7 @@ def test_every_matrix_is_drawn_from_its_normal_distribution():
     assert "lm_head.weight" in names
 
 
-def test_biases_are_zero_and_layer_norms_do_nothing():
+def test_biases_are_zero_and_gains_are_one():
     model = GPT2(SIZES, seed=0)
     gains = {m.weight.data_ptr() for m in model.modules() if isinstance(m, LayerNorm)}
     assert len(gains) == 2 * 3 + 1
@@ -36,7 +36,7 @@ def test_biases_are_zero_and_layer_norms_do_nothing():
             assert (parameter == float(parameter.data_ptr() in gains)).all(), name
 
 
-def test_the_width_is_that_of_the_config():
+def test_the_standard_deviation_is_that_of_the_config():
     model = GPT2(replace(SIZES, initializer_range=0.1), seed=0)
     assert abs(model.wpe.weight.std().item() / 0.1 - 1) < 0.02
     assert abs(model.h[1].mlp.c_proj.weight.std().item() / (0.1 / 6**0.5) - 1) < 0.02
@@ -52,7 +52,7 @@ def test_seeded_weights_are_reproducible_and_leave_the_global_generator_alone():
 
 
 @pytest.mark.parametrize("switch", ["bias", "qkv_bias"])
-def test_a_switch_takes_its_biases_away_and_no_weight(switch):
+def test_a_switch_removes_only_its_biases(switch):
     full = dict(GPT2(TINY, seed=0).named_parameters())
     less = dict(GPT2(replace(TINY, **{switch: False}), seed=0).named_parameters())
     gone = [name for name in full if name not in less]

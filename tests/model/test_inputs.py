@@ -1,4 +1,4 @@
-"""Batches are read whole; padding without its mask is never read as tokens."""
+"""Models accept a TokenBatch; padding without a mask is never read as tokens."""
 
 import warnings
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from probekit.errors import DataError
-from probekit.model.generate import generate
+from probekit.model.generation.generate import generate
 from probekit.model.gpt2 import GPT2
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from tests.model.reference import unpadded
 
 TEXTS = ["The keys to the old cabinet", "The key", "She"]
@@ -48,9 +48,9 @@ def test_padded_ids_without_a_mask_are_refused(model, batch, entry):
         with pytest.raises(DataError, match=r"Row \d has padding .* Pass the TokenBatch itself"):
             entry(model, ids)
     whole = torch.ones_like(batch.mask)
-    with pytest.raises(DataError, match=r"which the mask calls a token"):
+    with pytest.raises(DataError, match="where the mask is True"):
         entry(model, batch.ids, whole)
-    with pytest.raises(DataError, match="mask of its own"):
+    with pytest.raises(DataError, match="contains its mask"):
         entry(model, batch, batch.mask)
 
 
@@ -78,7 +78,7 @@ def test_part_of_a_batch_is_a_batch(model, batch):
 
 
 def test_padding_has_no_text(tokenizer, batch):
-    with pytest.raises(DataError, match=r"No token has the id -1\. It stands for padding"):
+    with pytest.raises(DataError, match=r"No token has the id -1\. It marks padding"):
         tokenizer.decode(batch.ids[1].tolist())
 
 
@@ -100,7 +100,7 @@ def test_what_looks_like_padding_by_another_tokenizer_is_warned_of(model, rows, 
     with pytest.warns(UserWarning, match=r"begins with \d times id 0 .* pass the mask"):
         without = ENTRIES[entry](model, ids)
     whole = torch.ones_like(ids)
-    assert torch.equal(without, ENTRIES[entry](model, ids, whole))  # silent: the mask says so
+    assert torch.equal(without, ENTRIES[entry](model, ids, whole))  # no warning with a mask
 
 
 @pytest.mark.parametrize(

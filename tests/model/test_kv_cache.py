@@ -30,9 +30,7 @@ def look(site, value):
     cuts=st.lists(st.integers(1, 8), max_size=3),
     explicit=st.booleans(),
 )
-def test_any_parts_read_one_after_another_give_the_logits_of_the_whole(
-    lengths, side, cuts, explicit
-):
+def test_consecutive_passes_give_the_logits_of_one_pass(lengths, side, cuts, explicit):
     model = GPT2(TINY, seed=1).double().requires_grad_(False)
     tokens, mask = pad(ragged(TINY, lengths, seed=3), side, filler=5)
     width = tokens.shape[1]
@@ -50,7 +48,7 @@ def test_any_parts_read_one_after_another_give_the_logits_of_the_whole(
     assert past.length == width
 
 
-def test_in_float32_one_token_at_a_time_is_within_1e_4_of_the_whole():
+def test_in_float32_one_token_at_a_time_is_within_1e_4_of_one_pass():
     model = GPT2.from_pretrained("mini")
     tokens = torch.randint(8192, (3, 40), generator=torch.Generator().manual_seed(2))
     past, whole = KeyValueCache(), model(tokens)
@@ -58,7 +56,7 @@ def test_in_float32_one_token_at_a_time_is_within_1e_4_of_the_whole():
     torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=0, atol=1e-4)
 
 
-def test_only_the_asked_places_of_new_positions_are_computed(model):
+def test_only_the_requested_new_positions_are_computed(model):
     tokens = torch.stack(ragged(TINY, [9, 9]))
     past, whole = KeyValueCache(), model(tokens)
     model(tokens[:, :4], past=past)
@@ -67,7 +65,7 @@ def test_only_the_asked_places_of_new_positions_are_computed(model):
     torch.testing.assert_close(asked[:, 0], whole[torch.arange(2), 4 + at[:, 0]])
 
 
-def test_what_a_tap_makes_of_keys_and_values_stays(model):
+def test_keys_and_values_changed_by_a_tap_are_cached(model):
     tokens = torch.stack(ragged(TINY, [8]))
 
     def change(site, value):
@@ -85,7 +83,7 @@ def test_what_a_tap_makes_of_keys_and_values_stays(model):
 
 
 @pytest.mark.parametrize("stops_early", [True, False])
-def test_a_pass_that_does_not_reach_the_end_leaves_the_cache_as_it_was(model, stops_early):
+def test_an_incomplete_pass_leaves_the_cache_unchanged(model, stops_early):
     tokens = torch.stack(ragged(TINY, [9, 9]))
     past = KeyValueCache()
     first = model(tokens[:, :6], past=past)
@@ -105,10 +103,10 @@ def test_a_pass_that_does_not_reach_the_end_leaves_the_cache_as_it_was(model, st
     torch.testing.assert_close(torch.cat([first, rest], 1), model(tokens))
 
 
-def test_what_does_not_fit_is_refused(model):
+def test_mismatched_inputs_are_refused(model):
     past = KeyValueCache()
     model(torch.ones(2, 20, dtype=torch.int64), past=past)
-    with pytest.raises(DataError, match="filled by 2 rows, now there are 3"):
+    with pytest.raises(DataError, match="holds 2 rows, the tokens have 3"):
         model(torch.ones(3, 1, dtype=torch.int64), past=past)
     with pytest.raises(DataError, match="24 tokens are more than the context of 23"):
         model(torch.ones(2, 4, dtype=torch.int64), past=past)

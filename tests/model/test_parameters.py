@@ -27,7 +27,7 @@ def by_name(counts):
 
 
 @pytest.mark.parametrize(("name", "known"), PUBLISHED_COUNTS.items())
-def test_the_published_figures_come_out(name, known):
+def test_counts_equal_the_published_ones(name, known):
     tied, untied_without, tied_without, megabytes = known
     config = PUBLISHED[name]
     without = replace(config, qkv_bias=False)
@@ -38,7 +38,7 @@ def test_the_published_figures_come_out(name, known):
     assert round(by_name(count_sums(untied))["total"].megabytes(4), 2) == megabytes
 
 
-def test_the_published_figures_of_the_parts_of_gpt2_come_out():
+def test_counts_of_components_equal_the_published_ones():
     parts = by_name(count_sums(GPT2Config()) + count_components(GPT2Config()))
     numbers = {name: part.number for name, part in parts.items()}
     assert numbers["block"] == 7_087_872
@@ -52,14 +52,14 @@ def test_the_published_figures_of_the_parts_of_gpt2_come_out():
 
 
 @pytest.mark.parametrize("config", PUBLISHED.values(), ids=PUBLISHED)
-def test_the_formula_is_what_a_published_model_has(config):
+def test_the_formula_equals_the_count_of_a_published_model(config):
     built = GPT2(config, seed=None)
     assert all(parameter.is_meta for parameter in built.parameters())
     assert count_parameters(config) == sum(p.numel() for p in built.parameters())
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
-def test_each_component_is_what_a_built_model_has_under_every_switch(switches):
+def test_components_equal_those_of_a_built_model_under_every_switch(switches):
     config = replace(TINY, **switches)
     built = {name: p.numel() for name, p in GPT2(config, seed=None).named_parameters()}
     for component, count in zip(COMPONENTS, count_components(config), strict=True):
@@ -71,7 +71,7 @@ def test_each_component_is_what_a_built_model_has_under_every_switch(switches):
     assert not built, "parameters that no component counts"
 
 
-def test_the_components_are_the_whole():
+def test_components_sum_to_the_total():
     for config in (TINY, replace(TINY, tie_word_embeddings=False)):
-        in_all = sum(count.in_all for count in count_components(config))
-        assert in_all == by_name(count_sums(config))["total"].number
+        total = sum(count.total for count in count_components(config))
+        assert total == by_name(count_sums(config))["total"].number

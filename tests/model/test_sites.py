@@ -34,19 +34,19 @@ def test_every_component_has_one_shorthand():
     [
         ("blocks.0.hook_resid_prr", "hook_resid_pre"),
         ("blocks.4.hook_resid_pre", "4 blocks, 0 to 3"),
-        ("blocks.*.hook_nothing", "No site is called"),
+        ("blocks.*.hook_nothing", "No site matches"),
         (("patern", 1), "pattern"),
         (("normalized", 1), "ln1.normalized"),
         (("pattern", 4), "4 blocks, 0 to 3"),
-        ("", "No site is called"),
+        ("", "No site matches"),
     ],
 )
-def test_an_unknown_site_is_answered_with_the_nearest(pattern, message):
+def test_an_unknown_site_raises_an_error_with_the_nearest(pattern, message):
     with pytest.raises(UnknownNameError, match=message):
         expand([pattern], 4)
 
 
-def test_globs_leave_out_what_is_computed_on_request():
+def test_globs_exclude_sites_computed_on_request():
     assert "blocks.0.attn.hook_result" not in expand(["*"], 2)
     assert expand(["blocks.*.attn.hook_result"], 2) == (
         "blocks.0.attn.hook_result",
@@ -91,7 +91,7 @@ def test_all_neurons_are_as_many_as_the_model_has_and_none_comes_twice():
     ("pattern", "message"),
     [
         ("blocks.0.attn.hook_z[head=3]", "0 to 2"),
-        ("blocks.0.attn.hook_z[head=0,3]", "0 to 2, several with commas between them, or \\* for"),
+        ("blocks.0.attn.hook_z[head=0,3]", "0 to 2, several separated by commas, or \\* for"),
         ("blocks.0.attn.hook_z[head=]", "0 to 2"),
         ("blocks.0.attn.hook_z[head=**]", "0 to 2"),
         ("blocks.0.hook_resid_pre[head=*]", "no head"),
@@ -100,7 +100,7 @@ def test_all_neurons_are_as_many_as_the_model_has_and_none_comes_twice():
         ("blocks.0.hook_resid_pre[head=1]", "no head"),
         (
             "blocks.0.attn.hook_z[head=1",
-            r"by \[head=3\], .*\[head=\*\]\. Nearest: blocks\.0\.attn\.hook_z\[head=1\]\.",
+            r"write \[head=3\] .*\[head=\*\] for all\. Nearest: blocks\.0\.attn\.hook_z\[head=1\]",
         ),
         ("hook_z[head", r"Nearest: blocks\.\*\.attn\.hook_z\[head=0\]\."),
         ("blocks.0.mlp.hook_post[neuron 17]", r"Nearest: blocks\.0\.mlp\.hook_post\[neuron=17\]"),
@@ -112,7 +112,7 @@ def test_impossible_selections_are_refused(pattern, message):
         select([pattern], 2, TINY.axis_sizes)
 
 
-def test_a_short_name_alone_is_answered_with_both_ways_to_write_it():
+def test_a_short_name_without_layer_raises_an_error_with_both_spellings():
     with pytest.raises(
         UnknownNameError, match=r"\('pattern', 0\).*'blocks\.\*\.attn\.hook_pattern'"
     ):

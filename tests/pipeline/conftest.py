@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from probekit.activations.capture import capture
-from probekit.activations.store import ActivationStore
+from probekit.activations.store.store import ActivationStore
 from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
-from probekit.pipeline.keeping import FittedProbe, save_probe
-from probekit.pipeline.prepare import Prepared, prepare
-from probekit.probes.estimator import LinearProbe
-from probekit.probes.saved import SavedProbe
+from probekit.pipeline.experiment.prepare import Prepared, prepare
+from probekit.pipeline.measure.saving import FittedProbe, save_probe
+from probekit.probes.kinds.logistic import LinearProbe
+from probekit.probes.saved.saved_probe import SavedProbe
 
 SITES = ("blocks.1.attn.hook_z[head=3]", "blocks.2.hook_resid_post", "blocks.2.mlp.hook_post")
 
@@ -47,9 +47,14 @@ class Kept:
         layers = ((probe.coef_, probe.intercept_),)
         fitted = FittedProbe("logistic", layers, tuple(probe.classes_), True, {"C": probe.C_})
         path = save_probe(
-            self.folder / f"{'+'.join(sites)}.{view}", fitted, self.experiment,
-            self.store.identity, sites=sites, measured=[], view=view,
-        )  # fmt: skip
+            self.folder / f"{'+'.join(sites)}.{view}",
+            fitted,
+            self.experiment,
+            self.store.identity,
+            sites=sites,
+            measured=[],
+            view=view,
+        )
         return SavedProbe.load(path), probe, X
 
 
@@ -69,9 +74,13 @@ def make_kept(tmp_path_factory, repository):
         prepared = prepare(experiment)
         captured = capture(
             GPT2.from_pretrained("mini", getattr(torch, experiment.model.dtype)),
-            prepared.tokenizer.digest, prepared.ids, prepared.plan,
-            prepared.sites, root=folder / "cache", dtype=experiment.capture.dtype,
-        )  # fmt: skip
+            prepared.tokenizer.digest,
+            prepared.ids,
+            prepared.plan,
+            prepared.sites,
+            root=folder / "cache",
+            dtype=experiment.capture.dtype,
+        )
         return Kept(folder, experiment, prepared, captured.store)
 
     return make

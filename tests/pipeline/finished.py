@@ -8,13 +8,13 @@ import pandas as pd
 
 from probekit.csv_files import csv_text
 from probekit.experiment.loader import dump_experiment, load_experiment
-from probekit.pipeline.answers import Speaker
-from probekit.pipeline.kept import KeptSites, Site, file_name
-from probekit.pipeline.probing import COLUMNS
-from probekit.probes.measurement import Measurement
-from probekit.probes.metrics import Answers
+from probekit.probes.score.measurement import Measurement
+from probekit.probes.score.metrics import ClassPredictions
 from probekit.provenance import digest
-from probekit.report.record import pack_record
+from probekit.results.columns import RESULTS, make_table
+from probekit.results.predictions import Predictor
+from probekit.results.record import pack_record
+from probekit.results.site_results import SavedSiteResults, SiteResult, site_stem
 
 YAML = """\
 name: made
@@ -62,22 +62,34 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
     table = []
     for site, guess in (majority | guess_of_site).items():
         is_site = site != "baselines"
-        who = Speaker(probe, "task") if is_site else Speaker("none", "majority")
+        who = Predictor(probe, "task") if is_site else Predictor("none", "majority")
         score = float((guess == truth).mean())
         n = {"n_train": 10, "n_test": len(rows), "n_groups": rows["group"].nunique()}
         measured = [
             Measurement(
-                who.probe, who.target, split, "accuracy", score, score, score, 0.5, **n,
-                C=None, n_iter=None, converged=None, gradient_norm=None, seed=0,
+                who.probe,
+                who.target,
+                split,
+                "accuracy",
+                score,
+                score,
+                score,
+                0.5,
+                **n,
+                C=None,
+                n_iter=None,
+                converged=None,
+                gradient_norm=None,
+                seed=0,
             )
             for split in (("test", "validation") if is_site else ("test",))
-        ]  # fmt: skip
-        _keep(folder, site, position, measured, {who: Answers(truth, guess, len(labels))})
+        ]
+        _keep(folder, site, position, measured, {who: ClassPredictions(truth, guess, len(labels))})
         names = {"run": "made", "model": "mini", "dataset": "made", "position": position}
         if is_site:
             names |= {"site": site, "view": "raw", "component": "resid_post"}
         table += [names | asdict(one) for one in measured]
-    (folder / "results.csv").write_text(csv_text(pd.DataFrame(table, columns=list(COLUMNS))))
+    (folder / "results.csv").write_text(csv_text(make_table(table, RESULTS)))
     (folder / "test_rows.csv").write_text(csv_text(rows))
     (folder / "config.yaml").write_text(dump_experiment(experiment))
     write_record(folder, labels)
@@ -86,8 +98,8 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
 
 def _keep(folder, site, position, measured, said):
     origin = {"run": folder.name, "position": position, "site": site}
-    kept = KeptSites(folder, prober=None)  # which is asked for when sites are read, not written
-    kept.write(Path("sites") / file_name(site), origin, Site(measured, said))
+    kept = SavedSiteResults(folder, truth_of=None, n_classes=2)  # the truth is for reading alone
+    kept.write(site_stem(site), origin, SiteResult(measured, said))
 
 
 def write_record(folder, labels=LABELS, dataset="same"):
@@ -95,19 +107,33 @@ def write_record(folder, labels=LABELS, dataset="same"):
     paths = [folder / name for name in ("config.yaml", "results.csv", "test_rows.csv")]
     paths += sorted((folder / "sites").iterdir())
     model = {
-        "source": "mini", "n_layers": 2, "n_heads": 1, "d_model": 4, "d_vocab": 9, "n_ctx": 8,
+        "source": "mini",
+        "n_layers": 2,
+        "n_heads": 1,
+        "d_model": 4,
+        "d_vocab": 9,
+        "n_ctx": 8,
         "parameters": 1,
-    }  # fmt: skip
+    }
     counts = dict.fromkeys(labels, 5)
     data = {
-        "name": "made", "n_examples": 9, "n_rows": 9, "labels": {"train": counts, "test": counts},
+        "name": "made",
+        "n_examples": 9,
+        "n_rows": 9,
+        "labels": {"train": counts, "test": counts},
         "groups": {"train": 3, "test": 3},
-    }  # fmt: skip
+    }
     record = {
-        "run": "made", "key": folder.name, "question": None, "created": "now", "model": model,
-        "data": data, "digests": {"dataset": dataset}, "versions": {"numpy": "2"},
+        "run": "made",
+        "key": folder.name,
+        "question": None,
+        "created": "now",
+        "model": model,
+        "data": data,
+        "digests": {"dataset": dataset},
+        "versions": {"numpy": "2"},
         "files": {
             path.relative_to(folder).as_posix(): digest([path.read_bytes()]) for path in paths
         },
-    }  # fmt: skip
+    }
     (folder / "run.json").write_bytes(pack_record(record))

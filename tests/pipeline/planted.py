@@ -13,9 +13,19 @@ probe: {folds: 3, control_draws: 1, bootstrap: 200, C: [0.01, 1]}
 attention: {texts: [The red house was]}
 """
 NOUNS = (
-    "house", "door", "river", "garden", "letter", "table",
-    "ship", "window", "horse", "carriage", "road", "hat",
-)  # fmt: skip
+    "house",
+    "door",
+    "river",
+    "garden",
+    "letter",
+    "table",
+    "ship",
+    "window",
+    "horse",
+    "carriage",
+    "road",
+    "hat",
+)
 VERBS = ("was", "is", "stood", "seemed")
 
 

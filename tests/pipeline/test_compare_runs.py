@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.compare import compare
-from probekit.pipeline.run import run
-from probekit.report.table import only, selection
+from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.experiment.run import run
+from probekit.results.selection import selection
+from probekit.results.table import only
 
 YAML = """\
 name: planted
@@ -25,19 +26,28 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     nouns = ("house", "door", "river", "garden", "letter", "table", "ship", "horse")
     rows = [
-        {"text": f"The {colour} {noun} {verb} there", "label": colour, "group": noun,
-         "start": 4, "end": 4 + len(colour)}
-        for noun in nouns for verb in ("was", "is", "stood") for colour in ("red", "black")
-    ]  # fmt: skip
+        {
+            "text": f"The {colour} {noun} {verb} there",
+            "label": colour,
+            "group": noun,
+            "start": 4,
+            "end": 4 + len(colour),
+        }
+        for noun in nouns
+        for verb in ("was", "is", "stood")
+        for colour in ("red", "black")
+    ]
     pd.DataFrame(rows).to_csv(folder / "rows.csv", index=False)
     (folder / "planted.yaml").write_text(YAML)
     return [
         run(
             load_experiment(folder / "planted.yaml", [f"probe.seed={seed}"]),
-            out=folder, cache_root=folder / "cache", page=False,
+            out=folder,
+            cache_root=folder / "cache",
+            page=False,
         )
         for seed in (0, 1)
-    ]  # fmt: skip
+    ]
 
 
 def test_values_are_those_of_the_two_tables(runs):

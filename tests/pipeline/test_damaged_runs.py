@@ -4,26 +4,32 @@ import json
 import shutil
 
 import pytest
+from filelock import FileLock
 
 from probekit.cli.view_server import find_page
-from probekit.errors import DataError, StoreError
+from probekit.errors import ConfigError, DataError, StoreError
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.compare import compare
-from probekit.pipeline.keeping import load_probe
-from probekit.pipeline.run import run
-from probekit.report.index_page import index_page
-from probekit.report.page import run_figures, write_report
-from probekit.report.record import OLD_RECORD, RESULT_FILES
-from probekit.report.runs_page import load_runs
+from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.experiment.run import run
+from probekit.report.pages.index_page import index_page
+from probekit.report.pages.run_page import run_figures, write_report
+from probekit.report.pages.runs_page import load_runs
+from probekit.results.record import OLD_RECORD, RESULT_FILES
+from probekit.results.saved_probes import load_probe
 from probekit.watcher import SILENT
 from tests.pipeline.planted import YAML, write_rows
 
 SITES = ("blocks.0.hook_resid_pre", "blocks.3.hook_resid_post")
 WEIGHTS = f"probes/{SITES[1]}/logistic.safetensors"
 QUICK = (
-    f"capture.sites={list(SITES)}", "model.random_weights=false", "probe.control_draws=0",
-    "probe.baselines=[majority]", "probe.C=[0.01]", "probe.bootstrap=100", "attention.texts=[Hi]",
-)  # fmt: skip
+    f"capture.sites={list(SITES)}",
+    "model.random_weights=false",
+    "probe.control_draws=0",
+    "probe.baselines=[majority]",
+    "probe.C=[0.01]",
+    "probe.bootstrap=100",
+    "attention.texts=[Hi]",
+)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +67,8 @@ def flip(path, place=-2):
 
 
 def files_of(folder):
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name != ".lock")
+    return sorted(p.relative_to(folder).as_posix() for p in files)
 
 
 def test_run_json_has_the_digest_of_every_file_and_of_itself(whole):
@@ -79,10 +86,8 @@ READERS = {
     "figures": run_figures,
     "compare": lambda folder: compare(folder, folder.parent),
     "page of several runs": lambda folder: load_runs([folder]),
-    "view": lambda folder: find_page(
-        folder.parents[1], f"/run/planted/{folder.name}/report.html"
-    ),
-}  # fmt: skip
+    "view": lambda folder: find_page(folder.parents[1], f"/run/planted/{folder.name}/report.html"),
+}
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -166,14 +171,24 @@ def swap_probes(folder):
         path.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", [
-    lambda folder: flip(folder / WEIGHTS),
-    lambda folder: flip((folder / WEIGHTS).with_name("logistic.json"), 300),
-    lambda folder: shutil.rmtree(folder / "probes"),
-    swap_probes,
-    lambda folder: flip(folder / "sites" / f"{SITES[1]}.json", 300),
-    lambda folder: flip(folder / "run.json"),
-], ids=["weights", "facts", "no probes", "swapped probes", "site", "run.json"])  # fmt: skip
+def cut_last_byte(path):
+    """Remove the line break at the end of a JSON file, which changes no value in it."""
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda folder: flip(folder / WEIGHTS),
+        lambda folder: flip((folder / WEIGHTS).with_name("logistic.json"), 300),
+        lambda folder: shutil.rmtree(folder / "probes"),
+        swap_probes,
+        lambda folder: flip(folder / "sites" / f"{SITES[1]}.json", 300),
+        lambda folder: flip(folder / "run.json"),
+        lambda folder: cut_last_byte(folder / "sites" / f"{SITES[1]}.json"),
+    ],
+    ids=["weights", "facts", "no probes", "swapped probes", "site", "run.json", "last byte"],
+)
 def test_a_run_goes_on_from_nothing_that_was_changed(source, whole, damaged, harm):
     harm(damaged)
     again = source(damaged.parents[1], page=False).folder
@@ -181,6 +196,16 @@ def test_a_run_goes_on_from_nothing_that_was_changed(source, whole, damaged, har
     for name in (WEIGHTS, "results.csv", f"sites/{SITES[1]}.json"):
         assert (again / name).read_bytes() == (whole / name).read_bytes()
     load_runs([again])
+
+
+def test_two_processes_do_not_run_one_experiment_in_one_folder(source, whole, damaged):
+    with (
+        FileLock(damaged / ".lock"),
+        pytest.raises(ConfigError, match=rf"Another process is running .* in {damaged}"),
+    ):
+        source(damaged.parents[1], page=False)
+    source(damaged.parents[1], page=False)
+    assert files_of(damaged) == files_of(whole)
 
 
 class Deleting:

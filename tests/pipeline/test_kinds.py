@@ -6,10 +6,10 @@ import pytest
 
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.prepare import prepare
-from probekit.pipeline.probing import make_probers
-from probekit.pipeline.run import run
-from probekit.probes.saved import SavedProbe
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.run import run
+from probekit.pipeline.measure.probing import make_probers
+from probekit.probes.saved.saved_probe import SavedProbe
 
 YAML = """\
 name: kinds
@@ -84,7 +84,7 @@ def test_a_run_over_all_tokens_scores_each_text_once_and_is_kept(load, go, monke
     assert len(rows) == 8
     told = {f["code"]: f["message"] for f in result.record["data"]["findings"]}
     assert result.record["control_by"] == "group"
-    assert told["new-types"].startswith("Of the groups of the test rows 0% stand in the rows")
+    assert told["new-types"].startswith("Only 0% of the groups of the test rows occur in")
     content = result.results.read_bytes()
     monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
     assert go(experiment).results.read_bytes() == content
@@ -105,15 +105,21 @@ def test_a_number_is_read_with_its_own_metrics(load, go):
     table = result.table
     task = table[(table["target"] == "task") & (table["split"] == "test")]
     assert set(task["metric"]) == {
-        "r2", "spearman", "selectivity", "p_value", "p_holm", "p_best",
-    }  # fmt: skip
+        "r2",
+        "spearman",
+        "selectivity",
+        "p_value",
+        "p_holm",
+        "p_best",
+    }
     assert task.loc[task["metric"] == "r2", "value"].max() > 0.5
     codes = {finding["code"] for finding in result.record["data"]["findings"]}
     assert not codes & {"rare-labels", "missing-from-train", "imbalance", "train-counts"}
     ranges = result.record["data"]["labels"]
     assert {side: sum(counts.values()) for side, counts in ranges.items()} == {
-        "train": 72, "test": 24,
-    }  # fmt: skip
+        "train": 72,
+        "test": 24,
+    }
     assert result.record["best"]["site"]
     assert result.report.is_file()
     assert go(experiment).results.read_bytes() == result.results.read_bytes()
@@ -129,7 +135,7 @@ def test_words_where_numbers_are_read_are_refused_before_the_capture(load, tmp_p
 
 def test_labels_of_two_sorts_are_refused_with_the_line(load):
     experiment = load(texts(), "probe.kinds=[{kind: ridge_regression}, {kind: logistic}]")
-    with pytest.raises(ConfigError, match=r"logistic reads classes and ridge_regression reads num"):
+    with pytest.raises(ConfigError, match=r"logistic needs classes and ridge_regression needs num"):
         make_probers(experiment, prepare(experiment))
 
 
@@ -148,8 +154,10 @@ SENTENCE = """\
 def trees(tmp_path):
     sentences = [SENTENCE.format(n=n, noun=NOUNS[n % 10]) for n in range(20)]
     (tmp_path / "trees.conllu").write_text("\n".join(sentences) + "\n")
-    text = YAML.replace("format: csv, file: rows.csv, columns: {group: group}",
-                        "format: conllu, file: trees.conllu, columns: {label: HEAD}")  # fmt: skip
+    text = YAML.replace(
+        "format: csv, file: rows.csv, columns: {group: group}",
+        "format: conllu, file: trees.conllu, columns: {label: HEAD}",
+    )
     text = text.replace("at: last", "at: word").replace("name: kinds", "name: trees")
     text = text.replace(
         "[{kind: logistic}]",
@@ -174,11 +182,13 @@ def test_trees_of_a_treebank_are_found_and_kept(trees, go, monkeypatch):
 
 def test_a_tree_that_lost_a_word_is_refused_before_the_capture(trees, tmp_path, go):
     cut = trees.model_copy(
-        update={"tokens": trees.tokens.model_copy(
-            update={"position": trees.tokens.position.model_copy(update={"offset": 1})}
-        )}
-    )  # fmt: skip
-    with pytest.raises(DataError, match="are no tree"):
+        update={
+            "tokens": trees.tokens.model_copy(
+                update={"position": trees.tokens.position.model_copy(update={"offset": 1})}
+            )
+        }
+    )
+    with pytest.raises(DataError, match="do not form a tree"):
         go(cut)
     assert not list(tmp_path.rglob("*.safetensors"))
 
@@ -187,7 +197,7 @@ def test_a_tree_that_lost_a_word_is_refused_before_the_capture(trees, tmp_path, 
     ("kinds", "message"),
     [
         ("[{kind: logistik}]", r"kinds.*'logistik'.*Nearest: logistic"),
-        ("[{kind: mlp, k: [4]}]", "`k` is no option of `kind: mlp`"),
+        ("[{kind: mlp, k: [4]}]", "`k` is not an option of `kind: mlp`"),
         ("[{kind: k_sparse, k: [0]}]", "must be at least 1"),
         ("[{kind: k_sparse, k: 4}]", r"k is 4\. It must be a list, such as \[1, 4, 16\]"),
         ("[{kind: k_sparse, k: []}]", "at least 1"),

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from probekit.pipeline.significance import Scored, p_value_rows
-from probekit.probes.metrics import Answers
+from probekit.pipeline.measure.significance import ScoredPredictions, p_value_rows
+from probekit.probes.score.metrics import ClassPredictions
 
 
 def p_value(share_said, share_true, seed):
@@ -21,7 +21,7 @@ def p_value(share_said, share_true, seed):
         settings=SimpleNamespace(reads_numbers=False, seed=seed),
     )
     row = {"probe": "logistic", "target": "task", "value": np.mean(truth == guess)}
-    one = Scored("site", row, Answers(truth, guess, 2))
+    one = ScoredPredictions("site", row, ClassPredictions(truth, guess, 2))
     (found, *_) = p_value_rows([one], prober, draws=99)
     return found["value"]
 

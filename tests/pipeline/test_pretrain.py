@@ -11,12 +11,12 @@ from transformers import GPT2LMHeadModel
 import probekit
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
 from probekit.experiment.document import dump_settings
-from probekit.model.checkpoint import file_checks
 from probekit.model.gpt2 import GPT2
-from probekit.model.sources import MINI
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.checkpoint import file_checks
+from probekit.model.weights.sources import MINI
 from probekit.pipeline.pretrain import pretrain
-from probekit.report.pretraining import write_pretraining_report
+from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.training.kept import find_checkpoints
 from probekit.training.log import read_log
 from tests.damage import flipped
@@ -80,9 +80,7 @@ def _with(make_recipe, steps):
         ({"corpus__held_out": 0.2}, "corpus.held_out was 0.1, is 0.2"),
     ],
 )
-def test_another_recipe_does_not_go_on_in_the_same_folder(
-    go, make_recipe, changes, told
-):  # fmt: skip
+def test_another_recipe_does_not_go_on_in_the_same_folder(go, make_recipe, changes, told):
     go(make_recipe())
     with pytest.raises(ConfigError, match=told):
         go(make_recipe(**changes))
@@ -91,20 +89,24 @@ def test_another_recipe_does_not_go_on_in_the_same_folder(
 def test_a_schedule_that_would_rewrite_the_past_is_refused(go, make_recipe):
     go(make_recipe())
     longer = make_recipe().training.model_dump() | {"steps": 20}
-    with pytest.raises(ConfigError, match=r"would give step \d+ another learning rate"):
+    with pytest.raises(
+        ConfigError, match=r"would give the completed step \d+ another learning rate"
+    ):
         go(make_recipe(training=longer))
 
 
 def test_fewer_steps_than_are_done_are_refused(go, make_recipe):
     go(make_recipe())
-    with pytest.raises(ConfigError, match=r"has 12 steps already, more than training.steps, 6"):
+    with pytest.raises(
+        ConfigError, match=r"has already completed 12 steps, more than training.steps, 6"
+    ):
         go(make_recipe(training=make_recipe().training.model_dump() | {"steps": 6}, checkpoints={}))
 
 
 def test_other_texts_under_the_same_names_are_refused(go, make_recipe, corpus):
     go(make_recipe())
     (corpus / "a.txt").write_text((corpus / "a.txt").read_text() + " One sentence more.")
-    with pytest.raises(ConfigError, match="texts are not those"):
+    with pytest.raises(ConfigError, match="corpus differs from the one"):
         go(make_recipe())
 
 
@@ -152,6 +154,41 @@ def test_what_the_numbers_came_from_is_written_down(go, make_recipe):
         write_pretraining_report(result.folder)
 
 
+def test_a_page_is_not_written_of_a_changed_recipe_or_the_record_of_another_run(go, make_recipe):
+    folder = go(make_recipe()).folder
+    path = folder / "recipe.yaml"
+    content = path.read_text()
+    path.write_text(content.replace("steps: 12", "steps: 21"))
+    with pytest.raises(DataError, match=r"recipe\.yaml changed after the run"):
+        write_pretraining_report(folder)
+    path.write_text(content)
+    other = go(make_recipe(vocabulary__size=290), "other").folder
+    for name in ("run.json", "recipe.yaml"):
+        shutil.copy(other / name, folder)
+    with pytest.raises(DataError, match=r"another digest of the tokens than state\.safetensors"):
+        write_pretraining_report(folder)
+
+
+def test_the_record_has_what_a_vocabulary_was_compared_with(go, make_recipe):
+    def source_of(result):
+        return json.loads((result.folder / "run.json").read_text())["vocabulary_source"]
+
+    mini = source_of(go(make_recipe(vocabulary={"source": "mini"}), "mini"))
+    assert mini == {
+        "source": "mini",
+        "compared_with": {"vocab.json": "digests.json", "merges.txt": "digests.json"},
+    }
+    assert source_of(go(make_recipe())) == {"source": None, "compared_with": {}}
+
+
+def test_links_in_a_pretraining_run_are_followed(go, make_recipe, tmp_path):
+    """Checkpoints are large: people keep them on another disk."""
+    folder = go(make_recipe()).folder
+    (folder / "checkpoints").rename(tmp_path / "elsewhere")
+    (folder / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    assert sorted(find_checkpoints(folder)) == [0, 6, 12]
+
+
 def test_drafts_of_a_killed_run_are_removed(go, make_recipe, tmp_path):
     dead = tmp_path / "runs" / "tiny" / "checkpoints" / "step-0000001" / f".x.{'0' * 16}"
     dead.parent.mkdir(parents=True)
@@ -167,12 +204,12 @@ def test_a_text_that_is_not_utf8_is_told_before_any_work(go, make_recipe, corpus
 
 
 def test_a_corpus_that_is_not_there_is_told_with_its_key(go, make_recipe, tmp_path):
-    with pytest.raises(MissingError, match=r"no corpus at .*`corpus.source`"):
+    with pytest.raises(MissingError, match=r"does not exist. Check `corpus.source`"):
         go(make_recipe(corpus__source=str(tmp_path / "none")))
 
 
 def test_too_little_text_for_the_vocabulary_is_told_with_its_key(go, make_recipe):
-    with pytest.raises(DataError, match=r"tokens, not 5000.*vocabulary.size"):
+    with pytest.raises(DataError, match=r"tokens instead of 5000.*vocabulary.size"):
         go(make_recipe(vocabulary__size=5000))
 
 
@@ -211,7 +248,7 @@ def test_what_a_checkpoint_is_read_from_has_digests(go, make_recipe):
     assert file_checks(folder) == dict.fromkeys(files, "digests.json")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"n_head": 4}))
-    with pytest.raises(CheckpointError, match=r"config\.json is damaged or of another model"):
+    with pytest.raises(CheckpointError, match=r"config\.json is damaged or from another model"):
         GPT2.from_pretrained(folder)
 
 
@@ -228,5 +265,5 @@ def test_the_limit_on_an_archive_may_be_raised_in_mid_run(go, make_recipe):
 
 def test_a_run_whose_log_is_gone_does_not_go_on(go, make_recipe):
     (go(make_recipe()).folder / "log.csv").unlink()
-    with pytest.raises(MissingError, match=r"log.csv is not there"):
+    with pytest.raises(MissingError, match=r"log.csv does not exist"):
         go(make_recipe())

@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.activations.store import ActivationStore
+from probekit.activations.store.store import ActivationStore
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.prepare import prepare
-from probekit.pipeline.probing import make_probers
-from probekit.pipeline.run import run
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.run import run
+from probekit.pipeline.measure.probing import make_probers
 
 YAML = """\
 name: where
@@ -101,7 +101,7 @@ def test_a_sweep_leaves_out_what_lacks_an_offset_and_says_so(experiment):
     assert len(prepared.plan.example) == 80
     (note,) = prepared.dataset.notes
     assert note.startswith(
-        "1 example without a token at one of the offsets 0, 2, so without a row at"
+        "1 example dropped, because a token is missing at one of the offsets 0, 2"
     )
     assert note.endswith("no token 2 after the span")
     assert len(prepare(experiment()).labels) == 41
@@ -139,7 +139,7 @@ def test_an_offset_that_cannot_be_probed_is_named(experiment, tmp_path):
 def test_no_example_with_all_offsets_is_an_error(experiment, tmp_path):
     rows = ["text,label,group,start,end", "The key,a,1,4,7", "key was,b,2,0,3"]
     (tmp_path / "rows.csv").write_text("\n".join(rows))
-    with pytest.raises(DataError, match=r"2 examples without .* -1, 1, so .*Give fewer offsets"):
+    with pytest.raises(DataError, match=r"2 examples dropped, .* -1, 1.*Use fewer offsets"):
         prepare(experiment("tokens.sweep=[-1, 1]"))
 
 
@@ -164,5 +164,5 @@ def test_concatenated_sites_are_one_more_place_that_is_never_chosen(experiment, 
     assert result.table["site"].dropna().unique().tolist() == ["blocks.0.hook_resid_pre", joined]
     assert result.table.loc[result.table["site"] == joined, "layer"].isna().all()
     assert result.record["best"]["site"] == "blocks.0.hook_resid_pre"
-    assert "several sites side by side" in result.report.read_text()
+    assert "concatenated sites" in result.report.read_text()
     assert max(len(path.name) for path in (result.folder / "sites").rglob("*")) < 120

@@ -1,25 +1,35 @@
-"""Kept probes to be damaged and misused."""
+"""Fixtures that make saved probes and their metadata."""
 
 import numpy as np
 import pytest
 
-from probekit.probes.facts import ProbeFacts, Score
-from probekit.probes.saved import SavedProbe
+from probekit.probes.saved.facts import HeldOutScore, ProbeFacts
+from probekit.probes.saved.saved_probe import SavedProbe
 
 
 @pytest.fixture
 def make_facts():
-    """A function that makes facts of a probe; give it those that are to differ."""
+    """A function that makes the metadata of a probe, with changes to the defaults."""
 
     def make(**others):
         facts = {
-            "kind": "logistic", "scores_are_logits": True, "sites": ("blocks.1.hook_resid_post",),
-            "position": {"at": "last", "index": None}, "bos": False, "model": "mini",
-            "compute": "float32", "dtype": "float32", "weights": "ww", "tokenizer": "tt",
-            "cache": "cc", "hyperparameters": {"C": 0.01}, "seed": 0,
-            "metrics": {"accuracy": Score(value=0.9, ci_low=0.85, ci_high=0.95, n=200)},
-            "created": "2025-01-01T00:00:00+00:00", "versions": {"probekit": "0.1.0"},
-        }  # fmt: skip
+            "kind": "logistic",
+            "scores_are_logits": True,
+            "sites": ("blocks.1.hook_resid_post",),
+            "position": {"at": "last", "index": None},
+            "bos": False,
+            "model": "mini",
+            "compute": "float32",
+            "dtype": "float32",
+            "weights": "ww",
+            "tokenizer": "tt",
+            "cache": "cc",
+            "hyperparameters": {"C": 0.01},
+            "seed": 0,
+            "metrics": {"accuracy": HeldOutScore(value=0.9, ci_low=0.85, ci_high=0.95, n=200)},
+            "created": "2025-01-01T00:00:00+00:00",
+            "versions": {"probekit": "0.1.0"},
+        }
         return ProbeFacts(**(facts | others))
 
     return make

@@ -1,4 +1,4 @@
-"""The objective of a probe written once more from its definition, and a tight reference for it."""
+"""The objective of a logistic probe from its definition, and a tightly converged reference."""
 
 import numpy as np
 from scipy.special import logsumexp
@@ -6,7 +6,7 @@ from sklearn.linear_model import LogisticRegression
 
 
 def problem(n_classes, n_samples=300, n_features=7, seed=0):
-    """Correlated features on very different scales and far from 0, as activations have them."""
+    """Correlated features on very different scales and far from 0, like activations."""
     generator = np.random.default_rng(seed)
     mixing = generator.normal(size=(n_features, n_features))
     rows = generator.normal(size=(n_samples, n_features)) @ mixing
@@ -17,7 +17,7 @@ def problem(n_classes, n_samples=300, n_features=7, seed=0):
 
 
 def scaling(X, counts):
-    """Mean and deviation (n_features,) of rows that count, in float64; a constant's is 0."""
+    """Mean and standard deviation (n_features,) of the rows with weight, in float64."""
     mean = np.average(X, axis=0, weights=counts)
     spread = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=counts))
     return mean, np.where(spread > 1e-6 * np.abs(mean), spread, 0.0)
@@ -39,7 +39,7 @@ def objective(Z, codes, counts, C, coef, intercept):
 
 
 def excess(fit, X, codes, counts=None, typical=None):
-    """How far the objective of a fit is above that of a tight reference, as a share of it."""
+    """Relative excess of the objective of a fit over a tightly converged reference."""
     counts = np.ones(len(X)) if counts is None else np.asarray(counts, dtype=np.float64)
     X, inside = X.astype(np.float64), counts > 0
     scaled_by = counts if typical is None else counts * typical

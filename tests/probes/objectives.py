@@ -1,15 +1,15 @@
-"""Objectives of the same problem on several weights, and points to look at them from."""
+"""Objectives of the same problem with several weights, and random points to evaluate them at."""
 
 import numpy as np
 import torch
 
-from probekit.probes.design import shared
-from probekit.probes.objectives import Objectives
+from probekit.probes.solve.design import shared
+from probekit.probes.solve.objectives import Objectives
 from tests.probes.logistic import problem
 
 
 def objectives_of(n_classes, C=0.1, n_fits=3):
-    """The same problem for each fit, on weights of its own."""
+    """The same problem for each fit, with different weights."""
     X, codes = problem(n_classes)
     generator = np.random.default_rng(1)
     shares = [generator.uniform(0.1, 2, size=len(X)) for _ in range(n_fits)]

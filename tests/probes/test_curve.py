@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.controls import control_labels
+from probekit.probes.controls.control_labels import control_labels
 from probekit.probes.curve import Prober
-from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec
+from probekit.probes.data import ProbeData
 from probekit.probes.folds import sample_groups
-from probekit.probes.measurement import Measurement
+from probekit.probes.score.measurement import Measurement
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 N_TRAIN = 300
 SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, bootstrap=200, description=False)
@@ -48,7 +49,7 @@ def pick(measured, target="task", metric="accuracy", split="test") -> Measuremen
     return found
 
 
-def test_a_strong_signal_is_found_and_told_with_all_that_belongs_to_it():
+def test_a_strong_signal_is_found_and_measured_with_all_its_facts():
     data = make_data()
     measured = site(Prober(data, SETTINGS), signal(data, 5))
     task = pick(measured)
@@ -67,7 +68,7 @@ def test_a_strong_signal_is_found_and_told_with_all_that_belongs_to_it():
     assert pick(measured, split="validation").n_test == 300
 
 
-def test_every_target_split_and_metric_comes_once():
+def test_every_target_split_and_metric_occurs_once():
     data = make_data()
     prober = Prober(data, SETTINGS)
     metrics = ["accuracy", "balanced_accuracy", "macro_f1", "auroc"]
@@ -132,7 +133,7 @@ def test_a_signal_apart_from_the_word_is_selective_with_a_paired_interval():
     assert width == pytest.approx(control.ci_high - control.ci_low, rel=0.05)
 
 
-def test_imbalanced_labels_are_told_by_balanced_accuracy():
+def test_balanced_accuracy_reveals_imbalanced_labels():
     generator = np.random.default_rng(0)
     data = make_data(y=np.where(generator.random(450) < 0.07, "yes", "no"))
     measured = site(Prober(data, SETTINGS), signal(data, 0))
@@ -231,7 +232,7 @@ def test_words_are_seen_if_they_are_fitted():
     assert few.seen_types == np.mean([t in types for t in data.types[data.test]]) < 0.5
 
 
-def test_held_out_accuracy_says_how_many_rows_were_fitted():
+def test_held_out_accuracy_records_the_number_of_fitted_rows():
     data = make_data()
     task = pick(site(Prober(data, SETTINGS), signal(data, 5)), split="validation")
     assert (task.n_train, task.n_test) == (198, 300)  # 34 of 100 groups of three held out
@@ -249,7 +250,7 @@ def test_more_classes_and_a_class_too_rare_for_every_fold():
     assert pick(measured, metric="auroc").value > 0.98
 
 
-def test_an_unconverged_fit_is_told():
+def test_an_unconverged_fit_is_recorded():
     data = make_data()
     task = pick(site(Prober(data, replace(SETTINGS, max_iter=1)), signal(data, 1)))
     assert (task.converged, task.n_iter) == (False, 1)
@@ -259,13 +260,13 @@ def test_values_that_are_not_finite_are_refused_with_their_number_and_place():
     data = make_data()
     X = signal(data, 1)
     X[11, 3], X[200, 0] = np.nan, np.inf
-    with pytest.raises(DataError, match="2 of 450 rows of X hold NaN or infinity, first row 11"):
+    with pytest.raises(DataError, match="2 of 450 rows of X contain NaN or infinity, first row 11"):
         site(Prober(data, SETTINGS), X)
 
 
 @pytest.mark.parametrize("shape", [(449, 8), (450,), (450, 2, 4)])
 def test_rows_of_another_shape_are_refused(shape):
-    with pytest.raises(DataError, match=r"X has shape .* need \(450, n_features\)"):
+    with pytest.raises(DataError, match=r"X has shape .* needs shape \(450, n_features\)"):
         site(Prober(make_data(), SETTINGS), np.zeros(shape, np.float32))
 
 
@@ -279,7 +280,7 @@ def test_fewer_groups_than_folds_are_refused():
 def test_folds_that_hold_out_a_whole_class_are_refused_before_any_fit():
     data = make_data()
     groups = np.where(np.arange(len(data.y)) < N_TRAIN, data.y, data.groups)
-    with pytest.raises(DataError, match="no fold has two classes to fit on"):
+    with pytest.raises(DataError, match="the fitted rows have only one class"):
         Prober(replace(data, groups=groups), replace(SETTINGS, folds=2))
 
 
@@ -294,7 +295,7 @@ def test_a_control_whose_labels_never_differ_is_refused_soon():
     y = np.full(450, "no")
     y[[7, 400]] = "yes"
     data = make_data(y=y, types=np.array(["a", "b"])[np.arange(450) % 2])
-    with pytest.raises(ConfigError, match=r"2 word types draw labels that differ too seldom"):
+    with pytest.raises(ConfigError, match=r"2 word types too few draws give different labels"):
         Prober(data, SETTINGS)
 
 
@@ -344,23 +345,23 @@ def test_a_control_label_for_each_row_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         (("k_sparse", (("k", 9),)), r"k is 9, but the rows have 8 feature\(s\)"),
-        (("k_sparse", (("k", 0),)), "k is 0, but must be a whole number"),
-        (("mlp", (("hidden", 0),)), "hidden is 0, but must be a whole number"),
+        (("k_sparse", (("k", 0),)), "k is 0, but must be an integer"),
+        (("mlp", (("hidden", 0),)), "hidden is 0, but must be an integer"),
     ],
 )
-def test_options_that_do_not_fit_the_rows_are_refused_under_the_folds_too(spec, told):
+def test_options_that_do_not_fit_the_rows_are_refused_under_the_folds_too(spec, message):
     data = make_data()
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         site(Prober(data, replace(SETTINGS, kinds=(ProbeSpec(*spec),))), signal(data, 5))
 
 
 @pytest.mark.parametrize("dtype", [int, complex, object])
 def test_rows_that_are_no_activations_are_refused(dtype):
     data = make_data()
-    with pytest.raises(DataError, match=r"X holds .* Give activations as float32 or float64"):
+    with pytest.raises(DataError, match=r"X has dtype .* Give activations as float32 or float64"):
         Prober(data, SETTINGS).site(signal(data, 5).astype(dtype))
 
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.data import ProbeData, ProbeSettings, ProbeSpec, check_known, numbers
+from probekit.probes.data import ProbeData, check_known, numbers
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 
 def data(**changes) -> ProbeData:
@@ -23,15 +24,18 @@ def test_sound_data_are_taken():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"types": np.array(list("pq"))}, "y 6, groups 6, types 2"),
+        ({"types": np.array(list("pq"))}, "y has 6, groups has 6, types has 2"),
         ({"train": np.array([], dtype=int)}, "train is empty"),
         ({"test": np.array([], dtype=int)}, "test is empty"),
-        ({"test": np.array([4, 6])}, "test holds row numbers from 4 to 6, but there are 6"),
-        ({"train": np.array([-1, 0, 1])}, "train holds row numbers from -1 to 1"),
-        ({"test": np.array([3, 4, 5])}, "1 row twice in the split, first row 3"),
-        ({"groups": np.array(list("aabbbd"))}, "1 group with rows in train and in test.*'b'"),
-        ({"groups": np.array(list("aabbcc"))}, "all test rows are of the group 'c'"),
-        ({"y": np.array(list("xxxxxx"))}, "4 training rows have one label only, 'x'"),
+        ({"test": np.array([4, 6])}, "test has row numbers from 4 to 6, but with 6 rows"),
+        ({"train": np.array([-1, 0, 1])}, "train has row numbers from -1 to 1"),
+        ({"test": np.array([3, 4, 5])}, "contains 1 row more than once, first row 3"),
+        (
+            {"groups": np.array(list("aabbbd"))},
+            "1 group with rows in both train and test, first 'b'",
+        ),
+        ({"groups": np.array(list("aabbcc"))}, "All test rows belong to the group 'c'"),
+        ({"y": np.array(list("xxxxxx"))}, "All 4 training rows have the label 'x'"),
     ],
 )
 def test_data_that_do_not_fit_together_are_refused(changes, message):
@@ -42,15 +46,15 @@ def test_data_that_do_not_fit_together_are_refused(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"C": (0.1, 0.0)}, r"C must be positive and finite, but holds \[0.0\]"),
-        ({"C": ()}, "C must be positive and finite, but holds nothing"),
-        ({"folds": 1}, "folds is 1, but must be 2 or more"),
+        ({"C": (0.1, 0.0)}, r"C must be positive and finite, but is \[0.0\]"),
+        ({"C": ()}, "C must be positive and finite, but is empty"),
+        ({"folds": 1}, "folds is 1, but must be at least 2"),
         ({"control_draws": -1}, "control_draws is -1"),
-        ({"bootstrap": 99}, "bootstrap is 99, but must be 100"),
+        ({"bootstrap": 99}, "bootstrap is 99, but must be at least 100"),
         ({"max_iter": 0}, "max_iter is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"fit_rows": 1}, "fit_rows is 1"),
-        ({"C": (0.1, 1.0, 0.1)}, "C holds a value twice"),
+        ({"C": (0.1, 1.0, 0.1)}, "C contains a value twice"),
     ],
 )
 def test_settings_out_of_range_are_refused(changes, message):
@@ -64,7 +68,7 @@ def test_a_label_that_train_lacks_is_refused_where_labels_are_classes():
     check_known(data())
 
 
-def test_numbers_are_read_and_words_told_with_their_row():
+def test_numbers_are_read_and_words_are_reported_with_their_row():
     found = numbers(data(y=np.array(["1", "2.5", "-1e3", "0", "7", "8"])))
     assert found.tolist() == [1, 2.5, -1000, 0, 7, 8]
     for wrong in ("seven", "nan", "inf", "1_000"):
@@ -94,10 +98,10 @@ def test_all_kinds_read_one_sort_of_labels(kinds, reads):
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [
-        ((), "kinds holds nothing"),
-        (specs("logistic", "logistic"), "kinds holds logistic, logistic.*each once"),
-        (specs("logistic", "ridge_regression"), "logistic reads classes and ridge_regression rea"),
-        (specs("structural_depth", "svm"), "svm reads classes and structural_depth:64 reads tre"),
+        ((), "kinds is empty"),
+        (specs("logistic", "logistic"), "kinds is logistic, logistic.*each only once"),
+        (specs("logistic", "ridge_regression"), "logistic needs classes and ridge_regression nee"),
+        (specs("structural_depth", "svm"), "svm needs classes and structural_depth:64 needs tre"),
     ],
 )
 def test_kinds_that_cannot_go_together_are_refused(kinds, message):

@@ -47,7 +47,9 @@ def test_the_order_of_rows_does_not_matter_but_the_seed_does():
 
 
 def test_too_few_groups_are_refused_with_the_number_to_set():
-    with pytest.raises(DataError, match=r"5 folds need at least 5 groups.*are 3.*`folds` to 3"):
+    with pytest.raises(
+        DataError, match=r"5 folds need at least 5 groups.*are 3.*`folds` to at most 3"
+    ):
         group_folds(np.array(list("abab")), np.array(list("wxyy")), 5, 0)
 
 
@@ -55,9 +57,10 @@ def test_a_fold_without_two_labels_inside_is_left_out_unless_all_are():
     labels, folds = np.array([0, 0, 0, 1, 1]), np.array([0, 1, 2, 2, 2])
     insides = fittable_insides(labels, folds)
     assert [inside.tolist() for inside in insides] == [
-        [False, True, True, True, True], [True, False, True, True, True],
-    ]  # fmt: skip
-    with pytest.raises(DataError, match="no fold has two classes to fit on"):
+        [False, True, True, True, True],
+        [True, False, True, True, True],
+    ]
+    with pytest.raises(DataError, match="the fitted rows have only one class"):
         fittable_insides(labels, labels)
 
 

@@ -1,4 +1,4 @@
-// Returns what is wrong with a page for those who see little, no colours, or use no mouse.
+// Returns the accessibility faults of a page: contrast, labels and keyboard access.
 (() => {
   const LEAST = 4.5;
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -15,26 +15,26 @@
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
   };
   const contrast = (a, b) => Math.max(light(a), light(b)) / Math.min(light(a), light(b));
-  const told = (element) => element.outerHTML.slice(0, 160);
+  const excerpt = (element) => element.outerHTML.slice(0, 160);
   const visible = (element) => element.checkVisibility({ visibilityProperty: true, opacityProperty: true });
 
-  /** The colours under an element, from the page upwards. */
+  /** Background colours of an element and its ancestors, outermost first. */
   const grounds = (element) => {
     const found = [];
     for (let at = element; at; at = at.parentElement) found.unshift(getComputedStyle(at).backgroundColor);
     return ["white", ...found];
   };
-  /** What is left of an ink after the opacity of all that it stands in. */
+  /** Effective opacity of an element: the product over itself and its ancestors. */
   const opacity = (element) => {
     let left = 1;
     for (let at = element; at; at = at.parentElement) left *= getComputedStyle(at).opacity;
     return left;
   };
-  /** The colours that a figure paints under its cells. */
+  /** Background colours of a figure, under its cells. */
   const papers = (text) => [...text.closest(".plot")?.querySelectorAll(".bglayer .bg") ?? []]
     .map((paper) => getComputedStyle(paper))
     .flatMap(({ fill, fillOpacity }) => (fillOpacity === "0" ? [] : [fill]));
-  /** The colour of the heat map behind the middle of a text; null where there is none. */
+  /** Colour of the heat map behind the centre of a text; null if there is none. */
   const cell = (text) => {
     const box = text.getBoundingClientRect();
     for (const image of text.closest(".plot")?.querySelectorAll(".hm image") ?? []) {
@@ -73,7 +73,7 @@
       const opaque = rgb(`rgb(${ground.join(" ")})`, ink);
       const left = opacity(element);
       const found = contrast(opaque.map((part, i) => left * part + (1 - left) * ground[i]), ground);
-      if (found < LEAST) faults.push(`contrast ${found.toFixed(2)}: ${told(element)}`);
+      if (found < LEAST) faults.push(`contrast ${found.toFixed(2)}: ${excerpt(element)}`);
     }
     return faults;
   };
@@ -82,10 +82,10 @@
     .filter((picture) => visible(picture) && !picture.closest("[aria-hidden=true], .modebar, noscript, #js-plotly-tester"))
     .filter((picture) => !picture.parentElement.closest("[role=img], button, [aria-label*=' ']"))
     .filter((picture) => !/\d/.test(picture.getAttribute("aria-label") ?? picture.alt ?? ""))
-    .map((picture) => `no numbers in words: ${told(picture)}`);
+    .map((picture) => `no numbers in words: ${excerpt(picture)}`);
 
   const clickable = "a, button, summary, input, select, textarea, [onclick], .modebar-btn, .legendtoggle";
-  // A link that leads nowhere says that its tabIndex is 0, and no key reaches it.
+  // A link without href reports tabIndex 0 but cannot be reached with the keyboard.
   const focusable = "a[href], button, input, select, textarea, summary, [tabindex]";
   const unreachable = () => {
     const pointed = [...document.querySelectorAll("body *")]
@@ -96,17 +96,17 @@
         for (let at = one; at; at = at.parentElement) {
           if (at.tabIndex >= 0 && at.matches(focusable) && !at.matches(".scroll")) return false;
         }
-        // Of buttons that arrow keys go through, the tab key reaches one.
+        // Among buttons navigated with arrow keys, the tab key reaches only one.
         if (one.closest("[tabindex='-1']")?.parentElement.querySelector("[tabindex='0']")) return false;
         return !one.closest("label")?.control;
       })
-      .map((one) => `no key reaches: ${told(one)}`);
+      .map((one) => `no key reaches: ${excerpt(one)}`);
   };
 
-  // What is inside an image is told to nobody: a button there can be reached, but not found.
+  // Screen readers ignore the contents of an image, so a button inside one cannot be found.
   const buried = () => [...document.querySelectorAll("[role=img] :is(button, [role=button], [tabindex='0'])")]
     .filter(visible)
-    .map((one) => `inside an image: ${told(one)}`);
+    .map((one) => `inside an image: ${excerpt(one)}`);
 
   return Promise.all([...document.querySelectorAll(".hm image")].map(load))
     .then(() => [...new Set([...faint(), ...unnamed(), ...unreachable(), ...buried()])]);

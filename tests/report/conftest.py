@@ -1,4 +1,4 @@
-"""A run folder as the pipeline leaves it, and a browser to look at pages with."""
+"""A synthetic run folder, and a headless browser to test pages with."""
 
 import base64
 import json
@@ -23,12 +23,12 @@ SITES = [
 TASK = [0.712, 0.801, 0.884, 0.941, 0.922, 0.915]
 CONTROL = [0.552, 0.561, 0.549, 0.547, 0.553, 0.551]
 RANDOM = [0.708, 0.731, 0.742, 0.736, 0.729, 0.722]
-SHIFT = 8  # of the modifiers of an event
+SHIFT = 8  # modifier bit of input events
 HOSTILE = "</script><b>%{x}</b>&amp;\u202e"
 
 
 def row(site: str, target: str, value: float, **others) -> dict:
-    """A row of results.csv about the fitted rows and groups that all rows of the run share."""
+    """A row of results.csv; all rows share the numbers of fitted rows and groups."""
     layer = int(site.split(".")[1]) if site.startswith("blocks.") else None
     component = site.removeprefix(f"blocks.{layer}.").replace("hook_", "")
     common = {
@@ -44,7 +44,7 @@ def row(site: str, target: str, value: float, **others) -> dict:
 
 
 def make_table() -> pd.DataFrame:
-    """The rows of a run over the residual stream, with all company and metrics."""
+    """The rows of a run over the residual stream, with all controls, baselines and metrics."""
     rows = []
     for site, task, control, untrained in zip(SITES, TASK, CONTROL, RANDOM, strict=True):
         rows += [
@@ -63,7 +63,7 @@ def make_table() -> pd.DataFrame:
 
 
 def make_heads() -> pd.DataFrame:
-    """The rows of a run over two heads of two layers, and of those side by side."""
+    """The rows of a run over two heads of two layers, and of all four concatenated."""
     rows = [row("", "majority", 0.5), row("", "word_identity", 0.71)]
     for number, (layer, head) in enumerate([(1, 0), (1, 2), (3, 0), (3, 2)]):
         site, value = f"blocks.{layer}.attn.hook_z", 0.6 + 0.1 * number
@@ -85,11 +85,11 @@ def make_heads() -> pd.DataFrame:
 def make_sweep() -> pd.DataFrame:
     """The rows of a run over the residual stream at three offsets of a word."""
     table = make_table()
-    moved = {"word:last-1": 0.3, "word:last": 0.0, "word:last+2": 0.1}
+    drops = {"word:last-1": 0.3, "word:last": 0.0, "word:last+2": 0.1}
     parts = []
-    for position, less in moved.items():
+    for position, drop in drops.items():
         part = table.assign(position=position)
-        part.loc[part["target"] == "task", "value"] -= less
+        part.loc[part["target"] == "task", "value"] -= drop
         parts.append(part)
     return pd.concat(parts, ignore_index=True)
 
@@ -120,7 +120,7 @@ TOKENS = [
 
 
 def make_record() -> dict:
-    """The run.json of that run."""
+    """The run.json of the synthetic run."""
     text = "The keys to the cabinet were on the table."
     return {
         "run": "plural",
@@ -170,7 +170,7 @@ def make_record() -> dict:
 def write_shown(
     folder: Path, table: pd.DataFrame | None = None, record: dict | None = None
 ) -> Path:
-    """Write what a page needs of a run into a folder, and return it."""
+    """Write the files that a page reads into a folder, and return the folder."""
     table = make_table() if table is None else table
     record = make_record() if record is None else record
     folder.mkdir(parents=True, exist_ok=True)
@@ -188,13 +188,13 @@ def write_shown(
 
 @pytest.fixture(scope="session")
 def write_run() -> Callable[..., Path]:
-    """A function that writes a run into a folder; give it a table or record of your own."""
+    """A function that writes a run into a folder, optionally with another table or record."""
     return write_shown
 
 
 @pytest.fixture
 def table() -> pd.DataFrame:
-    """The table of the synthetic run, free to be changed."""
+    """The table of the synthetic run; tests may change it."""
     return make_table()
 
 
@@ -212,32 +212,32 @@ def sweep() -> pd.DataFrame:
 
 @pytest.fixture
 def record() -> dict:
-    """The run.json of the synthetic run, free to be changed."""
+    """The run.json of the synthetic run; tests may change it."""
     return make_record()
 
 
 @pytest.fixture
 def make_run(write_run, tmp_path) -> Callable[..., Path]:
-    """`write_run` into a folder of the test's own."""
+    """`write_run` with a temporary folder of the test."""
     return partial(write_run, tmp_path / "run")
 
 
 @pytest.fixture
 def make_patterns() -> Callable[..., np.ndarray]:
-    """A function that makes causal patterns for n tokens; the same ones for the same seed."""
+    """A function that returns causal patterns for n tokens, deterministic for a seed."""
     return causal_patterns
 
 
 @pytest.fixture
 def hostile() -> str:
-    """Text that does harm wherever it is read as anything but text."""
+    """Text that breaks a page wherever it is not escaped."""
     return HOSTILE
 
 
 class Browser:
-    """Headless Chromium, spoken to over pipes: no driver, no port.
+    """Headless Chromium, controlled over pipes without a driver or port.
 
-    What a page says on its console, throws, or asks of a network is kept in `trouble`.
+    Console messages, exceptions and network requests of a page are collected in `trouble`.
     """
 
     def __init__(self, program: str, profile: Path) -> None:
@@ -265,7 +265,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters) -> dict:
-        """Send a command and return its result; events that come in between are noted."""
+        """Send a command and return its result; events received meanwhile are recorded."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters}
         message |= {"sessionId": self._session} if self._session else {}
@@ -280,7 +280,7 @@ class Browser:
     def _receive(self) -> dict:
         while b"\0" not in self._buffer:
             part = os.read(self._in, 1 << 20)
-            assert part, "the browser has closed its end"
+            assert part, "the browser has closed the pipe"
             self._buffer += part
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
@@ -299,7 +299,8 @@ class Browser:
     def open(self, page: Path | str, *, width: int = 1400, dark: bool = False) -> None:
         """Open a page in a window of this width and wait until its scripts have drawn it.
 
-        A page is a file or a URL; of a server, only pages opened before may be requested.
+        The page is a file or a URL. Requests to a server count as trouble, except for pages that
+        were opened with this method.
         """
         self.trouble.clear()
         url = page if isinstance(page, str) else page.as_uri()
@@ -322,12 +323,12 @@ class Browser:
         self.settle()
 
     def resize(self, width: int) -> None:
-        """Give the window another width."""
+        """Change the width of the window."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
 
     def settle(self, milliseconds: int = 250) -> None:
-        """Wait while the page draws again."""
+        """Wait until the page has redrawn."""
         self.evaluate(f"new Promise(done => setTimeout(done, {milliseconds}))")
 
     def evaluate(self, expression: str):
@@ -339,16 +340,16 @@ class Browser:
         return result["result"].get("value")
 
     def press(self, key: str, *, shift: bool = False) -> None:
-        """Press and let go of a key."""
+        """Press and release a key."""
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, modifiers=SHIFT * shift)
 
     def hover(self, x: float, y: float, *, shift: bool = False) -> None:
-        """Move the pointer to a place in the window."""
+        """Move the pointer to a point in the window."""
         self._mouse("mouseMoved", x, y, modifiers=SHIFT * shift)
 
     def click(self, x: float, y: float, *, shift: bool = False) -> None:
-        """Move the pointer to a place in the window, press its button and let go."""
+        """Click at a point in the window."""
         self.hover(x, y, shift=shift)
         for kind in ("mousePressed", "mouseReleased"):
             self._mouse(kind, x, y, button="left", clickCount=1, modifiers=SHIFT * shift)
@@ -357,7 +358,7 @@ class Browser:
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **others)
 
     def middle(self, element: str) -> tuple[float, float]:
-        """Bring an element, given as JavaScript, into the window and return its middle."""
+        """Scroll to an element, given as a JavaScript expression, and return its centre."""
         x, y = self.evaluate(
             f"(() => {{ const found = {element}; found.scrollIntoView({{ block: 'center' }});"
             "const box = found.getBoundingClientRect();"
@@ -366,16 +367,16 @@ class Browser:
         return x, y
 
     def download_to(self, folder: Path) -> None:
-        """Let pages save files, into this folder."""
+        """Allow pages to save files into this folder."""
         self.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
 
     def screenshot(self, path: Path) -> None:
-        """Write a picture of the whole page."""
+        """Write a screenshot of the whole page."""
         picture = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(picture["data"]))
 
     def close(self) -> None:
-        """End the browser."""
+        """Close the browser."""
         self.call("Browser.close")
         self._process.wait(timeout=10)
         os.close(self._out)
@@ -384,7 +385,7 @@ class Browser:
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory) -> Iterator[Browser]:
-    """A running browser; the test skips, loudly, where none is installed."""
+    """A running browser; tests are skipped with a message if none is installed."""
     names = ("chromium", "chromium-browser", "google-chrome")
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:

@@ -1,12 +1,12 @@
-"""What pages are drawn from, as analysis and pipeline leave it."""
+"""Synthetic tables for pages, in the format of analysis and pipeline."""
 
 import itertools
 
 import numpy as np
 import pandas as pd
 
-from probekit.report.comparison import COLUMNS, Comparison
-from probekit.report.transfer_table import COSINES, SCORES, Transfer
+from probekit.results.comparison import COLUMNS, RunComparison
+from probekit.results.transfer import COSINES, SCORES, Transfer
 from tests.report.conftest import HOSTILE, row
 
 TOKENS = ("The", " keys", "<0xE2>", " שלום", HOSTILE)
@@ -20,7 +20,7 @@ PLACES = ("blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "ln_final.hook_
 
 
 def lens_rows(tokens=TOKENS, sites=SITES, prompt=1):
-    """A lens that is surer layer by layer; at the last site it is right at every second token."""
+    """A lens whose confidence grows by layer; its last site is correct at every second token."""
     rows = []
     n = len(tokens)
     for depth, site in enumerate(sites):
@@ -47,7 +47,7 @@ def lens_rows(tokens=TOKENS, sites=SITES, prompt=1):
 
 
 def attribution_rows(n_layers=3, n_heads=2):
-    """Parts that are 1, -2, 3, -4, ... in the order of the forward pass."""
+    """Components with contributions 1, -2, 3, -4, ... in the order of the forward pass."""
     parts = [("embed", None, None), ("pos_embed", None, None)]
     for layer in range(n_layers):
         parts += [("head", layer, head) for head in range(n_heads)]
@@ -59,7 +59,7 @@ def attribution_rows(n_layers=3, n_heads=2):
 
 
 def head_rows(n_layers=3, n_heads=4):
-    """Scores that tell every layer and head apart; nobody can have the one for duplicates."""
+    """Scores that differ between all layers and heads; the duplicate-token score is undefined."""
     rows = []
     for number, score in enumerate(
         ("previous_token", "duplicate_token", "induction", "first_token", "entropy", "distance")
@@ -79,7 +79,7 @@ def head_rows(n_layers=3, n_heads=4):
 
 
 def training_rows():
-    """Rows of three checkpoints whose scores rise with step and depth."""
+    """Rows of three checkpoints whose scores increase with step and depth."""
     rows = [
         row(site, "task", 0.5 + depth / 20 + step / 1000, split=split)
         | {"run": f"step-{step}", "step": step}
@@ -105,11 +105,11 @@ def make_comparison(hostile):
     )
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     settings = {"data.name": (hostile, "b")}
-    return Comparison(hostile, "b", "accuracy", "paired", table, settings, (hostile,))
+    return RunComparison(hostile, "b", "accuracy", "paired", table, settings, (hostile,))
 
 
 def make_transfer(hostile):
-    """A transfer between three sets."""
+    """A transfer between three data sets."""
     names = ("short", "a_much_longer_name-of.a.data-set", "third")
     keys = [
         {"model": "mini", "site": site, "position": "last", "view": "raw", "probe": "logistic",

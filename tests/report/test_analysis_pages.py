@@ -1,11 +1,12 @@
-"""The pages of lens, attribution and heads: their sentences, and how a browser shows them."""
+"""Pages of logit lens, logit attribution and head scores: sentences, and layout in a browser."""
 
 import pandas as pd
 import pytest
 
-from probekit.report.attribution_page import MEAN, AttributedLogit, attribution_page
-from probekit.report.heads_page import ScoredHeads, heads_answer, heads_page
-from probekit.report.lens_page import lens_answer, lens_page, lens_summary
+from probekit.report.pages.attribution_page import attribution_answer, attribution_page
+from probekit.report.pages.heads_page import heads_answer, heads_page, known_head_rows
+from probekit.report.pages.lens_page import lens_answer, lens_page, lens_summary
+from probekit.results.network import MEAN, AttributedLogit, ScoredHeads
 from tests.report.conftest import HOSTILE
 from tests.report.pictures import TOKENS, attribution_rows, head_rows, lens_rows
 
@@ -15,9 +16,15 @@ KNOWN = {"previous_token": [(1, 2)], "duplicate_token": [(0, 1)]}
 
 def attributed(**changes):
     given = {
-        "tokens": TOKENS, "position": 4, "token": " a", "minus": "", "logit": 8.0,
-        "probability": 0.25, "rank": 1234, "rows": attribution_rows(),
-    }  # fmt: skip
+        "tokens": TOKENS,
+        "position": 4,
+        "token": " a",
+        "minus": "",
+        "logit": 8.0,
+        "probability": 0.25,
+        "rank": 1234,
+        "rows": attribution_rows(),
+    }
     return AttributedLogit(**(given | changes))
 
 
@@ -47,7 +54,7 @@ def test_the_summary_counts_at_each_site():
     assert rows["kl"].tolist() == [3, 2, 1, 0]
 
 
-def test_two_texts_are_summed_up_and_their_positions_are_not_confused():
+def test_the_summary_of_two_texts_keeps_their_positions_apart():
     alone, both = lens_rows(), pd.concat([lens_rows(), lens_rows(("A", " b"), prompt=2)])
     assert lens_summary(both)["n"].tolist() == [7] * 4
     assert lens_summary(both)["right"].tolist() == [0, 0, 0, 3]
@@ -56,10 +63,10 @@ def test_two_texts_are_summed_up_and_their_positions_are_not_confused():
     assert "at 3 of 5 positions" in lens_answer(both)
 
 
-def test_the_answer_says_from_where_on_the_output_is_read():
+def test_the_answer_names_the_layer_from_which_the_lens_agrees_with_the_output():
     rows = lens_rows()
     assert (
-        "From the embedding on, the lens reads the network's own at half of the 5"
+        "From the embedding on, the lens agrees with the model on at least half of the 5"
         in lens_answer(rows)
     )
     rows.loc[rows["layer"] == 0, "token_1"] = "other"
@@ -69,11 +76,12 @@ def test_the_answer_says_from_where_on_the_output_is_read():
 
 
 def test_the_answer_of_an_attribution_names_the_largest_parts():
-    answer = attributed(minus=" b").answer
-    assert "gives ␣a a probability of 0.250, rank 1,234" in answer
-    assert "The logit of ␣a less that of ␣b is +8.00: its 15 parts sum to it within 0e+00" in answer
-    assert "The largest: bias of the final norm +15.00, L2 MLP −14.00, L2 bias +13.00" in answer
-    assert "less the mean of all tokens" in attributed(minus=MEAN).answer
+    answer = attribution_answer(attributed(minus=" b"))
+    assert "assigns ␣a a probability of 0.250 (rank 1,234)" in answer
+    assert "The logit of ␣a minus that of ␣b is +8.00; the contributions of the 15" in answer
+    assert "components sum to it within 0e+00" in answer
+    assert "contributions: bias of the final norm +15.00, L2 MLP −14.00, L2 bias +13.00" in answer
+    assert "minus the mean of all tokens" in attribution_answer(attributed(minus=MEAN))
 
 
 def test_the_name_of_a_menu_stays_on_one_line(browser, pages):
@@ -87,12 +95,12 @@ def test_the_name_of_a_menu_stays_on_one_line(browser, pages):
 
 
 def test_known_heads_have_their_value_and_rank():
-    found = ScoredHeads(head_rows(), "a text", KNOWN)
-    assert found.known_rows() == [
+    scored = ScoredHeads(head_rows(), "a text", KNOWN)
+    assert known_head_rows(scored) == [
         ("previous token", "L1H2", "0.300", "6 of 12"),
-        ("duplicate token", "L0H1", "–", "no token could have it"),
+        ("duplicate token", "L0H1", "–", "undefined for all tokens"),
     ]
-    assert "previous token L2H3 0.550; duplicate token in none" in heads_answer(found)
+    assert "previous token L2H3 0.550; duplicate token none" in heads_answer(scored)
 
 
 def test_the_same_contents_give_the_same_bytes():
@@ -109,7 +117,7 @@ def test_hostile_text_stays_text(pages, name):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", ["lens", "attribution", "heads"])
-def test_the_pages_fit_every_window_in_silence(browser, pages, name, dark):
+def test_pages_fit_every_window_without_console_messages(browser, pages, name, dark):
     browser.open(pages / f"{name}.html", width=1920, dark=dark)
     for width in (1400, 700, 360):
         browser.resize(width)
@@ -121,7 +129,7 @@ def test_the_pages_fit_every_window_in_silence(browser, pages, name, dark):
 GROUND = "getComputedStyle(document.querySelectorAll('.plot .textpoint text')[{at}]).fill"
 
 
-def test_another_colouring_can_be_chosen_and_the_first_again(browser, pages):
+def test_the_menu_switches_between_colourings(browser, pages):
     browser.open(pages / "lens.html")
 
     def choose(number):
@@ -188,7 +196,7 @@ def test_negative_numbers_are_sorted_as_numbers(browser, pages):
     assert numbers[-1] == -14
 
 
-def test_a_long_text_is_cut_in_the_heading_and_the_page_says_what_it_leaves_out(browser, tmp_path):
+def test_long_texts_have_a_short_heading_and_a_note_about_omitted_tokens(browser, tmp_path):
     rows = lens_rows(tuple(f" word{number}" for number in range(1024)))
     page = lens_page(rows, model="made", facts={})
     assert "too many cells" in page

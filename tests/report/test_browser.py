@@ -1,9 +1,9 @@
-"""The pages as a browser shows them: nothing on its console, nothing asked, nothing cut off."""
+"""The report in a browser: no console messages, no requests, nothing cut off."""
 
 import pandas as pd
 import pytest
 
-from probekit.report.page import write_report
+from probekit.report.pages.run_page import write_report
 
 
 @pytest.fixture(scope="module")
@@ -12,7 +12,7 @@ def page(write_run, tmp_path_factory):
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_report_fits_every_window_in_silence(browser, page, dark):
+def test_the_report_fits_every_window_without_console_messages(browser, page, dark):
     browser.open(page, width=1920, dark=dark)
     assert browser.evaluate("document.querySelectorAll('.plot .main-svg').length") >= 3
     for width in (1400, 700, 360):
@@ -25,7 +25,7 @@ def test_the_report_fits_every_window_in_silence(browser, page, dark):
 
 
 @pytest.mark.parametrize("kind", ["heads", "sweep"])
-def test_maps_fit_every_window_in_silence(browser, make_run, kind, request):
+def test_maps_fit_every_window_without_console_messages(browser, make_run, kind, request):
     browser.open(write_report(make_run(request.getfixturevalue(kind))), width=1400)
     cells = "document.querySelectorAll('.plot .hm image').length"
     assert browser.evaluate(cells) == 2  # accuracy and selectivity
@@ -61,7 +61,7 @@ def test_a_folded_figure_is_drawn_when_it_is_opened(browser, page):
     assert browser.trouble == []
 
 
-def test_the_data_card_opens_in_silence_and_wraps(browser, make_run, record):
+def test_the_data_card_opens_and_wraps(browser, make_run, record):
     record["data"]["card"] = "word " * 300
     browser.open(write_report(make_run(record=record)), width=360)
     browser.evaluate("document.querySelector('.card summary').click()")
@@ -72,7 +72,7 @@ def test_the_data_card_opens_in_silence_and_wraps(browser, make_run, record):
     assert browser.trouble == []
 
 
-def test_nothing_offers_to_upload(browser, page):
+def test_figures_have_no_upload_button(browser, page):
     browser.open(page)
     titles = browser.evaluate(
         "[...document.querySelectorAll('.modebar-btn')].map(button => button.dataset.title)"
@@ -91,14 +91,14 @@ def test_hostile_names_reach_the_figure_as_text(browser, make_run, table, hostil
     assert browser.trouble == []
 
 
-def test_keys_press_what_a_pointer_can(browser, page):
+def test_buttons_of_a_figure_work_with_the_keyboard(browser, page):
     browser.open(page)
     plot = "document.querySelector('.plot .drawing')"
     shown = f"{plot}.data.filter(trace => trace.visible === 'legendonly').length"
     assert browser.evaluate(shown) == 0
     browser.evaluate(f"{plot}.querySelector('.legendtoggle').focus()")
     browser.press("Enter")
-    browser.settle(1000)  # plotly waits for a second click
+    browser.settle(1000)  # Plotly waits for a possible double click
     assert browser.evaluate(shown) > 0
     reach = f"({plot}.layout.xaxis.range[1] - {plot}.layout.xaxis.range[0])"
     before = browser.evaluate(reach)

@@ -1,4 +1,4 @@
-"""What the page shows of the chosen probe, and only where the run has the numbers."""
+"""Figures and worst errors of the selected probe, shown only if the run has saved them."""
 
 import json
 from pathlib import Path
@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.chosen_figures import (
+from probekit.report.figures.chosen_figures import (
     confusion_matrix,
     direction_map,
     neuron_ranking,
     scatter_plane,
 )
-from probekit.report.page import run_figures, write_report
+from probekit.report.pages.run_page import run_figures, write_report
 from tests.report.conftest import HOSTILE, SITES, row
 
 AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
@@ -33,20 +33,31 @@ def scatter():
     points = np.random.default_rng(0).normal(size=(2, 40, 2))
     return pd.concat(
         pd.DataFrame(
-            {"method": method, "x": plane[:, 0], "y": plane[:, 1], "axis_x": "one",
-             "axis_y": "two", "label": ["a", HOSTILE] * 20}
+            {
+                "method": method,
+                "x": plane[:, 0],
+                "y": plane[:, 1],
+                "axis_x": "one",
+                "axis_y": "two",
+                "label": ["a", HOSTILE] * 20,
+            }
         )
         for method, plane in zip(("PCA", "LDA"), points, strict=True)
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
 def wrong():
     token = {"token": HOSTILE, "label": "Sing", "score": 2.0}
     example = {
-        "text": HOSTILE, "span": None, "group": "g", "label": "Plur", "guess": "Sing",
-        "ahead": 3.0, "tokens": [token, {**token, "token": " x", "score": -1.0}],
-    }  # fmt: skip
+        "text": HOSTILE,
+        "span": None,
+        "group": "g",
+        "label": "Plur",
+        "guess": "Sing",
+        "ahead": 3.0,
+        "tokens": [token, {**token, "token": " x", "score": -1.0}],
+    }
     return {"classes": ["Plur", "Sing"], "examples": [example]}
 
 
@@ -117,8 +128,10 @@ def test_the_page_shows_them_where_the_run_has_them(browser, make_run, confusion
     write_chosen(run, confusion, scatter, wrong)
     more = [part.title for part in run_figures(run)]
     assert [t for t in more if t not in titles] == [
-        "What is taken for what", f"{SITES[4 - 1]} by PCA", f"{SITES[4 - 1]} by LDA",
-    ]  # fmt: skip
+        "Confusion matrix",
+        f"{SITES[4 - 1]} by PCA",
+        f"{SITES[4 - 1]} by LDA",
+    ]
     browser.open(write_report(run), width=360)
     assert browser.evaluate("document.documentElement.scrollWidth") <= 360
     tokens = "[...document.querySelectorAll('.text .token')].map(token => token.textContent)"
@@ -151,14 +164,14 @@ def test_an_error_says_which_word_it_is_about(
     wrong["examples"] = [wrong["examples"][0] | of_a_word]
     browser.open(write_report(write_chosen(make_run(), confusion, scatter, wrong)))
     section = "[...document.querySelectorAll('section')].find(one => one.textContent.includes("
-    section += "'gets most wrong'))"
+    section += "'Worst errors'))"
     marked = f"[...{section}.querySelectorAll('mark')].map(one => one.querySelector('bdi') ?? one)"
     assert browser.evaluate(f"{marked}.map(one => one.textContent)") == ["saw"]
     before = f"{marked}[0].closest('mark').previousElementSibling"
     assert browser.evaluate(f"{before} === null") is not has_tokens
     assert [fault for fault in browser.evaluate(AUDIT) if "<small>" in fault] == []
-    told = "What was to be labelled is underlined."
-    assert (told in browser.evaluate(f"{section}.textContent")) is has_tokens
+    note = "The labelled span is underlined."
+    assert (note in browser.evaluate(f"{section}.textContent")) is has_tokens
 
 
 def test_tokens_without_characters_are_not_marked(make_run, confusion, scatter, wrong):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.report.compare_page import comparison_page, difference_figure
-from probekit.report.transfer_page import place_part, transfer_page
+from probekit.report.pages.compare_page import comparison_page, difference_figure
+from probekit.report.pages.transfer_page import place_part, transfer_page
 from tests.report.pictures import make_comparison, make_transfer
 
 
@@ -31,16 +31,16 @@ def test_marks_are_filled_where_a_difference_holds(comparison):
 
 def test_a_cosine_says_from_how_many_permutations_it_is_judged(transfer):
     page = transfer_page(transfer)
-    assert "come from 20 permutations, so that no p is below 0.048." in page
+    assert "based on 20 permutations, so p cannot be below 0.048." in page
     _, cosines, _ = place_part(transfer, *transfer.chosen).figures
     hover = cosines.figure["data"][0]["hovertext"]
     assert hover[0][1].endswith(
-        "of random labels: −0.100 to 0.100<br>permutations: 20<br>p: 0.0496"
+        "with permuted labels: −0.100 to 0.100<br>permutations: 20<br>p: 0.0496"
     )
     assert hover[0][0].endswith("permutations: 10")
     # Nothing was judged: nothing is told of it.
     bare = replace(transfer, cosines=transfer.cosines.assign(n_null=0, p=np.nan))
-    assert "permutations, so that" not in transfer_page(bare)
+    assert "permutations, so p" not in transfer_page(bare)
 
 
 @pytest.mark.parametrize("kind", ["comparison", "transfer"])

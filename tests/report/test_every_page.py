@@ -1,4 +1,4 @@
-"""Every page that is written: legible, named, reachable by keys, silent, and no wider than 360."""
+"""Every page: legible, labelled, reachable by keyboard, no console messages, 360 pixels wide."""
 
 import json
 import re
@@ -8,19 +8,20 @@ import pandas as pd
 import pytest
 
 from probekit.model.gpt2 import GPT2
-from probekit.pipeline.weights import write_weights_page
-from probekit.report.attention import AttentionPrompt
-from probekit.report.attention_page import AttentionExplorer
-from probekit.report.attribution_page import attribution_page
-from probekit.report.compare_page import comparison_page
-from probekit.report.heads_page import ScoredHeads, heads_page
-from probekit.report.index_page import index_page
-from probekit.report.lens_page import lens_page
-from probekit.report.page import write_report
-from probekit.report.pretraining import write_pretraining_report
-from probekit.report.runs_page import load_runs, runs_page
-from probekit.report.texts_page import texts_page
-from probekit.report.transfer_page import transfer_page
+from probekit.pipeline.look.weights import write_weights_page
+from probekit.report.attention.page import AttentionExplorer
+from probekit.report.pages.attribution_page import attribution_page
+from probekit.report.pages.compare_page import comparison_page
+from probekit.report.pages.heads_page import heads_page
+from probekit.report.pages.index_page import index_page
+from probekit.report.pages.lens_page import lens_page
+from probekit.report.pages.pretraining_page import write_pretraining_report
+from probekit.report.pages.run_page import write_report
+from probekit.report.pages.runs_page import load_runs, runs_page
+from probekit.report.pages.texts_page import texts_page
+from probekit.report.pages.transfer_page import transfer_page
+from probekit.results.attention import AttentionPrompt
+from probekit.results.network import ScoredHeads
 from tests.model.reference import TINY
 from tests.report.conftest import (
     HOSTILE,
@@ -30,6 +31,9 @@ from tests.report.conftest import (
     make_record,
     make_sweep,
 )
+from tests.report.figures.test_facets import four_kinds
+from tests.report.pages.test_pretraining_page import write_pretraining
+from tests.report.pages.test_texts_page import make_facts, make_reading
 from tests.report.pictures import (
     head_rows,
     lens_rows,
@@ -38,16 +42,27 @@ from tests.report.pictures import (
     training_rows,
 )
 from tests.report.test_analysis_pages import FACTS, KNOWN, attributed
-from tests.report.test_facets import crowd
-from tests.report.test_pretraining import write_pretraining
-from tests.report.test_texts_page import make_facts, make_reading
 
 AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
 KINDS = (
-    "report", "report of facets", "report of heads", "report of a sweep", "report over training",
-    "runs", "index", "attention", "lens", "attribution", "heads", "weights", "weight",
-    "pretraining", "comparison", "transfer", "texts",
-)  # fmt: skip
+    "report",
+    "report of facets",
+    "report of heads",
+    "report of a sweep",
+    "report over training",
+    "runs",
+    "index",
+    "attention",
+    "lens",
+    "attribution",
+    "heads",
+    "weights",
+    "weight",
+    "pretraining",
+    "comparison",
+    "transfer",
+    "texts",
+)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +96,7 @@ def pages(write_run, tmp_path_factory):
     return {
         **{name: folder / f"{name}.html" for name in written},
         "report": write_report(runs[0]),
-        "report of facets": write_report(write_run(folder / "facets", crowd())),
+        "report of facets": write_report(write_run(folder / "facets", four_kinds())),
         "report of heads": write_report(write_run(folder / "heads", make_heads())),
         "report of a sweep": write_report(write_run(folder / "sweep", make_sweep())),
         "report over training": write_report(over_training),
@@ -93,7 +108,7 @@ def pages(write_run, tmp_path_factory):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_page_is_for_everyone(browser, pages, kind, dark):
+def test_pages_are_accessible(browser, pages, kind, dark):
     browser.open(pages[kind], width=1400, dark=dark)
     browser.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     browser.settle(1500)
@@ -127,23 +142,23 @@ def test_every_colouring_is_legible_and_its_masked_cells_are_grey(browser, pages
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lines_of_a_figure_are_told_apart_without_colours(pages, kind):
+def test_lines_of_a_figure_differ_in_dash_or_marker(pages, kind):
     page = pages[kind].read_text("utf-8")
-    for found in re.findall(r'<script type="application/json">(\{"data".*?)</script>', page):
-        named = [trace for trace in json.loads(found)["data"] if trace.get("showlegend") is True]
+    for figure in re.findall(r'<script type="application/json">(\{"data".*?)</script>', page):
+        named = [trace for trace in json.loads(figure)["data"] if trace.get("showlegend") is True]
         looks = {
             trace["name"]: (
                 trace.get("line", {}).get("dash", "solid"),
                 str(trace.get("marker", {}).get("symbol")),
             )
             for trace in named
-            # What a horizontal line is stands in its name and its place.
+            # Horizontal lines are identified by their labels.
             if len(set(trace["y"])) > 1
         }
         assert len(set(looks.values())) == len(looks), looks
 
 
-def test_the_audit_finds_what_is_wrong(browser, tmp_path):
+def test_the_audit_reports_known_faults(browser, tmp_path):
     page = tmp_path / "wrong.html"
     page.write_text(
         "<!doctype html><p style='color: #999'>faint</p><p>plain</p>"

@@ -1,11 +1,11 @@
-"""The attention explorer in a browser: what pointing, clicking and keys do, and what is told."""
+"""The attention explorer in a browser: effects of pointer, clicks and keys, and the readout."""
 
 import numpy as np
 import pytest
 
-from probekit.report.attention import AttentionPrompt
-from probekit.report.attention_colours import attention_colours
-from probekit.report.attention_page import SCORE_NAMES, AttentionExplorer
+from probekit.report.attention.colours import attention_colours
+from probekit.report.attention.page import SCORE_NAMES, AttentionExplorer
+from probekit.results.attention import AttentionPrompt
 
 LAYERS, HEADS = (2, 3, 5, 7), (0, 4, 8)
 TOKENS = ("The", " keys", " the", "\n", " keys")
@@ -80,7 +80,7 @@ class Page:
         return f"document.querySelectorAll('.token')[{number}]"
 
     def cell(self, destination, source, view=0):
-        """Where a cell of a matrix of five tokens lies in the window."""
+        """Position in the window of a cell of a matrix of five tokens."""
         self.browser.middle(f"document.querySelectorAll('.matrix')[{view}]")
         right, bottom = self.browser.evaluate(
             "(() => { const box = "
@@ -90,7 +90,7 @@ class Page:
         return right - (5 - source - 0.5) * 34, bottom - (5 - destination - 0.5) * 34
 
     def control(self, name, value):
-        """Choose in a list or write into a field, and say so as a reader would."""
+        """Set a list or field and send the event that a user would trigger."""
         self.browser.evaluate(
             f"(() => {{ const it = document.querySelector('.sorting [name={name}]');"
             f"it.value = {value!r};"
@@ -127,7 +127,7 @@ def explorer(browser, page):
 
 
 def colour_of(value, scale=lambda x: x, theme="light"):
-    """What the page's scale gives for a weight."""
+    """Colour of a weight in the page's colour scale."""
     stops = np.array(COLOURS["weights"][theme], dtype=float)
     place = np.rint(256 * scale(value)) / 256 * (len(stops) - 1)
     return np.array([np.interp(place, np.arange(len(stops)), channel) for channel in stops.T])
@@ -169,15 +169,17 @@ def test_the_keys_move_over_cells_and_pin(explorer, patterns):
     weight = patterns[0][0, 0, 3, 2]
     assert explorer.text(".readout") == f"dest[3] ⏎ → src[2] ␣the {weight:.4f}"
     label = "document.querySelector('.matrix').getAttribute('aria-label')"
-    told = f"Layer 2, head 0. dest[3] ⏎ → src[2] ␣the {weight:.4f}"
-    assert explorer.browser.evaluate(label) == told
+    expected_text = f"Layer 2, head 0. dest[3] ⏎ → src[2] ␣the {weight:.4f}"
+    assert explorer.browser.evaluate(label) == expected_text
     explorer.browser.press("Enter")
     assert "pin=row.3" in explorer.hash()
     explorer.browser.press("Enter", shift=True)
     assert "pin=column.2" in explorer.hash()
 
 
-def test_a_token_shows_where_it_looks_and_with_shift_who_looks_at_it(explorer, patterns):
+def test_hovering_shows_what_a_token_attends_to_and_with_shift_what_attends_to_it(
+    explorer, patterns
+):
     weights = patterns[0][0, 0]
     explorer.point(explorer.token(3))
     order = np.argsort(-weights[3, :4])[:3]
@@ -188,7 +190,7 @@ def test_a_token_shows_where_it_looks_and_with_shift_who_looks_at_it(explorer, p
     expected = [colour_of(w, np.sqrt) for w in weights[3, :4]]
     found = [[int(c) for c in text[4:-1].split(",")] for text in colours[:4]]
     np.testing.assert_allclose(found, expected, atol=1)
-    assert colours[4] == ""  # ahead of the destination
+    assert colours[4] == ""  # masked
     explorer.point(explorer.token(3), shift=True)
     assert explorer.text(".readout").startswith("src[3] ⏎ ← ")
     colours = explorer.colours()
@@ -198,7 +200,7 @@ def test_a_token_shows_where_it_looks_and_with_shift_who_looks_at_it(explorer, p
     assert explorer.text(".readout").startswith("dest[3]")
 
 
-def test_a_click_pins_and_escape_lets_go(explorer, patterns):
+def test_a_click_pins_and_escape_unpins(explorer, patterns):
     explorer.click(explorer.token(3))
     pinned = explorer.colours()
     explorer.point(explorer.token(1))
@@ -288,7 +290,7 @@ def test_heads_are_sorted_and_filtered_by_a_score(explorer):
     assert len(explorer.texts(".grid .out")) == 12 - len(kept)
 
 
-def test_two_prompts_stand_side_by_side_and_point_together(explorer, patterns):
+def test_side_by_side_prompts_share_the_hovered_cell(explorer, patterns):
     explorer.click("document.querySelector('[name=view][value=side] + span')")
     assert explorer.texts(".name") == ["Layer 2, head 0, prompt 1", "Layer 2, head 0, prompt 2"]
     explorer.browser.hover(*explorer.cell(4, 1, view=1))
@@ -303,13 +305,13 @@ def test_two_prompts_stand_side_by_side_and_point_together(explorer, patterns):
     assert explorer.hash() == "#head=0.2.0&other=1.7.8&view=side"
 
 
-def test_a_difference_is_centred_and_says_both_values(explorer, patterns):
+def test_a_difference_is_centred_and_shows_both_values(explorer, patterns):
     explorer.go("head=0.7.4&other=1.7.4&view=difference&scale=linear&stretch=1")
     a, b = (patterns[i][3, 1] for i in (0, 1))
     explorer.browser.hover(*explorer.cell(4, 1))
     difference = f"{a[4, 1] - b[4, 1]:.3f}".replace("-", "−")
-    told = explorer.text(".readout")
-    assert told.startswith(f"dest[4] ␣keys → src[1] ␣keys | ␣key {difference} (")
+    expected_text = explorer.text(".readout")
+    assert expected_text.startswith(f"dest[4] ␣keys → src[1] ␣keys | ␣key {difference} (")
     middle = COLOURS["differences"]["light"][5]
     assert explorer.pixel(0, 0) == middle
     largest = np.unravel_index(abs(a - b).argmax(), a.shape)
@@ -320,14 +322,14 @@ def test_a_difference_is_centred_and_says_both_values(explorer, patterns):
     assert explorer.texts(".ticks span")[::4] == [f"−{top:.2g}", f"{top:.2g}"]
 
 
-def test_texts_of_other_lengths_have_no_difference_and_that_is_said(explorer):
+def test_texts_of_different_lengths_have_no_difference_and_an_explanation(explorer):
     explorer.go("head=0.2.0&other=2.2.0&view=difference")
     assert "have 5 and 2 tokens" in explorer.text(".refusal")
     explorer.go("head=0.2.0&other=2.2.0&view=side")
     assert explorer.texts(".name") == ["Layer 2, head 0, prompt 1", "Layer 2, head 0, prompt 3"]
 
 
-def test_the_address_brings_everything_back(explorer):
+def test_the_url_restores_the_whole_state(explorer):
     hash = (
         "head=1.5.max&other=0.3.4&view=side&scale=log&rest=1&stretch=1&zoom=16"
         "&score=entropy&order=low&low=0.1&high=0.9&pin=column.2"
@@ -352,7 +354,7 @@ def test_the_address_brings_everything_back(explorer):
         "%",
     ],
 )
-def test_an_address_that_says_nothing_sensible_shows_the_first_head(explorer, hash):
+def test_an_invalid_url_fragment_shows_the_first_head(explorer, hash):
     explorer.browser.call("Page.navigate", url="about:blank")
     explorer.browser.call("Page.navigate", url=f"{explorer.page.as_uri()}#{hash}")
     explorer.browser.settle(500)
@@ -386,12 +388,12 @@ def test_pictures_are_saved(explorer, tmp_path):
     for kind in ("svg", "png"):
         explorer.click(f"document.querySelector('[name={kind}]')")
         explorer.browser.settle(600)
-    svg = (tmp_path / "gpt2-L5H4-less-L5H4.svg").read_text()
+    svg = (tmp_path / "gpt2-L5H4-minus-L5H4.svg").read_text()
     assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
     assert svg.count("<rect") >= 15 + 1 + 50
     assert "␣keys | ␣key" in svg
     assert "difference of attention weights (square-root scale)" in svg
-    png = (tmp_path / "gpt2-L5H4-less-L5H4.png").read_bytes()
+    png = (tmp_path / "gpt2-L5H4-minus-L5H4.png").read_bytes()
     assert png.startswith(b"\x89PNG")
     assert len(png) > 5000
-    assert explorer.text(".status") == "Saved gpt2-L5H4-less-L5H4.png."
+    assert explorer.text(".status") == "Saved gpt2-L5H4-minus-L5H4.png."

@@ -1,4 +1,4 @@
-"""The explorer where it is hard: hostile text, long text, narrow windows, notebooks, no script."""
+"""Edge cases of the explorer: hostile or long text, narrow windows, notebooks, no JavaScript."""
 
 import html
 import time
@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from probekit.report.attention import AttentionPrompt
-from probekit.report.attention_page import AttentionExplorer
+from probekit.report.attention.page import AttentionExplorer
+from probekit.results.attention import AttentionPrompt
 
 RTL = " שלום"
 EMOJI = " 👩‍👩‍👧"
@@ -43,8 +43,15 @@ def test_hostile_tokens_are_text_wherever_they_are_shown(browser, tmp_path, host
     browser.open(explorer.save(tmp_path / "hostile.html"))
     shown = hostile.replace("\u202e", "<U+202E>")
     assert texts(browser, ".view:not([hidden]) .token") == [
-        shown, "<b>", "%{x}", f"␣{RTL[1:]}", f"␣{EMOJI[1:]}", BYTES, "␍", "⇥",
-    ]  # fmt: skip
+        shown,
+        "<b>",
+        "%{x}",
+        f"␣{RTL[1:]}",
+        f"␣{EMOJI[1:]}",
+        BYTES,
+        "␍",
+        "⇥",
+    ]
     browser.hover(*browser.middle("document.querySelector('.token')"))
     assert texts(browser, ".readout")[0] == f"dest[0] {shown} → src[0] {shown} 1.0000"
     assert browser.evaluate("document.querySelectorAll('b b, .tokens b, .readout b').length") == 0

@@ -1,4 +1,4 @@
-"""Every picture can be read without colours: by lightness, or by a second look."""
+"""Every figure is readable without colours: by lightness, dash or marker."""
 
 import itertools
 
@@ -6,9 +6,9 @@ import numpy as np
 import plotly.colors
 import pytest
 
-from probekit.report.attention_colours import attention_colours
-from probekit.report.style import LINES, SERIES_MARKERS
-from probekit.report.text_map import luminance
+from probekit.report.attention.colours import attention_colours
+from probekit.report.figures.style import LINES, SERIES_MARKERS
+from probekit.report.maps.text_map import luminance
 
 SCALES = {
     "of maps": [plotly.colors.hex_to_rgb(c) for c in plotly.colors.sequential.Viridis],
@@ -28,10 +28,10 @@ def test_a_scale_grows_or_falls_in_lightness_all_along(name):
 
 
 @pytest.mark.parametrize("page", ["light", "dark"])
-def test_the_middle_of_a_difference_stands_out_and_its_sign_is_told_by_numbers(page):
-    found = light(attention_colours()["differences"][page])
-    middle = len(found) // 2
-    outward = [np.diff(found[middle:]), np.diff(found[middle::-1])]
+def test_the_middle_of_the_difference_scale_is_its_lightest_or_darkest_colour(page):
+    lightness = light(attention_colours()["differences"][page])
+    middle = len(lightness) // 2
+    outward = [np.diff(lightness[middle:]), np.diff(lightness[middle::-1])]
     assert all((side < 0).all() for side in outward) or all((side > 0).all() for side in outward)
 
 

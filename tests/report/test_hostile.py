@@ -1,4 +1,4 @@
-"""Pages made of hostile texts, in a browser: all of it is shown as text, none of it is run."""
+"""Pages made from hostile strings, in a browser: markup is shown as text and never executed."""
 
 import json
 import threading
@@ -10,10 +10,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from probekit.cli.view_server import make_server
-from probekit.pipeline.weights import write_weights_page
-from probekit.report.compare_page import comparison_page
-from probekit.report.runs_page import load_runs, runs_page
-from probekit.report.transfer_page import transfer_page
+from probekit.pipeline.look.weights import write_weights_page
+from probekit.report.pages.compare_page import comparison_page
+from probekit.report.pages.runs_page import load_runs, runs_page
+from probekit.report.pages.transfer_page import transfer_page
 from tests.report.conftest import SITES, make_record, make_table, write_shown
 from tests.report.pictures import PLACES, make_comparison, make_transfer
 
@@ -22,7 +22,7 @@ EVIL = f"{MARKUP}\x1b[2J\u202e\x9b"
 WITH_NUL = f"{EVIL}\0"  # where the format allows it: JSON
 FILE_NAME = EVIL.replace("/", "_")
 
-# What shows that a text was read as markup or run as a script.
+# Signs that a string was parsed as markup or executed as a script.
 HARM = """[
   window.owned !== undefined && "ran",
   document.querySelector("img[src=x], [onerror]") && "made an element",
@@ -33,7 +33,7 @@ SHOWN = f"document.body.textContent.split({json.dumps(MARKUP)}).length - 1"
 
 @pytest.fixture
 def check(browser):
-    """A function that opens a page and everything on it, and returns how often it shows MARKUP."""
+    """A function that opens a page and all its sections, and counts how often it shows MARKUP."""
 
     def check(page):
         browser.open(page)
@@ -77,7 +77,7 @@ def test_transfer(check, tmp_path):
 
 @pytest.mark.parametrize("tensor", [None, f"h.1.{WITH_NUL}.weight"], ids=["all", "one"])
 def test_weights(check, tmp_path, tensor):
-    """Names of tensors are JSON, which holds any character; so is the name of the file."""
+    """Tensor names are JSON strings, which may contain any character; file names nearly any."""
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     source = tmp_path / f"{FILE_NAME}.safetensors"
     save_file({f"h.{layer}.{WITH_NUL}.weight": values for layer in range(3)}, source)
@@ -90,18 +90,28 @@ def hostile_run(folder):
     record = make_record()
     counts = {EVIL: 3, WITH_NUL: 4, "Sing": 5}
     record["data"] |= {
-        "name": EVIL, "labels": {"train": counts, "test": counts}, "notes": [WITH_NUL],
-        "card": WITH_NUL, "groups": {EVIL: 3},
+        "name": EVIL,
+        "labels": {"train": counts, "test": counts},
+        "notes": [WITH_NUL],
+        "card": WITH_NUL,
+        "groups": {EVIL: 3},
         "examples": [{"text": WITH_NUL, "span": [2, 9], "label": EVIL, "split": EVIL}],
         "findings": [{"level": EVIL, "code": EVIL, "message": WITH_NUL}],
-    }  # fmt: skip
+    }
     record["model"] |= {"source": EVIL}
     record["attention"][0] = {"text": EVIL, "tokens": [EVIL, WITH_NUL]}
     record |= {
-        "run": EVIL, "key": EVIL, "question": WITH_NUL, "created": EVIL, "warnings": [EVIL],
-        "versions": {EVIL: EVIL}, "digests": {EVIL: EVIL}, "seeds": {EVIL: EVIL},
-        "seconds": {EVIL: 1.0}, "files": {},
-    }  # fmt: skip
+        "run": EVIL,
+        "key": EVIL,
+        "question": WITH_NUL,
+        "created": EVIL,
+        "warnings": [EVIL],
+        "versions": {EVIL: EVIL},
+        "digests": {EVIL: EVIL},
+        "seeds": {EVIL: EVIL},
+        "seconds": {EVIL: 1.0},
+        "files": {},
+    }
     names = {"dataset": EVIL, "run": EVIL, "model": EVIL, "position": EVIL, "probe": EVIL}
     run = write_shown(folder, make_table().assign(**names).replace({SITES[-1]: EVIL}), record)
     (run / "config.yaml").write_text(f"name: plural\nprobe: {{C: {json.dumps(EVIL)}}}\n")
@@ -114,7 +124,7 @@ def test_several_runs(check, tmp_path):
 
 
 def test_view(check, tmp_path):
-    """The index, the page of a run, and what is said of a damaged one, from the server itself."""
+    """The index, the page of a run, and the error of a damaged run, from the server."""
     hostile_run(tmp_path / "runs" / FILE_NAME)
     damaged = write_shown(tmp_path / "runs" / f"damaged {FILE_NAME}")
     table = make_table()

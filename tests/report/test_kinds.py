@@ -1,4 +1,4 @@
-"""Runs of several kinds of probe: curves stay readable, and each kind stands in the table."""
+"""Runs with several kinds of probe: readable curves, and every kind in the table."""
 
 import math
 
@@ -6,24 +6,25 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.answer import answer
-from probekit.report.doubts import warnings
-from probekit.report.figures import layer_curve
-from probekit.report.growth import growth_curve
-from probekit.report.parts import result_parts
-from probekit.report.record import RunRecord
-from probekit.report.sites import site_table
-from probekit.report.sparse import sparse_curve
-from probekit.report.style import LINES
-from probekit.report.views import curve_rows, hidden_kinds
-from probekit.report.words import caption, growth_caption, sparse_description
+from probekit.report.figures.layer_curve import layer_curve
+from probekit.report.figures.learning_curve import growth_curve
+from probekit.report.figures.sparse import sparse_curve
+from probekit.report.figures.style import LINES
+from probekit.report.figures.views import curve_rows
+from probekit.report.pages.parts import result_parts
+from probekit.report.sentences.answer import answer
+from probekit.report.sentences.sites_table import site_table
+from probekit.report.sentences.warnings import warnings
+from probekit.report.sentences.words import caption, growth_caption, sparse_description
+from probekit.results.record import RunRecord
+from probekit.results.selection import hidden_kinds
 from tests.report.conftest import row
 
 SIZES = (1, 4, 16, 64)
 
 
 def with_kinds(table, kinds):
-    """The table with the same rows of other kinds, each some lower than logistic."""
+    """The table with rows of further kinds of probe, whose scores are lower than logistic."""
     sited = table[table["site"] != ""]
     others = []
     for kind, less in kinds.items():
@@ -48,18 +49,22 @@ def names(figure):
     return [trace.name for trace in figure.data if trace.showlegend is not False]
 
 
-def test_every_kind_has_its_task_and_only_the_chosen_one_its_company(kinds):
+def test_every_kind_has_its_task_and_only_the_chosen_one_its_controls(kinds):
     figure = layer_curve(curve_rows(kinds))
     drawn = [trace.name for trace in figure.data if trace.mode == "lines+markers"]
     assert drawn.count(LINES["control"].label) == drawn.count(LINES["random_weights"].label) == 1
     assert [name for name in drawn if name.startswith("task")] == [
-        "task · logistic", "task · mass_mean", "task · lda", "task · svm", "task · mlp:64",
-    ]  # fmt: skip
+        "task · logistic",
+        "task · mass_mean",
+        "task · lda",
+        "task · svm",
+        "task · mlp:64",
+    ]
     said = caption(curve_rows(kinds))
     assert (
         "Control task and random weights are those of the chosen kind of probe, logistic." in said
     )
-    assert "of the chosen line" in said
+    assert "for the chosen line only" in said
 
 
 def test_of_many_lines_the_chosen_one_alone_has_a_band(kinds):
@@ -69,7 +74,7 @@ def test_of_many_lines_the_chosen_one_alone_has_a_band(kinds):
 
 def test_the_answer_names_the_kind(kinds, table):
     assert answer(kinds).startswith(
-        "Chosen: block 2 (blocks.2.hook_resid_post), logistic probe, by cross-validated accuracy on"
+        "Chosen: block 2 (blocks.2.hook_resid_post), logistic probe, with cross-validated accuracy"
     )
     assert "(next: block 3 logistic, 0.912)" in answer(kinds)
     assert "probe" not in answer(table)
@@ -86,7 +91,7 @@ def test_the_score_against_k_has_the_best_sites_control_and_all_features(sparse)
     figure = sparse_curve(sparse)
     assert names(figure) == [
         "blocks.2.hook_resid_post",
-        "control task, best of these sites",
+        "control task at the best site",
         "blocks.3.hook_resid_post",
         "ln_final.hook_normalized",
     ]
@@ -98,9 +103,9 @@ def test_the_score_against_k_has_the_best_sites_control_and_all_features(sparse)
     assert "blocks.2.hook_resid_post: 1 0.641, 4 0.866" in sparse_description(sparse)
 
 
-def test_two_sizes_are_no_curve(sparse):
+def test_two_sizes_do_not_make_a_curve(sparse):
     two = sparse[~sparse["probe"].isin(["k_sparse:1", "k_sparse:4"])]
-    with pytest.raises(DataError, match="fewer than 3 k"):
+    with pytest.raises(DataError, match="at least 3 values of k"):
         sparse_curve(two)
     assert "number of features" not in " ".join(part.title for part in result_parts(two))
 
@@ -118,12 +123,19 @@ def learning(table):
 def test_learning_curves_are_of_the_chosen_site_its_kinds_and_the_embedding(kinds):
     figure = growth_curve(learning(kinds))
     assert names(figure) == [
-        "logistic", "mass_mean", "lda", "svm", "mlp:64", "logistic at the embedding",
-    ]  # fmt: skip
+        "logistic",
+        "mass_mean",
+        "lda",
+        "svm",
+        "mlp:64",
+        "logistic at the embedding",
+    ]
     own = next(trace for trace in figure.data if trace.name == "logistic")
     assert list(own.x) == [30, 300, 3000]
     assert list(own.y) == pytest.approx([0.741, 0.841, 0.941])
-    assert "at blocks.2.hook_resid_post on 1,039 held-out rows" in growth_caption(learning(kinds))
+    assert "at blocks.2.hook_resid_post on 1,039 held-out rows in" in growth_caption(
+        learning(kinds)
+    )
     with pytest.raises(DataError, match="learning_steps"):
         growth_curve(kinds)
 
@@ -154,7 +166,7 @@ def test_compression_has_a_curve_a_meaning_and_a_column(table):
     (part,) = [part for part in result_parts(both) if part.title == "Compression by layer"]
     assert part.is_open
     assert "1 = no compression" in part.caption
-    assert "Measured on 1,039 training rows of 15 groups" in part.caption
+    assert "Measured on 1,039 training rows in 15 groups" in part.caption
     figure = layer_curve(both, "compression")
     assert "no compression<br>1.00" in [note.text for note in figure.layout.annotations]
     assert site_table(both).rows[3].cells["compression"][0] == "1.882"
@@ -167,17 +179,18 @@ def judged(table, p):
     return pd.concat([table, p_rows], ignore_index=True)
 
 
-def test_luck_is_told_over_all_sites_and_kinds(table, kinds):
-    said = answer(judged(table, 0.004))
-    assert "p = 0.004 that any of the 6 sites reaches this by luck (answers exchanged with" in said
-    assert "any of the 30 pairs of site and kind reaches" in answer(judged(kinds, 0.004))
+def test_the_p_value_is_over_all_sites_and_kinds(table, kinds):
+    text = answer(judged(table, 0.004))
+    assert "constant prediction, p = 0.004 (predictions exchanged group by group; maximum" in text
+    assert "maximum over 6 sites)" in text
+    assert "maximum over 30 pairs of site and kind)" in answer(judged(kinds, 0.004))
     joined = row("blocks.1.hook_resid_post + blocks.2.hook_resid_post", "task", 0.9)
     with_joined = pd.concat([table, pd.DataFrame([joined])], ignore_index=True)
-    assert "any of the 7 sites reaches" in answer(judged(with_joined, 0.004))
+    assert "maximum over 7 sites)" in answer(judged(with_joined, 0.004))
     assert site_table(judged(table, 0.25)).rows[0].cells["p"] == ("0.25", "")
 
 
-def test_unconverged_fits_are_told_by_kind_and_by_what_they_are_for(kinds, record):
+def test_warnings_count_unconverged_fits_by_kind_and_target(kinds, record):
     record["data"]["findings"] = []
     table = described(learning(kinds))
     table["converged"] = table["converged"].astype("boolean")
@@ -187,7 +200,7 @@ def test_unconverged_fits_are_told_by_kind_and_by_what_they_are_for(kinds, recor
     assert "(mlp:64 24, 18 in the learning curve, 6 in the description length)" in warning
 
 
-def test_an_alpha_at_the_end_of_its_grid_is_told(table, record):
+def test_an_alpha_at_the_end_of_its_grid_gives_a_warning(table, record):
     record["data"]["findings"] = []
     of_ridge = table.assign(probe=table["probe"].where(table["site"] == "", "ridge"))
     (warning,) = warnings(of_ridge.assign(C=1e4), RunRecord.model_validate(record))
@@ -195,15 +208,13 @@ def test_an_alpha_at_the_end_of_its_grid_is_told(table, record):
     assert site_table(of_ridge.assign(C=10.0)).rows[0].cells["C"] == ("alpha 10", "")
 
 
-def test_a_length_that_beats_the_words_is_told(table, record):
+def test_a_length_baseline_above_the_word_baseline_gives_a_warning(table, record):
     record["data"]["findings"] = []
     words = table[table["target"] == "majority"].assign(target="bag_of_words", value=0.6)
     length = words.assign(target="length", value=0.65, ci_low=0.63)
     run = RunRecord.model_validate(record)
     (warning,) = warnings(pd.concat([table, words, length], ignore_index=True), run)
-    assert warning.startswith(
-        "The length of the text alone gives 0.650, more than its words, 0.600"
-    )
+    assert warning.startswith("Text length alone scores 0.650, more than a bag of words, 0.600")
     near = length.assign(ci_low=0.59)
     assert warnings(pd.concat([table, words, near], ignore_index=True), run) == []
 
@@ -220,10 +231,12 @@ def numbers(table):
 
 def test_a_run_on_numbers_shows_its_main_metric_first(numbers):
     assert [part.title for part in result_parts(numbers)] == [
-        "R² by layer", "Spearman's ρ by layer", "Selectivity by layer",
-    ]  # fmt: skip
+        "R² by layer",
+        "Spearman's ρ by layer",
+        "Selectivity by layer",
+    ]
     said = answer(numbers)
-    assert "by cross-validated R² on training rows 0.931" in said
+    assert "with cross-validated R² 0.931 on training rows" in said
     assert "the mean label 0.500" in said
     assert "highest cross-validated R² on" in caption(numbers, "r2")
     assert site_table(numbers).columns[0] == "R²"
@@ -238,23 +251,24 @@ def trees(table):
     return pd.concat([distance, depth], ignore_index=True)
 
 
-def test_a_run_on_trees_is_told_without_a_choice(trees):
+def test_the_answer_of_a_run_on_trees_has_no_selected_site(trees):
     said = answer(trees)
     assert said.startswith("No layer was chosen")
     assert (
-        "UUAS on 1,039 held-out sentences goes from 0.712 at blocks.0.hook_resid_pre to 0" in said
+        "UUAS on 1,039 held-out sentences ranges from 0.712 at blocks.0.hook_resid_pre to 0" in said
     )
     assert "linear chain 0.400" in said
     assert [part.title for part in result_parts(trees)] == [
-        "UUAS by layer", "Root accuracy by layer",
-    ]  # fmt: skip
+        "UUAS by layer",
+        "Root accuracy by layer",
+    ]
     notes = [note.text for note in layer_curve(trees, "uuas").layout.annotations]
     assert "linear chain<br>0.40" in notes
     assert site_table(trees).columns[:2] == ("UUAS", "root accuracy")
 
 
 @pytest.mark.parametrize("metric", ["brier", "ece"])
-def test_where_less_is_better_it_is_said(table, metric):
+def test_captions_state_if_lower_is_better(table, metric):
     rows = table.replace({"metric": {"macro_f1": metric}})
     assert layer_curve(rows, metric).layout.yaxis.title.text.endswith("(lower is better)")
     assert "Lower is better" in caption(rows, metric)

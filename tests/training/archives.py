@@ -1,4 +1,4 @@
-"""The same texts in every kind of archive: small enough to read a hundred times."""
+"""The same texts in every archive format, small enough to be read a hundred times."""
 
 import io
 import random

@@ -1,13 +1,27 @@
-"""A corpus of a few sentences over and over, and a recipe small enough to be done in a second."""
+"""A corpus of a few repeated sentences, and a recipe that runs in a second."""
 
 import random
 
 from probekit.training.recipe import Recipe
 
 WORDS = (
-    "the", "key", "to", "old", "cabinets", "was", "lost", "near", "a", "dark", "river", "and",
-    "nobody", "found", "it", "again",
-)  # fmt: skip
+    "the",
+    "key",
+    "to",
+    "old",
+    "cabinets",
+    "was",
+    "lost",
+    "near",
+    "a",
+    "dark",
+    "river",
+    "and",
+    "nobody",
+    "found",
+    "it",
+    "again",
+)
 
 
 def sentences(seed, count):

@@ -1,4 +1,4 @@
-"""What is read at a step follows from seed and step; text is read once a pass, repeats repeat."""
+"""Rows of a step depend on seed and step; each pass reads the text once, with repeated rows."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ import pytest
 from probekit.errors import DataError
 from probekit.model.inputs import NOT_COUNTED
 from probekit.training.batches import Batches
-from probekit.training.recipe import Repeats
+from probekit.training.recipe import RepeatsSection
 
 N_CTX = 8
 
 
 def batches(n_tokens=200, n_rows=4, share=(0.0, 0.0), seed=3, **repeats):
-    repeats = Repeats(share=share, period=(2, 4), **repeats)
+    repeats = RepeatsSection(share=share, period=(2, 4), **repeats)
     return Batches(np.arange(n_tokens, dtype=np.uint16), n_rows, N_CTX, 500, repeats, seed)
 
 
@@ -42,7 +42,7 @@ def test_no_window_reaches_beyond_the_text():
             assert all(one.at(step)[1].shape == (1, N_CTX) for step in range(4))
 
 
-def test_a_step_is_the_same_whenever_it_is_asked_for():
+def test_a_step_is_deterministic():
     first, second = batches(share=(0.5, 0.5)), batches(share=(0.5, 0.5))
     second.at(7), second.at(2)
     for step in (5, 2):
@@ -63,7 +63,7 @@ def test_repeated_rows_repeat_and_only_what_can_be_known_is_counted():
 
 
 @pytest.mark.parametrize("steps", [50, 400])
-def test_the_share_of_repeated_rows_goes_from_the_one_to_the_other(steps):
+def test_the_share_of_repeated_rows_moves_from_first_to_last(steps):
     falling = batches(n_rows=10, share=(0.6, 0.2), grow_steps=200)
     counted = sum(int((falling.at(n)[1] == NOT_COUNTED).any(1).sum()) for n in range(steps))
     shares = [0.6 - 0.4 * min(1, (n + 0.5) / 200) for n in range(steps)]
@@ -76,12 +76,12 @@ def test_pieces_grow():
     assert longest == [2, 2, 4, 4]
 
 
-def test_all_pieces_of_an_even_draw_come_from_the_vocabulary():
+def test_uniform_pieces_come_from_the_whole_vocabulary():
     even = batches(n_rows=20, share=(0.99, 0.99), uniform=1.0).at(3)[0]
     of_text = batches(n_rows=20, share=(0.99, 0.99), uniform=0.0).at(3)[0]
     assert even.max() > 200 > of_text.max()
 
 
 def test_too_little_text_is_refused():
-    with pytest.raises(DataError, match=r"15 tokens to learn from; a row of 8 needs 16"):
+    with pytest.raises(DataError, match=r"15 training tokens; rows of 8 tokens need at least 16"):
         batches(2 * N_CTX - 1)

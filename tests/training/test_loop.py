@@ -1,4 +1,4 @@
-"""A run that was killed comes to the same weights, and learning learns."""
+"""A killed and resumed run gives the same weights, and training lowers the loss."""
 
 import shutil
 
@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from probekit.errors import CheckpointError, ConfigError
 from probekit.model.gpt2 import GPT2
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.training.corpus import read_corpus
 from probekit.training.log import read_log
 from probekit.training.loop import train
@@ -35,7 +35,7 @@ class Killer:
 
 @pytest.fixture
 def go(tmp_path):
-    """A function that trains in a folder and returns weights, log and kept checkpoints."""
+    """Return a function that trains in a folder and returns weights, log and checkpoints."""
 
     def go(recipe, name="run", watcher=SILENT):
         folder = tmp_path / name
@@ -117,9 +117,13 @@ def test_parts_of_a_batch_add_up_to_the_whole(go, make_recipe):
 @pytest.mark.parametrize(("optimizer", "dtype"), [("adamw", "float32"), ("muon", "bfloat16")])
 def test_it_learns(go, make_recipe, optimizer, dtype):
     recipe = make_recipe(
-        training__optimizer=optimizer, training__dtype=dtype, training__steps=150,
-        training__learning_rate=1e-2, repeats__share=(0.0, 0.0), validation__every=150,
-    )  # fmt: skip
+        training__optimizer=optimizer,
+        training__dtype=dtype,
+        training__steps=150,
+        training__learning_rate=1e-2,
+        repeats__share=(0.0, 0.0),
+        validation__every=150,
+    )
     _, log, _ = go(recipe)
     assert log[0].loss > 5.5
     # The words are drawn evenly: 15 of them, and where a sentence ends.
@@ -168,7 +172,7 @@ def test_a_log_of_another_run_is_refused(go, make_recipe, tmp_path):
     go(make_recipe(), "one")
     go(make_recipe(training__batch=8), "other")
     shutil.copy(tmp_path / "other/log.csv", tmp_path / "one")
-    with pytest.raises(CheckpointError, match=r"one/log.csv is damaged or of another run"):
+    with pytest.raises(CheckpointError, match=r"one/log.csv is damaged or belongs to another run"):
         go(make_recipe(), "one")
 
 
@@ -180,7 +184,7 @@ def test_a_state_of_other_tokens_is_refused(go, make_recipe, corpus):
 
 
 def test_a_run_killed_between_log_and_state_is_resumed(go, make_recipe, tmp_path):
-    """The log then has more steps than the state, and they may be cut anywhere."""
+    """The log may have more steps than the state; the extra rows may be cut anywhere."""
     _, whole, _ = go(make_recipe(), "whole")
     with pytest.raises(KeyboardInterrupt):
         go(make_recipe(), watcher=Killer(5))
@@ -198,5 +202,5 @@ def test_a_training_that_diverges_ends_with_a_way_out(go, make_recipe, tmp_path)
     tensors = load_file(path)
     tensors["model.wpe.weight"][3] = torch.nan
     write_state(path, tensors, read_progress(path.parent))
-    with pytest.raises(ConfigError, match=r"loss of step 9 is nan.*training.learning_rate"):
+    with pytest.raises(ConfigError, match=r"loss at step 9 is nan.*training.learning_rate"):
         go(make_recipe())

@@ -1,4 +1,4 @@
-"""The measured losses are those of a plain count over tokens."""
+"""Measured losses equal a direct computation over tokens."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,8 @@ def model():
 
 def plain_loss(model, rows):
     with torch.no_grad():
-        said = model(rows).log_softmax(-1)[:, :-1]
-    return -said.gather(2, rows[:, 1:, None])[..., 0]
+        logits = model(rows).log_softmax(-1)[:, :-1]
+    return -logits.gather(2, rows[:, 1:, None])[..., 0]
 
 
 def test_the_held_out_loss_is_the_mean_over_whole_windows(model):
@@ -33,28 +33,28 @@ def test_the_held_out_loss_is_the_mean_over_whole_windows(model):
 
 
 def test_too_few_held_out_tokens_are_refused(model):
-    with pytest.raises(DataError, match="15 held-out tokens do not fill the context of 16"):
+    with pytest.raises(DataError, match="15 held-out tokens do not fill one context of 16"):
         held_out_loss(model, np.zeros(15, dtype=np.uint16))
 
 
 class Copier(GPT2):
-    """A network that has learnt to say what stood half a row earlier."""
+    """A network that predicts the token half a row earlier."""
 
     def loss(self, tokens, mask=None, *, targets=None):
-        said = torch.full((*tokens.shape, 97), 0.0)
+        logits = torch.full((*tokens.shape, 97), 0.0)
         half = tokens.shape[1] // 2
         known = torch.roll(tokens, half - 1, dims=1)[:, half - 1 :]
-        said[:, half - 1 :].scatter_(2, known[..., None], 20.0)
-        return torch.nn.functional.cross_entropy(said.flatten(0, 1), targets.flatten())
+        logits[:, half - 1 :].scatter_(2, known[..., None], 20.0)
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def test_what_induction_knows_shows_in_the_second_half_alone():
+def test_induction_lowers_only_the_loss_of_the_second_half():
     first, second = repeat_losses(Copier(CONFIG))
     assert first == pytest.approx(np.log(97), abs=1e-4)
     assert second == pytest.approx(0, abs=1e-4)
 
 
-def test_a_network_that_knows_nothing_has_both_halves_alike(model):
+def test_an_untrained_network_has_equal_losses_on_both_halves(model):
     first, second = repeat_losses(model)
     assert abs(first - second) < 0.1
     assert first == pytest.approx(np.log(97), abs=0.2)

@@ -1,4 +1,4 @@
-"""Every parameter is learnt by one optimizer, and only matrices decay."""
+"""Each parameter belongs to one optimizer, and only matrices have weight decay."""
 
 import pytest
 import torch
@@ -6,16 +6,16 @@ import torch
 from probekit.model.config import GPT2Config
 from probekit.model.gpt2 import GPT2
 from probekit.training.optimizers import make_optimizers
-from probekit.training.recipe import Training
+from probekit.training.recipe import TrainingSection
 
 CONFIG = GPT2Config(n_layer=2, n_head=3, n_embd=21, n_inner=11, vocab_size=97, n_positions=16)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_each_parameter_stands_in_one_group(optimizer, tied):
+def test_each_parameter_is_in_one_group(optimizer, tied):
     model = GPT2(GPT2Config(**(CONFIG.to_json() | {"tie_word_embeddings": tied})))
-    optimizers = make_optimizers(model, Training(steps=1, batch=1, optimizer=optimizer))
+    optimizers = make_optimizers(model, TrainingSection(steps=1, batch=1, optimizer=optimizer))
     groups = [group for one in optimizers for group in one.param_groups]
     assert places(p for g in groups for p in g["params"]) == places(model.parameters())
     decayed = places(p for g in groups if g["weight_decay"] for p in g["params"])
@@ -23,15 +23,15 @@ def test_each_parameter_stands_in_one_group(optimizer, tied):
 
 
 def places(parameters):
-    """Where each number of some parameters lies: those of two views of one matrix lie in it."""
+    """Return the memory address of each element; views of one matrix share its storage."""
     found = [p.data_ptr() + 4 * n for p in parameters for n in range(p.numel())]
     assert len(found) == len(set(found))
     return set(found)
 
 
-def test_muon_learns_the_matrices_of_the_blocks_alone():
+def test_muon_trains_only_the_matrices_of_the_blocks():
     model = GPT2(CONFIG)
-    muon, _ = make_optimizers(model, Training(steps=1, batch=1, optimizer="muon"))
+    muon, _ = make_optimizers(model, TrainingSection(steps=1, batch=1, optimizer="muon"))
     [group] = muon.param_groups
     assert places(group["params"]) == places(
         p for name, p in model.named_parameters() if name.startswith("h.") and p.ndim == 2
@@ -44,18 +44,18 @@ def test_muon_moves_queries_and_keys_as_much_as_values():
     model.loss(torch.arange(12).reshape(1, 12)).backward()
     gradients = [g.norm().item() for g in model.h[0].attn.c_attn.weight.grad.chunk(3)]
     assert gradients[2] > 10 * max(gradients[:2])
-    for one in make_optimizers(model, Training(steps=1, batch=1, optimizer="muon")):
+    for one in make_optimizers(model, TrainingSection(steps=1, batch=1, optimizer="muon")):
         one.step()
     moved = [part.norm().item() for part in (model.h[0].attn.c_attn.weight - before).chunk(3)]
     assert min(moved) > 0.6 * max(moved)
 
 
-def test_both_move_a_matrix_by_as_much_at_one_learning_rate():
+def test_both_optimizers_make_updates_of_equal_size():
     moved = {}
     for optimizer in ("adamw", "muon"):
         model = GPT2(CONFIG).requires_grad_()
         before = model.h[0].mlp.c_fc.weight.detach().clone()
-        training = Training(steps=1, batch=1, optimizer=optimizer, learning_rate=1e-3)
+        training = TrainingSection(steps=1, batch=1, optimizer=optimizer, learning_rate=1e-3)
         tokens = torch.arange(12).reshape(1, 12)
         model.loss(tokens).backward()
         for one in make_optimizers(model, training):

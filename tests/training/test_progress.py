@@ -1,4 +1,4 @@
-"""Every byte of a training state and of its log is accounted for."""
+"""Any changed byte of a training state or its log is detected."""
 
 from dataclasses import replace
 
@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from probekit.errors import CheckpointError
-from probekit.training.log import Row, read_log, read_verified, write_log
+from probekit.training.log import LogRow, read_log, read_verified_log, write_log
 from probekit.training.progress import Progress, read_progress
 from probekit.training.state import write_state
 from tests.damage import cut, flipped
 from tests.training.recipes import tiny_recipe
 
-ROWS = [Row(step, 128 * step, 0, 9 / step, 1e-9, 5000.25) for step in range(1, 21)]
+ROWS = [LogRow(step, 128 * step, 0, 9 / step, 1e-9, 5000.25) for step in range(1, 21)]
 ROWS[9] = replace(ROWS[9], held_out_loss=4.5, repeated_first=0.0)
 TENSORS = {
     "model.wte.weight": torch.arange(40.0).reshape(8, 5),
@@ -35,7 +35,7 @@ def progress(tmp_path):
 
 def test_progress_is_read_as_it_was_written(tmp_path, progress):
     assert read_progress(tmp_path) == progress
-    assert list(read_verified(tmp_path / "log.csv", 20, progress.log)) == read_log(
+    assert list(read_verified_log(tmp_path / "log.csv", 20, progress.log)) == read_log(
         tmp_path / "log.csv"
     )
 
@@ -62,11 +62,11 @@ def test_a_changed_or_cut_log_is_refused_with_a_way_out(tmp_path, progress):
         with pytest.raises(
             CheckpointError, match=r"log\.csv is damaged.*delete state\.safetensors"
         ):
-            read_verified(path, progress.step, progress.log)
+            read_verified_log(path, progress.step, progress.log)
 
 
 def test_a_log_that_was_read_is_written_as_the_same_bytes(tmp_path, progress):
-    """Else a run killed between log and state could not be resumed again."""
+    """Otherwise a run killed between log and state could not be resumed."""
     rows = read_log(tmp_path / "log.csv")
     assert write_log(tmp_path / "again.csv", rows) == progress.log
     assert write_log(tmp_path / "again.csv", rows[:7]) != progress.log
@@ -75,11 +75,11 @@ def test_a_log_that_was_read_is_written_as_the_same_bytes(tmp_path, progress):
 def test_later_steps_of_a_log_are_left_out(tmp_path, progress):
     path = tmp_path / "log.csv"
     path.write_bytes(path.read_bytes() + b"21,2688,0.0,\xff\n22,")
-    assert [row.step for row in read_verified(path, 20, progress.log)] == list(range(1, 21))
+    assert [row.step for row in read_verified_log(path, 20, progress.log)] == list(range(1, 21))
 
 
 def test_a_log_of_another_run_is_refused(tmp_path, progress):
     (tmp_path / "other").mkdir()
     write_run(tmp_path / "other", seed=1)
-    with pytest.raises(CheckpointError, match=r"other/log\.csv is damaged or of another run"):
-        read_verified(tmp_path / "other/log.csv", progress.step, progress.log)
+    with pytest.raises(CheckpointError, match=r"other/log\.csv is damaged or belongs to another"):
+        read_verified_log(tmp_path / "other/log.csv", progress.step, progress.log)

@@ -1,13 +1,13 @@
-"""The learning rate rises, stays and falls; checkpoints stand where they were asked for."""
+"""The learning rate rises, stays and falls; checkpoints are at the requested steps."""
 
 import pytest
 
-from probekit.training.recipe import Checkpoints, Training
+from probekit.training.recipe import CheckpointsSection, TrainingSection
 from probekit.training.schedule import checkpoint_steps, learning_rate
 
 
 def rates(**changes):
-    training = Training(
+    training = TrainingSection(
         **({"steps": 100, "batch": 1, "learning_rate": 0.5, "warm_up": 10} | changes)
     )
     return [learning_rate(step, training) for step in range(training.steps)]
@@ -42,10 +42,10 @@ def test_without_warm_up_the_first_step_has_the_highest_rate():
 
 @pytest.mark.parametrize("steps", [1, 7, 1000])
 def test_the_last_step_is_always_kept(steps):
-    assert checkpoint_steps(Checkpoints(), steps) == (steps,)
-    assert checkpoint_steps(Checkpoints(log_spaced=5, at=(0,)), steps)[-1] == steps
+    assert checkpoint_steps(CheckpointsSection(), steps) == (steps,)
+    assert checkpoint_steps(CheckpointsSection(log_spaced=5, at=(0,)), steps)[-1] == steps
 
 
 def test_log_spaced_steps_have_even_ratios():
-    steps = checkpoint_steps(Checkpoints(log_spaced=6), 100_000)
+    steps = checkpoint_steps(CheckpointsSection(log_spaced=6), 100_000)
     assert steps == (1, 10, 100, 1000, 10_000, 100_000)

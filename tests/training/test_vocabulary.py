@@ -1,9 +1,9 @@
-"""A trained vocabulary is one that the tokenizer reads, with every byte in it."""
+"""A trained vocabulary can be loaded by the tokenizer and contains every byte."""
 
 import pytest
 
 from probekit.errors import DataError
-from probekit.model.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import Tokenizer
 from probekit.training.vocabulary import train_vocabulary
 from tests.training.recipes import sentences
 
@@ -14,7 +14,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_it_has_the_size_asked_for_and_the_end_of_text_first(folder):
+def test_it_has_the_requested_size_and_end_of_text_first(folder):
     tokenizer = Tokenizer.from_pretrained(folder)
     assert (tokenizer.n_ids, tokenizer.bos_id) == (300, 0)
 
@@ -33,5 +33,5 @@ def test_the_same_texts_give_the_same_files(folder, tmp_path):
 
 
 def test_too_little_text_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"give \d+ tokens, not 5000"):
+    with pytest.raises(DataError, match=r"yield only \d+ tokens instead of 5000"):
         train_vocabulary(["a few words"], 5000, tmp_path)

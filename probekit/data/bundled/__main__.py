@@ -15,9 +15,9 @@ GENERATORS = (subject_number, capitals, previous_token, sentiment)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write a CSV file and a card for each data set into the folder that `arguments` names."""
+    """Write a CSV file and a card of each data set to the folder in `arguments`."""
     parser = argparse.ArgumentParser(prog="python -m probekit.data.bundled", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where to write <name>.csv and <name>.md")
+    parser.add_argument("folder", type=Path, help="Folder for <name>.csv and <name>.md")
     folder = parser.parse_args(arguments).folder
     folder.mkdir(parents=True, exist_ok=True)
     for generate in GENERATORS:

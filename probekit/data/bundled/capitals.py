@@ -1,4 +1,4 @@
-"""True and false statements on the capitals of countries, as of 2025."""
+"""True and false statements about the capitals of countries, as of 2025."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import product
 
 from probekit.data.bundled.table import BundledSet, Row, shuffled
 
-# By region, an even number in each. Left out: countries whose capital is named after them, moving,
-# disputed or shared by several cities.
+# An even number of countries in each region. Excluded: countries whose capital has the country's
+# name, is being moved, is disputed or consists of several cities.
 _REGIONS = (
     """France: Paris, Germany: Berlin, Italy: Rome, Spain: Madrid, Portugal: Lisbon,
     Poland: Warsaw, Hungary: Budapest, Austria: Vienna, Greece: Athens, Norway: Oslo,
@@ -55,21 +55,21 @@ def capitals() -> BundledSet:
         title="Capitals of countries, true and false",
         task="A statement names a city as the capital of a country: is it `true` or `false`, as of "
         "2025? Read it at the last token.",
-        construction="The countries of a region are paired at random. In a false statement a "
-        "country has the capital of its partner, so that in each template each country, and each "
-        "capital, is as often in a true statement as in a false one. The pair is the group: if the "
-        "country were, its capital would stand in another group as well, always with the other "
-        "label.",
-        cheats=(
-            "No word alone tells the label; country and capital have to be known together.",
-            "Templates occur in all groups, with both labels alike.",
+        construction="The countries of a region are paired at random. A false statement combines a "
+        "country with the capital of its partner, so that in each template each country, and each "
+        "capital, occurs equally often in true and in false statements. The pair is the group: "
+        "with the country as the group, its capital would also occur in another group, always "
+        "with the other label.",
+        shortcuts=(
+            "No single word predicts the label; country and capital together do.",
+            "Templates occur in all groups, equally often with both labels.",
         ),
         columns={
             "text": "the statement",
             "label": "whether it is true",
             "group": "the pair of countries",
-            "country": "the country that the statement is on",
-            "capital": "the city that it names",
+            "country": "the country in the statement",
+            "capital": "the city in the statement",
         },
         rows=tuple(_rows(random.Random(0))),
     )
@@ -78,8 +78,8 @@ def capitals() -> BundledSet:
 def _rows(generator: random.Random) -> Iterator[Row]:
     for region in _REGIONS:
         facts = [tuple(fact.split(": ")) for fact in " ".join(region.split()).split(", ")]
-        mixed = shuffled(facts, generator)
-        for pair in zip(mixed[::2], mixed[1::2], strict=True):
+        countries = shuffled(facts, generator)
+        for pair in zip(countries[::2], countries[1::2], strict=True):
             yield from _statements(pair)
 
 

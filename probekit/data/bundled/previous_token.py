@@ -1,4 +1,4 @@
-"""Which word stood directly before this one?"""
+"""Sentences labelled with the word directly before a marked word."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import cycle, product
 from probekit.data.bundled.table import BundledSet, Row, shuffled
 
 _LABELS = ("the", "my", "her", "his", "our", "their")
-_N_NOUN_PAIRS = 30  # of each frame; each gives a sentence for every label
+_N_NOUN_PAIRS = 30  # pairs per frame; each gives one sentence per label
 
 _NOUNS = {
     "person": "neighbor doctor teacher friend cousin lawyer dentist boss grandmother guests",
@@ -18,7 +18,7 @@ _NOUNS = {
     "place": "house garden office kitchen garage tent shop hotel boat car",
     "animal": "dog cat horse parrot rabbit pony puppy goat",
 }
-# A kind of noun in braces; the frames hold no label themselves.
+# A kind of noun is in braces; the frames contain no label word.
 _FRAMES = (
     "Anna left {thing} in {place} last night.",
     "Tom carried {thing} out of {place} without a word.",
@@ -57,17 +57,17 @@ def previous_token() -> BundledSet:
     return BundledSet(
         name="previous_token",
         title="The word before",
-        task="Which of a few common words stands directly before the marked word? Read it at the "
-        "marked word, the characters from `start` to before `end`. What is found there, attention "
-        "has brought over from the position before.",
-        construction="A frame has two nouns, each with a label word before it; the second noun is "
-        "the marked word. A frame with its nouns is a group, which holds each label once, so that "
-        "neither frame nor nouns tell the label. The two label words of a sentence differ, and all "
-        "their ordered pairs are equally frequent, so that knowing both does not tell which of "
-        "them stands before the marked word. The frames themselves hold none.",
-        cheats=(
-            "The last label word seen is the right answer, at whatever distance it stands.",
-            "Frames and nouns occur in many groups, with all labels alike.",
+        task="Which of a few common words is directly before the marked word? Read it at the "
+        "marked word, from character `start` up to, but not including, `end`. Only attention can "
+        "move this information there from the previous position.",
+        construction="A frame has two nouns, each preceded by a label word; the second noun is the "
+        "marked word. A frame with its nouns is a group, in which each label occurs once, so that "
+        "neither frame nor nouns predict the label. The two label words of a sentence differ, and "
+        "all their ordered pairs are equally frequent, so that both words without their order do "
+        "not predict which one is before the marked word. The frames contain no label word.",
+        shortcuts=(
+            "The most recent label word is always the label, regardless of its distance.",
+            "Frames and nouns occur in many groups, equally often with all labels.",
         ),
         columns={
             "text": "a sentence",

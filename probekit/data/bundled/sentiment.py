@@ -1,4 +1,4 @@
-"""Short opinions in which negation turns the adjectives over."""
+"""Short opinions in which negation reverses the polarity of adjectives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LABELS = ("positive", "negative")
 
 
 class _Kind(NamedTuple):
-    """Things of one kind, and what is said of them: positive/negative."""
+    """Subjects of one kind, and positive/negative pairs of adjectives that describe them."""
 
     subjects: str
     adjectives: str
@@ -36,14 +36,14 @@ _KINDS = (
         "charming/ugly clean/dirty pleasant/dreadful lovely/dreary",
     ),
 )
-# The first of each says x, the second denies it.
+# The first template affirms x, the second negates it.
 _NEGATIONS = {
     "not": ("The {subject} was {x}.", "The {subject} was not {x}."),
     "call": ("I would call the {subject} {x}.", "I would not call the {subject} {x}."),
     "nobody": ("Everybody found the {subject} {x}.", "Nobody found the {subject} {x}."),
     "hardly": ("The {subject} was truly {x}.", "The {subject} was hardly {x}."),
 }
-# These say x and deny its opposite y: both labels have the same words.
+# These affirm x and negate its opposite y, so that both labels have the same words.
 _CONTRASTS = {
     "not but": "The {subject} was not {y} but {x}.",
     "comma not": "The {subject} was {x}, not {y}.",
@@ -62,24 +62,24 @@ def sentiment() -> BundledSet:
     return BundledSet(
         name="sentiment",
         title="Opinions with negation",
-        task="Is the opinion `positive` or `negative`? Read it at the last token. To deny praise "
-        "counts as negative, to deny a complaint as positive.",
-        construction="In each construction every adjective is affirmed as often as denied, and so "
-        "is its opposite, so that no word goes with one label more than with the other. In `not "
-        "but`, `comma not` and `rather` both labels have the very same words in another order; in "
-        "`two clauses` each clause is denied or not on its own. All of this holds within each "
+        task="Is the opinion `positive` or `negative`? Read it at the last token. Negated praise "
+        "counts as negative, negated criticism as positive.",
+        construction="In each construction every adjective and its opposite are affirmed as often "
+        "as negated, so that no word occurs more often with one label than with the other. In "
+        "`not but`, `comma not` and `rather` both labels have the same words in a different order; "
+        "in `two clauses` each clause is negated independently. All of this holds within each "
         "group, which is a subject with one pair of adjectives.",
-        cheats=(
+        shortcuts=(
             "In the constructions with one adjective, the adjective and the presence of a negation "
-            "settle the label together, whatever their order.",
-            "In the constructions with opposites, the place of an adjective settles it.",
-            "Adjectives and subjects occur in several groups, with both labels alike.",
+            "together determine the label, regardless of their order.",
+            "In the constructions with opposites, the position of an adjective determines it.",
+            "Adjectives and subjects occur in several groups, equally often with both labels.",
         ),
         columns={
             "text": "the opinion",
             "label": "whether it is favourable",
             "group": "the subject and its pair of adjectives",
-            "construction": "how the negation is built",
+            "construction": "the grammatical construction",
         },
         rows=tuple(_rows()),
     )
@@ -103,19 +103,19 @@ def _opinions(
     subject: str, pair: str, other: str, other_pair: str
 ) -> Iterator[tuple[str, str, str]]:
     """Yield construction, label and text of each opinion on `subject`."""
-    for label, denied in product(_LABELS, (False, True)):
-        x = _adjective(pair, label, denied)
+    for label, negated in product(_LABELS, (False, True)):
+        x = _adjective(pair, label, negated)
         for construction, templates in _NEGATIONS.items():
-            yield construction, label, templates[denied].format(subject=subject, x=x)
-        for other_denied in (False, True):
-            z = _adjective(other_pair, label, other_denied)
-            template = _FIRST_CLAUSES[denied] + _SECOND_CLAUSES[other_denied]
+            yield construction, label, templates[negated].format(subject=subject, x=x)
+        for other_negated in (False, True):
+            z = _adjective(other_pair, label, other_negated)
+            template = _FIRST_CLAUSES[negated] + _SECOND_CLAUSES[other_negated]
             yield "two clauses", label, template.format(subject=subject, x=x, other=other, z=z)
     for label, (construction, template) in product(_LABELS, _CONTRASTS.items()):
         x, y = _adjective(pair, label, False), _adjective(pair, label, True)
         yield construction, label, template.format(subject=subject, x=x, y=y)
 
 
-def _adjective(pair: str, label: str, denied: bool) -> str:
-    """Return the adjective that makes the label, if it is denied or not."""
-    return pair.split("/")[(label == "negative") != denied]
+def _adjective(pair: str, label: str, negated: bool) -> str:
+    """Return the adjective that, negated or not, gives the label."""
+    return pair.split("/")[(label == "negative") != negated]

@@ -1,4 +1,4 @@
-"""Sentences cut before the verb: is the subject singular or plural?"""
+"""Beginnings of sentences, labelled with the grammatical number of the subject."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from probekit.data.bundled.table import BundledSet, Row, shuffled
 
-_N_CONTEXTS = 18  # of each subject noun; each gives four rows
+_N_CONTEXTS = 18  # contexts per subject noun; each gives four rows
 
 
 class _Kind(NamedTuple):
-    """Subjects of one kind, what may stand before them, and what may follow."""
+    """Subjects of one kind, with the words that may precede and follow them."""
 
-    openers: tuple[str, ...]  # none tells the number
+    openers: tuple[str, ...]  # each goes with both numbers
     subjects: str
     prepositions: tuple[str, ...]
     attractors: str
@@ -57,7 +57,7 @@ _IRREGULAR = {
     "wolf": "wolves",
     "woman": "women",
 }
-_HISSING = ("s", "x", "sh", "ch")  # these end in es
+_HISSING = ("s", "x", "sh", "ch")  # plural in -es
 
 
 def subject_number() -> BundledSet:
@@ -69,22 +69,22 @@ def subject_number() -> BundledSet:
     return BundledSet(
         name="subject_number",
         title="Number of the subject, with a noun in between",
-        task="A sentence is cut before its verb: is its subject `singular` or `plural`? Read it at "
-        "the last token, a noun nearer to the verb but not its subject (the attractor).",
-        construction="Each subject noun is put into contexts of an opener, a preposition and an "
-        "attractor. In each context all four combinations of the numbers of subject and attractor "
-        "occur, so that neither the attractor, nor its number, nor any other word of the context "
-        "tells the label. The openers go with both numbers. Both numbers of a subject noun are in "
-        "one group.",
-        cheats=(
-            "A plural is mostly one letter longer, so the length of a text tells a little.",
+        task="A sentence ends before its verb: is its subject `singular` or `plural`? Read it at "
+        "the last token, a noun closer to the verb that is not its subject (the attractor).",
+        construction="Each subject noun occurs in contexts of an opener, a preposition and an "
+        "attractor. Each context has all four combinations of the numbers of subject and "
+        "attractor, so that neither the attractor, nor its number, nor any other word of the "
+        "context predicts the label. The openers go with both numbers. Both numbers of a subject "
+        "noun are in one group.",
+        shortcuts=(
+            "A plural is usually one letter longer, so text length is slightly predictive.",
             "The subject is always the first noun.",
-            "Attractors and openers occur in many groups, with both labels alike.",
+            "Attractors and openers occur in many groups, equally often with both labels.",
         ),
         columns={
             "text": "the beginning of a sentence",
             "label": "number of the subject",
-            "group": "the subject noun, in its singular",
+            "group": "the subject noun in the singular",
             "attractor": "`same` if the last noun has the number of the subject, else `other`",
         },
         rows=tuple(_rows(random.Random(0))),

@@ -1,4 +1,4 @@
-"""The attention-pooled probe: all tokens of a text, weighted by a query that is learned."""
+"""The attention-pooled probe: logistic regression on a weighted mean of a text's tokens."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from probekit.errors import DataError
-from probekit.probes.design import Floats
-from probekit.probes.inputs import at_least, labelled_rows, positive, units_of, warn_if_flat
-from probekit.probes.kinds.attention import Reader, Texts, learn, text_scores
+from probekit.probes.bounds import at_least
+from probekit.probes.kinds.attention_objective import (
+    AttentionFit,
+    TokensOfTexts,
+    fit_attention,
+    text_scores,
+)
 from probekit.probes.kinds.choice import choose, inner_folds
-from probekit.probes.solver import Codes, with_reference
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.layers import with_reference
+from probekit.probes.solve.solver import Codes
+from probekit.probes.validation import labelled_rows, positive, units_of, warn_if_flat
 
 
 class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no types
@@ -25,21 +32,21 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     Without groups each row is a text of its own, and the probe is plain logistic regression.
 
     Args:
-        C: Inverse strength of the penalty on query and weights, for standardised tokens; of several
-            values the one with the best accuracy on held-out texts is taken.
-        folds: How many folds choose C.
-        max_iter: Upper bound on the solver's steps.
-        random_state: Seed of the folds and of the query that the solver sets out from.
+        C: Inverse regularisation strength of query and weights, for standardised tokens; of several
+            values the one with the highest accuracy on held-out texts is selected.
+        folds: Number of cross-validation folds that select C.
+        max_iter: Maximum number of solver iterations.
+        random_state: Random seed for the folds and the initial query.
 
     Attributes:
-        classes_: The labels, sorted.
-        query_: For raw, unscaled tokens, shape (n_features,).
-        coef_: For the weighted mean of raw tokens, shape (1, n_features) for two classes, else
-            (n_classes, n_features).
-        intercept_: Shape (1,) or (n_classes,).
-        C_: The C of the fit.
-        n_iter_: Steps the solver took.
-        converged_: Whether it reached its tolerance.
+        classes_: The sorted labels.
+        query_: The query for raw, unscaled tokens, shape (n_features,).
+        coef_: Weights for the weighted mean of raw tokens, shape (1, n_features) for two classes,
+            else (n_classes, n_features).
+        intercept_: Biases, shape (1,) or (n_classes,).
+        C_: The selected C.
+        n_iter_: Number of solver iterations.
+        converged_: Whether the solver reached its tolerance.
 
     >>> X = [[9.0, 1.0], [0.0, -1.0], [0.0, 1.0], [9.0, -1.0], [9.0, 1.0], [0.0, 1.0]]
     >>> y, texts = ["up", "up", "down", "down", "up", "up"], [0, 0, 1, 1, 2, 2]
@@ -70,13 +77,18 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     ) -> Self:
         """Return self, fitted on tokens X (n_tokens, n_features), y and groups (n_tokens,).
 
-        `groups` names the text of each token, and `y` repeats the label of the text. `typical`
-        (n_tokens,) says which tokens features are scaled by; None means all. `units` (n_tokens,)
-        are what cross-validation keeps whole; None makes each text its own.
+        Args:
+            X: The tokens (n_tokens, n_features).
+            y: The label (n_tokens,) of each token's text.
+            groups: The text (n_tokens,) of each token; None makes each token a text.
+            typical: Which tokens (n_tokens,) feature scaling is estimated from; None means all.
+            units: The cross-validation group (n_tokens,) of each token; None makes each text its
+                own group.
 
         Raises:
-            ConfigError: A C is not positive, or there are too few folds or steps.
-            DataError: A text has two labels, or there is one class only, or labels mix types.
+            ConfigError: A C is not positive, or there are too few folds or iterations.
+            DataError: A text has two labels, there is only one class, or the labels have several
+                types.
         """
         at_least(self, folds=2, max_iter=1, random_state=0)
         grid = positive("C", self.C)
@@ -87,45 +99,46 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         text_codes = _codes_of_texts(texts, codes[order], self.classes_)
         own = np.arange(len(text_codes)) if units is None else units_of(rows, units)[order]
         self.C_ = self._choose(grid, texts, text_codes, own if units is None else own[texts.starts])
-        reader = self._learn(self.C_, texts, text_codes)
-        self.query_, self.coef_, self.intercept_ = reader.query, reader.coef, reader.intercept
-        self.n_iter_, self.converged_ = reader.n_iter, reader.converged
+        solution = self._fit_at(self.C_, texts, text_codes)
+        self.query_, self.coef_ = solution.query, solution.coef
+        self.intercept_ = solution.intercept
+        self.n_iter_, self.converged_ = solution.n_iter, solution.converged
         warn_if_flat(self.coef_)
         return self
 
     def _choose(
-        self, grid: Floats, texts: Texts, codes: Codes, units: NDArray[np.generic]
+        self, grid: Floats, texts: TokensOfTexts, codes: Codes, units: NDArray[np.generic]
     ) -> float:
         if len(grid) == 1:
             return float(grid[0])
 
-        def wrong(inside: NDArray[np.bool_]) -> list[int]:
-            known, held = texts.take(inside), texts.take(~inside)
-            readers = [self._learn(C, known, codes[inside]) for C in grid]
-            return [int(np.sum(reader.guess(held) != codes[~inside])) for reader in readers]
+        def n_errors(inside: NDArray[np.bool_]) -> list[int]:
+            fitted, held_out = texts.take(inside), texts.take(~inside)
+            fits = [self._fit_at(C, fitted, codes[inside]) for C in grid]
+            return [int(np.sum(fit.guess(held_out) != codes[~inside])) for fit in fits]
 
         folds = inner_folds(codes, units, self.folds, self.random_state)
-        return choose(grid, folds, wrong)
+        return choose(grid, folds, n_errors)
 
-    def _learn(self, C: float, texts: Texts, codes: Codes) -> Reader:
-        return learn(texts, codes, C, self.max_iter, self.random_state)
+    def _fit_at(self, C: float, texts: TokensOfTexts, codes: Codes) -> AttentionFit:
+        return fit_attention(texts, codes, C, self.max_iter, self.random_state)
 
     def decision_function(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
-        """Return for each token the scores of its text.
+        """Return the scores of each token's text for all classes (n_tokens, n_classes).
 
-        They are (n_tokens,), of the second of two classes, else (n_tokens, n_classes).
+        For two classes, return only the score (n_tokens,) of the second.
         """
         scores = self._scores(X, groups)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> NDArray[Any]:
-        """Return for each token (n_tokens,) the label with the highest score for its text."""
+        """Return the predicted label (n_tokens,) of each token's text."""
         scores = with_reference(self._scores(X, groups).T, len(self.classes_))
         labels: NDArray[Any] = self.classes_[scores.argmax(axis=0)]
         return labels
 
     def attention(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
-        """Return the weight (n_tokens,) of each token; those of a text sum to one."""
+        """Return the attention weight (n_tokens,) of each token; the weights of a text sum to 1."""
         texts, order = self._validated(X, groups)
         weights = np.empty(len(order))
         weights[order] = texts.pool(texts.tokens @ self.query_)
@@ -137,27 +150,31 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         scores[order] = text_scores(texts, self.query_, self.coef_, self.intercept_)[texts.text]
         return scores
 
-    def _validated(self, X: ArrayLike, groups: ArrayLike | None) -> tuple[Texts, Codes]:
+    def _validated(self, X: ArrayLike, groups: ArrayLike | None) -> tuple[TokensOfTexts, Codes]:
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return _texts(rows, units_of(rows, groups))
 
 
-def _texts(X: NDArray[np.floating], groups: NDArray[np.generic]) -> tuple[Texts, Codes]:
-    """Return the texts, and the row (n_tokens,) that each of their tokens comes from."""
+def _texts(X: NDArray[np.floating], groups: NDArray[np.generic]) -> tuple[TokensOfTexts, Codes]:
+    """Return the tokens sorted by text, and the original row (n_tokens,) of each of them."""
     _, text_of_row = np.unique(groups, return_inverse=True)
     order = np.argsort(text_of_row, kind="stable")
-    return Texts(X[order], text_of_row[order]), order
+    return TokensOfTexts(X[order], text_of_row[order]), order
 
 
-def _codes_of_texts(texts: Texts, codes: Codes, classes: NDArray[Any]) -> Codes:
-    """Return the label code (n_texts,) that all tokens of each text share."""
+def _codes_of_texts(texts: TokensOfTexts, codes: Codes, classes: NDArray[Any]) -> Codes:
+    """Return the label code (n_texts,) of each text.
+
+    Raises:
+        DataError: The tokens of a text have different labels.
+    """
     first = codes[texts.starts]
     differs = np.flatnonzero(codes != first[texts.text])
     if len(differs):
         one, other = classes[first[texts.text[differs[0]]]], classes[codes[differs[0]]]
         raise DataError(
-            f"the tokens of one text are labelled {one} and {other}. Give all tokens of a text "
-            "its one label, or take a kind of probe that reads each token by itself."
+            f"The tokens of one text have the labels {one} and {other}. Give all tokens of a text "
+            "the same label, or use a kind of probe that predicts each token by itself."
         )
     return first

@@ -1,4 +1,4 @@
-"""Choosing a penalty on held-out rows of the training data, with folds that keep groups whole."""
+"""Selection of a penalty by group-disjoint cross-validation on the training rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.design import Floats
 from probekit.probes.folds import fittable_insides, group_folds
+from probekit.probes.solve.design import Floats
 
 Losses = Callable[[NDArray[np.bool_]], Sequence[float] | Floats]
 
@@ -16,9 +16,9 @@ Losses = Callable[[NDArray[np.bool_]], Sequence[float] | Floats]
 def inner_folds(
     labels: NDArray[np.generic], groups: NDArray[np.generic], folds: int, seed: int
 ) -> list[NDArray[np.bool_]]:
-    """Return for each fold which rows (n_samples,) are inside, that is, not held out.
+    """Return a mask (n_samples,) of the fitted rows, those not held out, for each fold.
 
-    A fold whose inside has one label only is left out, as `fittable_insides` says.
+    Folds whose fitted rows have only one label are omitted; see `fittable_insides`.
 
     Raises:
         DataError: There are fewer groups than folds, or no fold can be fitted.
@@ -30,9 +30,10 @@ def inner_folds(
 
 
 def choose(values: Floats, insides: Sequence[NDArray[np.bool_]], losses: Losses) -> float:
-    """Return the value whose losses, summed over the folds, are least; of equals the first.
+    """Return the value with the smallest loss summed over the folds; the first of equal ones.
 
-    `losses` says for the rows inside a fold what each value loses on the rows outside.
+    `losses` takes the mask of the fitted rows of a fold and returns the held-out loss of each
+    value.
 
     >>> choose(np.array([1.0, 2.0]), [np.array([True, False])], lambda inside: [5.0, 3.0])
     2.0

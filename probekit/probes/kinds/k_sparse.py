@@ -1,4 +1,4 @@
-"""The k-sparse probe: how few features suffice, and which."""
+"""The k-sparse probe: logistic regression on the k most informative features."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import ConfigError
-from probekit.probes.descent import Effort
-from probekit.probes.design import Floats
-from probekit.probes.estimator import TOLERANCES
-from probekit.probes.inputs import at_least
-from probekit.probes.kinds.base import Training, TunedProbe
-from probekit.probes.kinds.layers import Layer, Solution
+from probekit.probes.bounds import at_least
+from probekit.probes.kinds.base import TrainingRows, TunedProbe
+from probekit.probes.kinds.logistic import TOLERANCES
 from probekit.probes.kinds.scaling import Scaling
-from probekit.probes.solver import Codes, Fit, Problem, Solver
+from probekit.probes.solve.descent import StoppingRule
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.layers import AffineLayer, FittedLayers
+from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
 
-# Scores of two copies of a feature differ by rounding; as equals the lower index comes first.
+# Scores of identical features differ by rounding error; rounded, they tie and the first one wins.
 SCORE_DIGITS = 12
 
 
 class KSparseProbe(TunedProbe):
-    """Logistic regression on the k features that tell the classes apart best, each by itself.
+    """Logistic regression on the k features with the highest univariate ANOVA F.
 
-    Features are ranked by their ANOVA F on the training rows alone, within each fold again.
+    Features are ranked on the training rows only, separately in each cross-validation fold.
 
     Args:
-        k: How many features to keep.
-        C: Inverse strength of the penalty on standardised features; of several values the one with
-            the best held-out accuracy is taken.
-        folds: How many folds choose C.
-        max_iter: Upper bound on the solver's steps.
-        random_state: Seed of the folds.
+        k: Number of features to select.
+        C: Inverse regularisation strength, for standardised features; of several values the one
+            with the highest held-out accuracy is selected.
+        folds: Number of cross-validation folds that select C.
+        max_iter: Maximum number of solver iterations.
+        random_state: Random seed for the folds.
 
     Attributes:
-        features_: Numbers of the k features (k,), the best first; `coef_` is zero elsewhere.
+        features_: Indices (k,) of the selected features, best first; `coef_` is 0 elsewhere.
 
     >>> X = [[0.0, -2.0, 0.0], [1.0, -1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 2.0, 0.0]]
     >>> probe = KSparseProbe(k=1, C=1.0).fit(X, [0, 0, 1, 1])
@@ -59,46 +59,47 @@ class KSparseProbe(TunedProbe):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def solve(self, data: Training) -> Solution:
-        """Return what is learned from the training rows."""
+    def solve(self, data: TrainingRows) -> FittedLayers:
+        """Return the fit on the training rows."""
         at_least(self, k=1, max_iter=1)
         self.C_, solution = self._solve_tuned("C", data)
         self.features_ = best_features(data.X, data.codes, self.k, data.typical)
         return solution
 
-    def path(self, values: Floats, data: Training) -> list[Solution]:
-        """Return the solution at each of the values.
+    def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
+        """Return the fit at each value of C.
 
         Raises:
-            ConfigError: k is above the number of features.
+            ConfigError: k is larger than the number of features.
         """
         width = data.X.shape[1]
         if self.k > width:
             raise ConfigError(
-                f"k is {self.k}, but the rows have {width} feature(s). Set k to {width} or less."
+                f"k is {self.k}, but the rows have {width} feature(s). Set k to at most {width}."
             )
         features = best_features(data.X, data.codes, self.k, data.typical)
         X = np.ascontiguousarray(data.X[:, features])
         solver = Solver(X, [np.ones(len(X), dtype=np.float32)], typical=data.typical)
         problems = [Problem(data.codes, float(C)) for C in values]
-        fits = solver.solve(problems, Effort(TOLERANCES[X.dtype.name], self.max_iter))
+        fits = solver.solve(problems, StoppingRule(TOLERANCES[X.dtype.name], self.max_iter))
         return [self._wide(fit, features, width) for fit in fits]
 
-    def _wide(self, fit: Fit, features: Codes, width: int) -> Solution:
+    def _wide(self, fit: Fit, features: Codes, width: int) -> FittedLayers:
         weight = np.zeros((len(fit.coef), width))
         weight[:, features] = fit.coef
-        layer = Layer(weight, fit.intercept)
-        # The solver may be done before its first step, on features that say nothing.
-        return Solution(fit.classes, (layer,), max(fit.n_iter, 1), fit.converged)
+        layer = AffineLayer(weight, fit.intercept)
+        # The solver may stop before its first iteration if the features are uninformative.
+        return FittedLayers(fit.classes, (layer,), max(fit.n_iter, 1), fit.converged)
 
 
 def best_features(
     X: NDArray[np.floating], codes: Codes, k: int, typical: NDArray[np.bool_] | None = None
 ) -> Codes:
-    """Return the numbers (k,) of the features with the highest ANOVA F, the best first.
+    """Return the indices (k,) of the features with the highest ANOVA F, best first.
 
-    Ranked by the share of variance that the classes explain, which grows with F and is defined
-    where F divides by zero. Ties go to the lower number, constant features come last.
+    Features are ranked by the share of their variance that the classes explain, which increases
+    with F and is also defined where F is infinite. Ties go to the lower index; constant features
+    come last.
 
     >>> X = np.array([[0.0, -1.0, -1.0], [1.0, -1.1, -1.1], [0.0, 1.0, 1.0], [1.0, 1.1, 1.1]])
     >>> best_features(X, np.array([0, 0, 1, 1]), k=2).tolist()
@@ -113,7 +114,7 @@ def explained_shares(
 ) -> Floats:
     """Return the share (n_features,) of each feature's variance that the classes explain, 0 to 1.
 
-    Only the `typical` rows (n_samples,) count, if it is told which.
+    If `typical` (n_samples,) is given, only those rows are used, unless they have a single class.
 
     >>> explained_shares(np.array([[0.0, 5.0], [0.0, 7.0], [2.0, 6.0]]), np.array([0, 0, 1]))
     array([1., 0.])

@@ -1,4 +1,4 @@
-"""The non-linear comparison: a perceptron with one hidden layer."""
+"""The MLP probe: a perceptron with one hidden layer, the non-linear reference."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
-from probekit.probes.design import Floats
-from probekit.probes.inputs import at_least
-from probekit.probes.kinds.base import Training, TunedProbe
-from probekit.probes.kinds.layers import Layer, Solution
+from probekit.probes.bounds import at_least
+from probekit.probes.kinds.base import TrainingRows, TunedProbe
 from probekit.probes.kinds.scaling import Scaling
-from probekit.probes.solver import Codes
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.layers import AffineLayer, FittedLayers
+from probekit.probes.solve.solver import Codes
 
-# With scikit-learn's 0.001 a few hundred rows, two batches a pass, stand far from their optimum
-# after 200 passes.
+# With scikit-learn's default of 0.001, a fit on a few hundred rows (two batches per epoch) is far
+# from its optimum after 200 epochs.
 LEARNING_RATE = 0.01
 
 
 class MlpProbe(TunedProbe):
-    """Standardised perceptron with one hidden layer of ReLU units, trained by Adam.
+    """Perceptron with one hidden layer of ReLU units on standardised features, trained by Adam.
 
     The same seed gives the same probe.
 
     Args:
-        hidden: Units of the hidden layer.
-        alpha: Strength of the L2 penalty; of several values the one with the best held-out accuracy
-            is taken.
-        folds: How many folds choose alpha.
-        max_iter: Upper bound on the passes over the training rows.
-        random_state: Seed of the folds, the initial weights and the order of the rows.
+        hidden: Number of hidden units.
+        alpha: L2 regularisation strength; of several values the one with the highest held-out
+            accuracy is selected.
+        folds: Number of cross-validation folds that select alpha.
+        max_iter: Maximum number of epochs.
+        random_state: Random seed for the folds, the initial weights and the order of the rows.
 
     >>> X, y = [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 50, [0, 1, 1, 0] * 50
     >>> probe = MlpProbe(hidden=8, alpha=0.01).fit(X, y)
@@ -55,42 +55,45 @@ class MlpProbe(TunedProbe):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def solve(self, data: Training) -> Solution:
-        """Return what is learned from the training rows."""
+    def solve(self, data: TrainingRows) -> FittedLayers:
+        """Return the fit on the training rows."""
         at_least(self, hidden=1, max_iter=1)
         self.alpha_, solution = self._solve_tuned("alpha", data, rising_shrinks=True)
         return solution
 
-    def path(self, values: Floats, data: Training) -> list[Solution]:
-        """Return the solution at each of the values."""
+    def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
+        """Return the fit at each value of alpha."""
         scaling = Scaling.standard(data.measured)
-        rows = scaling.apply(data.X).astype(np.float32)  # half the time of float64
-        return [self._at(alpha, rows, data, scaling) for alpha in values]
+        rows = scaling.apply(data.X).astype(np.float32)  # twice as fast as float64
+        return [self._fit_at(alpha, rows, data, scaling) for alpha in values]
 
-    def _at(
-        self, alpha: float, rows: NDArray[np.float32], data: Training, scaling: Scaling
-    ) -> Solution:
+    def _fit_at(
+        self, alpha: float, rows: NDArray[np.float32], data: TrainingRows, scaling: Scaling
+    ) -> FittedLayers:
         network = MLPClassifier(
-            (self.hidden,), alpha=alpha, max_iter=self.max_iter, random_state=self.random_state,
+            (self.hidden,),
+            alpha=alpha,
+            max_iter=self.max_iter,
+            random_state=self.random_state,
             learning_rate_init=LEARNING_RATE,
-        )  # fmt: skip
+        )
         _fit(network, rows, data.codes)
         (first, last), (first_bias, last_bias) = network.coefs_, network.intercepts_
         layers = (
             scaling.fold(first.T, first_bias),
-            Layer(last.T.astype(np.float64), last_bias.astype(np.float64)),
+            AffineLayer(last.T.astype(np.float64), last_bias.astype(np.float64)),
         )
         classes = np.asarray(network.classes_)
-        return Solution(classes, layers, network.n_iter_, network.n_iter_ < self.max_iter)
+        return FittedLayers(classes, layers, network.n_iter_, network.n_iter_ < self.max_iter)
 
 
 def _fit(network: MLPClassifier, rows: NDArray[np.float32], codes: Codes) -> None:
-    """Fit the network. Raises an interrupt that scikit-learn catches and only warns about."""
+    """Fit the network; re-raise a KeyboardInterrupt, which scikit-learn turns into a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # recorded in `converged_`
         warnings.filterwarnings("error", "Training interrupted", UserWarning)
         try:
             network.fit(rows, codes)
         except UserWarning as warning:
-            # The warning is raised while the interrupt is handled: that is its context.
+            # The warning is raised while the interrupt is handled, so the interrupt is its context.
             raise warning.__context__ or warning from None

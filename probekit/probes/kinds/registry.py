@@ -1,56 +1,55 @@
-"""The kinds of probe by name: what each is, what it takes, how it is built, what it folds into."""
+"""Table of the kinds of probe: name, options, task, penalty and import path.
+
+This module imports no numerical libraries, so that experiment files can be checked quickly.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Literal, TypeAlias
-
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.probes.estimator import LinearProbe
-from probekit.probes.inputs import at_least
-from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
-from probekit.probes.kinds.base import LayeredProbe
-from probekit.probes.kinds.k_sparse import KSparseProbe
-from probekit.probes.kinds.layers import Layer
-from probekit.probes.kinds.lda import LdaProbe
-from probekit.probes.kinds.mass_mean import MassMeanProbe
-from probekit.probes.kinds.mlp import MlpProbe
-from probekit.probes.kinds.nearest_mean import NearestMeanProbe
-from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
-from probekit.probes.kinds.structural import DepthProbe, DistanceProbe
-from probekit.probes.kinds.svm import SvmProbe
+from probekit.probes.bounds import at_least
+
+if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
 
 Option: TypeAlias = bool | int
 Task = Literal["classification", "regression", "tree", "text"]
 
 
 @dataclass(frozen=True)
-class Kind:
+class ProbeKind:
     """One kind of probe.
 
     Attributes:
-        name: What it is called in YAML and tables.
-        summary: What it is, in one sentence.
-        task: What it answers: "classification" and "regression" read each row by itself, "tree"
-            and "text" need the group of a row as the sentence or text that it is a token of.
-        estimator: Its class.
-        options: What may be chosen of it, with the defaults.
-        grid: The penalty that inner cross-validation chooses, and its values; None for none.
-        logits: Whether the softmax of its scores is the probability of each class.
+        name: Name in YAML files and tables.
+        summary: Description in one sentence.
+        task: What it predicts. "classification" and "regression" predict each row by itself; "tree"
+            and "text" need the sentence or text of each token, passed as its group.
+        path: Module and class of its estimator, imported when the estimator is built.
+        options: Names of its options with their default values.
+        grid: Name and candidate values of the penalty that cross-validation selects; None if there
+            is no penalty.
+        logits: Whether the softmax of its scores gives class probabilities.
     """
 
     name: str
     summary: str
     task: Task
-    estimator: type[BaseEstimator]
+    path: str
     options: Mapping[str, Option] = field(default_factory=dict)
     grid: tuple[str, tuple[float, ...]] | None = None
     logits: bool = False
+
+    @property
+    def estimator(self) -> type[BaseEstimator]:
+        """The class of the estimator."""
+        estimator: type[BaseEstimator] = resolve_name(self.path)
+        return estimator
 
     def build(
         self,
@@ -61,44 +60,43 @@ class Kind:
         penalties: Sequence[float] | None = None,
         **options: Option,
     ) -> Any:
-        """Return an estimator that is not fitted yet.
+        """Return an unfitted estimator of this kind.
 
-        Closed forms make no use of `max_iter`, kinds without a grid none of `folds`.
+        Estimators with a closed form ignore `max_iter`; kinds without a penalty ignore `folds`.
 
         Args:
-            seed: Its `random_state`.
-            max_iter: Upper bound on its solver's steps.
-            folds: How many folds choose the penalty.
-            penalties: Values of the penalty in place of those of the grid.
-            **options: What is chosen of it.
+            seed: The `random_state` of the estimator.
+            max_iter: Maximum number of solver iterations.
+            folds: Number of cross-validation folds that select the penalty.
+            penalties: Candidate penalties that replace those of `grid`.
+            **options: Options of this kind.
 
         Raises:
-            UnknownNameError: It has no such option.
-            ConfigError: There are penalties for a kind that has none.
+            UnknownNameError: An option does not exist.
+            ConfigError: An option is invalid, or penalties are given for a kind without a penalty.
 
         >>> KINDS["k_sparse"].build(k=16, penalties=[0.1])
         KSparseProbe(C=[0.1], k=16)
         """
         shared = {"random_state": seed, "max_iter": max_iter, "folds": folds}
-        taken = self.estimator().get_params()
-        parameters = {name: value for name, value in shared.items() if name in taken}
+        accepted = self.estimator().get_params()
+        parameters = {name: value for name, value in shared.items() if name in accepted}
         return self.estimator(**parameters, **self._penalties(penalties), **self.complete(options))
 
     def complete(self, options: Mapping[str, Option]) -> dict[str, Option]:
-        """Return the options with the defaults of those not given.
+        """Return the options, with the default values of those not given.
 
         Raises:
-            UnknownNameError: It has no such option.
-            ConfigError: One that counts something is below 1, or no whole number; or one that is
-                true or false is neither.
+            UnknownNameError: An option does not exist.
+            ConfigError: A count is below 1 or not an integer, or a flag is not true or false.
 
         >>> KINDS["mlp"].complete({})
         {'hidden': 64}
         """
         for name in options:
             if name not in self.options:
-                offered = nearest(name, self.options) if self.options else "It has none."
-                raise UnknownNameError(f"{self.name} has no option {name!r}. {offered}")
+                hint = nearest(name, self.options) if self.options else "It has no options."
+                raise UnknownNameError(f"{self.name} has no option {name!r}. {hint}")
         counts = {}
         for name, value in options.items():
             if not isinstance(self.options[name], bool):
@@ -109,7 +107,7 @@ class Kind:
         return {**self.options, **options}
 
     def text(self, options: Mapping[str, Option] | None = None) -> str:
-        """Return name and options as one word for tables.
+        """Return name and options as one word, for tables.
 
         >>> KINDS["k_sparse"].text({"k": 16}), KINDS["mass_mean"].text({"covariance": True})
         ('k_sparse:16', 'mass_mean:covariance')
@@ -125,7 +123,7 @@ class Kind:
     def _penalties(self, values: Sequence[float] | None) -> dict[str, Sequence[float]]:
         if self.grid is None:
             if values is not None:
-                raise ConfigError(f"{self.name} has no penalty to choose. Leave `penalties` out.")
+                raise ConfigError(f"{self.name} has no penalty. Remove `penalties`.")
             return {}
         name, defaults = self.grid
         return {name: defaults if values is None else values}
@@ -134,96 +132,96 @@ class Kind:
 _C = ("C", (1e-4, 1e-3, 1e-2, 1e-1, 1.0))
 _ALPHA = ("alpha", (1.0, 10.0, 100.0, 1e3, 1e4))
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
+KINDS: Mapping[str, ProbeKind] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            Kind(
+            ProbeKind(
                 "logistic",
                 "Logistic regression, multinomial for more than two classes.",
                 "classification",
-                LinearProbe,
+                "probekit.probes.kinds.logistic:LinearProbe",
                 grid=_C,
                 logits=True,
             ),
-            Kind(
+            ProbeKind(
                 "ridge",
-                "Ridge regression on +1 for a class and -1 for the rest.",
+                "Ridge regression on +1 for each class and -1 for all others.",
                 "classification",
-                RidgeProbe,
+                "probekit.probes.kinds.ridge:RidgeProbe",
                 grid=_ALPHA,
             ),
-            Kind(
+            ProbeKind(
                 "lda",
-                "Linear discriminant analysis with a Ledoit-Wolf covariance.",
+                "Linear discriminant analysis with Ledoit-Wolf shrinkage of the covariance.",
                 "classification",
-                LdaProbe,
+                "probekit.probes.kinds.lda:LdaProbe",
             ),
-            Kind(
+            ProbeKind(
                 "mass_mean",
-                "The difference of the class means in raw space, tilted by the inverse covariance "
-                "if asked.",
+                "Difference of the class means of raw activations, optionally multiplied by the "
+                "inverse covariance.",
                 "classification",
-                MassMeanProbe,
+                "probekit.probes.kinds.mass_mean:MassMeanProbe",
                 options={"covariance": False},
             ),
-            Kind(
+            ProbeKind(
                 "nearest_mean",
-                "The class with the nearest mean, with features on one scale.",
+                "Nearest class mean on standardised features.",
                 "classification",
-                NearestMeanProbe,
+                "probekit.probes.kinds.nearest_mean:NearestMeanProbe",
             ),
-            Kind(
+            ProbeKind(
                 "svm",
-                "Linear support vector machine, one class against the rest.",
+                "Linear support vector machine, one class against all others.",
                 "classification",
-                SvmProbe,
+                "probekit.probes.kinds.svm:SvmProbe",
                 grid=_C,
             ),
-            Kind(
+            ProbeKind(
                 "k_sparse",
-                "Logistic regression on the k features that tell the classes apart best.",
+                "Logistic regression on the k features that separate the classes best.",
                 "classification",
-                KSparseProbe,
+                "probekit.probes.kinds.k_sparse:KSparseProbe",
                 options={"k": 16},
                 grid=_C,
                 logits=True,
             ),
-            Kind(
+            ProbeKind(
                 "mlp",
-                "Perceptron with one hidden layer: what is there, but not linearly.",
+                "Perceptron with one hidden layer: information that is not linearly decodable.",
                 "classification",
-                MlpProbe,
+                "probekit.probes.kinds.mlp:MlpProbe",
                 options={"hidden": 64},
                 grid=("alpha", (0.1, 1.0, 10.0)),
                 logits=True,
             ),
-            Kind(
+            ProbeKind(
                 "ridge_regression",
-                "Ridge regression on a number.",
+                "Ridge regression on numeric labels.",
                 "regression",
-                RidgeRegressionProbe,
+                "probekit.probes.kinds.ridge:RidgeRegressionProbe",
                 grid=_ALPHA,
             ),
-            Kind(
+            ProbeKind(
                 "structural_distance",
-                "Squared distances between tokens as distances in the dependency tree.",
+                "Squared distances between projected tokens as distances in the dependency tree.",
                 "tree",
-                DistanceProbe,
+                "probekit.probes.kinds.structural.probes:DistanceProbe",
                 options={"rank": 64},
             ),
-            Kind(
+            ProbeKind(
                 "structural_depth",
-                "Squared norms of tokens as depths in the dependency tree.",
+                "Squared norms of projected tokens as depths in the dependency tree.",
                 "tree",
-                DepthProbe,
+                "probekit.probes.kinds.structural.probes:DepthProbe",
                 options={"rank": 64},
             ),
-            Kind(
+            ProbeKind(
                 "attention_pooled",
-                "Logistic regression on a text's tokens, weighted by a query that is learned.",
+                "Logistic regression on the mean of a text's tokens, weighted by a learned query.",
                 "text",
-                AttentionPooledProbe,
+                "probekit.probes.kinds.attention_pooled:AttentionPooledProbe",
                 grid=("C", (1e-2, 1e-1, 1.0, 10.0)),
                 logits=True,
             ),
@@ -232,11 +230,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 
 
-def find_kind(name: str) -> Kind:
-    """Return the kind of that name.
+def find_kind(name: str) -> ProbeKind:
+    """Return the kind of probe with this name.
 
     Raises:
-        UnknownNameError: There is none; the text offers the nearest.
+        UnknownNameError: It does not exist; the message suggests the nearest name.
 
     >>> find_kind("ksparse")
     Traceback (most recent call last):
@@ -245,27 +243,3 @@ def find_kind(name: str) -> Kind:
     if name not in KINDS:
         raise UnknownNameError(f"Unknown kind of probe {name!r}. {nearest(name, KINDS)}")
     return KINDS[name]
-
-
-def raw_layers(estimator: BaseEstimator) -> tuple[Layer, ...]:
-    """Return a fitted probe as layers over raw rows, with a ReLU between two.
-
-    One layer, (n_out, n_features), for linear kinds; two for the MLP. Two classes have one output,
-    the score of the second.
-
-    Raises:
-        ConfigError: The probe reads trees or texts, not rows.
-
-    >>> probe = MassMeanProbe().fit([[0.0], [2.0]], [0, 1])
-    >>> raw_layers(probe)
-    (Layer(weight=array([[2.]]), bias=array([-2.])),)
-    """
-    check_is_fitted(estimator)
-    if isinstance(estimator, LayeredProbe | RidgeRegressionProbe):
-        return estimator.layers_
-    if isinstance(estimator, LinearProbe):
-        return (Layer(estimator.coef_, estimator.intercept_),)
-    raise ConfigError(
-        f"{type(estimator).__name__} is no stack of layers over single rows. Allowed are the kinds "
-        "for classification and regression."
-    )

@@ -1,4 +1,4 @@
-"""Ridge regression, on labels as -1 and +1 or on numbers, all penalties from one decomposition."""
+"""Ridge regression for classification and regression, all penalties from one decomposition."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.probes.design import Floats
+from probekit.probes.bounds import at_least
 from probekit.probes.folds import group_folds
-from probekit.probes.inputs import at_least, positive, refuse_mixed_types, units_of, warn_if_flat
-from probekit.probes.kinds.base import Training, TunedProbe
+from probekit.probes.kinds.base import TrainingRows, TunedProbe
 from probekit.probes.kinds.choice import choose
-from probekit.probes.kinds.layers import Layer, Solution, apply_layers
 from probekit.probes.kinds.scaling import Scaling, measured
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
+from probekit.probes.validation import positive, refuse_mixed_types, units_of, warn_if_flat
 
 ALPHAS = (1.0, 10.0, 100.0, 1e3, 1e4)
 
 
 class RidgeProbe(TunedProbe):
-    """Standardised ridge regression on +1 for a class and -1 for the rest; the top score wins.
+    """Ridge classifier: regression on +1 for each class and -1 for the others, highest score wins.
 
     Args:
-        alpha: Strength of the penalty on standardised features; of several values the one with the
-            best held-out accuracy is taken, with folds that keep groups whole.
-        folds: How many folds choose alpha.
-        random_state: Seed of the folds.
+        alpha: Regularisation strength, for standardised features; of several values the one with
+            the highest held-out accuracy is selected by group-disjoint cross-validation.
+        folds: Number of cross-validation folds that select alpha.
+        random_state: Random seed for the folds.
 
     >>> X = [[-3.0], [-2.0], [-1.0], [1.0], [2.0], [3.0]]
     >>> probe = RidgeProbe(alpha=1.0).fit(X, ["down", "down", "down", "up", "up", "up"])
@@ -43,35 +44,35 @@ class RidgeProbe(TunedProbe):
         self.folds = folds
         self.random_state = random_state
 
-    def solve(self, data: Training) -> Solution:
-        """Return what is learned from the training rows."""
+    def solve(self, data: TrainingRows) -> FittedLayers:
+        """Return the fit on the training rows."""
         self.alpha_, solution = self._solve_tuned("alpha", data, rising_shrinks=True)
         return solution
 
-    def path(self, values: Floats, data: Training) -> list[Solution]:
-        """Return the solution at each of the values."""
+    def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
+        """Return the fit at each value of alpha."""
         classes = np.unique(data.codes)
         positives = classes[1:] if len(classes) == 2 else classes
         targets = np.where(data.codes[:, None] == positives, 1.0, -1.0)
         layers = ridge_path(data.X, targets, values, data.typical)
-        return [Solution(classes, (layer,)) for layer in layers]
+        return [FittedLayers(classes, (layer,)) for layer in layers]
 
 
 class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # no types
-    """Standardised ridge regression on a number.
+    """Ridge regression of numeric labels on standardised features.
 
     Args:
-        alpha: Strength of the penalty on standardised features; of several values the one with the
-            least held-out squared error is taken, with folds that keep groups whole.
-        folds: How many folds choose alpha.
-        random_state: Seed of the folds.
+        alpha: Regularisation strength, for standardised features; of several values the one with
+            the smallest held-out squared error is selected by group-disjoint cross-validation.
+        folds: Number of cross-validation folds that select alpha.
+        random_state: Random seed for the folds.
 
     Attributes:
         layers_: One layer, for raw, unscaled rows.
-        coef_: Its weight, shape (1, n_features).
-        intercept_: Its bias, shape (1,).
-        alpha_: The alpha of the fit.
-        n_iter_: 1, as the form is closed.
+        coef_: The weight of the layer, shape (1, n_features).
+        intercept_: The bias of the layer, shape (1,).
+        alpha_: The selected alpha.
+        n_iter_: 1, because the solution has a closed form.
         converged_: True.
 
     >>> probe = RidgeRegressionProbe(alpha=1e-6).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
@@ -89,11 +90,12 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
         """Return self, fitted on X (n_samples, n_features), y and groups (n_samples,).
 
-        Groups are what cross-validation keeps whole; without them each row is its own.
+        Cross-validation keeps the rows of a group in one fold; without groups each row is its own
+        group.
 
         Raises:
             ConfigError: An alpha is not positive, or there are too few folds.
-            DataError: There are fewer groups than folds, or the targets mix types.
+            DataError: There are fewer groups than folds, or the labels have several types.
         """
         at_least(self, folds=2, random_state=0)
         refuse_mixed_types(y)
@@ -124,7 +126,7 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             guesses = [apply_layers((layer,), X[~inside])[:, 0] for layer in path]
             return [float(np.sum((guess - y[~inside]) ** 2)) for guess in guesses]
 
-        # Numbers have no classes to spread over the folds: one label for all evens out the rows.
+        # Numbers have no classes to stratify by; a single label balances the fold sizes.
         fold_of_row = group_folds(np.zeros(len(y)), groups, self.folds, self.random_state)
         return choose(grid, [fold_of_row != fold for fold in range(self.folds)], errors)
 
@@ -140,28 +142,28 @@ def ridge_path(
     targets: Floats,
     alphas: Floats,
     typical: NDArray[np.bool_] | None = None,
-) -> tuple[Layer, ...]:
-    """Return for each alpha the layer that minimises squared error + alpha |weight|^2.
+) -> tuple[AffineLayer, ...]:
+    """Return, for each alpha, the layer that minimises squared error + alpha |weight|^2.
 
-    Rows X (n_samples, n_features) are standardised for it, by the typical ones (n_samples,) if it
-    is told which; the layer is for raw rows, with one output for each column of targets
-    (n_samples, n_targets). The bias is free.
+    Rows X (n_samples, n_features) are standardised for the fit, with scaling estimated from the
+    `typical` rows (n_samples,) if given. The layer applies to raw rows and has one output for each
+    column of targets (n_samples, n_targets). The bias is not penalised.
 
     >>> X, targets = np.array([[-1.0], [1.0]]), np.array([[-3.0], [3.0]])
     >>> [layer.weight.tolist() for layer in ridge_path(X, targets, np.array([2.0, 4.0]))]
     [[[1.5]], [[1.0]]]
 
     Source: Hastie, Tibshirani and Friedman (2009), The Elements of Statistical Learning, section
-    3.4.1; for fewer rows than features the same from the eigenvectors of X X^T, section 18.3.5.
+    3.4.1; with fewer rows than features, computed from the eigenvectors of X X^T, section 18.3.5.
     """
     scaling = Scaling.standard(measured(X, typical))
     rows, mean = scaling.apply(X), targets.mean(axis=0)
-    # Rows scaled by some of them are not centred, and the bias that is free takes up their mean.
+    # Rows scaled by a subset are not centred; the unpenalised bias absorbs their mean.
     centre = rows.mean(axis=0)
     rows -= centre
     is_tall = rows.shape[0] >= rows.shape[1]
     values, axes = np.linalg.eigh(rows.T @ rows if is_tall else rows @ rows.T)
-    values = np.maximum(values, 0.0)  # rounding leaves some just below
+    values = np.maximum(values, 0.0)  # rounding can make zero eigenvalues slightly negative
     onto_axes, back = (rows @ axes).T if is_tall else axes.T, axes if is_tall else rows.T @ axes
     turned = onto_axes @ (targets - mean)
     weights = [(back @ (turned / (values + alpha)[:, None])).T for alpha in alphas]

@@ -1,4 +1,4 @@
-"""Standardising rows, and writing what was learned on them for the raw rows."""
+"""Standardisation of rows, and conversion of layers on scaled rows to layers on raw rows."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.design import Floats, moments
-from probekit.probes.kinds.layers import Layer
+from probekit.probes.solve.design import Floats, moments
+from probekit.probes.solve.layers import AffineLayer
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """What to subtract from each feature and divide it by: `mean` and `scale` (n_features,)."""
+    """Mean and scale (n_features,) of each feature, to subtract and divide by."""
 
     mean: Floats
     scale: Floats
 
     @classmethod
     def centred(cls, X: NDArray[np.floating]) -> Scaling:
-        """Return the scaling that takes the mean of X (n_samples, n_features) off, and no more.
+        """Return the scaling that only subtracts the mean of X (n_samples, n_features).
 
         >>> Scaling.centred(np.array([[1.0, 5.0], [3.0, 5.0]])).mean.tolist()
         [2.0, 5.0]
@@ -30,7 +30,7 @@ class Scaling:
 
     @classmethod
     def standard(cls, X: NDArray[np.floating]) -> Scaling:
-        """Return the scaling to mean 0 and deviation 1; a constant feature becomes 0 everywhere.
+        """Return the scaling to mean 0 and standard deviation 1; constant features become 0.
 
         >>> Scaling.standard(np.array([[1.0, 5.0], [3.0, 5.0]])).scale.tolist()
         [1.0, inf]
@@ -48,21 +48,24 @@ class Scaling:
         scaled /= self.scale
         return scaled
 
-    def fold(self, weight: Floats, bias: Floats) -> Layer:
-        """Return the layer on raw rows that equals this one, (n_out, n_features), on scaled rows.
+    def fold(self, weight: Floats, bias: Floats) -> AffineLayer:
+        """Return the layer on raw rows that is equivalent to the given one on scaled rows.
+
+        `weight` has shape (n_out, n_features), `bias` (n_out,).
 
         >>> layer = Scaling(np.array([1.0]), np.array([2.0])).fold(np.array([[4.0]]), np.zeros(1))
         >>> layer.weight.tolist(), layer.bias.tolist()
         ([[2.0]], [-2.0])
         """
         raw = weight / self.scale
-        return Layer(raw, bias - raw @ self.mean)
+        return AffineLayer(raw, bias - raw @ self.mean)
 
 
 def measured(X: NDArray[np.floating], typical: NDArray[np.bool_] | None) -> NDArray[np.floating]:
-    """Return the typical rows of X (n_samples, n_features), by which features are to be scaled.
+    """Return the rows of X (n_samples, n_features) that feature scaling is estimated from.
 
-    Fewer than two cannot tell a spread: then all are taken, as without `typical` (n_samples,).
+    These are the `typical` rows (n_samples,). All rows are returned if `typical` is None or selects
+    fewer than two, because a standard deviation needs two rows.
 
     >>> X = np.array([[900.0], [1.0], [3.0]])
     >>> measured(X, np.array([False, True, True])).tolist()

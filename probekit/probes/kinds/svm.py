@@ -1,4 +1,4 @@
-"""The linear support vector machine."""
+"""The linear support vector machine, solved by L-BFGS on dense rows."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import minimize
 
-from probekit.probes.design import Floats
-from probekit.probes.inputs import at_least
-from probekit.probes.kinds.base import Training, TunedProbe
-from probekit.probes.kinds.layers import Layer, Solution
+from probekit.probes.bounds import at_least
+from probekit.probes.kinds.base import TrainingRows, TunedProbe
 from probekit.probes.kinds.scaling import Scaling
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.layers import AffineLayer, FittedLayers
 
-# Largest gradient of the mean objective, in scaled coordinates, at a solution.
+# Largest gradient component of the mean objective at a solution, in scaled coordinates.
 TOLERANCE = 1e-5
 
 
 class SvmProbe(TunedProbe):
-    """Standardised linear SVM with squared hinge loss, one class against the rest.
+    """Linear SVM with squared hinge loss on standardised features, one class against the rest.
 
     Args:
-        C: Inverse strength of the penalty on standardised features; of several values the one with
-            the best held-out accuracy is taken.
-        folds: How many folds choose C.
-        max_iter: Upper bound on the solver's steps.
-        random_state: Seed of the folds.
+        C: Inverse regularisation strength, for standardised features; of several values the one
+            with the highest held-out accuracy is selected.
+        folds: Number of cross-validation folds that select C.
+        max_iter: Maximum number of solver iterations.
+        random_state: Random seed for the folds.
 
     >>> X = [[-3.0], [-2.0], [-1.0], [1.0], [2.0], [3.0]]
     >>> probe = SvmProbe(C=0.1).fit(X, ["down", "down", "down", "up", "up", "up"])
@@ -33,8 +33,9 @@ class SvmProbe(TunedProbe):
     (['down', 'up'], 0.1)
 
     Source: Fan et al. (2008), LIBLINEAR, section 2 (L2 regularisation, L2 loss). Unlike theirs,
-    the intercept is free. Their solver is for sparse rows: on 6,400 dense ones of 768 features
-    and 17 classes it was not done in nine minutes, where this one takes 15 seconds.
+    the intercept is not penalised. Their solver is designed for sparse rows: on 6,400 dense rows
+    with 768 features and 17 classes it did not finish within nine minutes; this one takes 15
+    seconds.
     """
 
     def __init__(
@@ -49,14 +50,14 @@ class SvmProbe(TunedProbe):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def solve(self, data: Training) -> Solution:
-        """Return what is learned from the training rows."""
+    def solve(self, data: TrainingRows) -> FittedLayers:
+        """Return the fit on the training rows."""
         at_least(self, max_iter=1)
         self.C_, solution = self._solve_tuned("C", data)
         return solution
 
-    def path(self, values: Floats, data: Training) -> list[Solution]:
-        """Return the solution at each of the values."""
+    def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
+        """Return the fit at each value of C."""
         scaling, classes = Scaling.standard(data.measured), np.unique(data.codes)
         rows = scaling.apply(data.X)
         _, axes = np.linalg.eigh(rows.T @ rows)
@@ -66,19 +67,19 @@ class SvmProbe(TunedProbe):
         solutions, start = [], np.zeros((len(positives), rows.shape[1] + 1))
         for C in values:
             start, n_iter, converged = solve_hinge(rows, truth, float(C), self.max_iter, start)
-            layer: Layer = scaling.fold(start[:, :-1] @ axes.T, start[:, -1])
-            solutions.append(Solution(classes, (layer,), n_iter, converged))
+            layer: AffineLayer = scaling.fold(start[:, :-1] @ axes.T, start[:, -1])
+            solutions.append(FittedLayers(classes, (layer,), n_iter, converged))
         return solutions
 
 
 def solve_hinge(
     rows: Floats, truth: Floats, C: float, max_iter: int, start: Floats
 ) -> tuple[Floats, int, bool]:
-    """Return weights and bias (n_out, n_features + 1), the steps taken, and whether they sufficed.
+    """Return weights and biases (n_out, n_features + 1), the iteration count, and convergence.
 
-    They minimise |weight|^2 / 2 + C sum(max(0, 1 - truth score)^2), for each row of `truth`
-    (n_out, n_samples), which is -1 or +1. Rows (n_samples, n_features) should stand in their
-    principal axes, where the Hessian is nearly diagonal and steps scaled by it are few.
+    They minimise |weight|^2 / 2 + C sum(max(0, 1 - truth score)^2) for each row of `truth`
+    (n_out, n_samples), whose entries are -1 or +1. Rows (n_samples, n_features) should be given in
+    their principal axes, where the Hessian is nearly diagonal and diagonal scaling works well.
 
     >>> rows, truth = np.array([[-1.0], [1.0]]), np.array([[-1.0, 1.0]])
     >>> weights, _, converged = solve_hinge(rows, truth, 0.25, 100, np.zeros((1, 2)))
@@ -92,10 +93,10 @@ def solve_hinge(
     def objective(point: Floats) -> tuple[float, Floats]:
         parameters = point.reshape(start.shape) * scaling
         weight, bias = parameters[:, :-1], parameters[:, -1]
-        short = np.maximum(1.0 - truth * (weight @ rows.T + bias[:, None]), 0.0)
-        pull = -2.0 * truth * short / len(rows)
-        gradient = np.column_stack([pull @ rows + penalty * weight, pull.sum(axis=1)])
-        loss = np.sum(short**2) / len(rows) + 0.5 * penalty * np.sum(weight**2)
+        hinge = np.maximum(1.0 - truth * (weight @ rows.T + bias[:, None]), 0.0)
+        slopes = -2.0 * truth * hinge / len(rows)
+        gradient = np.column_stack([slopes @ rows + penalty * weight, slopes.sum(axis=1)])
+        loss = np.sum(hinge**2) / len(rows) + 0.5 * penalty * np.sum(weight**2)
         return float(loss), (gradient * scaling).ravel()
 
     result = minimize(

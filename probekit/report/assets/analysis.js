@@ -1,4 +1,4 @@
-// What a reader changes on a page of figures: the colouring of a map.
+// Switches the colouring of a map when the reader selects another view.
 
 for (const choice of document.querySelectorAll(".choice select")) {
   const plot = choice.closest(".plot");

@@ -1,4 +1,4 @@
-// Asks the server for the list anew, and takes what has changed.
+// Polls the server for the list of runs and updates the page when it changes.
 
 const SECONDS = 2;
 const list = document.querySelector("#runs");
@@ -11,7 +11,7 @@ async function refresh() {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const runs = page.querySelector("#runs");
     gone.hidden = true;
-    // Left alone while nothing changes, so that focus and selection stay.
+    // Replaced only on change, to keep focus and selection.
     if (runs && runs.innerHTML !== list.innerHTML) list.replaceChildren(...runs.childNodes);
   } catch (error) {
     if (!(error instanceof TypeError)) throw error;
@@ -19,5 +19,5 @@ async function refresh() {
   }
 }
 
-// A saved copy of the page has no server to ask.
+// A saved copy of the page has no server to poll.
 if (location.protocol.startsWith("http")) setInterval(refresh, SECONDS * 1000);

@@ -1,14 +1,14 @@
-// Draws each figure of the page with plotly, in the colours of the page.
+// Draws each figure of the page with Plotly, in the colours of the page.
 
 const CONFIG = {
   responsive: true,
   displaylogo: false,
-  // plotly would offer to upload the figure to its cloud.
+  // The default button would upload the figure to Plotly's cloud.
   showSendToCloud: false,
   modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
 };
 
-/** The values of a layout that follow the page's colours, by their path. */
+/** Layout colours taken from the page's style, by path in the layout. */
 function colours(layout) {
   const style = getComputedStyle(document.documentElement);
   const value = (name) => style.getPropertyValue(name).trim();
@@ -23,7 +23,7 @@ function colours(layout) {
 
 const drawn = [];
 
-/** Sets values of a layout by their path, so that it is drawn in its colours at once. */
+/** Sets values of a layout by path before the first draw, so that colours do not flicker. */
 function paint(layout, values) {
   for (const [path, value] of Object.entries(values)) {
     const [name, last] = path.split(".");
@@ -32,10 +32,10 @@ function paint(layout, values) {
   return layout;
 }
 
-// What plotly lets a pointer press, a key may press as well.
+// Elements that Plotly makes clickable with a pointer only; keys are added here.
 const PRESSED = ".modebar-btn, .legendtoggle";
 
-/** Names the buttons of a figure and lets the tab key reach them; plotly draws them anew. */
+/** Makes the buttons of a figure accessible; repeated after each plot, because Plotly recreates them. */
 function name(drawing) {
   for (const button of drawing.querySelectorAll(PRESSED)) {
     const entry = button.parentElement.querySelector(".legendtext");
@@ -73,7 +73,7 @@ for (const query of ["(prefers-color-scheme: dark)", "print"]) {
 const plots = [...document.querySelectorAll(".plot")];
 await Promise.all(plots.filter((plot) => !plot.closest("details")).map(draw));
 
-// A closed box has no width to draw into, so its figure waits until it is opened.
+// A closed <details> has no width to draw into, so its figure is drawn when it is opened.
 for (const plot of document.querySelectorAll("details .plot")) {
   plot.closest("details").addEventListener("toggle", () => draw(plot), { once: true });
 }

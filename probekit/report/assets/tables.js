@@ -1,7 +1,7 @@
-// Sorts a table by the column whose head is pressed.
+// Sorts a table by the column whose heading is clicked.
 
-/** The number that a cell shows, or NaN; a minus sign is not a hyphen to JavaScript.
- *  One that is only known to be smaller than another stands before it. */
+/** The number that a cell shows, or NaN. parseFloat does not accept the minus sign U+2212.
+ *  "<0.001" sorts before "0.001". */
 function number(cell) {
   const [, below, shown] = /^(<?)(.*)$/s.exec(cell.textContent.trim().replace("\u2212", "-").replaceAll(",", ""));
   return parseFloat(shown) - (below ? 1e-9 : 0);
@@ -14,7 +14,7 @@ function sort(table, column, descending) {
     const [left, right] = [a.cells[column], b.cells[column]];
     const difference = number(left) - number(right);
     if (!Number.isNaN(difference)) return direction * difference;
-    // What has no number stands last, whichever the direction.
+    // Cells without a number come last in both directions.
     const absent = Number.isNaN(number(left)) - Number.isNaN(number(right));
     return absent || direction * left.textContent.localeCompare(right.textContent);
   };

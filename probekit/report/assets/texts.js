@@ -1,4 +1,4 @@
-// Says at the foot of the window what the probe reads at the token pointed at.
+// Shows the prediction of the probe at the hovered token, at the bottom of the window.
 
 const readout = document.querySelector(".readout");
 

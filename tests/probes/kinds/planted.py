@@ -1,10 +1,10 @@
-"""Data in which the answer is known, shared by the tests of the kinds."""
+"""Synthetic data with a known structure, shared by the tests of the kinds."""
 
 import numpy as np
 
 
 def direction(n_samples=2000, n_features=20, seed=0, gap=2.0):
-    """Rows with two classes apart along one unit direction, by `gap` deviations."""
+    """Two classes separated along one unit direction by `gap` standard deviations."""
     generator = np.random.default_rng(seed)
     theta = generator.normal(size=n_features)
     theta /= np.linalg.norm(theta)
@@ -14,7 +14,7 @@ def direction(n_samples=2000, n_features=20, seed=0, gap=2.0):
 
 
 def three_classes(n_samples=300, n_features=6, seed=0):
-    """Rows of three overlapping classes, of unlike sizes, in features of unlike scales."""
+    """Three overlapping classes of different sizes, with features on different scales."""
     generator = np.random.default_rng(seed)
     y = generator.choice(3, size=n_samples, p=[0.5, 0.3, 0.2])
     means = 1.5 * generator.normal(size=(3, n_features))
@@ -29,7 +29,7 @@ def xor(n_samples=1000, seed=0):
 
 
 def trees(n_sentences, n_features, rank, seed=0, noise=0.05):
-    """Tokens, heads and sentences: each edge is a step of its own in an unknown subspace."""
+    """Tokens, heads and sentences; each edge is an orthogonal step in a random subspace."""
     generator = np.random.default_rng(seed)
     basis = np.linalg.qr(generator.normal(size=(n_features, n_features)))[0][:, :rank]
     X, heads, sentences = [], [], []
@@ -49,7 +49,7 @@ def trees(n_sentences, n_features, rank, seed=0, noise=0.05):
 
 
 def marked_texts(n_texts, n_features=10, n_tokens=12, seed=0):
-    """Tokens, labels and texts: one marked token a text carries its label, the others mislead."""
+    """Tokens, labels and texts; one marked token per text encodes its label, the others mislead."""
     generator = np.random.default_rng(seed)
     X = generator.normal(size=(n_texts, n_tokens, n_features))
     y = generator.integers(2, size=n_texts)

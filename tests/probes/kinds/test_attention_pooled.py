@@ -5,13 +5,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from probekit.errors import DataError
-from probekit.probes.estimator import LinearProbe
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
+from probekit.probes.kinds.logistic import LinearProbe
 from tests.probes.kinds import planted
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_token_at_a_random_place_is_found_where_the_mean_does_badly(seed):
+def test_a_token_at_a_random_position_is_found_where_the_mean_fails(seed):
     X, y, texts, marks = planted.marked_texts(600, seed=seed)
     known = texts < 400
     probe = AttentionPooledProbe().fit(X[known], y[known], texts[known])
@@ -25,7 +25,7 @@ def test_a_token_at_a_random_place_is_found_where_the_mean_does_badly(seed):
     assert attention[marks].mean() > 0.85
 
 
-def test_three_classes_are_told_apart_too():
+def test_three_classes_are_separated_too():
     X, y, texts, marks = planted.marked_texts(600)
     y = np.repeat(np.random.default_rng(1).integers(3, size=600), 12)
     X[:, 1:4] = np.random.default_rng(2).normal(size=(len(X), 3))
@@ -46,7 +46,7 @@ def test_single_tokens_are_plain_logistic_regression():
     np.testing.assert_allclose(*centred, atol=0.01)
 
 
-def test_all_tokens_of_a_text_get_one_answer_whatever_their_order():
+def test_all_tokens_of_a_text_get_one_prediction_in_any_order():
     X, y, texts, _ = planted.marked_texts(50)
     probe = AttentionPooledProbe(C=1.0).fit(X, y, texts)
     scores = probe.decision_function(X, texts)
@@ -68,5 +68,5 @@ def test_the_scale_of_features_changes_nothing():
 
 
 def test_a_text_with_two_labels_is_refused():
-    with pytest.raises(DataError, match="tokens of one text are labelled b and a"):
+    with pytest.raises(DataError, match="tokens of one text have the labels b and a"):
         AttentionPooledProbe(C=1.0).fit(np.eye(4), list("abba"), [0, 1, 1, 1])

@@ -1,4 +1,4 @@
-"""Every kind is a scikit-learn estimator, and answers bad input alike."""
+"""Every kind is a scikit-learn estimator and rejects invalid input in the same way."""
 
 import warnings
 
@@ -8,22 +8,22 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from probekit.errors import ConfigError, DataError
-from probekit.probes.estimator import LinearProbe
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
 from probekit.probes.kinds.k_sparse import KSparseProbe
 from probekit.probes.kinds.lda import LdaProbe
+from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.kinds.mass_mean import MassMeanProbe
 from probekit.probes.kinds.mlp import MlpProbe
 from probekit.probes.kinds.nearest_mean import NearestMeanProbe
 from probekit.probes.kinds.registry import KINDS
 from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
-from probekit.probes.kinds.structural import DepthProbe, DistanceProbe
+from probekit.probes.kinds.structural.probes import DepthProbe, DistanceProbe
 from probekit.probes.kinds.svm import SvmProbe
 from tests.probes.kinds import planted
 
 
 def as_chain(y):
-    """The checks hand in labels, not heads: each token gets the one before it for a head."""
+    """The scikit-learn checks pass labels, not heads: the head of each token is the previous."""
     return None if y is None else np.arange(len(np.asarray(y))) - 1
 
 
@@ -83,7 +83,7 @@ class TestClassifiers:
     @pytest.mark.parametrize("y", [[1, "1", 2, 2], ["a", None, "a", "b"], [["a"], 1, 2, 3]])
     def test_labels_of_mixed_types_are_refused(self, estimator, y):
         for labels in (y, np.array(y, dtype=object)):
-            with pytest.raises(DataError, match=r"the labels mix types: \w+, \w+"):
+            with pytest.raises(DataError, match=r"The labels have several types: \w+, \w+"):
                 clone(estimator).fit(np.eye(4), labels)
 
     def test_a_class_with_one_member_is_fitted(self, estimator):
@@ -102,14 +102,14 @@ class TestClassifiers:
 
     def test_duplicate_rows_with_contradicting_labels_are_fitted(self, estimator):
         X = np.repeat(np.random.default_rng(0).normal(size=(10, 3)), 2, axis=0)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             probe = clone(estimator).fit(X, np.arange(20) % 2)
         scores = probe.decision_function(X)
         assert np.isfinite(scores).all()
-        # Where nothing at all is learnt that is told, and nothing else ever is.
-        assert [str(one.message)[:17] for one in told] == ["All weights are 0"] * bool(told)
-        assert bool(told) == (np.ptp(scores) == 0)
+        # The only warning is that all weights are 0.
+        assert [str(one.message)[:17] for one in caught] == ["All weights are 0"] * bool(caught)
+        assert bool(caught) == (np.ptp(scores) == 0)
 
     def test_rows_that_are_all_the_same_are_fitted(self, estimator):
         with pytest.warns(UserWarning, match="All weights are 0"):
@@ -140,7 +140,7 @@ class TestAllOnRows:
         else:
             np.testing.assert_allclose(*guesses, atol=1e-6)
 
-    def test_how_the_fit_went_is_told_without_a_warning(self, estimator):
+    def test_convergence_is_recorded_without_a_warning(self, estimator):
         X, y, _ = planted.direction(n_samples=400, n_features=8)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -161,9 +161,9 @@ PENALISED = [RidgeProbe, RidgeRegressionProbe, SvmProbe, KSparseProbe, MlpProbe]
 
 @pytest.mark.parametrize("estimator", [*PENALISED, AttentionPooledProbe])
 @pytest.mark.parametrize("value", [0, -1.0, [0.1, 0.0], [], np.inf, np.nan, [0.1, 0.1]])
-def test_penalties_that_are_not_positive_or_stand_twice_are_refused(estimator, value):
+def test_penalties_that_are_not_positive_or_duplicated_are_rejected(estimator, value):
     (name,) = {"alpha", "C"} & set(estimator().get_params())
-    with pytest.raises(ConfigError, match=rf"{name} (must be positive|holds a value twice)"):
+    with pytest.raises(ConfigError, match=rf"{name} (must be positive|contains a value twice)"):
         estimator(**{name: value}).fit(np.eye(4), [0, 1, 0, 1])
 
 
@@ -171,7 +171,9 @@ def test_penalties_that_are_not_positive_or_stand_twice_are_refused(estimator, v
     "estimator", [LinearProbe, *PENALISED, AttentionPooledProbe, DistanceProbe, DepthProbe]
 )
 def test_a_negative_seed_is_refused_by_its_name(estimator):
-    with pytest.raises(ConfigError, match="random_state is -1, but must be a whole number, 0 or"):
+    with pytest.raises(
+        ConfigError, match="random_state is -1, but must be an integer of at least 0"
+    ):
         estimator(random_state=-1).fit(np.eye(4), [0, 1, 0, 1])
 
 
@@ -187,8 +189,8 @@ def test_a_negative_seed_is_refused_by_its_name(estimator):
 )
 @pytest.mark.parametrize("value", [0, 2.5, "5"])
 def test_counts_that_are_too_small_or_no_counts_are_refused(estimator, parameter, value):
-    told = f"{parameter} is {value!r}, but must be a whole number, [12] or more"
-    with pytest.raises(ConfigError, match=told):
+    message = f"{parameter} is {value!r}, but must be an integer of at least [12]"
+    with pytest.raises(ConfigError, match=message):
         estimator(**{parameter: value}).fit(np.eye(4), [-1, 0, 0, 0])
 
 

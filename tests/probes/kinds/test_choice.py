@@ -19,7 +19,7 @@ def test_a_fold_whose_inside_has_one_label_is_left_out():
     insides = inner_folds(labels, np.array([0, 1, 2, 3, 4, 4]), folds=3, seed=0)
     assert len(insides) == 2
     assert all(labels[inside].any() for inside in insides)
-    with pytest.raises(DataError, match="no fold has two classes"):
+    with pytest.raises(DataError, match="the fitted rows have only one class"):
         inner_folds(labels, labels, folds=2, seed=0)
 
 

@@ -1,4 +1,4 @@
-"""An interrupt at any moment of a fit ends it, whatever the kind of probe."""
+"""An interrupt at any moment ends a fit, for every kind of probe."""
 
 import random
 import signal
@@ -10,13 +10,13 @@ import pytest
 
 from probekit.probes.kinds.mlp import MlpProbe
 from probekit.probes.kinds.registry import KINDS
-from probekit.workers import side_by_side
+from probekit.workers import parallel_map
 from tests.probes.kinds import planted
 
 
 @pytest.fixture(autouse=True)
 def handler():
-    """Ctrl-C raises, also where the tests were started with it ignored."""
+    """Make SIGINT raise KeyboardInterrupt, even if the tests were started with it ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -42,7 +42,7 @@ def fit(kind):
 
 
 def interrupted_at(moment, function, *arguments):
-    """Call a function with Ctrl-C at its n-th call or return inside; return how many there were."""
+    """Call a function, interrupt it at its n-th call or return event; return the event count."""
     seen = 0
 
     def count(frame, event, argument):
@@ -64,7 +64,7 @@ def interrupted_at(moment, function, *arguments):
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
 def test_a_job_of_a_run_ends_as_interrupted(kind):
     def run():
-        return list(side_by_side(fit, [kind], workers=1, n_threads=1))
+        return list(parallel_map(fit, [kind], workers=1, n_threads=1))
 
     run()  # imports, which happen once
     n_moments = interrupted_at(None, run)
@@ -87,7 +87,7 @@ def test_an_mlp_fit_raises_the_interrupt_that_scikit_learn_catches():
 
 
 def test_the_interrupt_keeps_its_class():
-    """The exit code of SIGTERM depends on it."""
+    """The exit code after SIGTERM depends on it."""
 
     class Terminated(KeyboardInterrupt):
         pass

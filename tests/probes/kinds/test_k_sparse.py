@@ -4,8 +4,8 @@ from sklearn.feature_selection import f_classif
 from sklearn.model_selection import cross_val_score
 
 from probekit.errors import ConfigError
-from probekit.probes.estimator import LinearProbe
 from probekit.probes.kinds.k_sparse import KSparseProbe, best_features
+from probekit.probes.kinds.logistic import LinearProbe
 from tests.probes.kinds import planted
 
 

@@ -46,5 +46,5 @@ def test_the_planted_direction_is_estimated():
 
 @pytest.mark.parametrize("shrinkage", [-0.1, 1.1, np.nan, "some"])
 def test_a_shrinkage_that_is_no_share_is_refused(shrinkage):
-    with pytest.raises(ConfigError, match='must be "auto" or from 0 to 1'):
+    with pytest.raises(ConfigError, match='must be "auto" or a number from 0 to 1'):
         LdaProbe(shrinkage).fit(np.eye(2), [0, 1])

@@ -23,7 +23,7 @@ def test_the_coefficients_are_the_very_difference_and_the_score_is_zero_half_way
     np.testing.assert_allclose(scores, [0, np.sum((two - one) ** 2) / 2], atol=1e-6)
 
 
-def test_the_covariance_undoes_what_stretches_both_classes_alike():
+def test_the_covariance_corrects_for_shared_variance():
     # Along the first feature the classes differ little and spread little; along the second both.
     generator = np.random.default_rng(0)
     y = np.arange(4000) % 2

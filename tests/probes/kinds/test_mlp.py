@@ -3,8 +3,8 @@ import pytest
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from probekit.probes.estimator import LinearProbe
 from probekit.probes.kinds.lda import LdaProbe
+from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.kinds.mass_mean import MassMeanProbe
 from probekit.probes.kinds.mlp import LEARNING_RATE, MlpProbe
 from probekit.probes.kinds.nearest_mean import NearestMeanProbe

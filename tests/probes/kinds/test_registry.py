@@ -1,15 +1,22 @@
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import probekit
 from probekit.errors import ConfigError, UnknownNameError
-from probekit.probes.kinds.layers import apply_layers
-from probekit.probes.kinds.registry import KINDS, find_kind, raw_layers
+from probekit.experiment.probe import KindSection
+from probekit.probes.kinds.registry import KINDS, find_kind
+from probekit.probes.solve.layers import apply_layers, raw_layers
 from tests.probes.kinds import planted
 
 ON_ROWS = [kind for kind in KINDS.values() if kind.task in ("classification", "regression")]
 
 
-def test_names_and_tasks_are_told_alike_everywhere():
+def test_names_and_tasks_agree_everywhere():
     assert {name: kind.name for name, kind in KINDS.items()} == {name: name for name in KINDS}
     assert {kind.task for kind in KINDS.values()} == {
         "classification",
@@ -58,7 +65,7 @@ def test_unknown_names_offer_the_nearest():
         find_kind("mas_mean")
     with pytest.raises(UnknownNameError, match=r"mlp has no option 'hiden'\. Nearest: hidden"):
         KINDS["mlp"].build(hiden=3)
-    with pytest.raises(UnknownNameError, match=r"svm has no option 'k'\. It has none"):
+    with pytest.raises(UnknownNameError, match=r"svm has no option 'k'\. It has no options"):
         KINDS["svm"].text({"k": 3})
 
 
@@ -67,8 +74,8 @@ def test_unknown_names_offer_the_nearest():
     [
         ("mass_mean", {"covariance": "no"}, "covariance is 'no', but must be true or false"),
         ("mass_mean", {"covariance": 1}, "covariance is 1, but must be true or false"),
-        ("k_sparse", {"k": True}, "k is True, but must be a whole number"),
-        ("k_sparse", {"k": 0}, "k is 0, but must be a whole number, 1 or more"),
+        ("k_sparse", {"k": True}, "k is True, but must be an integer"),
+        ("k_sparse", {"k": 0}, "k is 0, but must be an integer of at least 1"),
     ],
 )
 def test_options_are_what_they_say(name, options, message):
@@ -87,7 +94,7 @@ def test_options_are_what_they_say(name, options, message):
         ("structural_depth", {"rank": 8}, "structural_depth:8"),
     ],
 )
-def test_options_stand_in_the_text(name, options, text):
+def test_options_are_part_of_the_text(name, options, text):
     assert KINDS[name].text(options) == text
 
 
@@ -116,5 +123,39 @@ def test_raw_layers_answer_on_raw_rows_as_the_probe_does(kind, classes):
 def test_what_reads_no_single_rows_has_no_layers(name):
     penalties = {"penalties": [1.0]} if KINDS[name].grid else {}
     probe = KINDS[name].build(max_iter=1, **penalties).fit(np.eye(4), [-1, 0, 0, 0])
-    with pytest.raises(ConfigError, match="no stack of layers over single rows"):
+    with pytest.raises(ConfigError, match="not a stack of layers on single rows"):
         raw_layers(probe)
+
+
+ROW = """
+            ProbeKind(
+                "guess",
+                "A guess.",
+                "classification",
+                "probekit.probes.kinds.guess:Guess",
+            ),"""
+CODE = """
+from probekit.experiment.probe import KindSection, ProbeSection
+from probekit.probes.kinds.registry import KINDS
+print(KindSection(kind="guess").specs[0].text, KINDS["guess"].estimator.__name__)
+assert "guess" in str(ProbeSection.model_json_schema())
+"""
+
+
+def test_a_kind_is_added_by_its_file_and_its_row(tmp_path):
+    package = tmp_path / "probekit"
+    ignored = shutil.ignore_patterns("mini", "__pycache__", "assets")
+    shutil.copytree(Path(probekit.__file__).parent, package, ignore=ignored)
+    table = package / "probes" / "kinds" / "registry.py"
+    head, rows, tail = table.read_text().partition("        for kind in (")
+    table.write_text(head + rows + ROW + tail)
+    table.with_name("guess.py").write_text("class Guess:\n    pass\n")
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "guess Guess\n", done.stderr
+
+
+def test_every_option_of_a_kind_is_a_key_of_the_experiment_file():
+    keys = set(KindSection.model_fields) - {"kind"}
+    assert {option for kind in KINDS.values() for option in kind.options} == keys

@@ -78,12 +78,12 @@ def test_a_class_in_one_group_leaves_the_fold_out_that_lacks_it():
     y[:] = np.arange(60) < 6
     groups = np.maximum(np.arange(60) // 6, 0)
     assert RidgeProbe().fit(X, y, groups).converged_
-    with pytest.raises(DataError, match="no fold has two classes"):
+    with pytest.raises(DataError, match="the fitted rows have only one class"):
         RidgeProbe(folds=2).fit(X, y, y)
 
 
 def test_targets_that_are_no_numbers_are_refused():
     with pytest.raises(ValueError, match="could not convert"):
         RidgeRegressionProbe(1.0).fit(np.eye(3), ["a", "b", "c"])
-    with pytest.raises(DataError, match="mix types"):
+    with pytest.raises(DataError, match="have several types"):
         RidgeRegressionProbe(1.0).fit(np.eye(3), [1, "2", 3.0])

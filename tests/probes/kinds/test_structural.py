@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.probes.kinds.structural import DepthProbe, DistanceProbe
+from probekit.probes.kinds.structural.probes import DepthProbe, DistanceProbe
 from tests.probes.kinds import planted
 
 
@@ -14,7 +14,7 @@ def forest():
 
 @pytest.mark.parametrize("kind", [DistanceProbe, DepthProbe])
 class TestBoth:
-    def test_a_planted_geometry_is_found_in_sentences_it_has_not_seen(self, kind, forest):
+    def test_a_planted_geometry_is_recovered_in_unseen_sentences(self, kind, forest):
         X, heads, sentences = forest
         known = sentences < 200
         probe = kind(rank=20).fit(X[known], heads[known], sentences[known])
@@ -59,7 +59,7 @@ class TestBoth:
         X = np.arange(8.0)[:, None]
         probe = kind(rank=1).fit(X, np.arange(8) - 1)
         assert probe.score_sentences(X, np.arange(8) - 1).lengths.tolist() == [8]
-        with pytest.raises(DataError, match=r"sentence '0' are no tree: it has 2 roots"):
+        with pytest.raises(DataError, match=r"sentence '0' do not form a tree: it has 2 roots"):
             kind(rank=1).fit(X, [-1, 0, 1, 2, -1, 0, 1, 2])
 
 

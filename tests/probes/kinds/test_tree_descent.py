@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from probekit.probes.kinds.tree_descent import (
-    Sentence,
+from probekit.probes.kinds.structural.descent import (
+    SentenceTargets,
     depth_loss,
-    descend,
     distance_loss,
+    fit_projection,
     squared_distances,
 )
 
@@ -32,19 +32,19 @@ def sentences(n, seed=0, n_tokens=6):
     """Tokens whose first two features are the space in which gold distances are measured."""
     generator = np.random.default_rng(seed)
     rows = generator.normal(size=(n, n_tokens, 8)).astype(np.float32)
-    return [Sentence(own, squared_distances(own[:, :2])) for own in rows]
+    return [SentenceTargets(own, squared_distances(own[:, :2])) for own in rows]
 
 
-def test_the_projection_of_the_gold_distances_is_found():
-    found = descend(sentences(200), distance_loss, rank=2, max_iter=100, seed=0)
+def test_the_projection_of_the_gold_distances_is_recovered():
+    found = fit_projection(sentences(200), distance_loss, rank=2, max_iter=100, seed=0)
     metric = found.weight @ found.weight.T
     np.testing.assert_allclose(metric, np.diag([1, 1, 0, 0, 0, 0, 0, 0]), atol=0.05)
     assert found.converged
     assert found.n_iter < 100
 
 
-def test_few_passes_are_told():
-    found = descend(sentences(200), distance_loss, rank=2, max_iter=2, seed=0)
+def test_too_few_epochs_are_reported_as_not_converged():
+    found = fit_projection(sentences(200), distance_loss, rank=2, max_iter=2, seed=0)
     assert (found.converged, found.n_iter) == (False, 2)
 
 
@@ -52,7 +52,7 @@ def test_held_out_sentences_say_when_to_stop(monkeypatch):
     # Noise, with more weights than there are distances to meet, can be learnt by heart.
     generator = np.random.default_rng(0)
     noise = [
-        Sentence(rows.astype(np.float32), squared_distances(generator.normal(size=(5, 2))))
+        SentenceTargets(rows.astype(np.float32), squared_distances(generator.normal(size=(5, 2))))
         for rows in generator.normal(size=(40, 5, 300))
     ]
     inside = [noise[place] for place in np.random.default_rng(0).permutation(40)[4:]]
@@ -60,16 +60,17 @@ def test_held_out_sentences_say_when_to_stop(monkeypatch):
     def loss(weight):
         return np.mean([distance_loss(own.rows @ weight, own.gold)[0] for own in inside])
 
-    found = descend(noise, distance_loss, rank=32, max_iter=300, seed=0)
-    monkeypatch.setattr("probekit.probes.kinds.tree_descent.HELD_OUT", 1000)
-    by_heart = descend(inside, distance_loss, rank=32, max_iter=300, seed=0)
+    found = fit_projection(noise, distance_loss, rank=32, max_iter=300, seed=0)
+    monkeypatch.setattr("probekit.probes.kinds.structural.descent.HELD_OUT", 1000)
+    by_heart = fit_projection(inside, distance_loss, rank=32, max_iter=300, seed=0)
     assert found.n_iter < by_heart.n_iter
     assert loss(by_heart.weight) < 0.7 * loss(found.weight)
 
 
 def test_the_seed_decides_all():
     one, same, other = (
-        descend(sentences(50), distance_loss, 2, max_iter=3, seed=seed).weight for seed in (0, 0, 1)
+        fit_projection(sentences(50), distance_loss, 2, max_iter=3, seed=seed).weight
+        for seed in (0, 0, 1)
     )
     assert np.array_equal(one, same)
     assert not np.allclose(one, other)

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from probekit.probes.kinds.tree_scores import (
+from probekit.probes.kinds.structural.scores import (
     SentenceScores,
     rank_correlations,
     score_depths,
     score_distances,
 )
-from probekit.probes.kinds.trees import read_trees
-from probekit.probes.metrics import Resamples
+from probekit.probes.kinds.structural.trees import read_trees
+from probekit.probes.score.metrics import Resamples
 
 # A root with two children, the second with one of its own; and a chain.
 HEADS = [-1, 0, 0, 2, 0, -1, 0, 1, 2, 3, 4]
@@ -32,7 +32,7 @@ def test_gold_distances_and_depths_score_all():
     assert depths.trials.tolist() == [1, 1]
 
 
-def test_edges_count_alike_whatever_their_sentence_and_direction():
+def test_edges_count_equally_in_any_sentence_and_direction():
     trees = read_trees(HEADS, SENTENCES)
     # Tokens on a line in their order: the chain is right, of the other tree 0-1 and 2-3 are.
     line = [np.subtract.outer(np.arange(n), np.arange(n)) ** 2.0 for n in (5, 6)]

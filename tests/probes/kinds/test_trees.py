@@ -3,7 +3,7 @@ import pytest
 from scipy.sparse.csgraph import shortest_path
 
 from probekit.errors import DataError
-from probekit.probes.kinds.trees import read_trees, spanning_edges
+from probekit.probes.kinds.structural.trees import read_trees, spanning_edges
 
 
 def random_heads(length, seed):
@@ -39,13 +39,13 @@ def test_sentences_are_sorted_and_their_rows_keep_their_order():
     [
         ([0, 0], "has 0 roots"),
         ([-1, -1], "has 2 roots"),
-        ([-1, 2, 1], "go in a circle"),
-        ([-1, 1], "go in a circle"),
-        ([-1, 2], "the place 2 is outside"),
-        ([-1, -2], "the place -2 is outside"),
-        ([-1, 0.5], "whole number, but y holds 0.5"),
+        ([-1, 2, 1], "contain a cycle"),
+        ([-1, 1], "contain a cycle"),
+        ([-1, 2], "the position 2 is outside"),
+        ([-1, -2], "the position -2 is outside"),
+        ([-1, 0.5], "must be an integer, but y contains 0.5"),
         (["VERB", "NOUN"], "Label the rows by `HEAD`"),
-        (np.array(["0", "NOUN"]), "a number, but one is 'NOUN'"),
+        (np.array(["0", "NOUN"]), "a number, but one label is 'NOUN'"),
     ],
 )
 def test_heads_that_are_no_tree_are_refused(heads, message):

@@ -1,6 +1,6 @@
-// Colours of values: a scale says where on the bar of colours a value stands.
+// Colours of values: a scale maps a value to a point on the colour bar.
 
-const DECADES = 4; // of the logarithmic scale, below the top
+const DECADES = 4; // range of the logarithmic scale below its maximum
 
 const SCALES = {
   linear: { name: "linear", share: (x) => x, ticks: [0, 0.25, 0.5, 0.75, 1] },
@@ -8,11 +8,11 @@ const SCALES = {
   log: { name: "logarithmic", share: (x) => Math.max(0, 1 + Math.log10(x) / DECADES), ticks: [1e-4, 1e-3, 0.01, 0.1, 1] },
 };
 
-const STEPS = 256; // even, so that a difference of 0 has the colour in the middle
+const STEPS = 256; // even, so that a difference of 0 gets the middle colour
 
 const darkPage = matchMedia("screen and (prefers-color-scheme: dark)");
 
-/** Colours between the stops of a scale. */
+/** STEPS + 1 colours, interpolated between the stops of a scale. */
 function gradient(stops) {
   return Array.from({ length: STEPS + 1 }, (_, step) => {
     const place = (step / STEPS) * (stops.length - 1);
@@ -21,7 +21,7 @@ function gradient(stops) {
   });
 }
 
-/** How values are coloured: a scale, and colours for a light or dark page. */
+/** Colouring of values: a scale, and colours for a light or dark page. */
 class Look {
   constructor(colours, scale, dark) {
     const theme = dark ? "dark" : "light";
@@ -30,7 +30,7 @@ class Look {
     this.differences = gradient(colours.differences[theme]);
   }
 
-  /** What the bar of colours shows, in words. */
+  /** Title of the colour bar. */
   title(shown) {
     const rest = shown.rest ? ", without the first token, rows renormalised" : "";
     return `${shown.signed ? "difference of attention weights" : "attention weight"} (${this.scale.name} scale${rest})`;
@@ -40,7 +40,7 @@ class Look {
     return shown.signed ? this.differences : this.weights;
   }
 
-  /** Where a value stands on the bar, from 0 to 1; 0 is the middle for differences. */
+  /** Position of a value on the colour bar, from 0 to 1; a difference of 0 is at 0.5. */
   place(shown, value) {
     const share = this.scale.share(Math.min(1, Math.abs(value) / shown.top));
     return shown.signed ? 0.5 + (Math.sign(value) * share) / 2 : share;
@@ -50,7 +50,7 @@ class Look {
     return this.bar(shown)[Math.round(STEPS * this.place(shown, value))];
   }
 
-  /** The values with a tick on the bar. */
+  /** Tick values of the colour bar. */
   ticks(shown) {
     const values = this.scale.ticks.map((tick) => tick * shown.top);
     if (!shown.signed) return values;
@@ -60,7 +60,7 @@ class Look {
 
 const rgb = (colour) => `rgb(${colour.join(", ")})`;
 
-/** Black or white, whichever is easier to read on the colour. */
+/** Black or white, whichever has more contrast with the colour (WCAG relative luminance). */
 function inkOn(colour) {
   const [r, g, b] = colour.map((part) => {
     const x = part / 255;
@@ -69,28 +69,28 @@ function inkOn(colour) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }
 
-/** Values as an image of at most `side` pixels; a pixel for several values is the largest. */
+/** Image of side x side pixels; several values in a pixel are max-pooled by absolute value. */
 function imageOf(shown, side, look) {
   const { size, values } = shown;
-  const found = new Float32Array(side * side).fill(NaN);
+  const pooled = new Float32Array(side * side).fill(NaN);
   for (let row = 0, at = 0; row < size; row++) {
     const start = Math.floor((row * side) / size) * side;
     for (let column = 0; column <= row; column++, at++) {
       const pixel = start + Math.floor((column * side) / size);
-      const isLarger = Math.abs(values[at]) > Math.abs(found[pixel]);
-      if (isLarger || Number.isNaN(found[pixel])) found[pixel] = values[at];
+      const isLarger = Math.abs(values[at]) > Math.abs(pooled[pixel]);
+      if (isLarger || Number.isNaN(pooled[pixel])) pooled[pixel] = values[at];
     }
   }
   const image = new ImageData(side, side);
   const colours = new Uint32Array(look.bar(shown).map(([r, g, b]) => (0xff000000 | (b << 16) | (g << 8) | r) >>> 0));
   const pixels = new Uint32Array(image.data.buffer);
-  found.forEach((value, pixel) => {
+  pooled.forEach((value, pixel) => {
     if (!Number.isNaN(value)) pixels[pixel] = colours[Math.round(STEPS * look.place(shown, value))];
   });
   return image;
 }
 
-/** A canvas with that image; what is masked is transparent. */
+/** Canvas with that image; masked cells are transparent. */
 function canvasOf(shown, side, look) {
   const canvas = Object.assign(document.createElement("canvas"), { width: side, height: side });
   canvas.getContext("2d").putImageData(imageOf(shown, side, look), 0, 0);

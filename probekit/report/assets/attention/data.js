@@ -1,8 +1,8 @@
-// Weights as Python packed them (see attention_codes.py): the lower triangle of a head, row by row.
+// Decoding of the weights packed by report/attention/codes.py: lower triangles, row by row.
 
 const rowStart = (row) => (row * (row + 1)) / 2;
 
-/** Codes of weights, from base64 of what was deflated. */
+/** Codes of weights, from deflated and base64-encoded text. */
 async function unpacked(text, levels) {
   const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -16,7 +16,7 @@ function weightsOf(codes, levels) {
   return weights;
 }
 
-/** The weights without those on the first token, each row scaled to sum to 1; NaN is not drawn. */
+/** Weights without those on the first token, rows renormalised to sum to 1; NaN is not drawn. */
 function withoutFirst(values, size) {
   for (let row = 0; row < size; row++) {
     const start = rowStart(row);
@@ -34,7 +34,7 @@ const MERGES = {
   max: (all) => all[0].map((_, at) => Math.max(...all.map((values) => values[at]))),
 };
 
-/** A text and the attention of all its heads; heads are decoded when they are asked for. */
+/** A text and the attention of all its heads, which are decoded on first use. */
 class Prompt {
   constructor(facts, levels, thumbnail) {
     const { thumbnails: small, ...others } = facts;
@@ -48,7 +48,7 @@ class Prompt {
     return column < this.heads.length;
   }
 
-  /** L4H11, or L4 mean. */
+  /** Short name such as "L4H11" or "L4 mean". */
   shortName({ layer, head }) {
     return `L${this.layers[layer]}${this.isHead(head) ? "H" : " "}${this.columns[head]}`;
   }
@@ -68,7 +68,7 @@ class Prompt {
     return this.decoded.get(key);
   }
 
-  /** Weights of a head, or of what sums the heads of a layer up. */
+  /** Weights of a head, or the mean or maximum over the heads of a layer. */
   async values({ layer, head }, rest) {
     const one = async (number) => {
       const values = weightsOf(await this.codes(layer, number), this.levels);
@@ -78,7 +78,7 @@ class Prompt {
     return MERGES[this.columns[head]](await Promise.all(this.heads.map((_, number) => one(number))));
   }
 
-  /** What finds the thumbnail of a place in the grid. */
+  /** Function that returns the thumbnail of a layer and head in the grid. */
   async thumbnails(rest) {
     const { levels, side: most } = this.thumbnail;
     const side = Math.min(this.size, most);
@@ -91,7 +91,7 @@ class Prompt {
   }
 }
 
-/** What is drawn: one head, or how much more it has than another one. */
+/** The matrix to draw: the weights of one head, or the difference of two heads. */
 async function picture(prompts, [place, other], rest, stretch) {
   const prompt = prompts[place.prompt];
   const values = await prompt.values(place, rest);
@@ -111,7 +111,7 @@ async function picture(prompts, [place, other], rest, stretch) {
 
 const either = (token, other) => (token === other ? token : `${token} | ${other}`);
 
-/** Where the value farthest from 0 stands. */
+/** Index of the value with the largest magnitude. */
 function largest(values) {
   let best = 0;
   values.forEach((value, at) => {
@@ -120,19 +120,19 @@ function largest(values) {
   return best;
 }
 
-/** Row and column of a place in the triangle. */
-function cellAt(place) {
-  const row = Math.floor((Math.sqrt(8 * place + 1) - 1) / 2);
-  return { row, column: place - rowStart(row) };
+/** Row and column of an index into the lower triangle. */
+function cellAt(index) {
+  const row = Math.floor((Math.sqrt(8 * index + 1) - 1) / 2);
+  return { row, column: index - rowStart(row) };
 }
 
 const valueAt = (shown, { row, column }) => shown.values[rowStart(row) + column];
 
-/** A value with the digits that its code can vouch for. */
+/** A value as text, with only the digits that quantisation preserves. */
 function digits(value, shown) {
   if (Number.isNaN(value)) return "–";
   const error = (Math.sqrt(Math.abs(value)) + 0.25 / shown.levels) / shown.levels;
-  const most = shown.signed || shown.rest ? 3 : 4; // what was computed from codes is less exact
+  const most = shown.signed || shown.rest ? 3 : 4; // derived values are less exact
   const places = Math.min(most, Math.max(2, Math.ceil(-Math.log10(error))));
   return value.toFixed(places).replace("-", "−");
 }

@@ -1,5 +1,5 @@
-// The explorer: one state, and what is drawn from it. Text of the data reaches the page only as
-// textContent or as pixels, so it is never read as HTML.
+// The attention explorer: everything on the page is drawn from one state. Text from the data is
+// inserted only as textContent or as pixels, never as HTML.
 
 const root = document.getElementById("attention");
 const find = (selector) => root.querySelector(selector);
@@ -9,14 +9,14 @@ const data = JSON.parse(find("script").textContent);
 const prompts = data.prompts.map((facts) => new Prompt(facts, data.levels, data.thumbnail));
 const scoreTitles = Object.fromEntries(data.scores);
 const scoreNames = Object.keys(scoreTitles).filter((name) => prompts.every(({ scores }) => name in scores));
-// In the frame of a notebook the address is not the reader's.
+// Inside a notebook's frame the URL is not that of the page that the reader sees.
 const hasAddress = window === window.parent;
 
 let state = fromHash(hasAddress ? location.hash : "", prompts, scoreNames);
-let hover = null; // what is pointed at: { row, column }, a part of it, or { token }
+let hover = null; // hovered item: { row, column }, { row }, { column } or { token }
 let isShifted = false;
 let look;
-let drawn = ""; // what the grid shows
+let drawn = ""; // settings that the grid was last drawn with
 
 const views = [makeView(), makeView()];
 const picks = [makePick(0), makePick(1)];
@@ -25,20 +25,20 @@ const grid = new HeadGrid(find(".grid"), openHead);
 function makeView() {
   const box = find("template.view").content.cloneNode(true).firstElementChild;
   find(".views").append(box);
-  const found = { point: pointAt, pin: pinAt };
+  const handlers = { point: pointAt, pin: pinAt };
   const part = (selector) => box.querySelector(selector);
-  const view = { box, part, matrix: new Matrix(part(".matrix"), found), text: new TokenText(part(".tokens"), found) };
+  const view = { box, part, matrix: new Matrix(part(".matrix"), handlers), text: new TokenText(part(".tokens"), handlers) };
   part(".zoom").addEventListener("click", ({ target }) => {
     if (target.value) change({ zoom: Number(target.value) && view.matrix.magnified(Number(target.value)) });
   });
-  part(".actions").addEventListener("click", ({ target }) => target.name && take(view, target.name));
+  part(".actions").addEventListener("click", ({ target }) => target.name && exportView(view, target.name));
   return view;
 }
 
 function makePick(number) {
   const box = find("template.pick").content.cloneNode(true).firstElementChild;
   find(".picks").append(box);
-  box.setAttribute("aria-label", number ? "What it is compared with" : "What is shown");
+  box.setAttribute("aria-label", number ? "Head to compare with" : "Head shown");
   box.querySelector(".letter").addEventListener("click", () => change({ active: number }));
   box.addEventListener("change", ({ target }) => {
     const place = { ...state.heads[number], [target.name]: Number(target.value) };
@@ -47,9 +47,9 @@ function makePick(number) {
   return box;
 }
 
-/** Puts what is new into the state and draws everything that follows from it. */
-function change(news) {
-  state = { ...state, ...news };
+/** Updates the state and redraws everything that depends on it. */
+function change(update) {
+  state = { ...state, ...update };
   if (state.view === "one") state.active = 0;
   refresh();
 }
@@ -67,29 +67,29 @@ async function refresh() {
   root.setAttribute("aria-busy", "true");
   look = new Look(data.colours, state.scale, darkPage.matches);
   showControls();
-  const shown = await Promise.all(wanted().map((places) => pictureOrRefusal(places)));
+  const shown = await Promise.all(headsByView().map((places) => pictureOrRefusal(places)));
   await showGrid();
-  if (turn !== turns) return; // the reader has gone on
+  if (turn !== turns) return; // the state changed while this was decoded
   views.forEach((view, number) => showView(view, shown[number]));
   mark();
   root.setAttribute("aria-busy", "false");
   clearTimeout(saving);
-  // A browser takes a page that changes its address too often for a broken one.
+  // Delayed, because browsers limit how often a page may change its URL.
   if (hasAddress) saving = setTimeout(() => history.replaceState(null, "", `#${asHash(state, prompts)}`), 200);
 }
 
 /** The heads of each view: one, or two where the second is subtracted. */
-function wanted() {
+function headsByView() {
   const { view, heads } = state;
   if (view === "side") return [[heads[0]], [heads[1]]];
   return [view === "one" ? [heads[0]] : heads];
 }
 
 async function pictureOrRefusal(places) {
-  const name = places.map(placeName).join(" less ");
+  const name = places.map(placeName).join(" minus ");
   const sizes = places.map(({ prompt }) => prompts[prompt].size);
   if (new Set(sizes).size > 1) {
-    return { name, refusal: `These texts have ${sizes.join(" and ")} tokens; a difference needs as many in both. They can be seen side by side.` };
+    return { name, refusal: `These texts have ${sizes.join(" and ")} tokens; a difference needs texts of equal length. Use the side-by-side view instead.` };
   }
   return { name, places, ...(await picture(prompts, places, state.rest, state.stretch)) };
 }
@@ -120,7 +120,7 @@ function showPick(box, number) {
   box.hidden = number > 0 && !isCompared;
   letter.hidden = !isCompared;
   letter.textContent = "AB"[number];
-  letter.title = "The grid opens heads here";
+  letter.title = "Select heads in the grid for this view";
   letter.setAttribute("aria-pressed", state.active === number);
   const lists = [
     [prompts.map(({ text }, i) => `${i + 1}  ${text.slice(0, 300)}`), prompt],
@@ -141,14 +141,14 @@ function fill(select, names, chosen) {
 
 async function showGrid() {
   const { prompt: number } = state.heads[state.active];
-  const wantedGrid = JSON.stringify([number, state.scale, state.rest, state.sorting, darkPage.matches]);
-  if (wantedGrid === drawn) return;
-  drawn = wantedGrid;
+  const settings = JSON.stringify([number, state.scale, state.rest, state.sorting, darkPage.matches]);
+  if (settings === drawn) return;
+  drawn = settings;
   const prompt = prompts[number];
   const thumbnails = await prompt.thumbnails(state.rest);
-  if (drawn !== wantedGrid) return;
-  const { kept, all } = grid.show(prompt, thumbnails, look, state.sorting);
-  find(".passed").textContent = state.sorting.score ? `${kept} of ${all} heads` : "";
+  if (drawn !== settings) return;
+  const { passed, all } = grid.show(prompt, thumbnails, look, state.sorting);
+  find(".passed").textContent = state.sorting.score ? `${passed} of ${all} heads` : "";
   find(".heads .pooled").hidden = prompt.size <= data.thumbnail.side;
 }
 
@@ -178,10 +178,10 @@ function showKey(key, shown) {
     return tick;
   });
   key.lastElementChild.replaceChildren(...ticks);
-  key.setAttribute("aria-label", `Colours of the ${look.title(shown)} from ${tickText(look.ticks(shown)[0])} to ${tickText(shown.top)}`);
+  key.setAttribute("aria-label", `Colour scale of the ${look.title(shown)} from ${tickText(look.ticks(shown)[0])} to ${tickText(shown.top)}`);
 }
 
-/** The row or column that the text is coloured by: the pinned one, or the one pointed at. */
+/** The row or column that colours the text: the pinned one, or else the hovered one. */
 function shownLine() {
   return state.pin ?? lineOf(hover, isShifted);
 }
@@ -193,7 +193,7 @@ function lineOf(at, shifted) {
   return { axis, index: at.token ?? at[axis] ?? at.row };
 }
 
-/** The cell that is meant: the one pointed at, or where a token meets the pinned line. */
+/** The hovered cell, or the cell of the hovered token in the pinned row or column. */
 function shownCell() {
   if (!hover) return null;
   if (hover.row !== undefined && hover.column !== undefined) return hover;
@@ -209,8 +209,8 @@ function mark() {
     const [ownLine, ownCell] = [line && isIn(line.index) ? line : null, cell && isIn(cell.row) ? cell : null];
     text.paint(shown, look, ownLine);
     matrix.mark({ line: ownLine, cell: ownCell });
-    const told = ownCell ? cellText(shown, ownCell) : ownLine ? lineText(shown, ownLine) : [HINT];
-    part(".readout").replaceChildren(...told);
+    const readout = ownCell ? cellText(shown, ownCell) : ownLine ? lineText(shown, ownLine) : [HINT];
+    part(".readout").replaceChildren(...readout);
     part(".matrix").setAttribute("aria-label", `${shown.name}. ${part(".readout").textContent}`);
   }
   const active = state.heads[state.active];
@@ -225,7 +225,7 @@ function pointAt(at, event) {
   mark();
 }
 
-/** Pins what is pointed at, or lets go of it. */
+/** Pins the hovered row or column, or unpins it if it is already pinned. */
 function pinAt(at, event) {
   const line = lineOf(at, event.shiftKey);
   if (!line) return;
@@ -235,8 +235,8 @@ function pinAt(at, event) {
 
 const SAVED_AS = { svg: asSvg, png: asPng };
 
-/** Copies the values of a view, or saves its picture, and says so. */
-async function take(view, kind) {
+/** Copies the values of a view or saves its picture, and reports the result in the status line. */
+async function exportView(view, kind) {
   const status = view.part(".status");
   try {
     if (kind === "tsv") {
@@ -247,7 +247,7 @@ async function take(view, kind) {
     const paper = new Look(data.colours, state.scale, false);
     const picture = drawing(view.shown, paper, `${data.model} · ${view.shown.name}`);
     const heads = view.shown.places.map((place) => prompts[place.prompt].shortName(place).replace(" ", "-"));
-    const name = `${data.model.replace(/[^\w.-]+/g, "-")}-${heads.join("-less-")}.${kind}`;
+    const name = `${data.model.replace(/[^\w.-]+/g, "-")}-${heads.join("-minus-")}.${kind}`;
     download(await SAVED_AS[kind](picture), name);
     status.textContent = `Saved ${name}.`;
   } catch (error) {
@@ -274,7 +274,7 @@ for (const type of ["keydown", "keyup"]) {
   });
 }
 addEventListener("hashchange", () => {
-  if (!new URLSearchParams(location.hash.slice(1)).has("head")) return; // a heading of the page
+  if (!new URLSearchParams(location.hash.slice(1)).has("head")) return; // a link to a heading
   state = fromHash(location.hash, prompts, scoreNames);
   refresh();
 });

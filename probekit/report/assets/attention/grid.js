@@ -1,4 +1,4 @@
-// All heads at once: layers downwards and heads across, or in the order of a score.
+// Grid of all heads: layers downwards and heads across, or sorted by a score.
 
 const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
@@ -13,23 +13,23 @@ class HeadGrid {
     box.addEventListener("keydown", (event) => this.key(event));
   }
 
-  /** Draws the heads that are asked for; returns how many of them passed the filter. */
+  /** Draws the heads that pass the filter; returns the number of these and of all heads. */
   show(prompt, thumbnail, look, sorting) {
     this.places = new Map();
     const all = prompt.layers.flatMap((_, layer) => prompt.columns.map((__, head) => ({ layer, head })));
     const value = (place) => prompt.score(sorting.score, place);
     const passes = (place) => isWithin(value(place), sorting);
     const heads = all.filter(({ head }) => prompt.isHead(head));
-    const kept = heads.filter(passes);
+    const passed = heads.filter(passes);
     const button = (place) => this.button(prompt, place, canvasOf(thumbnail(place), thumbnail(place).size, look), sorting);
     this.isRanked = Boolean(sorting.score) && sorting.order !== "layer";
     this.box.classList.toggle("ranked", this.isRanked);
     if (this.isRanked) {
       const sign = sorting.order === "high" ? -1 : 1;
       const rank = (place) => (Number.isNaN(value(place)) ? Infinity : sign * value(place));
-      kept.sort((a, b) => rank(a) - rank(b) || 0); // equal ones, and those without a score, stay as they are
+      passed.sort((a, b) => rank(a) - rank(b) || 0); // stable for ties and for heads without a score
       this.box.style.gridTemplateColumns = "";
-      this.box.replaceChildren(...kept.map(button));
+      this.box.replaceChildren(...passed.map(button));
     } else {
       this.box.style.gridTemplateColumns = `max-content repeat(${prompt.columns.length}, minmax(26px, 72px))`;
       const names = prompt.columns.map((name, head) => (prompt.isHead(head) ? `H${name}` : name));
@@ -41,7 +41,7 @@ class HeadGrid {
         this.box.append(made);
       }
     }
-    return { kept: kept.length, all: heads.length };
+    return { passed: passed.length, all: heads.length };
   }
 
   button(prompt, place, canvas, { score }) {
@@ -50,13 +50,13 @@ class HeadGrid {
     const value = prompt.score(score, place);
     if (this.isRanked) button.append(element("b", { textContent: prompt.shortName(place) }));
     if (score && prompt.isHead(place.head)) button.append(element("small", { textContent: scoreText(value) }));
-    const told = score && prompt.isHead(place.head) ? `, ${score.replace("_", " ")} ${scoreText(value)}` : "";
-    button.setAttribute("aria-label", prompt.name(place) + told);
+    const scored = score && prompt.isHead(place.head) ? `, ${score.replace("_", " ")} ${scoreText(value)}` : "";
+    button.setAttribute("aria-label", prompt.name(place) + scored);
     this.places.set(button, place);
     return button;
   }
 
-  /** Marks the heads that are open; the first one takes the focus of the keyboard. */
+  /** Marks the open heads; the active one, or else the first, can be reached with the tab key. */
   mark(open, active) {
     const buttons = [...this.places.keys()];
     const isAt = (button, place) => samePlace(this.places.get(button), place);
@@ -86,7 +86,7 @@ class HeadGrid {
     buttons[next].focus();
   }
 
-  /** How many heads stand side by side. */
+  /** Number of heads per row of the grid. */
   across() {
     const columns = getComputedStyle(this.box).gridTemplateColumns.split(" ").length;
     return this.isRanked ? columns : columns - 1;
@@ -97,7 +97,7 @@ const samePlace = (a, b) => a.layer === b.layer && a.head === b.head;
 
 const scoreText = (value) => (Number.isNaN(value) ? "–" : value.toFixed(2));
 
-/** Whether a score lies within what is asked for; an empty bound asks for nothing. */
+/** Whether a score is within the bounds of the filter; an empty bound is ignored. */
 function isWithin(value, { score, low, high }) {
   if (!score) return true;
   return (low === "" || value >= Number(low)) && (high === "" || value <= Number(high));

@@ -1,15 +1,15 @@
-// A head drawn large: rows are destinations, columns sources. Only what the window shows is drawn,
-// with the tokens along its edges, so that they stay in sight at any magnification.
+// The attention matrix of a head: rows are destinations, columns sources. Only the visible part is
+// drawn, with the tokens along its edges, so that labels stay visible at any magnification.
 
 const FONT = "12px ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace";
 const LINE_HEIGHT = 14;
 const LARGEST_CELL = 34;
-const TALLEST = 760; // pixels of the window on the matrix, and of a matrix that fits it
+const TALLEST = 760; // largest height of the matrix's viewport, in pixels
 const MAGNIFICATIONS = [1, 2, 3, 4, 6, 8, 12, 16, 24, LARGEST_CELL];
 
 const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
-/** A token cut by whole characters until it fits; its direction of writing stays its own. */
+/** A token truncated to a width, inside bidi isolates so that it keeps its own direction. */
 function fitted(context, token, width) {
   const characters = [...token];
   const text = () => (characters.length < [...token].length ? `${characters.join("")}…` : token);
@@ -18,28 +18,28 @@ function fitted(context, token, width) {
 }
 
 class Matrix {
-  /** `found` is told the cell or token pointed at, and what is done there. */
-  constructor(box, found) {
+  /** `handlers.point` and `handlers.pin` are called with the cell or token hovered or clicked. */
+  constructor(box, handlers) {
     this.box = box;
     this.extent = box.querySelector(".extent");
     this.canvas = box.querySelector("canvas");
-    this.found = found;
+    this.handlers = handlers;
     this.cursor = { row: 0, column: 0 };
     this.marks = {};
     box.addEventListener("scroll", () => this.draw());
-    box.addEventListener("pointermove", (event) => found.point(this.at(event), event));
-    box.addEventListener("pointerleave", (event) => found.point(null, event));
-    box.addEventListener("click", (event) => found.pin(this.at(event), event));
+    box.addEventListener("pointermove", (event) => handlers.point(this.at(event), event));
+    box.addEventListener("pointerleave", (event) => handlers.point(null, event));
+    box.addEventListener("click", (event) => handlers.pin(this.at(event), event));
     box.addEventListener("keydown", (event) => this.key(event));
   }
 
-  /** Shows a picture; `marks` are the cell pointed at and the line that is coloured in the text. */
   show(shown, look, zoom) {
     Object.assign(this, { shown, look, zoom });
     this.cursor = this.inside(this.cursor);
     this.measure();
   }
 
+  /** Outlines `marks.cell`, the hovered cell, and `marks.line`, the row or column shown in the text. */
   mark(marks) {
     this.marks = marks;
     this.draw();
@@ -53,7 +53,7 @@ class Matrix {
     const most = Math.min(150, room * 0.28);
     this.labels = tokens.map((token) => fitted(context, token, most));
     const widest = Math.max(...this.labels.map((label) => context.measureText(label).width));
-    this.counter = context.measureText(String(size - 1)).width + 8; // the positions' own column
+    this.counter = context.measureText(String(size - 1)).width + 8; // column of the position numbers
     this.margin = Math.ceil(widest + this.counter) + 10;
     const fit = Math.min(LARGEST_CELL, (Math.min(room, TALLEST) - this.margin - 2) / size);
     this.fit = fit > 4 ? Math.floor(fit) : fit;
@@ -67,7 +67,7 @@ class Matrix {
     this.isPooled = side < size;
   }
 
-  /** The next magnification up or down; 0 is all that fits. */
+  /** The next larger or smaller cell size; 0 fits the matrix into the window. */
   magnified(steps) {
     const others = MAGNIFICATIONS.filter((cell) => (steps > 0 ? cell > this.cell : cell < this.cell));
     const next = steps > 0 ? others[0] ?? this.zoom : others.at(-1) ?? 0;
@@ -94,7 +94,7 @@ class Matrix {
     this.drawCorner(context);
   }
 
-  /** The canvas's context, with as many pixels as the screen has. */
+  /** The canvas's context, at the resolution of the screen. */
   sharp(width, height) {
     const scale = devicePixelRatio || 1;
     const pixels = { width: Math.round(width * scale), height: Math.round(height * scale) };
@@ -133,7 +133,7 @@ class Matrix {
 
   drawLabels(context, width, height) {
     const { margin, cell, box, labels, marks } = this;
-    const step = Math.ceil(LINE_HEIGHT / cell); // labels that would overlap are left out
+    const step = Math.ceil(LINE_HEIGHT / cell); // labels that would overlap are skipped
     const sides = [
       { room: height, scrolled: box.scrollTop, marked: marks.cell?.row ?? this.lineOn("row"), turned: false },
       { room: width, scrolled: box.scrollLeft, marked: marks.cell?.column ?? this.lineOn("column"), turned: true },
@@ -158,7 +158,7 @@ class Matrix {
     context.textBaseline = "middle";
     context.textAlign = turned ? "left" : "right";
     context.translate(...(turned ? [middle, this.margin - 6] : [this.margin - 6, middle]));
-    if (turned) context.rotate(-Math.PI / 2); // reads upwards, from the matrix
+    if (turned) context.rotate(-Math.PI / 2); // reads upwards
     context.fillStyle = this.style(isMarked ? "--accent" : "--quiet");
     context.fillText(i, 0, 0);
     context.fillStyle = this.style(isMarked ? "--accent" : "--ink");
@@ -166,7 +166,7 @@ class Matrix {
     context.restore();
   }
 
-  /** Names the axes where they meet, if there is room. */
+  /** Draws the names of the axes in the corner, if there is room. */
   drawCorner(context) {
     if (this.margin < 84) return;
     context.fillStyle = this.style("--quiet");
@@ -177,7 +177,7 @@ class Matrix {
     context.fillText("src →", this.margin - 8, 14);
   }
 
-  /** What lies under the pointer: a cell, or the token of a row or column. */
+  /** The hovered cell, or the row or column whose token is hovered. */
   at(event) {
     const frame = this.box.getBoundingClientRect();
     const [x, y] = [event.clientX - frame.left - this.margin, event.clientY - frame.top - this.margin];
@@ -200,16 +200,16 @@ class Matrix {
       const [down, right] = ARROWS[event.key];
       this.cursor = this.inside({ row: this.cursor.row + down, column: this.cursor.column + right });
       this.reveal(this.cursor);
-      this.found.point(this.cursor, event);
+      this.handlers.point(this.cursor, event);
     } else if (event.key === "Enter" || event.key === " ") {
-      this.found.pin(this.cursor, event);
+      this.handlers.pin(this.cursor, event);
     } else {
       return;
     }
     event.preventDefault();
   }
 
-  /** Scrolls until the cell is in sight. */
+  /** Scrolls until the cell is visible. */
   reveal({ row, column }) {
     const { box, margin, cell } = this;
     const into = (at, scrolled, room) => clamp(scrolled, (at + 1) * cell + margin - room, at * cell);

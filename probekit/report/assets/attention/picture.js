@@ -1,6 +1,6 @@
-// What is shown, to take away: a drawing for papers (SVG, PNG) and a table of values.
+// Export of the view: a figure for papers (SVG, PNG) and a table of values (TSV).
 
-const MOST_RECTANGLES = 96; // tokens; of a longer text the cells are one image
+const MOST_RECTANGLES = 96; // tokens; with more, the cells are drawn as one image
 const DRAWN_SIDE = 720;
 const DRAWN_FONT = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace";
 
@@ -11,7 +11,7 @@ function svgElement(name, attributes, text) {
   return made;
 }
 
-/** The picture with its tokens, a bar of colours and its name, on white; as an SVG element. */
+/** The matrix with token labels, colour bar and title on a white background, as an SVG element. */
 function drawing(shown, look, name) {
   const { size, tokens } = shown;
   const cell = Math.min(28, DRAWN_SIDE / size);
@@ -90,7 +90,7 @@ function asSvg(svg) {
   return new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" });
 }
 
-/** The drawing in pixels, two for each of its units. */
+/** The drawing as PNG, at twice its size. */
 async function asPng(svg) {
   const text = new XMLSerializer().serializeToString(svg);
   const image = element("img", { src: `data:image/svg+xml,${encodeURIComponent(text)}` });
@@ -107,7 +107,7 @@ function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-/** Destinations in rows, sources in columns; what is masked is empty. */
+/** Tab-separated values: destinations in rows, sources in columns; masked cells are empty. */
 function asTable(shown) {
   const places = shown.levels > 255 ? 6 : 4;
   const text = (value) => (Number.isNaN(value) ? "" : value.toFixed(places));
@@ -119,7 +119,7 @@ function asTable(shown) {
   return [head, ...rows].map((row) => row.join("\t")).join("\n");
 }
 
-/** Puts text on the clipboard, also where a page may not ask for it (a frame of a notebook). */
+/** Copies text to the clipboard, also in frames without clipboard permission (notebooks). */
 async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -129,6 +129,6 @@ async function copy(text) {
     area.select();
     const isCopied = document.execCommand("copy");
     area.remove();
-    if (!isCopied) throw new Error("This browser does not let the page copy.");
+    if (!isCopied) throw new Error("The browser does not allow this page to copy to the clipboard.");
   }
 }

@@ -1,20 +1,20 @@
-// What the reader has chosen, and the same as the part of an address behind #.
+// State of the explorer, and its encoding in the URL fragment.
 
 const VIEWS = ["one", "side", "difference"];
 
 const initialState = () => ({
   view: "one",
   heads: [{ prompt: 0, layer: 0, head: 0 }, { prompt: 0, layer: 0, head: 0 }],
-  active: 0, // which of the two the grid opens
+  active: 0, // index of the head that the grid changes
   scale: "sqrt",
   rest: false, // without the first token
-  stretch: false, // colours end at the largest weight shown
-  zoom: 0, // pixels of a cell; 0 shows all
+  stretch: false, // the colour scale ends at the largest weight shown
+  zoom: 0, // pixels per cell; 0 fits the matrix
   sorting: { score: "", order: "layer", low: "", high: "" },
   pin: null, // { axis, index }
 });
 
-/** Short text of a state; what is as it was at the beginning is left out. */
+/** URL fragment of a state, without values that equal the defaults. */
 function asHash(state, prompts) {
   const head = ({ prompt, layer, head }) =>
     [prompt, prompts[prompt].layers[layer], prompts[prompt].columns[head]].join(".");
@@ -37,26 +37,26 @@ function asHash(state, prompts) {
   return new URLSearchParams(Object.entries(all).filter(([, value]) => value)).toString();
 }
 
-/** The state that such a text stands for; what it does not say, or says wrongly, is as at first. */
+/** State from a URL fragment; missing or invalid values get their defaults. */
 function fromHash(hash, prompts, scores) {
-  const asked = new URLSearchParams(hash.replace(/^#/, ""));
+  const query = new URLSearchParams(hash.replace(/^#/, ""));
   const state = initialState();
-  const among = (key, allowed, otherwise) => (allowed.includes(asked.get(key)) ? asked.get(key) : otherwise);
-  const number = (key) => (Number.isFinite(parseFloat(asked.get(key))) ? asked.get(key) : "");
-  state.heads = ["head", "other"].map((key) => placeOf(asked.get(key), prompts) ?? state.heads[0]);
-  if (!asked.has("other")) state.heads[1] = neighbour(state.heads[0], prompts);
+  const among = (key, allowed, otherwise) => (allowed.includes(query.get(key)) ? query.get(key) : otherwise);
+  const number = (key) => (Number.isFinite(parseFloat(query.get(key))) ? query.get(key) : "");
+  state.heads = ["head", "other"].map((key) => placeOf(query.get(key), prompts) ?? state.heads[0]);
+  if (!query.has("other")) state.heads[1] = neighbour(state.heads[0], prompts);
   state.view = among("view", VIEWS, state.view);
   state.scale = among("scale", Object.keys(SCALES), state.scale);
-  state.rest = asked.has("rest");
-  state.stretch = asked.has("stretch");
-  state.zoom = MAGNIFICATIONS.find((cell) => cell === Number(asked.get("zoom"))) ?? 0;
+  state.rest = query.has("rest");
+  state.stretch = query.has("stretch");
+  state.zoom = MAGNIFICATIONS.find((cell) => cell === Number(query.get("zoom"))) ?? 0;
   state.sorting = {
     score: among("score", scores, ""),
     order: among("order", ["layer", "high", "low"], "layer"),
     low: number("low"),
     high: number("high"),
   };
-  const [axis, index] = (asked.get("pin") ?? "").split(".");
+  const [axis, index] = (query.get("pin") ?? "").split(".");
   const isToken = Number(index) < prompts[state.heads[0].prompt].size && /^\d+$/.test(index);
   if (["row", "column"].includes(axis) && isToken) state.pin = { axis, index: Number(index) };
   return state;
@@ -71,13 +71,13 @@ function placeOf(text, prompts) {
   return layer < 0 || head < 0 ? null : { prompt: Number(number), layer, head };
 }
 
-/** What to compare with at first: the same head of the next prompt, or else the next head. */
+/** Default head to compare with: the same head of the next prompt, or the next head if there is one prompt. */
 function neighbour({ prompt, layer, head }, prompts) {
   if (prompts.length > 1) return inRange({ prompt: (prompt + 1) % prompts.length, layer, head }, prompts);
   return { prompt, layer, head: (head + 1) % prompts[prompt].heads.length };
 }
 
-/** The place itself, or the nearest one that the prompt has. */
+/** The layer and head, clamped to those that the prompt has. */
 function inRange({ prompt, layer, head }, prompts) {
   const { layers, columns } = prompts[prompt];
   return { prompt, layer: Math.min(layer, layers.length - 1), head: Math.min(head, columns.length - 1) };

@@ -1,31 +1,31 @@
-// The text itself, token by token, coloured by what one token looks at or is looked at by.
+// The text, with tokens coloured by the attention from or to one token.
 
 class TokenText {
-  constructor(box, found) {
+  constructor(box, handlers) {
     this.box = box;
-    this.found = found;
+    this.handlers = handlers;
     const at = (event) => {
       const token = event.target.closest(".token");
       return token && { token: Number(token.dataset.at) };
     };
-    box.addEventListener("pointermove", (event) => found.point(at(event), event));
-    box.addEventListener("pointerleave", (event) => found.point(null, event));
-    box.addEventListener("focusin", (event) => found.point(at(event), event));
-    box.addEventListener("click", (event) => at(event) && found.pin(at(event), event));
+    box.addEventListener("pointermove", (event) => handlers.point(at(event), event));
+    box.addEventListener("pointerleave", (event) => handlers.point(null, event));
+    box.addEventListener("focusin", (event) => handlers.point(at(event), event));
+    box.addEventListener("click", (event) => at(event) && handlers.pin(at(event), event));
     box.addEventListener("keydown", (event) => this.key(event));
   }
 
-  /** Shows tokens; the same ones are left as they are. */
+  /** Shows tokens; does nothing if they are already shown. */
   show(tokens) {
     if (this.tokens === tokens) return;
     this.tokens = tokens;
     this.parts = tokens.map((token, i) => tokenButton(token, i));
     const lines = this.parts.map((part, i) => (tokens[i].endsWith("⏎") ? [part, element("br")] : [part]));
-    // A line may break between tokens; a token itself is kept whole where it can be.
+    // Lines may break between tokens and preferably not inside them.
     this.box.replaceChildren(...lines.flatMap((line) => [element("wbr"), ...line]));
   }
 
-  /** Colours the tokens by a line of the matrix; without one they have no colour. */
+  /** Colours the tokens by a row or column of the matrix, or removes the colours if there is none. */
   paint(shown, look, line) {
     this.parts.forEach((part, token) => {
       const cell = line && cellOn(line, token);
@@ -58,7 +58,7 @@ function tokenButton(token, i) {
   return button;
 }
 
-/** The cell of a line that belongs to a token, if it is not masked. */
+/** The cell of a token in a row or column; null if it is masked. */
 function cellOn({ axis, index }, token) {
   const cell = axis === "row" ? { row: index, column: token } : { row: token, column: index };
   return cell.column <= cell.row ? cell : null;

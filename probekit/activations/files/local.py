@@ -1,0 +1,386 @@
+"""Interface to the files of one cache, and its implementation for a local folder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+import numpy as np
+
+from probekit.activations.store.layout import DTYPES, ArrayHeader, FloatArray
+from probekit.disk import Disk, as_store_error, is_on_network
+from probekit.drafts import Draft, remove_abandoned
+from probekit.errors import DamagedError, MissingError, StoreError
+
+Location = Path | str  # a folder, or the URL of a folder in an object store
+
+LOCK = ".lock"
+CHUNK = 1 << 22
+
+
+class Files(Protocol):
+    """File operations that a store needs; names separate folder and file with `/`."""
+
+    @property
+    def place(self) -> Location:
+        """Folder or URL of the cache."""
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether arrays are memory-mapped, so that keeping one uses no memory."""
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether `create` succeeds for only one of several concurrent writers."""
+
+    def begin(self, folder: str = "") -> None:
+        """Create a folder in the cache (default: the cache folder itself) and sync it."""
+
+    def draft(self, name: str) -> Draft:
+        """Return a temporary file to be written and then published."""
+
+    def publish(self, draft: Draft, name: str) -> None:
+        """Rename a draft atomically, replacing an existing file."""
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Create a file with this content; return False if the name exists."""
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file."""
+
+    def read_all(self, names: Iterable[str]) -> dict[str, bytes]:
+        """Return the content of those files that exist, by name."""
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file in chunks of a few megabytes."""
+
+    def array(self, name: str, header: bytes, array_header: ArrayHeader) -> FloatArray:
+        """Return the array of a file that consists of `header` and one array."""
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Return the sizes of the files directly in a folder, by name."""
+
+    def special_files(self, folder: str = "") -> list[str]:
+        """Return names directly in a folder that are neither files nor folders, such as links."""
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a file; None if it does not exist."""
+
+    def folders(self) -> list[str]:
+        """Return the names of the subfolders of the cache."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file; does nothing if it does not exist."""
+
+    def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
+        """Remove a file unless its writer is alive or it is in use; return whether it was."""
+
+    def try_lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
+        """Yield whether an exclusively created lock file was acquired; it is removed afterwards.
+
+        `remove_abandoned` removes the lock of a dead holder, where this can be detected.
+        """
+
+    def remove_folder(self, folder: str = "") -> bool:
+        """Remove a folder if it is empty; return whether it no longer exists."""
+
+    def changed(self, name: str) -> float | None:
+        """Return the modification time of a file in seconds since 1970; None if it is missing."""
+
+    def break_lock(self) -> None:
+        """Remove the lock of a dead writer."""
+
+    def sweep(self) -> dict[str, int]:
+        """Remove the temporary files of dead writers and return their sizes, by name."""
+
+    def sync_names(self, folder: str = "") -> None:
+        """Sync the entries of a folder to disk, whichever process created them."""
+
+    def lock(
+        self, tell: Callable[[str], None] | None, *, name: str = LOCK
+    ) -> contextlib.AbstractContextManager[None]:
+        """Lock the cache for one writer; a second one waits and reports it, or fails."""
+
+
+class LocalFiles:
+    """Files of a cache in a local folder.
+
+    Args:
+        folder: the cache folder.
+        disk: file operations; tests substitute it.
+        mapped: whether to memory-map arrays; None: unless the folder is on a network file system.
+    """
+
+    is_exclusive = True
+
+    def __init__(
+        self, folder: Path, *, disk: Disk | None = None, mapped: bool | None = None
+    ) -> None:
+        self.place = folder
+        self.disk = Disk() if disk is None else disk
+        self.is_mapped = not is_on_network(folder) if mapped is None else mapped
+        self._begun: set[str] = set()
+
+    def begin(self, folder: str = "") -> None:
+        """Create a folder in the cache, or the cache folder with its parents, and sync it."""
+        if folder in self._begun:
+            return
+        path = self._path(folder)
+        # Creating a site's folder must fail if the cache itself was removed.
+        needed = [path] if folder else [path, *path.parents]
+        with as_store_error("write", path):
+            for each in reversed(needed):
+                with contextlib.suppress(FileExistsError, PermissionError):
+                    if folder or not self.disk.is_folder(each):
+                        self.disk.make_folder(each)
+                # Sync existing folders too: their creator may have been killed before its sync.
+                with contextlib.suppress(PermissionError):
+                    self.disk.sync_folder(each.parent)
+        self._begun.add(folder)
+
+    def draft(self, name: str) -> Draft:
+        """Return a temporary file to be written and then published."""
+        return Draft(self.disk, self._path(name))
+
+    def publish(self, draft: Draft, name: str) -> None:
+        """Rename a draft atomically, replacing an existing file."""
+        draft.rename(self._path(name))
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Create a file with this content; return False if the name exists."""
+        with self.draft(name) as draft:
+            draft.write(content)
+            return draft.link(self._path(name))
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            MissingError: the file does not exist.
+            StoreError: the file cannot be read.
+        """
+        return b"".join(self.chunks(name))
+
+    def read_all(self, names: Iterable[str]) -> dict[str, bytes]:
+        """Return the content of those files that exist, by name."""
+        contents = {}
+        for name in names:
+            with contextlib.suppress(MissingError):
+                contents[name] = self.read(name)
+        return contents
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file in chunks of a few megabytes."""
+        with self._opened(name) as descriptor:
+            while chunk := self.disk.read(descriptor, CHUNK):
+                yield chunk
+
+    def array(self, name: str, header: bytes, array_header: ArrayHeader) -> FloatArray:
+        """Return the array of a file that consists of `header` and one array.
+
+        Raises:
+            DamagedError: the file has another header or size.
+        """
+        if not self.is_mapped:
+            return parse_array(self.read(name), header, array_header, self._path(name))
+        with self._opened(name) as descriptor:
+            size = self.disk.size(descriptor)
+            content = self.disk.map(descriptor, size) if size else b""
+            return parse_array(content, header, array_header, self._path(name))
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        path = self._path(name)
+        with as_store_error("read", path):
+            try:
+                descriptor = self.disk.open(path)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise MissingError(f"{path} does not exist.") from error
+            except OSError as error:
+                if error.errno in (errno.EINVAL, errno.ELOOP):
+                    raise damaged(path, "it is a link or not a regular file") from error
+                raise
+            try:
+                yield descriptor
+            finally:
+                self.disk.close(descriptor)
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Return the sizes of the regular files directly in a folder, without temporary ones."""
+        prefix = f"{folder}/" if folder else ""
+        return {
+            prefix + name: status.st_size
+            for name, status in self._list(folder).items()
+            if stat.S_ISREG(status.st_mode) and not name.startswith(".")
+        }
+
+    def special_files(self, folder: str = "") -> list[str]:
+        """Return names directly in a folder that are neither files nor folders, such as links."""
+        prefix = f"{folder}/" if folder else ""
+        return sorted(
+            prefix + name
+            for name, status in self._list(folder).items()
+            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode)
+        )
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a file; None if it does not exist."""
+        with contextlib.suppress(MissingError), self._opened(name) as descriptor:
+            return self.disk.size(descriptor)
+        return None
+
+    def folders(self) -> list[str]:
+        """Return the names of the subfolders of the cache."""
+        listed = self._list("").items()
+        return sorted(name for name, status in listed if stat.S_ISDIR(status.st_mode))
+
+    def _list(self, folder: str) -> dict[str, os.stat_result]:
+        path = self._path(folder)
+        with (
+            as_store_error("read", path),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        ):
+            return self.disk.list(path)
+        return {}
+
+    def remove(self, name: str) -> None:
+        """Remove a file; does nothing if it does not exist."""
+        path = self._path(name)
+        with as_store_error("remove", path), contextlib.suppress(FileNotFoundError):
+            self.disk.remove(path)
+
+    def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
+        """Remove a file unless its writer is alive or it is in use; return whether it was.
+
+        Args:
+            name: of the file.
+            is_in_use: called while the file is locked here, so that the answer cannot become stale.
+        """
+        return remove_abandoned(self._path(name), self.disk, is_in_use)
+
+    @contextlib.contextmanager
+    def try_lock(self, name: str) -> Iterator[bool]:
+        """Yield whether an exclusively created lock file was acquired; it is removed afterwards.
+
+        The file stays locked while held: an unlocked one belongs to a killed holder.
+        """
+        with self.draft(name) as draft:
+            is_acquired = draft.link(self._path(name), keep_locked=True)
+            try:
+                yield is_acquired
+            finally:
+                if is_acquired:
+                    draft.release()
+                    self.remove(name)
+
+    def remove_folder(self, folder: str = "") -> bool:
+        """Remove a folder if it is empty; return whether it no longer exists."""
+        path = self._path(folder)
+        with as_store_error("remove", path), contextlib.suppress(FileNotFoundError):
+            try:
+                self.disk.remove_folder(path)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                return False
+        return True
+
+    def changed(self, name: str) -> float | None:
+        """Return the modification time of a file in seconds since 1970; None if it is missing."""
+        status = self._list("").get(name)
+        return None if status is None else status.st_mtime
+
+    def break_lock(self) -> None:
+        """Do nothing: the operating system releases the locks of dead processes."""
+
+    def sweep(self) -> dict[str, int]:
+        """Remove the temporary files of dead writers and return their sizes, by name."""
+        removed = {}
+        for folder in ("", *self.folders()):
+            for file, status in self._list(folder).items():
+                name = f"{folder}/{file}" if folder else file
+                is_draft = file.startswith(".") and not file.startswith(LOCK)
+                if is_draft and self.remove_abandoned(name):
+                    removed[name] = status.st_size
+        return removed
+
+    def sync_names(self, folder: str = "") -> None:
+        """Sync the entries of a folder to disk, whichever process created them."""
+        path = self._path(folder)
+        with as_store_error("write", path):
+            self.disk.sync_folder(path)
+
+    @contextlib.contextmanager
+    def lock(self, tell: Callable[[str], None] | None, *, name: str = LOCK) -> Iterator[None]:
+        """Lock the cache for one writer; a second one waits and reports it, or fails.
+
+        Without effect where the file system does not support locks.
+
+        Args:
+            tell: called with a message before waiting; None: raise instead of waiting.
+            name: name of the lock file.
+            name: name of the lock file.
+
+        Raises:
+            StoreError: the folder cannot be written, or another run is writing it.
+        """
+        with as_store_error("write", self._path(name)):
+            descriptor = self.disk.open_lock(self._path(name))
+        try:
+            with as_store_error("write", self.place):
+                if self.disk.lock(descriptor, wait=False) is False:
+                    if tell is None:
+                        raise StoreError(f"Another run is writing {self.place}. Wait, or stop it.")
+                    tell(f"another run is writing {self.place}; waiting for it to reuse its rows")
+                    self.disk.lock(descriptor, wait=True)
+            yield
+        finally:
+            with as_store_error("unlock", self.place):
+                self.disk.close(descriptor)
+
+    def _path(self, name: str) -> Path:
+        return self.place.joinpath(*checked(name).parts)
+
+
+def checked(name: str) -> PurePosixPath:
+    """Return the relative path of a file in a cache.
+
+    Raises:
+        DamagedError: the path would lead out of the cache.
+
+    >>> checked("hook_embed/00000.json").parts
+    ('hook_embed', '00000.json')
+    """
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or re.search(r"[\\\0]", name):
+        raise DamagedError(f"{name!r} is not a valid file name in a cache.")
+    return path
+
+
+def parse_array(
+    content: bytes | mmap.mmap, header: bytes, array_header: ArrayHeader, path: Location
+) -> FloatArray:
+    """Return the array in the content of a file without copying; `path` is used in messages.
+
+    Raises:
+        DamagedError: the content has another header or size.
+    """
+    if content[: len(header)] != header or len(content) != len(header) + array_header.size:
+        raise damaged(path, "it has the wrong size or header")
+    values = np.frombuffer(content, DTYPES[array_header.dtype], offset=len(header))
+    return values.reshape(array_header.shape)
+
+
+def damaged(path: Location, why: str) -> DamagedError:
+    """Return the error for a damaged file, with the command that repairs it."""
+    return DamagedError(
+        f"{path} is damaged: {why}. `probekit cache repair` removes it, and the next run computes "
+        "it again."
+    )

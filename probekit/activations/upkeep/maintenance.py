@@ -1,0 +1,289 @@
+"""Cache maintenance: list, verify, repair, collect garbage, remove."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from probekit.activations.files.local import LOCK, Files, Location
+from probekit.activations.files.places import as_place, files_at, join
+from probekit.activations.store.committed import MANIFEST, ROWS, SPEC
+from probekit.activations.store.reader import is_intact
+from probekit.activations.store.records import ShardRecord
+from probekit.activations.store.store import ActivationStore
+from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, nearest
+
+JOB = ".job.json"  # suffix of the job file that workers read while a capture is running
+SHARD_LOCK = ".claim"  # suffix of the lock file of a shard that a worker is computing
+_RECORD = re.compile(r"\d{5,}\.json")
+_ROWS_FILE = re.compile(r"\d{5,}\.[0-9a-f]{16}\.safetensors")
+_DAY = 86_400  # seconds
+
+
+class Damage(NamedTuple):
+    """A damaged file and the reason."""
+
+    file: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Summary of a cache.
+
+    Attributes:
+        key: key of the cache, which names its folder.
+        place: folder or URL.
+        what: description of the content.
+        rows: number of rows of each site.
+        sites: number of committed rows of each site.
+        bytes: total size of all files.
+        age: seconds since the cache was created or last sealed; None if unknown.
+        root: root digest of its manifest; None if it was never sealed.
+        problem: why it cannot be opened; None if it can.
+    """
+
+    key: str
+    place: str
+    what: str
+    rows: int
+    sites: dict[str, int]
+    bytes: int
+    age: float | None
+    root: str | None
+    problem: str | None = None
+
+
+def caches_in(root: Location) -> list[Location]:
+    """Return the locations of the caches in a folder or under a URL, by name."""
+    places = [join(root, name) for name in files_at(root).folders()]
+    return [place for place in places if is_cache(files_at(place))]
+
+
+def is_cache(files: Files) -> bool:
+    """Return whether files belong to a cache, in which one file may be damaged.
+
+    Other programs also write spec.json: without the layout file, the spec must be readable.
+    """
+    there = files.sizes()
+    return SPEC in there and (ROWS in there or _opens(files))
+
+
+def _opens(files: Files) -> bool:
+    try:
+        ActivationStore.open(files)
+    except (StoreError, MissingError):
+        return False
+    return True
+
+
+def find_cache(name: str, root: Location) -> Location:
+    """Find a cache by folder, URL, or the beginning of its key.
+
+    Args:
+        name: folder, URL or beginning of a key.
+        root: folder or URL that contains caches.
+
+    Raises:
+        MissingError: there is no such cache.
+        ConfigError: several keys begin with `name`.
+    """
+    for place in (as_place(name), join(root, name)):
+        if is_cache(files_at(place)):
+            return place
+    keys = [str(cache).rpartition("/")[2] for cache in caches_in(root)]
+    matches = [key for key in keys if name and key.startswith(name)]
+    if len(matches) > 1:
+        raise ConfigError(f"Several caches begin with {name!r}: {', '.join(matches)}.")
+    if not matches:
+        hint = nearest(name, keys) if keys else f"{root} contains no caches."
+        raise MissingError(f"There is no cache {name!r}. {hint}")
+    return join(root, matches[0])
+
+
+def summarize(place: Location) -> Summary:
+    """Summarise a cache; shard digests are not verified."""
+    files = files_at(place)
+    sizes = _all_sizes(files)
+    times = [changed for name in (SPEC, MANIFEST) if (changed := files.changed(name)) is not None]
+    # Clamped, because a clock that was set back would give a negative age.
+    age = max(0.0, time.time() - max(times)) if times else None
+    key = str(place).rstrip("/").rpartition("/")[2]
+    try:
+        store = ActivationStore.open(files)
+        records = {site: store.records(site) for site in files.folders()}
+        committed = {s: sum(r.shape[0] for r in rs.values()) for s, rs in records.items() if rs}
+        manifest = store.manifest()
+        root = None if manifest is None else manifest.root
+        what = describe_cache(store, committed)
+        return Summary(
+            key, str(place), what, store.n_rows, committed, sum(sizes.values()), age, root
+        )
+    except StoreError as error:
+        problem = str(error)
+        return Summary(key, str(place), "damaged", 0, {}, sum(sizes.values()), age, None, problem)
+
+
+def describe_cache(store: ActivationStore, committed: dict[str, int]) -> str:
+    """Describe the content of a store in words.
+
+    Args:
+        store: the store.
+        committed: number of committed rows by site.
+    """
+    config, plan = store.identity.config, store.layout.plan
+    n_positions = store.spec.sizes.positions
+    of_each = (
+        "one token each"
+        if n_positions == store.n_rows
+        else (f"means of {n_positions / store.n_rows:.1f} tokens")
+    )
+    n_examples = len(set(plan.example.tolist()))
+    finished = sum(n == store.n_rows for n in committed.values())
+    partial = "" if finished == len(committed) else f", {len(committed) - finished} more in part"
+    return (
+        f"{store.n_rows:,} rows of {n_examples:,} examples, {of_each}, at {finished} sites{partial}"
+        f"; {config.get('n_layer', '?')} layers of {config.get('n_embd', '?')}, "
+        f"{store.identity.dtype}, computed in {store.identity.compute} on {store.identity.device}"
+    )
+
+
+def _all_sizes(files: Files) -> dict[str, int]:
+    return {n: size for folder in ("", *files.folders()) for n, size in files.sizes(folder).items()}
+
+
+def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]:
+    """Return all damaged files of a store.
+
+    Args:
+        store: the store.
+        digests: whether to verify the digest of each shard, which reads all bytes.
+    """
+    folders = store.files.folders()
+    damages = [
+        Damage(name, "it is a symbolic link, or not a regular file")
+        for folder in ("", *folders)
+        for name in store.files.special_files(folder)
+    ]
+    if not store.layout_is_intact():
+        return [*damages, Damage(ROWS, "it is missing, or not the layout of these rows")]
+    for site in folders:
+        damages += _damage_of(store, site, digests=digests)
+    try:
+        manifest = store.manifest()
+    except DamagedError as error:
+        return [*damages, Damage(MANIFEST, str(error))]
+    reported = {damage.file for damage in damages}
+    for site, sealed in ({} if manifest is None else manifest.sites).items():
+        records = store.records(site)
+        for shard, digest in enumerate(sealed):
+            record = records.get(shard)
+            name = ShardRecord("", site, shard, "F32", (1,), digest).name
+            if (record is None or record.digest != digest) and name not in reported:
+                damages.append(Damage(name, "it is in the manifest, but missing or different"))
+    return damages
+
+
+def _damage_of(store: ActivationStore, site: str, *, digests: bool) -> Iterator[Damage]:
+    sizes = store.files.sizes(site)
+    for name in sorted(sizes):
+        file = name.rpartition("/")[2]
+        if not _RECORD.fullmatch(file):
+            continue
+        try:
+            shard = int(file.removesuffix(".json"))
+            if shard >= store.spec.sizes.shards:
+                raise DamagedError("there is no such shard")
+            record = store.read_record(site, shard, store.files.read(name))
+        except DamagedError as error:
+            yield Damage(name, str(error))
+            continue
+        if sizes.get(record.file) != record.size:
+            yield Damage(record.file, "it is missing, or has the wrong size")
+        elif digests and not is_intact(store.files, record):
+            yield Damage(record.file, "its digest does not match")
+
+
+def repair_cache(store: ActivationStore) -> list[Damage]:
+    """Remove damaged files, so that the next run computes them again, and return them.
+
+    Raises:
+        StoreError: another run is writing, or the folder cannot be written.
+    """
+    store.files.break_lock()
+    with store.files.lock(None):
+        damages = find_damage(store)
+        for file, _ in damages:
+            folder, _, name = file.rpartition("/")
+            if folder:  # remove the record first: it must never exist without its rows
+                store.files.remove(f"{folder}/{name.partition('.')[0]}.json")
+            store.files.remove(file)
+        if damages:
+            store.files.remove(MANIFEST)
+    return damages
+
+
+def collect_garbage(place: Location) -> dict[str, int]:
+    """Remove files of killed writers and superseded row files; return their sizes by name.
+
+    Raises:
+        StoreError: the cache cannot be read or written.
+    """
+    files = files_at(place)
+    store = ActivationStore.open(files)
+    removed = files.sweep()
+    for name, size in files.sizes().items():
+        if name.endswith(SHARD_LOCK) and files.remove_abandoned(name):
+            removed[name] = size
+    for site in files.folders():
+        for name, size in files.sizes(site).items():
+            is_rows = _ROWS_FILE.fullmatch(name.rpartition("/")[2])
+            if is_rows and files.remove_abandoned(name, partial(_is_committed, store, site, name)):
+                removed[name] = size
+    return removed
+
+
+def _is_committed(store: ActivationStore, site: str, file: str) -> bool:
+    return any(record.file == file for record in store.records(site).values())
+
+
+def is_older(summary: Summary, days: float) -> bool:
+    """Return whether a cache was last written more than `days` days ago."""
+    return summary.age is not None and summary.age > days * _DAY
+
+
+def remove_cache(place: Location) -> list[str]:
+    """Remove a cache, and return files in its folder that do not belong to a cache.
+
+    Raises:
+        MissingError: the folder is not a cache; nothing was removed.
+        StoreError: a run is writing the cache, or it cannot be removed.
+    """
+    files = files_at(place)
+    if not is_cache(files):
+        raise MissingError(f"{place} is not a cache; nothing was removed.")
+    with files.lock(None):
+        files.sweep()
+        files.remove(MANIFEST)
+        folders = files.folders()
+        for folder in folders:
+            names = sorted(files.sizes(folder))
+            for pattern in (_RECORD, _ROWS_FILE):  # records first: never without their rows
+                for name in names:
+                    if pattern.fullmatch(name.rpartition("/")[2]):
+                        files.remove(name)
+        leftover = [folder for folder in folders if not files.remove_folder(folder)]
+        for name in files.sizes():
+            if name.endswith((JOB, SHARD_LOCK)):
+                files.remove(name)
+        files.remove(ROWS)
+        files.remove(SPEC)
+    for lock in (LOCK, f"{LOCK}.mend"):  # after the block: Windows cannot remove an open file
+        files.remove(lock)
+    if files.remove_folder():
+        return []
+    return sorted([*files.sizes(), *leftover]) or [str(place)]

@@ -1,0 +1,273 @@
+"""Reading a byte-level BPE vocabulary in any of the three formats it is published in."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probekit.amounts import counted
+from probekit.errors import CheckpointError, ConfigError, MissingError
+from probekit.model.config import MAX_SIZE
+from probekit.model.weights.digests import read_verified, write_digests
+from probekit.model.weights.sources import VOCABULARY_FILES
+from probekit.provenance import write_atomic
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens of a byte-level BPE.
+
+    Attributes:
+        ranked: the 256 single bytes, then the merged tokens in order of priority.
+        ids: id of each token in `ranked`.
+        special: ids of tokens that encoding never produces, such as `<|endoftext|>`.
+        files: contents of the vocabulary files, by name.
+    """
+
+    ranked: tuple[bytes, ...]
+    ids: Mapping[bytes, int]
+    special: Mapping[str, int]
+    files: Mapping[str, bytes]
+
+
+def read_vocabulary(folder: Path) -> Vocabulary:
+    """Return the vocabulary of a model folder.
+
+    >>> from probekit.model.weights.sources import MINI
+    >>> vocabulary = read_vocabulary(MINI)
+    >>> len(vocabulary.ids), dict(vocabulary.special)
+    (8191, {'<|endoftext|>': 0})
+
+    Raises:
+        MissingError: the folder has no vocabulary in a known format.
+        CheckpointError: a file is damaged, or the vocabulary is not a byte-level BPE.
+    """
+    paths = vocabulary_files(folder)
+    if not paths:
+        choices = ", or ".join(" + ".join(files) for files in VOCABULARY_FILES)
+        raise MissingError(
+            f"{folder} has no vocabulary. Add one of these: {choices}. GPT-2's are published "
+            "together with the weights."
+        )
+    files = {path.name: _read_bytes(path) for path in paths}
+    texts = [_decode(path, content) for path, content in zip(paths, files.values(), strict=True)]
+    read = _read_pair if len(paths) == 2 else _read_tokenizer_json
+    ids, merges, special = read(paths, texts)
+    return _build(paths[0], ids, merges, special, files)
+
+
+def vocabulary_files(folder: Path) -> list[Path]:
+    """Return the vocabulary files of a folder; empty if it has none."""
+    formats = ([folder / name for name in files] for files in VOCABULARY_FILES)
+    return next((paths for paths in formats if all(path.is_file() for path in paths)), [])
+
+
+def write_vocabulary(folder: Path, vocabulary: Vocabulary) -> None:
+    """Write the files of a vocabulary, with the names they were read from, and their digests.
+
+    Raises:
+        ConfigError: the folder has a vocabulary in a format that takes precedence.
+        CheckpointError: the digests.json of the folder is damaged.
+        StoreError: the folder cannot be written.
+    """
+    existing, files = {path.name for path in vocabulary_files(folder)}, vocabulary.files
+    first = next(set(names) for names in VOCABULARY_FILES if set(names) in (existing, files.keys()))
+    if first != files.keys():
+        raise ConfigError(
+            f"{folder} has another vocabulary, {' and '.join(sorted(existing))}, which takes "
+            f"precedence over {' and '.join(sorted(files))}. Delete it, or save to another folder."
+        )
+    write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
+
+
+Merge = tuple[str, str]
+
+# Form of a special token, such as <|endoftext|> or [PAD].
+_SPECIAL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
+
+# BPE settings that change how a text is tokenized.
+_OTHER_SETTINGS = (
+    "byte_fallback",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "ignore_merges",
+    "dropout",
+)
+
+
+def _read_pair(
+    paths: Sequence[Path], texts: Sequence[str]
+) -> tuple[dict[str, int], list[Merge], set[str]]:
+    """Read vocab.json + merges.txt, or encoder.json + vocab.bpe, which have the same format."""
+    vocabulary, merges = paths
+    pairs = []
+    for number, line in enumerate(texts[1].split("\n"), start=1):
+        if line.startswith("#version") or not line.strip():
+            continue
+        parts = line.rstrip("\r").split(" ")
+        if len(parts) != 2 or not all(parts):
+            raise CheckpointError(
+                f"{merges}, line {number}: expected a merge of two tokens, not {line!r}."
+            )
+        pairs.append((parts[0], parts[1]))
+    return _token_ids(vocabulary, _parse_json(vocabulary, texts[0])), pairs, set()
+
+
+def _read_tokenizer_json(
+    paths: Sequence[Path], texts: Sequence[str]
+) -> tuple[dict[str, int], list[Merge], set[str]]:
+    [path] = paths
+    content = _parse_json(path, texts[0])
+    if not isinstance(content, dict) or not _is_byte_level_bpe(content):
+        raise CheckpointError(f"{path} does not describe a byte-level BPE with GPT-2's settings.")
+    try:
+        return _parts_of(path, content)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} does not have the structure of a tokenizer.json: {error!r}."
+        ) from error
+
+
+def _parts_of(path: Path, content: dict[str, Any]) -> tuple[dict[str, int], list[Merge], set[str]]:
+    merges: list[Merge] = []
+    for merge in content["model"]["merges"]:
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+            raise CheckpointError(f"{path}: expected a merge of two tokens, not {merge!r}.")
+        merges.append((parts[0], parts[1]))
+    ids = _token_ids(path, content["model"].get("vocab"))
+    added = content.get("added_tokens") or []
+    for token in added:
+        text, number = token["content"], token["id"]
+        if not token.get("special"):
+            raise CheckpointError(
+                f"{path}: the added token {text!r} is not special, so it would be matched before "
+                "the merges. Such vocabularies are not supported."
+            )
+        if ids.setdefault(text, number) != number:
+            raise CheckpointError(f"{path} assigns two ids to the token {text!r}.")
+    return _token_ids(path, ids), merges, {token["content"] for token in added}
+
+
+def _is_byte_level_bpe(content: dict[str, Any]) -> bool:
+    model, splitter = content.get("model"), content.get("pre_tokenizer")
+    return (
+        isinstance(model, dict)
+        and model.get("type") == "BPE"
+        and isinstance(splitter, dict)
+        and splitter.get("type") == "ByteLevel"
+        and not splitter.get("add_prefix_space")
+        and splitter.get("use_regex", True)
+        and not any(model.get(setting) for setting in _OTHER_SETTINGS)
+        and content.get("normalizer") is None
+    )
+
+
+def _check_order(path: Path, merges: Iterable[Merge]) -> None:
+    """Raise CheckpointError if a merge uses a token that only a later merge produces."""
+    produced = set(_BYTE_CHARACTER)
+    for left, right in merges:
+        if left not in produced or right not in produced:
+            raise CheckpointError(
+                f"{path}: the merge of {left!r} and {right!r} comes before the merges that produce "
+                "them. The merges are not in their original order."
+            )
+        produced.add(left + right)
+
+
+def _build(
+    path: Path,
+    ids: Mapping[str, int],
+    merges: Sequence[Merge],
+    special: Set[str],
+    files: Mapping[str, bytes],
+) -> Vocabulary:
+    missing = [byte for byte, character in enumerate(_BYTE_CHARACTER) if character not in ids]
+    if missing:
+        # tiktoken would abort the process at the first text with one of them.
+        raise CheckpointError(
+            f"{path} lacks {len(missing)} of the 256 single bytes, the first is "
+            f"0x{missing[0]:02X}. A byte-level BPE has all of them."
+        )
+    if not merges:
+        raise CheckpointError(f"{path} has no merges, so every token would be a single byte.")
+    ranked = dict.fromkeys([*_BYTE_CHARACTER, *(left + right for left, right in merges)])
+    unknown = [token for token in ranked if token not in ids]
+    if unknown:
+        raise CheckpointError(
+            f"{path} lacks {counted(len(unknown), 'token')} that the merges produce, the first is "
+            f"{unknown[0]!r}."
+        )
+    _check_order(path, merges)
+    others = [token for token in ids if token not in ranked]
+    orphans = [token for token in others if token not in special and not _SPECIAL.fullmatch(token)]
+    if orphans:
+        raise CheckpointError(
+            f"{path} has {counted(len(orphans), 'token')} that no merge produces, the first is "
+            f"{orphans[0]!r}. The merges are incomplete, or of another vocabulary."
+        )
+    if len(set(ids.values())) < len(ids):
+        raise CheckpointError(f"{path} assigns the same id to several tokens.")
+    return Vocabulary(
+        ranked=tuple(_to_bytes(path, token) for token in ranked),
+        ids={_to_bytes(path, token): ids[token] for token in ranked},
+        special={token: number for token, number in ids.items() if token not in ranked},
+        files=files,
+    )
+
+
+def _to_bytes(path: Path, token: str) -> bytes:
+    try:
+        return bytes(_CHARACTER_BYTE[character] for character in token)
+    except KeyError as error:
+        raise CheckpointError(
+            f"{path}: the token {token!r} contains {error.args[0]!r}, which represents no byte."
+        ) from error
+
+
+def _token_ids(path: Path, content: Any) -> dict[str, int]:
+    if not isinstance(content, dict) or not all(
+        type(number) is int and 0 <= number < MAX_SIZE for number in content.values()
+    ):
+        raise CheckpointError(f"{path} must map tokens to integer ids.")
+    return content
+
+
+def _parse_json(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return read_verified(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}).") from error
+
+
+def _decode(path: Path, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not UTF-8: {error}") from error
+
+
+def _byte_characters() -> tuple[str, ...]:
+    """Return the character that represents each byte in vocabulary files.
+
+    Printable bytes represent themselves; the others map to the characters from U+0100 on, in order.
+    Source: bytes_to_unicode in encoder.py, published with GPT-2.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
+
+
+_BYTE_CHARACTER = _byte_characters()
+_CHARACTER_BYTE = {character: byte for byte, character in enumerate(_BYTE_CHARACTER)}

@@ -1,0 +1,97 @@
+"""Opening a checkpoint: names and shapes of its tensors, which are read later."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from probekit.errors import CheckpointError, MissingError
+from probekit.model.config import HPARAMS
+from probekit.model.text.vocabulary import vocabulary_files
+from probekit.model.weights.digests import origin_of_digest
+from probekit.model.weights.hub_files import has_own_checksum, open_weights
+from probekit.model.weights.json_files import shard_of_tensors
+from probekit.model.weights.openai import open_openai
+from probekit.model.weights.sources import WEIGHT_FILES
+from probekit.model.weights.stored import StoredTensor
+
+# In order of precedence: the first that exists is read.
+CHECKPOINT_FILES = (*WEIGHT_FILES, HPARAMS)
+
+# Buffers of old checkpoints with the causal mask.
+_MASK_BUFFER = re.compile(r"^h\.\d+\.attn\.(masked_)?bias$")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened checkpoint; its tensors are read on demand.
+
+    Attributes:
+        path: weight file, or the index of its shards.
+        tensors: tensors by name, without the prefix `transformer.` and without causal masks; linear
+            maps are [in, out].
+    """
+
+    path: Path
+    tensors: dict[str, StoredTensor]
+
+
+def open_checkpoint(source: Path) -> Checkpoint:
+    """Return the checkpoint in a weight file, or in the first known weight file of a folder.
+
+    >>> from probekit.model.weights.sources import MINI
+    >>> open_checkpoint(MINI).tensors["h.0.attn.c_attn.weight"].shape
+    (256, 768)
+
+    Raises:
+        MissingError: the folder has no weight file.
+        CheckpointError: the file is damaged or has an unknown format.
+    """
+    path = source if source.is_file() else _weight_file(source)
+    stored = open_openai(path) if path.name == HPARAMS else open_weights(path)
+    return Checkpoint(path, _without_prefix(path, stored))
+
+
+def file_checks(folder: Path) -> dict[str, str]:
+    """Return how each file of a model is verified, by file name.
+
+    >>> from probekit.model.weights.sources import MINI
+    >>> file_checks(MINI)["config.json"]
+    'digests.json'
+    """
+    weights = _weight_file(folder)
+    paths = [weights, folder / "config.json", *vocabulary_files(folder)]
+    if weights.name.endswith(".index.json"):
+        paths += [folder / name for name in sorted(set(shard_of_tensors(weights).values()))]
+    return {path.name: check_of(path) for path in sorted(paths) if path.is_file()}
+
+
+def check_of(path: Path) -> str:
+    """Return what the contents of a file of a model were compared with when it was read."""
+    internal = "checksum in the file" if has_own_checksum(path) else "nothing: it has no digest"
+    return origin_of_digest(path) or internal
+
+
+def _weight_file(folder: Path) -> Path:
+    for name in CHECKPOINT_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    raise MissingError(
+        f"{folder} has neither {' nor '.join(CHECKPOINT_FILES)}."
+        + f" It has {', '.join(others)}: rename it if it contains the whole model." * bool(others)
+    )
+
+
+def _without_prefix(path: Path, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Return the tensors by name without the prefix `transformer.`, without causal masks."""
+    short = {name.removeprefix("transformer."): tensor for name, tensor in stored.items()}
+    if len(short) < len(stored):
+        twice = sorted(name for name in short if name in stored and f"transformer.{name}" in stored)
+        raise CheckpointError(
+            f"{path} contains these tensors with and without the prefix `transformer.`: "
+            f"{', '.join(twice)}."
+        )
+    return {name: tensor for name, tensor in short.items() if not _MASK_BUFFER.match(name)}

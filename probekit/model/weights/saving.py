@@ -1,0 +1,94 @@
+"""Writing a GPT-2 in the format of the hub: config.json and model.safetensors."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probekit.model.config import GPT2Config
+from probekit.model.weights.digests import read_digests, write_digests
+from probekit.model.weights.hub_files import DIGEST
+from probekit.model.weights.loading import transposed
+from probekit.provenance import digest, pretty_json, write_atomic
+
+_DTYPES = {
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float64: "F64",
+}
+
+
+def write_checkpoint(folder: Path, config: GPT2Config, tensors: Mapping[str, Tensor]) -> None:
+    """Write config.json, model.safetensors and digests.json, as `GPT2LMHeadModel` reads them.
+
+    The digests are written last, so that an interrupted call leaves files that fail verification if
+    the folder had digests of other files. The header of model.safetensors also has a digest, for
+    copies of that file alone.
+
+    Raises:
+        StoreError: a file cannot be written.
+        CheckpointError: the existing digests.json is damaged.
+    """
+    read_digests(folder)  # fails before gigabytes are written
+    stored = {_hub_name(name): transposed(name, tensor) for name, tensor in sorted(tensors.items())}
+    header = _header(stored, digest(_chunks(stored)))
+    files = {
+        "config.json": [pretty_json(hub_config(config, tensors)).encode()],
+        "model.safetensors": chain([header], _chunks(stored)),
+    }
+    write_digests(folder, {name: write_atomic(folder / name, files[name]) for name in files})
+
+
+def hub_config(config: GPT2Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the contents of config.json."""
+    dtype = str(tensors["wte.weight"].dtype).removeprefix("torch.")
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "activation_function": "gelu_new",
+        "dtype": dtype,
+        **config.to_json(),
+        **{key: _special_token(config, key) for key in ("bos_token_id", "eos_token_id")},
+    }
+
+
+def _special_token(config: GPT2Config, key: str) -> int | list[int] | None:
+    """Return the BOS or EOS id of the config, by default `<|endoftext|>` for GPT-2's vocabulary."""
+    is_published = config.vocab_size == GPT2Config.vocab_size
+    token: int | list[int] | None = getattr(config, key)
+    return config.vocab_size - 1 if token is None and is_published else token
+
+
+def _hub_name(name: str) -> str:
+    return name if name.startswith("lm_head.") else f"transformer.{name}"
+
+
+def _header(stored: Mapping[str, Tensor], tensor_digest: str) -> bytes:
+    """Return the header of a safetensors file: the length of a JSON object, and the object."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", DIGEST: tensor_digest}}
+    end = 0
+    for name, tensor in stored.items():
+        start, end = end, end + tensor.nbytes
+        entries[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # aligns the tensors
+    return struct.pack("<Q", len(text)) + text
+
+
+def _chunks(stored: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of each tensor, one at a time to save memory."""
+    for tensor in stored.values():
+        contiguous = tensor.detach().cpu().contiguous()
+        yield contiguous.flatten().view(torch.uint8).numpy().data

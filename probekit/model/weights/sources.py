@@ -1,0 +1,207 @@
+"""Locating a model: the one that ships with probekit, a local folder, or the hub."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from huggingface_hub import constants, errors, hf_hub_download
+
+from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
+from probekit.model.config import KNOWN_MODELS, PUBLISHED, GPT2Config, model_config, read_config
+from probekit.model.weights.json_files import shard_of_tensors
+
+_CONNECT_SECONDS = 5
+_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1080}
+
+MINI = Path(__file__).parents[1] / "mini"
+
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+VOCABULARY_FILES = (
+    ("vocab.json", "merges.txt"),
+    ("encoder.json", "vocab.bpe"),
+    ("tokenizer.json",),
+)
+
+_OFFLINE_ADVICE = (
+    "To work offline, put config.json, model.safetensors (or pytorch_model.bin), vocab.json and "
+    "merges.txt into one folder and give its path as the model, or use the model `mini`, which "
+    "ships with probekit."
+)
+
+
+def find_model(source: str | Path) -> Path:
+    """Return the folder with the files of a model; download them if necessary.
+
+    `mini` is the shipped model, and published names such as `gpt2` refer to the hub. Any other name
+    is the path of an existing folder, or else a hub name, `org/name` or `org/name@revision`.
+
+    >>> sorted(path.name for path in find_model("mini").iterdir())
+    ['README.md', 'config.json', 'digests.json', 'merges.txt', 'model.safetensors', 'vocab.json']
+
+    Raises:
+        MissingError: no local folder or model of the hub has this name.
+        ConfigError: the name is neither a path nor a valid hub name.
+        CheckpointError: the hub's local cache is damaged.
+    """
+    return _local_folder(source) or _download(str(source))
+
+
+def check_model(source: str | Path) -> None:
+    """Check the name of a model without reading or downloading anything.
+
+    Raises:
+        MissingError: there is no such folder, or no model of that name.
+        ConfigError: the name is empty, or that of a file.
+    """
+    _local_folder(source)
+
+
+def find_config(source: str | Path) -> GPT2Config:
+    """Return the config of a model without its weights; published models need no download.
+
+    >>> find_config("gpt2-xl").n_layer
+    48
+
+    Raises:
+        MissingError: no local folder or model of the hub has this name.
+        CheckpointError: the config does not describe a GPT-2.
+    """
+    folder = _local_folder(source)
+    if folder is None and str(source) in PUBLISHED:
+        return PUBLISHED[str(source)]
+    return model_config(folder or _download(str(source), weights=False))
+
+
+# Common misspellings of published names.
+_ALIASES = {"gpt-2": "gpt2", "gpt2-small": "gpt2", "gpt2-base": "gpt2", "gpt2-sm": "gpt2"}
+
+
+def _local_folder(source: str | Path) -> Path | None:
+    """Return the local folder of a model, or None if `source` can only be a hub name."""
+    text = str(source)
+    if isinstance(source, str) and text in PUBLISHED:
+        return None
+    if not text.strip():
+        raise ConfigError("The name of the model is empty. Give `mini`, a hub name or a folder.")
+    if isinstance(source, str) and text == "mini":
+        return MINI
+    try:
+        folder = Path(text).expanduser()
+        is_folder, is_file = folder.is_dir(), folder.is_file()
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"The model {text[:80]!r} is not a valid path ({error}).") from error
+    if is_folder:
+        return folder
+    if is_file:
+        raise ConfigError(f"The model {text!r} is a file. Give its folder.")
+    is_path = text.startswith((".", "~", "/")) or "\\" in text or text.count("/") > 1
+    if isinstance(source, Path) or is_path or folder.is_absolute():
+        raise MissingError(f"There is no model folder {folder.absolute()}.")
+    if "/" not in text and text.partition("@")[0] not in PUBLISHED:
+        near = _ALIASES.get(text.lower())
+        suggestion = f"Nearest: {near}." if near else nearest(text.lower(), KNOWN_MODELS)
+        raise MissingError(
+            f"No model has the name {text!r}. {suggestion} For another model, give the path of its "
+            "folder or `org/name` on the hub."
+        )
+    return None
+
+
+def _download(source: str, *, weights: bool = True) -> Path:
+    """Return the folder of a hub model in the local cache; download missing files."""
+    name, _, revision = source.partition("@")
+    # Without this check the hub's client retries for half a minute, or minutes behind a firewall.
+    is_online = is_hub_reachable()
+    fetch = partial(
+        hf_hub_download, name, revision=revision or None, local_files_only=not is_online
+    )
+    try:
+        config = Path(fetch("config.json"))
+        if weights:
+            read_config(config.parent)  # fails before downloading another architecture
+            weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
+            for shard in sorted(set(_shards(weight_file))):
+                fetch(shard)
+            _fetch_first(fetch, name, VOCABULARY_FILES, is_online)
+    except errors.LocalEntryNotFoundError as error:
+        raise MissingError(
+            f"The model {source!r} is not in the hub's local cache ({_hub_cache()}), and the hub "
+            f"could not be reached. {_OFFLINE_ADVICE}"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise MissingError(
+            f"The model {name!r} on the hub has no revision {revision!r}."
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise MissingError(
+            f"The hub has no model {name!r}, or it is private and no token is set. "
+            f"{nearest(name, KNOWN_MODELS)}"
+        ) from error
+    except UnicodeDecodeError as error:  # the hub's client reads the name of a commit from a file
+        raise CheckpointError(
+            f"The hub's local cache of {name!r} is damaged: a file in its folder refs is not text. "
+            f"Delete that folder in {_hub_cache()} and run again to fetch it anew."
+        ) from error
+    except errors.HFValidationError as error:
+        raise ConfigError(f"{source!r} is neither a folder nor a valid hub name.") from error
+    except errors.HfHubHTTPError as error:
+        raise MissingError(f"Downloading {source!r} failed: {error}. {_OFFLINE_ADVICE}") from error
+    return config.parent
+
+
+def _shards(weight_file: Path) -> Iterable[str]:
+    return shard_of_tensors(weight_file).values() if weight_file.suffix == ".json" else ()
+
+
+def is_hub_reachable() -> bool:
+    """Return whether the hub, or the proxy configured in the environment, accepts a connection.
+
+    Only the connection is tested, so a slow network counts as reachable; the hub's client then
+    applies its own timeouts and retries.
+    """
+    if constants.HF_HUB_OFFLINE:
+        return False
+    hub = urlsplit(constants.ENDPOINT)
+    proxies = {} if proxy_bypass(hub.hostname or "") else getproxies()
+    proxy = proxies.get(hub.scheme) or proxies.get("all")
+    target = hub if proxy is None else urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    port = target.port or _PORTS.get(target.scheme, 80)
+    try:
+        socket.create_connection((target.hostname or "", port), _CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _fetch_first(
+    fetch: Callable[[str], str], name: str, choices: Sequence[tuple[str, ...]], is_online: bool
+) -> Path:
+    """Download the first complete set of files of a model; return the path of its last file."""
+    absent: errors.LocalEntryNotFoundError | None = None
+    for files in choices:
+        try:
+            return [Path(fetch(file)) for file in files][-1]
+        except errors.LocalEntryNotFoundError as error:
+            if is_online:  # the connection was lost, and the model may have this set
+                raise
+            absent = error
+        except errors.EntryNotFoundError:
+            continue
+    if absent is not None:
+        raise absent
+    expected = " or ".join(" + ".join(files) for files in choices)
+    raise MissingError(f"The model {name!r} on the hub has no {expected}.")
+
+
+def _hub_cache() -> str:
+    return str(constants.HF_HUB_CACHE)

@@ -1,0 +1,188 @@
+"""Captures shared by many workers: the job files next to a cache, and the work of one worker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pydantic import ValidationError
+
+from probekit.activations.files.local import Files, Location
+from probekit.activations.files.places import files_at
+from probekit.activations.identity import Spec
+from probekit.activations.shared.locks import ShardDone, compute_shards, shard_locks
+from probekit.activations.shared.work import Work
+from probekit.activations.store.committed import SPEC
+from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.maintenance import JOB, caches_in, is_cache
+from probekit.errors import DamagedError, MissingError
+from probekit.experiment.schema import Experiment
+from probekit.model.network import Network
+from probekit.pipeline.capture.devices import check_device
+from probekit.pipeline.experiment.models import RANDOM, TASK, load_model
+from probekit.pipeline.experiment.prepare import Prepared, prepare
+from probekit.provenance import digest_json
+from probekit.sealed import seal, unseal
+
+
+@dataclass(frozen=True)
+class Job:
+    """Description of a capture for workers, stored next to the cache that they fill.
+
+    Attributes:
+        experiment: the experiment; its files must be accessible to the worker.
+        target: the captured model, `task` or `random_weights`.
+    """
+
+    experiment: Experiment
+    target: str
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """The contents of the job file."""
+        return {"experiment": self.experiment.model_dump(mode="json"), "target": self.target}
+
+    @property
+    def name(self) -> str:
+        """The name of the job file; unique, because several experiments may fill one cache."""
+        return f"{digest_json(self.content)[:16]}{JOB}"
+
+    def put(self, files: Files) -> None:
+        """Write the job file next to a cache, if it does not exist.
+
+        Raises:
+            StoreError: the cache cannot be written.
+        """
+        files.create(self.name, seal(self.content))
+
+    @classmethod
+    def unpack(cls, data: bytes, path: str) -> Job:
+        """Return the job in the bytes of a file; `path` is used in error messages.
+
+        Raises:
+            DamagedError: the file is not a job.
+        """
+        content = unseal(data, path)
+        try:
+            experiment = Experiment.model_validate_json(json.dumps(content["experiment"]))
+            return cls(experiment, {TASK: TASK, RANDOM: RANDOM}[content["target"]])
+        except (KeyError, TypeError, ValidationError) as error:
+            raise DamagedError(f"{path} is not a capture job: {error}.") from error
+
+    def open(self, place: Location, device: str | None = None) -> Work:
+        """Return the work of this job, with the model on a device.
+
+        Args:
+            place: folder or URL of the cache.
+            device: compute device, such as cuda:1; None for the device type of the cache.
+
+        Raises:
+            MissingError: data or model do not exist on this machine.
+            StoreMismatchError: data or model differ from those of the cache; the message lists how.
+        """
+        files = files_at(place)
+        spec = Spec.unpack(files.read(SPEC), f"{files.place}/{SPEC}")
+        device = device or spec.identity.device
+        check_device(device)
+        model = load_model(self.experiment, self.target, device)
+        return begin_work(self.experiment, prepare(self.experiment), model, files)
+
+
+def begin_work(
+    experiment: Experiment,
+    prepared: Prepared,
+    model: Network,
+    root: Location | Files,
+    device: str | None = None,
+) -> Work:
+    """Return the capture of an experiment from one of its models, with its store.
+
+    Args:
+        experiment: gives the data type on disk.
+        prepared: rows of the experiment.
+        model: model whose activations are captured.
+        root: folder or URL of all caches, or the files of the cache to use.
+        device: type of the devices that will compute; None for that of the model.
+
+    Raises:
+        StoreMismatchError: the files belong to another capture.
+        StoreError: the store cannot be written.
+    """
+    return Work.begin(
+        model,
+        prepared.tokenizer.digest,
+        prepared.ids,
+        prepared.plan,
+        prepared.sites,
+        root=root,
+        dtype=experiment.capture.dtype,
+        device=device,
+    )
+
+
+def jobs_in(files: Files) -> dict[str, Job]:
+    """Return the jobs next to a cache by file name.
+
+    Raises:
+        DamagedError: a job file is damaged.
+    """
+    names = [name for name in files.sizes() if name.endswith(JOB)]
+    return {
+        name: Job.unpack(data, f"{files.place}/{name}")
+        for name, data in files.read_all(names).items()
+    }
+
+
+def work_at(
+    place: Location, *, only: str | None = None, device: str | None = None, seed: int = 0
+) -> Iterator[tuple[Location, ShardDone]]:
+    """Compute shards until none is missing; yield each with the location of its cache.
+
+    Args:
+        place: a cache, or a folder or URL with several caches.
+        only: name of the only job to do; None for all.
+        device: compute device; None for the device type of each cache.
+        seed: random seed for the order of shards; should differ between workers.
+
+    Raises:
+        MissingError: there is no cache, or an incomplete cache has no job.
+        StoreMismatchError: data or model differ from those of the cache; the message lists how.
+        StoreError: a cache cannot be written, or a value is not finite.
+    """
+    caches = [place] if is_cache(files_at(place)) else caches_in(place)
+    jobs = {str(cache): jobs_in(files_at(cache)) for cache in caches}
+    if not any(jobs.values()):
+        _require_finished(place, caches)
+    for cache in caches:
+        for name, job in jobs[str(cache)].items():
+            if only not in (None, name):
+                continue
+            work = job.open(cache, device)
+            for done in compute_shards(work, seed):
+                yield cache, done
+            finish(work.store, job)
+
+
+def _require_finished(place: Location, caches: list[Location]) -> None:
+    """Raise MissingError if there is no cache, or a cache without a job is incomplete."""
+    stores = [ActivationStore.open(cache) for cache in caches]
+    if not stores or any(set(store.files.folders()) != set(store.sites) for store in stores):
+        problem = "is incomplete and has no job" if stores else "contains no cache"
+        raise MissingError(
+            f"{place} {problem}. Create caches for workers with `probekit cache FILE.yaml "
+            "--workers 0 --cache FOLDER`."
+        )
+
+
+def finish(store: ActivationStore, job: Job) -> None:
+    """Seal a complete store and remove its job file and locks.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    store.seal()
+    for name in (job.name, *shard_locks(store.files)):
+        store.files.remove(name)

@@ -1,0 +1,224 @@
+"""Capturing with actors of a Ray cluster, which exchange shard numbers but never rows."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from probekit.activations.files.local import Location
+from probekit.activations.shared.work import MissingSites, OnRows, Work
+from probekit.amounts import counted
+from probekit.errors import ConfigError, ProbekitError, StoreError
+from probekit.pipeline.capture.jobs import Job
+from probekit.pipeline.capture.local_workers import close_job, put_job
+from probekit.watcher import Watcher
+from probekit.workers import threads
+
+_DEATHS_IN_A_ROW = 3  # per actor, without a shard done in between, before the driver gives up
+_SECONDS_TO_PLACE = 20  # waiting time for resources before the user is informed
+
+
+class ShardActor:
+    """Computes shards of one cache with a model that is loaded once.
+
+    Args:
+        place: path or URL of the cache, the same on every node.
+        job: job of the cache.
+        device: compute device.
+        n_threads: number of threads.
+    """
+
+    def __init__(self, place: Location, job: Job, device: str, n_threads: int) -> None:
+        self._open = partial(job.open, place, device)
+        self._work: Work | None = None
+        self._n_threads = n_threads
+
+    def open(self) -> None:
+        """Load the model and check that it is the model of the cache."""
+        with threads(self._n_threads):
+            self._work = self._open()
+
+    def compute(self, shard: int, sites: Sequence[str]) -> int:
+        """Compute and commit a shard at the sites; return its number of rows."""
+        work = self._work
+        assert work is not None
+        lacking = work.store.missing_sites(sites, shard)
+        if lacking:
+            with threads(self._n_threads):
+                work.compute(shard, lacking)
+        return work.n_rows_of(shard)
+
+
+def by_ray(
+    job: Job,
+    work: Work,
+    lacking: MissingSites,
+    on_rows: OnRows,
+    *,
+    n_workers: int | None,
+    device: str,
+    watcher: Watcher,
+    n_threads: int | None = None,
+    address: str | None = None,
+) -> None:
+    """Compute the missing shards with the actors of a Ray cluster.
+
+    An actor that dies, alone or with its node, is replaced, and its shard is queued again.
+
+    Args:
+        job: job of the cache.
+        work: the capture.
+        lacking: missing sites of each shard.
+        on_rows: called with the number of newly computed rows.
+        n_workers: number of actors; None for as many as the cluster has resources for.
+        device: compute device of each actor; `cuda` reserves one GPU per actor.
+        watcher: receives a message about actors that die.
+        n_threads: threads, and reserved CPUs, per actor; None for 1.
+        address: address of the cluster; None for RAY_ADDRESS, or this machine.
+
+    Raises:
+        ConfigError: Ray is not installed, or the cluster cannot be reached.
+        StoreError: actors die repeatedly, or the cache cannot be written.
+    """
+    put_job(job, work)
+    n_cpus = n_threads or 1
+    needs = {"num_cpus": n_cpus, "num_gpus": int(device.startswith("cuda"))}
+    with _connected(address) as ray:
+        kind = ray.remote(**needs)(ShardActor)
+        crew = _Crew(ray, watcher, lambda: kind.remote(work.store.folder, job, device, n_cpus))
+        number = min(n_workers or _capacity(ray, needs), len(lacking))
+        try:
+            crew.run(lacking, number, on_rows)
+        finally:
+            crew.kill_all()
+    close_job(job, work, crew.deaths, number, watcher)
+
+
+class _Crew:
+    """The actors of a capture, their current shards, and the reasons of their deaths."""
+
+    def __init__(self, ray: Any, watcher: Watcher, start: Callable[[], Any]) -> None:
+        self._ray = ray
+        self._watcher = watcher
+        self._start = start
+        self._busy: dict[Any, tuple[Any, int | None]] = {}  # by the future of the result
+        self._idle: list[Any] = []
+        self._deaths_in_a_row = 0
+        self.deaths: list[str] = []
+
+    def run(self, lacking: MissingSites, number: int, on_rows: OnRows) -> None:
+        """Compute all shards with a number of actors; shards of dead actors are queued again."""
+        todo = deque(lacking)
+        for _ in range(number):
+            self._begin()
+        while todo or any(shard is not None for _, shard in self._busy.values()):
+            while todo and self._idle:
+                actor, number_of_shard = self._idle.pop(), todo.popleft()
+                answer = actor.compute.remote(number_of_shard, lacking[number_of_shard])
+                self._busy[answer] = (actor, number_of_shard)
+            for answer in self._answers():
+                actor, shard = self._busy.pop(answer)
+                try:
+                    n_rows = self._ray.get(answer)
+                except self._ray.exceptions.RayActorError as error:
+                    if shard is not None:
+                        todo.append(shard)
+                    self._replace(error, number)
+                except self._ray.exceptions.RayTaskError as error:
+                    if isinstance(error.cause, ProbekitError):
+                        raise error.cause from error
+                    raise
+                else:
+                    self._idle.append(actor)
+                    if shard is not None:
+                        self._deaths_in_a_row = 0
+                        on_rows(n_rows)
+
+    def _begin(self) -> None:
+        actor = self._start()
+        self._busy[actor.open.remote()] = (actor, None)
+
+    def _answers(self) -> Sequence[Any]:
+        ready, _ = self._ray.wait(list(self._busy), timeout=_SECONDS_TO_PLACE)
+        if not ready and all(shard is None for _, shard in self._busy.values()):
+            self._watcher.tell(
+                "waiting for resources of the cluster, or loading the model: "
+                f"{counted(len(self._busy), 'actor')}"
+            )
+        return list(ready)
+
+    def _replace(self, error: Exception, number: int) -> None:
+        """Record the death of an actor and start another one."""
+        lines = str(error).strip().splitlines()
+        self.deaths.append(lines[0] if lines else type(error).__name__)
+        self._deaths_in_a_row += 1
+        if self._deaths_in_a_row > _DEATHS_IN_A_ROW * number:
+            raise StoreError(
+                f"{self._deaths_in_a_row} actors died in a row, the last one with: "
+                f"{self.deaths[-1]} Committed shards are saved; run the same command to continue."
+            )
+        self._watcher.tell(f"an actor died and is replaced: {self.deaths[-1]}")
+        self._begin()
+
+    def kill_all(self) -> None:
+        """Kill all actors without waiting for their current shards."""
+        for actor in [*self._idle, *(actor for actor, _ in self._busy.values())]:
+            self._ray.kill(actor)
+
+
+@contextmanager
+def _connected(address: str | None) -> Iterator[Any]:
+    """Yield the connected ray module; disconnect afterwards if it was not connected before."""
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError as error:
+        raise ConfigError("--engine ray needs Ray: pip install 'probekit[ray]'.") from error
+    if ray.is_initialized():
+        yield ray
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
+    try:
+        _check_reachable(address or "")
+        with _sigterm_handler_restored():
+            ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="error")
+    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        where = "a cluster" if address is None else f"the cluster at {address}"
+        raise ConfigError(f"Cannot reach {where}: {error}") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _sigterm_handler_restored() -> Iterator[None]:
+    """Keep our SIGTERM handler: `ray.init` replaces it with one that exits without cleaning up."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        # Only the main thread can set handlers; None means that C code has set the handler.
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _check_reachable(address: str) -> None:
+    """Raise OSError if nothing listens at the address; Ray itself would retry for minutes."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), _SECONDS_TO_PLACE).close()
+
+
+def _capacity(ray: Any, needs: Mapping[str, int]) -> int:
+    """Return the number of actors with these needs that fit a cluster, at least 1."""
+    total = ray.cluster_resources()
+    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+    return max(1, min(int(total.get(names[n], 0) // need) for n, need in needs.items() if need))

@@ -1,0 +1,300 @@
+"""Comparison of two runs: bootstrap of the differences between their predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from probekit.amounts import LEVEL
+from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
+from probekit.experiment.loader import load_experiment
+from probekit.experiment.schema import Experiment
+from probekit.pipeline.compare.alignment import align, n_shared, shares_ids
+from probekit.pipeline.compare.matching import PairedPredictions, match, settings_that_differ
+from probekit.pipeline.look.exports import write_page_or_rows
+from probekit.probes.score.differences import (
+    DRAWS_A_COMPARISON,
+    Difference,
+    adjusted,
+    enough_draws,
+    paired_difference,
+    unpaired_difference,
+)
+from probekit.probes.score.measurement import Predictions, metrics_of
+from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.score.regression import NumberPredictions
+from probekit.report.pages.compare_page import comparison_page
+from probekit.results.comparison import COLUMNS, RunComparison
+from probekit.results.finished_run import FinishedRun
+from probekit.results.record import OLD_RECORD
+
+Key = TypeVar("Key")
+FEW_GROUPS = 20  # with fewer groups the intervals of a percentile bootstrap are too narrow
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOfBoth:
+    """Groups and alignment of the test rows of two runs.
+
+    Attributes:
+        groups_a: group of each row of a, shape (n_a,).
+        groups_b: group of each row of b, shape (n_b,).
+        places: index in b of each row of a, shape (n_a,); None if the rows differ.
+    """
+
+    groups_a: NDArray[np.str_]
+    groups_b: NDArray[np.str_]
+    places: NDArray[np.int64] | None
+
+    @property
+    def n_groups(self) -> int:
+        """The total number of groups of both runs."""
+        return len(np.unique(self.groups_a)) + len(np.unique(self.groups_b))
+
+    @classmethod
+    def of(cls, a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> RowsOfBoth:
+        """Return the test rows of two finished runs."""
+        groups = [run.test_rows["group"].to_numpy(dtype=str) for run in (a, b)]
+        places = align(a.test_rows, b.test_rows) if shares_ids(a, b) else None
+        return cls(groups[0], groups[1], places)
+
+
+def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) -> RunComparison:
+    """Return the differences between two runs: selected probes, baselines, and every shared site.
+
+    The bootstrap is paired if the test rows are the same; otherwise the runs are resampled
+    independently. Seed and number of draws are those of the first run; Holm's adjustment may
+    require more draws.
+
+    Args:
+        run_a: folder of a finished run.
+        run_b: folder of another run with the same labels.
+        metric: metric on the test rows; None for accuracy, or R2 for regression.
+
+    Raises:
+        MissingError: A folder contains no finished run.
+        DataError: A file was changed, the labels differ, or there are no predictions to compare.
+        ConfigError: Both folders are the same, or the runs have no site in common.
+        UnknownNameError: No predictions have this metric.
+    """
+    if Path(run_a).resolve() == Path(run_b).resolve():
+        raise ConfigError(f"{run_a} and {run_b} are the same folder. Give two different runs.")
+    a, b = (FinishedRun.open(run, load_experiment) for run in (run_a, run_b))
+    _check_labels(a, b)
+    pairs = match(a, b)
+    metric = metric or ("r2" if a.reads_numbers else "accuracy")
+    usable = _with_metric(pairs, metric)
+    rows, settings = RowsOfBoth.of(a, b), a.experiment.probe
+    draws = enough_draws(len(usable), settings.bootstrap, rows.n_groups)
+    predictions = {n: (pair.predictions_a, pair.predictions_b) for n, pair in enumerate(usable)}
+    results = differences(predictions, rows, metric, draws=draws, seed=settings.seed)
+    common = {"metric": metric, "pairing": _pairing(rows), "draws": draws, "seed": settings.seed}
+    table = [_table_row(pair, results[n], rows) | common for n, pair in enumerate(usable)]
+    return RunComparison(
+        a=a.name,
+        b=b.name,
+        metric=metric,
+        pairing=_pairing(rows),
+        rows=pd.DataFrame(table, columns=list(COLUMNS)),
+        settings=settings_that_differ(a, b),
+        notes=(
+            _rows_note(a, b, rows),
+            *_groups_note(rows),
+            *_draws_note(len(usable), draws, settings.bootstrap),
+            *_left_out_note(pairs, usable, metric),
+            *_baselines_note(a, b),
+            *(f"{run.name}: {OLD_RECORD}" for run in (a, b) if not run.record.is_sealed),
+        ),
+    )
+
+
+def differences(
+    predictions: Mapping[Key, tuple[Predictions, Predictions]],
+    rows: RowsOfBoth,
+    metric: str,
+    *,
+    draws: int,
+    seed: int,
+) -> dict[Key, Difference]:
+    """Return the difference a minus b of each pair, with p-values adjusted for all pairs.
+
+    Predictions of b are in the order of b's own rows.
+
+    >>> truth, groups = np.tile([0, 1], 50), np.arange(100).astype(str)
+    >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
+    >>> rows = RowsOfBoth(groups, groups, np.arange(100))
+    >>> pairs = {"x": (good, bad), "y": (bad, bad)}
+    >>> results = differences(pairs, rows, "accuracy", draws=999, seed=0)
+    >>> [(one.value, one.p, one.holm_p) for one in results.values()]
+    [(0.5, 0.002, 0.004), (0.0, 1.0, 1.0)]
+    """
+    resamples = Resamples.draw(rows.groups_a, draws, seed)
+    if rows.places is None:
+        other = Resamples.draw(rows.groups_b, draws, seed)
+        results = {
+            key: unpaired_difference(metrics_of(a)[metric], a, resamples, b, other, seed)
+            for key, (a, b) in predictions.items()
+        }
+    else:
+        results = {
+            key: paired_difference(metrics_of(a)[metric], a, reordered(b, rows.places), resamples)
+            for key, (a, b) in predictions.items()
+        }
+    names = {str(number): key for number, key in enumerate(results)}
+    by_name = adjusted(dict(zip(names, results.values(), strict=True)))
+    return {names[name]: one for name, one in by_name.items()}
+
+
+def reordered(predictions: Predictions, places: NDArray[np.int64]) -> Predictions:
+    """Return the predictions with row `places[n]` as row n.
+
+    >>> predictions = NumberPredictions(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    >>> reordered(predictions, np.array([1, 0])).guess
+    array([4., 3.])
+    """
+    assert isinstance(predictions, ClassPredictions | NumberPredictions)
+    if isinstance(predictions, NumberPredictions):
+        return NumberPredictions(predictions.truth[places], predictions.guess[places])
+    scores = None if predictions.scores is None else predictions.scores[places]
+    return replace(
+        predictions,
+        truth=predictions.truth[places],
+        guess=predictions.guess[places],
+        scores=scores,
+    )
+
+
+def write_comparison(path: Path, comparison: RunComparison) -> Path:
+    """Write the rows (.csv) or the page (.html) of a comparison and return the path.
+
+    Raises:
+        ConfigError: The extension is not one of these.
+        StoreError: The file cannot be written.
+    """
+    return write_page_or_rows(path, partial(comparison_page, comparison), comparison.rows)
+
+
+def _check_labels(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> None:
+    if a.reads_numbers != b.reads_numbers:
+        numbers, labels = (a, b) if a.reads_numbers else (b, a)
+        raise DataError(
+            f"{numbers.name} predicts numbers and {labels.name} classes: they have no metric in "
+            "common. Compare two runs of the same type."
+        )
+    only = [sorted(set(x.classes) - set(y.classes)) for x, y in ((a, b), (b, a))]
+    if any(only):
+        lists = "; ".join(
+            f"only {run.name} has {', '.join(map(repr, labels[:10]))}"
+            for run, labels in zip((a, b), only, strict=True)
+            if labels
+        )
+        raise DataError(
+            f"The runs have different labels: {lists}. Scores are comparable only with the same "
+            "set of labels. Rename the labels, or compare other runs."
+        )
+
+
+def _with_metric(pairs: Sequence[PairedPredictions], metric: str) -> list[PairedPredictions]:
+    """Return the pairs in which both predictions have the metric."""
+    if not pairs:
+        raise DataError(
+            "The runs have no predictions that can be compared row by row: their probes read whole "
+            "texts or trees. Compare the intervals in results.csv."
+        )
+    available = [set(metrics_of(p.predictions_a)) & set(metrics_of(p.predictions_b)) for p in pairs]
+    usable = [pair for pair, names in zip(pairs, available, strict=True) if metric in names]
+    if not usable:
+        allowed = set(chain.from_iterable(available))
+        raise UnknownNameError(
+            f"No predictions of these runs have the metric {metric!r}. {nearest(metric, allowed)}"
+        )
+    return usable
+
+
+def _pairing(rows: RowsOfBoth) -> Any:
+    return "unpaired" if rows.places is None else "paired"
+
+
+def _table_row(pair: PairedPredictions, result: Difference, rows: RowsOfBoth) -> dict[str, Any]:
+    return {
+        **pair.columns,
+        "value_a": result.a,
+        "value_b": result.b,
+        "difference": result.value,
+        "ci_low": result.ci_low,
+        "ci_high": result.ci_high,
+        "p": result.p,
+        "p_holm": result.holm_p,
+        "holds": bool(result.holm_p < LEVEL),
+        "n_a": len(rows.groups_a),
+        "n_b": len(rows.groups_b),
+        "n_groups_a": len(np.unique(rows.groups_a)),
+        "n_groups_b": len(np.unique(rows.groups_b)),
+    }
+
+
+def _rows_note(a: FinishedRun[Experiment], b: FinishedRun[Experiment], rows: RowsOfBoth) -> str:
+    n_a, n_b = len(rows.groups_a), len(rows.groups_b)
+    if rows.places is not None:
+        return (
+            f"Both runs were tested on the same {n_a:,} rows ({len(np.unique(rows.groups_a)):,} "
+            "groups): the bootstrap is paired."
+        )
+    note = (
+        f"The test rows differ ({n_a:,} of a, {n_b:,} of b): the runs are resampled independently "
+        "(unpaired)."
+    )
+    if not shares_ids(a, b):
+        return f"{note} The data differ and their rows have no ids (`data.columns.id`)."
+    shared = n_shared(a.test_rows, b.test_rows)
+    return f"{note} {shared:,} examples are in both: intervals are too wide if many are."
+
+
+def _groups_note(rows: RowsOfBoth) -> list[str]:
+    fewest = min(len(np.unique(groups)) for groups in (rows.groups_a, rows.groups_b))
+    if fewest >= FEW_GROUPS:
+        return []
+    return [
+        f"{fewest} groups are few for a bootstrap: intervals are too narrow and p-values too small."
+    ]
+
+
+def _draws_note(n_comparisons: int, draws: int, requested: int) -> list[str]:
+    if draws < DRAWS_A_COMPARISON * n_comparisons / 2:
+        return [
+            f"{draws:,} draws are too few for {n_comparisons:,} comparisons: hardly any can be "
+            "significant. Compare runs with fewer sites or groups."
+        ]
+    if draws > requested:
+        return [
+            f"{draws:,} draws instead of the {requested:,} of probe.bootstrap: with fewer, hardly "
+            f"any of {n_comparisons:,} comparisons could be significant after Holm's adjustment."
+        ]
+    return []
+
+
+def _left_out_note(
+    pairs: Sequence[PairedPredictions], usable: Sequence[PairedPredictions], metric: str
+) -> list[str]:
+    n_skipped = len(pairs) - len(usable)
+    return [f"{n_skipped} comparisons are skipped: no scores for {metric}."] if n_skipped else []
+
+
+def _baselines_note(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> list[str]:
+    notes = []
+    for own, other in ((a, b), (b, a)):
+        missing = set(other.experiment.probe.baselines) - set(own.experiment.probe.baselines)
+        if missing:
+            notes.append(
+                f"{own.name} has no baseline {', '.join(sorted(missing))}: not compared. Run it "
+                "with the same `probe.baselines`."
+            )
+    return notes

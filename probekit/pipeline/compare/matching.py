@@ -1,0 +1,181 @@
+"""Matching the predictions of two runs, and the settings in which the runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from probekit.errors import ConfigError, nearest
+from probekit.experiment.schema import Experiment
+from probekit.probes.score.measurement import Predictions
+from probekit.results.finished_run import FinishedRun
+from probekit.results.predictions import Predictor
+from probekit.results.selection import chosen_row, selection
+from probekit.results.settings import differing, run_facts
+from probekit.results.table import concatenated, only, placed
+
+# If both runs have a single value of one of these, the values are compared although they differ.
+_MAY_DIFFER = ("position", "view", "probe")
+
+
+class ProbeAddress(NamedTuple):
+    """Site, position, view and kind of a probe, as named in results.csv."""
+
+    site: str
+    position: str
+    view: str
+    probe: str
+
+
+@dataclass(frozen=True, eq=False)
+class PairedPredictions:
+    """Predictions of two runs to compare, and the columns that identify them."""
+
+    columns: Mapping[str, Any]
+    predictions_a: Predictions
+    predictions_b: Predictions
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """One of the two runs with its probes of the task and the selected one."""
+
+    run: FinishedRun[Experiment]
+    places: tuple[ProbeAddress, ...]
+    chosen: ProbeAddress | None
+    selectivity: Mapping[ProbeAddress, float]
+
+    @classmethod
+    def of(cls, run: FinishedRun[Experiment]) -> _Side:
+        task = only(run.table, target="task", split="test")
+        rows = pd.concat([placed(task), concatenated(task)])
+        chosen = chosen_row(run.table)
+        return cls(
+            run=run,
+            places=tuple(dict.fromkeys(_place(row) for _, row in rows.iterrows())),
+            chosen=None if chosen is None else _place(chosen),
+            selectivity={
+                _place(row): float(row["value"])
+                for _, row in only(rows, metric="selectivity").iterrows()
+            },
+        )
+
+    @property
+    def positions(self) -> list[str]:
+        return [at.text for at in self.run.experiment.tokens.positions]
+
+    def predictions(self, place: ProbeAddress) -> Predictions | None:
+        by_predictor = self.run.predictions(place.site, place.position)
+        return by_predictor.get(Predictor(place.probe, "task"))
+
+
+def match(
+    run_a: FinishedRun[Experiment], run_b: FinishedRun[Experiment]
+) -> list[PairedPredictions]:
+    """Return the pairs of selected probes (if their addresses differ), baselines and shared sites.
+
+    Pairs without predictions by row are skipped.
+
+    Raises:
+        ConfigError: The runs have no site in common.
+        DataError: A file of predictions is missing or damaged.
+    """
+    a, b = _Side.of(run_a), _Side.of(run_b)
+    common = _common(a, b)
+    if not common:
+        _raise_nothing_in_common(a, b)
+    sites = [pair for places in common for pair in _pair(a, b, *places)]
+    chosen = []
+    if a.chosen and b.chosen and (a.chosen, b.chosen) not in common:
+        chosen = _pair(a, b, a.chosen, b.chosen)
+    return [*chosen, *_baselines(a, b), *sites]
+
+
+def _common(a: _Side, b: _Side) -> list[tuple[ProbeAddress, ProbeAddress]]:
+    """Return the probes of a, each with the probe of b that it is compared with."""
+    fixed = [
+        name
+        for name in _MAY_DIFFER
+        if any(len({getattr(place, name) for place in side.places}) > 1 for side in (a, b))
+    ]
+
+    def key(place: ProbeAddress) -> tuple[str, ...]:
+        return (place.site, *(getattr(place, name) for name in fixed))
+
+    others = {key(place): place for place in b.places}
+    return [(place, others[key(place)]) for place in a.places if key(place) in others]
+
+
+def _place(row: pd.Series) -> ProbeAddress:
+    site = selection(row["site"], row["head"])
+    return ProbeAddress(site, row["position"], row["view"], row["probe"])
+
+
+def _raise_nothing_in_common(a: _Side, b: _Side) -> None:
+    own, others = ({place.site for place in side.places} for side in (a, b))
+    if own & others:
+        site = min(own & others)
+        addresses = [
+            ", ".join(sorted({" ".join(p[1:]) for p in side.places if p.site == site}))
+            for side in (a, b)
+        ]
+        raise ConfigError(
+            "The runs share sites, but no combination of position, view and kind of probe: at "
+            f"{site} one has {addresses[0]}, the other {addresses[1]}."
+        )
+    site = a.places[0].site if a.places else "no site"
+    raise ConfigError(
+        f"The runs have no site in common: one has {site} and {max(len(own) - 1, 0)} more. "
+        f"{nearest(site, others)} Run one of them again with the `capture.sites` of the other."
+    )
+
+
+def _pair(
+    a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress
+) -> list[PairedPredictions]:
+    """Return the pair of two probes in a list; [] if either has no predictions by row."""
+    predictions_a, predictions_b = a.predictions(place_a), b.predictions(place_b)
+    if predictions_a is None or predictions_b is None:
+        return []
+    both = place_a == a.chosen and place_b == b.chosen
+    columns = {
+        "what": "chosen" if both else "site",
+        "target": "task",
+        **{f"{name}_a": value for name, value in place_a._asdict().items()},
+        **{f"{name}_b": value for name, value in place_b._asdict().items()},
+        "selectivity_a": a.selectivity.get(place_a),
+        "selectivity_b": b.selectivity.get(place_b),
+    }
+    return [PairedPredictions(columns, predictions_a, predictions_b)]
+
+
+def _baselines(a: _Side, b: _Side) -> Iterator[PairedPredictions]:
+    """Yield the pairs of baselines that both runs have, at positions that both have."""
+    if not (a.run.experiment.probe.baselines and b.run.experiment.probe.baselines):
+        return
+    matched = [(position, position) for position in a.positions if position in b.positions]
+    if len(a.positions) == len(b.positions) == 1:
+        matched = [(a.positions[0], b.positions[0])]
+    for own, other in matched:
+        all_a, all_b = a.run.predictions("baselines", own), b.run.predictions("baselines", other)
+        for predictor in all_a:
+            if predictor in all_b:
+                columns = {
+                    "what": "baseline",
+                    "position_a": own,
+                    "position_b": other,
+                    "target": predictor.target,
+                }
+                yield PairedPredictions(columns, all_a[predictor], all_b[predictor])
+
+
+def settings_that_differ(
+    a: FinishedRun[Experiment], b: FinishedRun[Experiment]
+) -> dict[str, tuple[str, ...]]:
+    """Return settings, digests and versions that differ between two runs, except for names."""
+    return differing(
+        [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in (a, b)]
+    )

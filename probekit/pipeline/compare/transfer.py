@@ -1,0 +1,324 @@
+"""Transfer of probes between data sets: scores, and cosines between their directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+
+from probekit.activations.files.local import Location
+from probekit.csv_files import csv_text
+from probekit.drafts import sweep_drafts
+from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.experiment.schema import Experiment
+from probekit.model.weights.checkpoint import file_checks
+from probekit.model.weights.sources import find_model
+from probekit.pipeline.compare.transfer_sets import SharedRows, TransferSet, find_leak, make_sets
+from probekit.pipeline.experiment.features import Probed
+from probekit.probes.controls.control_labels import majority_guess
+from probekit.probes.curve import Prober, ProbeResult
+from probekit.probes.data import ProbeData
+from probekit.probes.directions import cosine, direction, pooled_spread
+from probekit.probes.fitters import number_guess
+from probekit.probes.score.differences import paired_difference
+from probekit.probes.score.measurement import Predictions, metrics_of
+from probekit.probes.score.metrics import ClassPredictions, percentile_interval
+from probekit.probes.score.permutation import permuted_labels
+from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.settings import LEAST_DRAWS, ProbeSpec
+from probekit.probes.solve.design import Features, Floats
+from probekit.probes.solve.layers import FittedLayers
+from probekit.provenance import pretty_json, versions, write_atomic
+from probekit.report.pages.transfer_page import transfer_page
+from probekit.results.transfer import COSINES, SCORES, Transfer
+from probekit.watcher import SILENT, Watcher
+
+NULL_DRAWS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """One kind of probe fitted on a set at a site, with its direction and null directions."""
+
+    data: TransferSet
+    spec: ProbeSpec
+    result: ProbeResult
+    solution: FittedLayers
+    direction: Floats | None
+    null: tuple[Floats, ...]
+
+
+def transfer(
+    experiments: Sequence[Experiment | str | Path],
+    *,
+    out: Path | str,
+    null_draws: int = NULL_DRAWS,
+    cache_root: Location | None = None,
+    device: str = "cpu",
+    watcher: Watcher = SILENT,
+) -> Transfer:
+    """Return the scores of each data set's probes on the test rows of every data set.
+
+    The probes are those of ordinary runs: same folds, same regularisation strength, and the same
+    scores on their own test rows. Activations are read from and written to the same caches.
+
+    Args:
+        experiments: at least two experiments or paths of files that differ only in their data.
+        out: output folder for transfer.csv, cosines.csv, transfer.json and transfer.html.
+        null_draws: label permutations per set for the null distribution of cosines.
+        cache_root: folder of the activation caches; None for the user's default.
+        device: compute device of the model.
+        watcher: receives progress.
+
+    Raises:
+        ConfigError: The experiments differ in more than their data.
+        DataError: The data sets have different labels, or cannot be read.
+        StoreError: A file cannot be written.
+    """
+    loaded = [e if isinstance(e, Experiment) else load_experiment(e) for e in experiments]
+    sets = make_sets(loaded, cache_root=cache_root, device=device, watcher=watcher)
+    leaks = {
+        (train.name, test.name): find_leak(train, test)
+        for train, test in product(sets, sets)
+        if train is not test
+    }
+    selections = sets[0].prepared.selections
+    scores: list[dict[str, Any]] = []
+    cosines: list[dict[str, Any]] = []
+    validation: dict[tuple[str, str], float] = {}
+    for done, selection in enumerate(selections):
+        watcher.progress("transfer", done, len(selections))
+        X = [one.reader.features(selection) for one in sets]
+        spread = pooled_spread([_training_rows(one, x) for one, x in zip(sets, X, strict=True)])
+        for fits in _fit(sets, X, null_draws):
+            place = _place(sets[0], selection, fits[0].spec)
+            validation[place["site"], place["probe"]] = _cross_validated(fits)
+            scores += [place | row for row in _scores(fits, X, leaks)]
+            cosines += [place | row for row in _cosines(fits, spread)]
+    watcher.progress("transfer", len(selections), len(selections))
+    result = Transfer(
+        names=tuple(one.name for one in sets),
+        model=sets[0].experiment.model.source,
+        scores=pd.DataFrame(scores, columns=list(SCORES)),
+        cosines=pd.DataFrame(cosines, columns=list(COSINES)),
+        chosen=max(validation, key=lambda key: validation[key]),
+        notes=tuple(_notes(sets, leaks)),
+    )
+    _write(Path(out), result, sets)
+    return result
+
+
+def _place(one: TransferSet, selection: Probed, spec: ProbeSpec) -> dict[str, Any]:
+    return {
+        "model": one.experiment.model.source,
+        "site": selection.text,
+        "position": one.experiment.tokens.position.text,
+        "view": one.experiment.capture.view,
+        "probe": spec.text,
+    }
+
+
+def _cross_validated(fits: Sequence[_Fitted]) -> float:
+    """Return the cross-validated score, averaged over the sets."""
+    measured = (one for fit in fits for one in fit.result.measurements)
+    return float(
+        np.mean([m.value for m in measured if m.split == "validation" and m.target == "task"])
+    )
+
+
+def _training_rows(one: TransferSet, X: Features) -> Features:
+    """Return the training rows for scaling, without position 0, whose large norm would dominate."""
+    data = one.prober.data
+    typical = data.train if data.typical is None else data.train[data.typical[data.train]]
+    return X[typical if len(typical) else data.train]
+
+
+def _fit(
+    sets: Sequence[TransferSet], X: Sequence[Features], null_draws: int
+) -> Iterator[tuple[_Fitted, ...]]:
+    """Yield the fits on all sets for each kind of probe."""
+    results = [one.prober.site(x) for one, x in zip(sets, X, strict=True)]
+    for spec, *of_kind in zip(sets[0].prober.settings.kinds, *results, strict=True):
+        yield tuple(
+            _fitted(one, x, spec, result, null_draws)
+            for one, x, result in zip(sets, X, of_kind, strict=True)
+        )
+
+
+def _fitted(
+    one: TransferSet, X: Features, spec: ProbeSpec, result: ProbeResult, null_draws: int
+) -> _Fitted:
+    assert result.solution is not None
+    own, penalty = direction(result.solution), result.measurements[0].C
+    null = () if own is None else tuple(_null(one.prober, X, spec, penalty, null_draws))
+    return _Fitted(one, spec, result, result.solution, own, null)
+
+
+def _null(
+    prober: Prober, X: Features, spec: ProbeSpec, penalty: float | None, draws: int
+) -> Iterator[Floats]:
+    """Yield directions of probes fitted on training labels permuted within or between groups.
+
+    C is the value selected with the true labels.
+    """
+    settings = replace(
+        prober.settings,
+        kinds=(spec,),
+        C=prober.settings.C if penalty is None else (penalty,),
+        # Minimal settings of a Prober, because only the fit is used.
+        control_draws=0,
+        folds=2,
+        bootstrap=LEAST_DRAWS,
+    )
+    for labels in _permuted(prober.data, draws, prober.settings.seed):
+        (result,) = Prober(replace(prober.data, y=labels), settings).site(X)
+        assert result.solution is not None
+        drawn = direction(result.solution)
+        assert drawn is not None
+        yield drawn
+
+
+def _permuted(data: ProbeData, draws: int, seed: int) -> Iterator[NDArray[np.str_]]:
+    names, codes = np.unique(data.y[data.train], return_inverse=True)
+    for permuted in permuted_labels(codes, data.groups[data.train], draws, seed):
+        labels = data.y.copy()
+        labels[data.train] = names[permuted]
+        yield labels
+
+
+def _scores(
+    fits: Sequence[_Fitted], X: Sequence[Features], leaks: dict[tuple[str, str], SharedRows]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each pair of sets and metric."""
+    for column, test in enumerate(fits):
+        prober = test.data.prober
+        rows = X[column][prober.test_rows].astype(np.float64)
+        own = _predict(test.spec, test.solution, rows, prober)
+        for train in fits:
+            predictions = _predict(train.spec, train.solution, rows, prober)
+            leak = leaks.get((train.data.name, test.data.name))
+            shared = (
+                {} if leak is None else {"known_texts": leak.texts, "known_groups": leak.groups}
+            )
+            for row in _cells(train, test, predictions, own):
+                yield row | shared
+
+
+def _cells(
+    train: _Fitted, test: _Fitted, predictions: Predictions, own: Predictions
+) -> Iterator[dict[str, Any]]:
+    """Yield the metrics of one pair, each with the difference from the test set's own probe."""
+    resamples, first = test.data.prober.resamples_of(test.spec.text), train.result.measurements[0]
+    uninformed = _uninformed(train.data.prober, predictions)
+    for metric, function in metrics_of(uninformed).items():
+        interval = percentile_interval(function(predictions, resamples))
+        difference = paired_difference(function, predictions, own, resamples)
+        # The rank correlation of a constant guess is undefined and counts as 0.
+        chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
+        if not np.isnan(interval.value):
+            yield {
+                "train": train.data.name,
+                "test": test.data.name,
+                "metric": metric,
+                "value": interval.value,
+                "ci_low": interval.low,
+                "ci_high": interval.high,
+                "chance": float(chance),
+                "difference": difference.value,
+                "difference_low": difference.ci_low,
+                "difference_high": difference.ci_high,
+                "n_train": first.n_train,
+                "n_test": len(resamples.group_of_row),
+                "n_groups": resamples.n_groups,
+                "C": first.C,
+                "converged": first.converged,
+                "seed": first.seed,
+            }
+
+
+def _predict(spec: ProbeSpec, solution: FittedLayers, X: Floats, prober: Prober) -> Predictions:
+    """Return the predictions of a fit on the test rows X (n_test, n_features) of a prober."""
+    if prober.settings.reads_numbers:
+        return NumberPredictions(prober.truth_of(spec.text), number_guess(solution, X))
+    n_classes = len(prober.data.classes)
+    scores = solution.class_scores(X, n_classes)
+    if spec.logits:
+        scores = log_softmax(scores, axis=1)
+    return ClassPredictions(
+        prober.truth_of(spec.text), scores.argmax(axis=1), n_classes, scores, spec.logits
+    )
+
+
+def _uninformed(prober: Prober, predictions: Predictions) -> Predictions:
+    """Return the majority class or mean of the training labels as predictions for all rows.
+
+    Their scores are constant and not probabilities, so calibration metrics are not computed.
+    """
+    labels = prober.data.y[prober.data.train]
+    if isinstance(predictions, NumberPredictions):
+        mean = labels.astype(np.float64).mean()
+        return NumberPredictions(predictions.truth, np.full(len(predictions.truth), mean))
+    assert isinstance(predictions, ClassPredictions)
+    codes = np.searchsorted(prober.data.classes, labels)
+    guess = majority_guess(codes, len(predictions.truth))
+    scores = np.zeros((len(guess), predictions.n_classes))
+    return ClassPredictions(predictions.truth, guess, predictions.n_classes, scores)
+
+
+def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]]:
+    """Yield a row for each pair of sets and space; none for probes without a direction."""
+    spaces = (("raw", None), ("standardised", spread))
+    for (name, scale), a, b in product(spaces, fits, fits):
+        if a.direction is None or b.direction is None:
+            return
+        value = cosine(a.direction, b.direction, scale)
+        null = [cosine(drawn, b.direction, scale) for drawn in a.null]
+        if a is not b:
+            null += [cosine(a.direction, drawn, scale) for drawn in b.null]
+        test = _null_test(value, np.array(null))
+        if a is b:  # the cosine of a probe with itself is 1: there is nothing to test
+            test.pop("p", None)
+        yield {"train": a.data.name, "test": b.data.name, "space": name, "cosine": value} | test
+
+
+def _null_test(value: float, null: Floats) -> dict[str, Any]:
+    """Return interval and p-value (two-sided) of a cosine under permuted labels."""
+    if not len(null):
+        return {"n_null": 0}
+    low, high = np.nanquantile(null, [0.025, 0.975])
+    n_extreme = int((np.abs(null) >= abs(value)).sum())
+    return {
+        "null_low": low,
+        "null_high": high,
+        "p": (1 + n_extreme) / (1 + len(null)),
+        "n_null": len(null),
+    }
+
+
+def _notes(sets: Sequence[TransferSet], leaks: dict[tuple[str, str], SharedRows]) -> Iterator[str]:
+    n_test = {one.name: len(one.prober.test_rows) for one in sets}
+    for (train, test), leak in leaks.items():
+        yield from leak.warnings(train, test, n_test[test])
+
+
+def _write(out: Path, result: Transfer, sets: Sequence[TransferSet]) -> None:
+    sweep_drafts(out.glob(".*"))
+    write_atomic(out / "transfer.csv", csv_text(result.scores))
+    write_atomic(out / "cosines.csv", csv_text(result.cosines))
+    record = {
+        "experiments": {one.name: dump_experiment(one.experiment) for one in sets},
+        "digests": {one.name: one.prepared.dataset.digest for one in sets},
+        "weights": sets[0].reader.identity.weights,
+        "compared_with": file_checks(find_model(sets[0].experiment.model.source)),
+        "notes": list(result.notes),
+        "versions": versions(),
+    }
+    write_atomic(out / "transfer.json", pretty_json(record))
+    write_atomic(out / "transfer.html", transfer_page(result))

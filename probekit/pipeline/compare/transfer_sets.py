@@ -1,0 +1,258 @@
+"""The data sets of a transfer experiment: checks, capture, and detection of shared rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from probekit.activations.files.local import Location
+from probekit.errors import ConfigError, DataError
+from probekit.experiment.schema import DataSection, Experiment
+from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
+from probekit.pipeline.capture.captures import capture_rows
+from probekit.pipeline.capture.devices import check_device
+from probekit.pipeline.experiment.features import FeatureReader
+from probekit.pipeline.experiment.prepare import Prepared, prepare
+from probekit.pipeline.measure.probing import make_probers
+from probekit.probes.curve import Prober
+from probekit.results.settings import flat
+from probekit.watcher import Watcher
+
+# Settings that do not affect the transfer, or whose effect is compared instead of their spelling.
+_MAY_DIFFER = (
+    "model.random_weights",
+    "model.random_seed",
+    "capture.sites",
+    "capture.concatenate",
+    "probe.baselines",
+    "probe.description",
+    "probe.learning_steps",
+    "probe.permutations",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TransferSet:
+    """A data set for training and testing.
+
+    Attributes:
+        name: name of its experiment.
+        experiment: settings for reading, splitting and probing.
+        prepared: its rows.
+        prober: fits and scores probes on the rows.
+        reader: reads the activations of the rows.
+    """
+
+    name: str
+    experiment: Experiment
+    prepared: Prepared
+    prober: Prober
+    reader: FeatureReader
+
+    @property
+    def train_texts(self) -> NDArray[np.object_]:
+        """The text of each training row."""
+        return self.prepared.texts[self.prober.data.train]
+
+    @property
+    def test_texts(self) -> NDArray[np.object_]:
+        """The text of each test row."""
+        return self.prepared.texts[self.prober.test_rows]
+
+
+def make_sets(
+    experiments: Sequence[Experiment],
+    *,
+    cache_root: Location | None,
+    device: str,
+    watcher: Watcher,
+) -> list[TransferSet]:
+    """Return the data sets of experiments with their activations, captured if not cached.
+
+    Raises:
+        ConfigError: There are fewer than two experiments, two have the same name, or they differ in
+            model, tokens, sites or probes.
+        DataError: Their labels differ, or the data cannot be read.
+    """
+    _check_names(experiments)
+    _check_alike(experiments)
+    for experiment in experiments:
+        _check_transferable(experiment)
+    check_device(device)
+    plain = [_without_extras(experiment) for experiment in experiments]
+    prepared = [prepare(experiment) for experiment in plain]
+    _check_sites(plain, prepared)
+    probers = [make_probers(e, rows, device)[0] for e, rows in zip(plain, prepared, strict=True)]
+    _check_labels(plain, probers)
+    model = GPT2.from_pretrained(
+        plain[0].model.source, getattr(torch, plain[0].model.dtype), device
+    )
+    return [
+        TransferSet(e.name, e, rows, prober, _reader(e, rows, model, cache_root, watcher))
+        for e, rows, prober in zip(plain, prepared, probers, strict=True)
+    ]
+
+
+def _without_extras(experiment: Experiment) -> Experiment:
+    """Return the experiment without measurements that a transfer does not use."""
+    update = {"description": False, "learning_steps": 0}
+    return experiment.model_copy(update={"probe": experiment.probe.model_copy(update=update)})
+
+
+def _reader(
+    experiment: Experiment,
+    prepared: Prepared,
+    model: Network,
+    cache_root: Location | None,
+    watcher: Watcher,
+) -> FeatureReader:
+    captured = capture_rows(
+        experiment,
+        prepared,
+        model,
+        cache_root=cache_root,
+        step=f"capture {experiment.name}",
+        watcher=watcher,
+    )
+    rows = prepared.positions[0].rows
+    return FeatureReader.of(captured.store, rows, experiment, prepared.config)
+
+
+def _check_names(experiments: Sequence[Experiment]) -> None:
+    names = [experiment.name for experiment in experiments]
+    if len(names) < 2:
+        raise ConfigError(
+            f"A transfer needs at least two experiments, but {len(names)} was given: it trains on "
+            "one and tests on the others."
+        )
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ConfigError(
+            f"Two experiments have the name {repeated[0]!r}. Give each file its own `name`, which "
+            "identifies it in the tables."
+        )
+
+
+def _check_alike(experiments: Sequence[Experiment]) -> None:
+    first, *others = experiments
+    sections = {"model", "tokens", "capture", "probe"}
+    own = flat(first.model_dump(mode="json", include=sections))
+    for other in others:
+        others_own = flat(other.model_dump(mode="json", include=sections))
+        differing = [
+            f"{key}: {own[key]} in {first.name}, {others_own[key]} in {other.name}"
+            for key in own
+            if key not in _MAY_DIFFER and own[key] != others_own[key]
+        ]
+        if differing:
+            raise ConfigError(
+                "A transfer requires experiments that differ only in their data, but these differ "
+                "in:\n  "
+                + "\n  ".join(differing)
+                + "\nGive them the same values, for instance with --set for all files."
+            )
+
+
+def _check_transferable(experiment: Experiment) -> None:
+    """Raise ConfigError for settings with several probes per site, or probes that read no rows."""
+    with experiment.at("tokens", "sweep"):
+        if experiment.tokens.sweep:
+            raise ConfigError(
+                f"A transfer requires a single position, but the sweep has "
+                f"{len(experiment.tokens.sweep)} offsets. Use `--set tokens.sweep=[]` and set the "
+                "position."
+            )
+    with experiment.at("split", "folds"):
+        if experiment.split.folds is not None:
+            raise ConfigError(
+                "A transfer trains one probe per data set, but nested cross-validation trains "
+                "several. Use `--set split.folds=null`."
+            )
+    for spec in experiment.probe.settings().kinds:
+        if spec.task not in ("classification", "regression"):
+            raise ConfigError(
+                f"The kind {spec.text} reads whole texts or trees; a transfer supports only kinds "
+                "that read rows. Choose others with --kind, such as logistic."
+            )
+
+
+def _check_sites(experiments: Sequence[Experiment], prepared: Sequence[Prepared]) -> None:
+    first, *others = [{selection.text for selection in rows.selections} for rows in prepared]
+    for number, other in enumerate(others, start=1):
+        only = [sorted(first - other), sorted(other - first)]
+        lists = [
+            f"only {experiment.name} has {', '.join(sites[:5])}"
+            + (f" and {len(sites) - 5} more" if len(sites) > 5 else "")
+            for experiment, sites in zip((experiments[0], experiments[number]), only, strict=True)
+            if sites
+        ]
+        if lists:
+            raise ConfigError(
+                f"The experiments probe different sites: {'; '.join(lists)}. Set the sites of all "
+                "experiments with --site."
+            )
+
+
+def _check_labels(experiments: Sequence[Experiment], probers: Sequence[Prober]) -> None:
+    if probers[0].settings.reads_numbers:
+        return
+    labels = [set(map(str, prober.data.classes)) for prober in probers]
+    if any(own != labels[0] for own in labels):
+        lists = "\n  ".join(
+            f"{experiment.name}: {', '.join(map(repr, sorted(own)[:20]))}"
+            for experiment, own in zip(experiments, labels, strict=True)
+        )
+        raise DataError(
+            "A probe can only predict the labels it was trained on, but the labels differ:\n  "
+            f"{lists}\nRename the labels in the data, or remove a data set."
+        )
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """Number of test rows of one set that also occur in the training rows of another.
+
+    Attributes:
+        texts: rows with an identical text.
+        groups: rows with the same group; None if group names of the two sets are not comparable.
+    """
+
+    texts: int
+    groups: int | None
+
+    def warnings(self, train: str, test: str, n_test: int) -> list[str]:
+        """Return a sentence for each kind of overlap between the sets."""
+        counts = (("the same text", self.texts), ("a group", self.groups or 0))
+        return [
+            f"{n:,} of {n_test:,} test rows of {test} have {what} that also occurs in the training "
+            f"rows of {train}: on these rows, {train} to {test} does not test transfer."
+            for what, n in counts
+            if n
+        ]
+
+
+def find_leak(train: TransferSet, test: TransferSet) -> SharedRows:
+    """Return the number of test rows of one set that also occur in the training rows of another."""
+    known_texts = set(train.train_texts)
+    texts = sum(text in known_texts for text in test.test_texts)
+    if not _name_groups_alike(train.experiment.data, test.experiment.data):
+        return SharedRows(texts, None)
+    own, known = (test.prober.data, train.prober.data)
+    groups = np.isin(own.groups[test.prober.test_rows], known.groups[known.train])
+    return SharedRows(texts, int(groups.sum()))
+
+
+def _name_groups_alike(a: DataSection, b: DataSection) -> bool:
+    """Return whether equal group names mean the same group in both data sets.
+
+    Groups without a column are row numbers, which are comparable only within the same file.
+    """
+    files = ("root", "file", "train", "test")
+    if all(getattr(a, key) == getattr(b, key) for key in files):
+        return True
+    return all(data.columns.group is not None and data.format != "conllu" for data in (a, b))

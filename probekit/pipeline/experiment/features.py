@@ -1,0 +1,176 @@
+"""Probe features: a site, one head or neuron of it, or a concatenation of several."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from probekit.activations.identity import Identity
+from probekit.activations.shared.work import check_storable
+from probekit.activations.store.layout import FloatArray, IntArray
+from probekit.activations.store.store import ActivationStore
+from probekit.errors import ConfigError
+from probekit.experiment.schema import Experiment
+from probekit.model.config import GPT2Config
+from probekit.model.sites import SITES, SiteConcatenation, SiteSelection, describe, select
+
+Probed = SiteSelection | SiteConcatenation
+
+
+def find_features(experiment: Experiment, config: GPT2Config) -> tuple[Probed, ...]:
+    """Return the selections that an experiment probes: sites in forward order, then concatenations.
+
+    Raises:
+        UnknownNameError: a pattern matches no site.
+        ConfigError: a site cannot be stored row by row, or does not support the requested view.
+    """
+    settings = experiment.capture
+    with experiment.at("capture", "sites"):
+        single = select(settings.sites, config.n_layer, config.axis_sizes)
+        check_storable(selection.site for selection in single)
+    concatenations: list[Probed] = []
+    for number, patterns in enumerate(settings.concatenate):
+        with experiment.at("capture", "concatenate", number):
+            concatenations.append(_concatenation(patterns, config))
+    selections: tuple[Probed, ...] = (*single, *dict.fromkeys(concatenations))
+    if settings.view == "normalized":
+        with experiment.at("capture", "view"):
+            _check_normalizable(selections)
+    _check_sparse(experiment, selections, config)
+    return selections
+
+
+def _check_sparse(
+    experiment: Experiment, selections: tuple[Probed, ...], config: GPT2Config
+) -> None:
+    """Raise ConfigError if a k-sparse probe selects more features than a site has."""
+    narrowest = min(selections, key=lambda selection: _width(selection, config))
+    width = _width(narrowest, config)
+    for number, kind in enumerate(experiment.probe.kinds):
+        wide = [spec for spec in kind.specs if dict(spec.options).get("k", 0) > width]
+        if wide:
+            with experiment.at("probe", "kinds", number):
+                raise ConfigError(
+                    f"{wide[0].text} selects more features than {narrowest.text} has ({width}). "
+                    f"Set k to {width} or less, or remove that site."
+                )
+
+
+def _width(selection: Probed, config: GPT2Config) -> int:
+    """Return the number of features of a selection."""
+    return sum(part_width(part, config) for part in selection.parts)
+
+
+def part_width(part: SiteSelection, config: GPT2Config) -> int:
+    """Return the number of features of a site, or of one head or neuron of it."""
+    if part.neuron is not None:
+        return 1
+    axes = [axis for axis in describe(part.site).axes if axis not in ("batch", "pos")]
+    if part.head is not None:
+        axes.remove("n_heads")
+    return math.prod(config.axis_sizes[axis] for axis in axes)
+
+
+def _concatenation(patterns: tuple[str, ...], config: GPT2Config) -> SiteConcatenation:
+    parts = select(patterns, config.n_layer, config.axis_sizes)
+    check_storable(part.site for part in parts)
+    if len(parts) < 2:
+        raise ConfigError(
+            f"a concatenation needs at least two sites, but lists only {parts[0].text}. Add a "
+            "site, or use a glob such as blocks.*.hook_resid_post."
+        )
+    return SiteConcatenation(parts)
+
+
+def _check_normalizable(selections: tuple[Probed, ...]) -> None:
+    for part in (part for selection in selections for part in selection.parts):
+        axes = describe(part.site).axes
+        if axes[-1] != "d_model":
+            allowed = ", ".join(site.name for site in SITES if site.axes[-1] == "d_model")
+            raise ConfigError(
+                f"`view: normalized` requires sites whose last axis is d_model, but {part.site} "
+                f"has the axes {' '.join(axes)}. Allowed: {allowed}. Set `view: raw` for other "
+                "sites."
+            )
+
+
+class FeatureReader:
+    """Reads the features of one position from an activation store.
+
+    The last site is kept in memory, so that all of its heads are read from disk once.
+
+    Args:
+        store: the captured rows.
+        rows: indices of the rows at the position.
+        eps: added to the variance by the `normalized` view; None for the raw view.
+    """
+
+    def __init__(self, store: ActivationStore, rows: IntArray, eps: float | None = None) -> None:
+        self._store = store
+        self._rows = rows
+        self._eps = eps
+        self._last: tuple[str, FloatArray] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Not pickled: a worker process reads the site itself.
+        return self.__dict__ | {"_last": None}
+
+    @classmethod
+    def of(
+        cls, store: ActivationStore, rows: IntArray, experiment: Experiment, config: GPT2Config
+    ) -> FeatureReader:
+        """Return the reader of some rows in the experiment's view."""
+        is_normalized = experiment.capture.view == "normalized"
+        return cls(store, rows, config.layer_norm_epsilon if is_normalized else None)
+
+    @property
+    def identity(self) -> Identity:
+        """The inputs that the stored rows were computed from."""
+        return self._store.identity
+
+    def features(self, selection: Probed) -> FloatArray:
+        """Return the features of a selection, shape (n_rows, n_features)."""
+        parts = [self._part(part) for part in selection.parts]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    def _part(self, part: SiteSelection) -> FloatArray:
+        return part_of(self._site(part.site), part)
+
+    def _site(self, site: str) -> FloatArray:
+        if self._last is None or self._last[0] != site:
+            self._last = None  # so that two sites are never in memory at once
+            values = self._store.read(site, self._rows)
+            self._last = site, values if self._eps is None else normalized(values, self._eps)
+        return self._last[1]
+
+
+def part_of(values: FloatArray, part: SiteSelection) -> FloatArray:
+    """Return the rows of a site, or of one head or neuron of it, shape (n_rows, n_features).
+
+    >>> part_of(np.zeros((5, 3, 7)), SiteSelection("blocks.0.attn.hook_z", head=2)).shape
+    (5, 7)
+    """
+    if part.head is not None:
+        values = values[:, part.head]
+    if part.neuron is not None:
+        values = values[:, part.neuron, None]
+    return np.ascontiguousarray(values.reshape(len(values), -1), dtype=np.float32)
+
+
+def normalized(values: FloatArray, eps: float) -> FloatArray:
+    """Return values centred and scaled by sqrt(var + eps) over the last axis, in float32.
+
+    This is a layer norm without its affine part.
+
+    Source: Ba, Kiros, Hinton 2016, "Layer Normalization".
+
+    >>> normalized(np.array([[1.0, 3.0]]), eps=0.0)
+    array([[-1.,  1.]], dtype=float32)
+    """
+    wide = values.astype(np.float32, copy=False)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    variance = np.square(centred).mean(axis=-1, keepdims=True)
+    scaled: FloatArray = centred / np.sqrt(variance + np.float32(eps))
+    return scaled

@@ -1,0 +1,128 @@
+"""Training and test split of the examples and rows of an experiment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from probekit.amounts import counted
+from probekit.data.examples import Dataset
+from probekit.data.positions import RowPlan
+from probekit.data.splits import (
+    Split,
+    given_split,
+    grouped_split,
+    joined_groups,
+    unlabelled_split,
+    without_repeated,
+    without_shared_words,
+)
+from probekit.experiment.schema import Experiment
+from probekit.probes.folds import group_folds
+
+Words = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """Training and test split of examples and rows.
+
+    Attributes:
+        dataset: the data, with notes on examples that were left out.
+        examples: split of the examples; the first split of a nested cross-validation.
+        rows: split of the rows; one split per outer fold of a nested cross-validation.
+    """
+
+    dataset: Dataset
+    examples: Split
+    rows: tuple[Split, ...]
+
+
+def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> HoldOut:
+    """Return the training and test split of an experiment.
+
+    Examples without remaining rows are in neither side.
+
+    Args:
+        dataset: the examples.
+        plan: the rows of each example.
+        words: the word of each row, shape (n_rows,).
+        experiment: gives the split settings.
+
+    Raises:
+        DataError: the data cannot be split, or one side would be empty.
+    """
+    if experiment.split.folds is not None:
+        has_classes, seed = experiment.probe.reads == "classes", experiment.split.seed
+        with experiment.at("split", "folds"):
+            return _nested(dataset, plan, experiment.split.folds, seed, has_classes)
+    split = _split_examples(dataset, plan, words, experiment)
+    if experiment.split.drop_repeated:
+        dataset, split = _drop_repeated(dataset, split)
+    rows = Split(*(np.flatnonzero(np.isin(plan.example, s)) for s in (split.train, split.test)))
+    if experiment.split.word_disjoint:
+        dataset, rows = _drop_shared_words(dataset, plan, words, rows, experiment)
+        split = Split(*(np.unique(plan.example[side]) for side in (rows.train, rows.test)))
+    return HoldOut(dataset, split, (rows,))
+
+
+def _nested(dataset: Dataset, plan: RowPlan, folds: int, seed: int, has_classes: bool) -> HoldOut:
+    """Return the splits of a nested cross-validation: each fold of groups is tested once."""
+    # Folds are stratified by class; numbers and syntactic heads have no classes.
+    labels = dataset.labels if has_classes else np.zeros(len(dataset))
+    fold = group_folds(labels, dataset.groups, folds, seed)
+    of_row = fold[plan.example]
+    note = (
+        f"nested cross-validation: each of {folds} folds is tested once by probes fitted on the "
+        "other folds; counts and data checks refer to the first split"
+    )
+    return HoldOut(
+        replace(dataset, notes=(*dataset.notes, note)),
+        Split(*(np.flatnonzero(side) for side in (fold != 0, fold == 0))),
+        tuple(
+            Split(*(np.flatnonzero(side) for side in (of_row != part, of_row == part)))
+            for part in range(folds)
+        ),
+    )
+
+
+def _split_examples(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> Split:
+    """Return the split given by the data, or else a random split by groups."""
+    has_classes = experiment.probe.reads == "classes"
+    if experiment.data.test is not None or experiment.data.columns.split is not None:
+        return given_split(dataset, has_classes=has_classes)
+    settings, groups = experiment.split, dataset.groups
+    if settings.word_disjoint:
+        labels_of_row, groups_of_row = dataset.labels[plan.example], groups[plan.example]
+        groups = groups.copy()
+        groups[plan.example] = joined_groups(labels_of_row, groups_of_row, words)
+    if not has_classes:
+        return unlabelled_split(groups, test=settings.test, seed=settings.seed)
+    return grouped_split(dataset.labels, groups, test=settings.test, seed=settings.seed)
+
+
+def _drop_repeated(dataset: Dataset, split: Split) -> tuple[Dataset, Split]:
+    """Remove test examples that also occur in the training examples; add a note to the data."""
+    new = without_repeated(split, dataset)
+    n_dropped = len(split.test) - len(new.test)
+    if not n_dropped:
+        return dataset, split
+    note = f"removed from test: {counted(n_dropped, 'example')} also in train"
+    return replace(dataset, notes=(*dataset.notes, note)), new
+
+
+def _drop_shared_words(
+    dataset: Dataset, plan: RowPlan, words: Words, rows: Split, experiment: Experiment
+) -> tuple[Dataset, Split]:
+    """Remove rows until no word is in both train and test; add a note to the data."""
+    settings, labels = experiment.split, dataset.labels[plan.example]
+    with experiment.at("split", "word_disjoint"):
+        new = without_shared_words(rows, labels, words, test=settings.test, seed=settings.seed)
+    note = (
+        f"{len(rows.train) - len(new.train)} of {len(rows.train)} training rows and "
+        f"{len(rows.test) - len(new.test)} of {len(rows.test)} test rows were removed, so that no "
+        "word is in both train and test"
+    )
+    return replace(dataset, notes=(*dataset.notes, note)), new

@@ -1,0 +1,39 @@
+"""The run key, which names a run's folder."""
+
+from __future__ import annotations
+
+from probekit.activations.identity import identify
+from probekit.code_digest import digest_code
+from probekit.pipeline.experiment.tables import RunInputs
+from probekit.provenance import digest_json, versions
+
+# Imports all code that affects the tables of a run.
+TABLES = "probekit.pipeline.experiment.tables"
+_LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
+
+
+def run_key(inputs: RunInputs) -> str:
+    """Return the run key: a hash of every input that affects the results."""
+    experiment, prepared = inputs.experiment, inputs.prepared
+    config = experiment.model_dump(mode="json")
+    del config["data"]["root"]  # results depend on the contents of files, not on their location
+    installed = versions()
+    return digest_json(
+        {
+            "config": config,
+            "card": inputs.card,
+            "data": prepared.dataset.digest,
+            "activations": {
+                target: identify(
+                    model,
+                    prepared.tokenizer.digest,
+                    prepared.ids,
+                    prepared.plan,
+                    experiment.capture.dtype,
+                ).to_json()
+                for target, model in inputs.models.items()
+            },
+            "code": digest_code(TABLES),
+            "libraries": {name: installed[name] for name in _LIBRARIES},
+        }
+    )[:12]

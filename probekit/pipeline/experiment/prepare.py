@@ -1,0 +1,291 @@
+"""Rows of an experiment: reads, tokenizes and splits the examples and resolves positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from probekit.amounts import counted
+from probekit.data.examples import Dataset, Example
+from probekit.data.positions import IntArray, RowPlan
+from probekit.data.readers import TableColumns, read_dataset
+from probekit.data.splits import Split
+from probekit.data.treebank import ConlluColumns
+from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
+from probekit.experiment.schema import ColumnsSection, DataSection, Experiment
+from probekit.model.config import GPT2Config
+from probekit.model.text.tokenizer import TokenizedText, Tokenizer
+from probekit.model.weights.sources import find_config
+from probekit.pipeline.experiment.features import Probed, find_features
+from probekit.pipeline.experiment.holdout import hold_out
+from probekit.pipeline.experiment.rows import (
+    PositionRows,
+    StringArray,
+    interleave,
+    plan_positions,
+    position_rows,
+)
+from probekit.probes.data import check_numbers
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Examples, tokens, rows and splits of an experiment, before the model runs.
+
+    Attributes:
+        dataset: the examples that have rows, with notes on those that were left out.
+        n_read: number of examples read, including those without a row.
+        split: training and test examples.
+        tokenizer: tokenizer of the model.
+        tokens: tokens of each example.
+        plan: the tokens of each captured row, of all positions.
+        config: sizes of the model.
+        selections: probed sites in the order of the forward pass; concatenations last.
+        positions: the probed positions, each with the same number of rows: one, or one for each
+            offset of a sweep.
+        labels: label of each row; the same at every position, shape (n_rows,).
+        example: index of the example of each row, shape (n_rows,).
+        groups: group of each row, shape (n_rows,).
+        splits: indices of training and test rows; one split per outer fold of a nested
+            cross-validation.
+    """
+
+    dataset: Dataset
+    n_read: int
+    split: Split
+    tokenizer: Tokenizer
+    tokens: tuple[TokenizedText, ...]
+    plan: RowPlan
+    config: GPT2Config
+    selections: tuple[Probed, ...]
+    positions: tuple[PositionRows, ...]
+    example: IntArray
+    labels: StringArray
+    groups: StringArray
+    splits: tuple[Split, ...]
+
+    @property
+    def train(self) -> IntArray:
+        """Indices of the training rows; of the first split if there are several."""
+        return self.splits[0].train
+
+    @property
+    def test(self) -> IntArray:
+        """Indices of the test rows; of the first split if there are several."""
+        return self.splits[0].test
+
+    @property
+    def texts(self) -> npt.NDArray[np.object_]:
+        """The text of each row, shape (n_rows,)."""
+        texts = np.array([example.text for example in self.dataset.examples], dtype=object)
+        by_row: npt.NDArray[np.object_] = texts[self.example]
+        return by_row
+
+    @property
+    def text_indices(self) -> IntArray:
+        """Index of the text or sentence of each row, from 0, shape (n_rows,).
+
+        Each word of a sentence is an example of its own; their ids share the part before the colon.
+        """
+        names = [
+            e.id if e.span is None else f"{e.id.rpartition(':')[0]}\0{e.text}"
+            for e in self.dataset.examples
+        ]
+        _, number = np.unique(np.array(names, dtype=str), return_inverse=True)
+        by_row: IntArray = number[self.example]
+        return by_row
+
+    @property
+    def ids(self) -> list[IntArray]:
+        """The token ids of each example."""
+        return [tokens.ids for tokens in self.tokens]
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites to capture, without duplicates."""
+        parts = (part for selection in self.selections for part in selection.parts)
+        return tuple(dict.fromkeys(part.site for part in parts))
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """Return the rows of an experiment, without running the model.
+
+    Raises:
+        MissingError: a data file, the model's config or its vocabulary does not exist.
+        ConfigError: a site or a column does not exist.
+        DataError: the data cannot be read, tokenized, aligned or split.
+    """
+    config, tokenizer = _find_model(experiment)
+    selections = find_features(experiment, config)
+    dataset = _read(experiment)
+    n_read = len(dataset)
+    dataset, tokens = _tokenize(dataset, tokenizer, experiment, config.n_positions)
+    _check_attention_texts(experiment, tokenizer, config.n_positions)
+    dataset, tokens, plans = plan_positions(dataset, tokens, experiment)
+    positions = position_rows(experiment, dataset, tokenizer, tokens, plans)
+    # All offsets of a sweep have the same examples.
+    plan, words = plans[0], positions[0].types
+    held_out = hold_out(dataset, plan, words, experiment)
+    dataset = held_out.dataset
+    return Prepared(
+        dataset=dataset,
+        n_read=n_read,
+        split=held_out.examples,
+        tokenizer=tokenizer,
+        tokens=tokens,
+        plan=interleave(plans),
+        config=config,
+        selections=selections,
+        positions=positions,
+        example=plan.example,
+        labels=dataset.labels[plan.example].astype(str),
+        groups=dataset.groups[plan.example].astype(str),
+        splits=held_out.rows,
+    )
+
+
+def _find_model(experiment: Experiment) -> tuple[GPT2Config, Tokenizer]:
+    with experiment.at("model", "source"):
+        config = find_config(experiment.model.source)
+        tokenizer = Tokenizer.from_pretrained(experiment.model.source)
+        if tokenizer.n_ids > config.vocab_size:
+            raise CheckpointError(
+                f"The vocabulary of {experiment.model.source} has ids up to "
+                f"{tokenizer.n_ids - 1}, but the model has {config.vocab_size} tokens: vocabulary "
+                "and weights do not match."
+            )
+    return config, tokenizer
+
+
+def _read(experiment: Experiment) -> Dataset:
+    dataset = _read_data(experiment)
+    if experiment.data.columns.group is not None and len(set(dataset.groups)) == 1:
+        with experiment.at("data", "columns", "group"):
+            raise DataError(
+                f"all {len(dataset):,} rows are in one group, {dataset.groups[0]!r}, which cannot "
+                "be split into train and test. Name a column with several groups, or remove "
+                "data.columns.group if rows are independent."
+            )
+    # An invalid mix of kinds raises an error later that names them.
+    if all(kind.specs[0].reads == "numbers" for kind in experiment.probe.kinds):
+        with experiment.at("probe", "kinds"):
+            check_numbers(dataset.labels, [example.where for example in dataset.examples])
+    return dataset
+
+
+def _read_data(experiment: Experiment) -> Dataset:
+    try:
+        return read_examples(experiment.data)
+    except (ConfigError, MissingError) as error:  # a DataError names the line already
+        key = "columns" if isinstance(error, ConfigError) else "file"
+        with experiment.at("data", key):
+            raise
+
+
+def read_examples(data: DataSection) -> Dataset:
+    """Return the examples of the data file, or of the training and test files together."""
+    columns = _columns(data.format, data.columns)
+
+    def read(file: str) -> Dataset:
+        path = Path(data.root) / file
+        return read_dataset(path, format=data.format, columns=columns, name=data.name)
+
+    if data.file is not None:
+        return read(data.file)
+    assert data.train is not None
+    assert data.test is not None
+    if (Path(data.root) / data.train).resolve() == (Path(data.root) / data.test).resolve():
+        raise ConfigError(f"data.train and data.test are the same file, {data.train}.")
+    examples: list[Example] = []
+    notes: list[str] = []
+    for side, file in (("train", data.train), ("test", data.test)):
+        part = read(file)
+        # Row numbers given by the reader repeat in the second file.
+        own_group = data.columns.group is None and data.format != "conllu"
+        examples += [
+            replace(
+                example,
+                id=f"{side} {example.id}",
+                group=f"{side} {example.group}" if own_group else example.group,
+                split=side,
+            )
+            for example in part.examples
+        ]
+        notes += [f"{side}: {note}" for note in part.notes]
+    return replace(part, examples=tuple(examples), notes=tuple(notes))
+
+
+def _check_attention_texts(experiment: Experiment, tokenizer: Tokenizer, context: int) -> None:
+    """Raise ConfigError if a text for the attention figure is empty or exceeds the context."""
+    for number, text in enumerate(experiment.attention.texts):
+        n_tokens = len(tokenizer.encode(text, bos=experiment.tokens.bos).ids)
+        if not 0 < n_tokens <= context:
+            with experiment.at("attention", "texts", number):
+                raise ConfigError(f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {context}.")
+
+
+def read_card(data: DataSection) -> str | None:
+    """Return the description of the data in Markdown; None if the experiment names no file.
+
+    Raises:
+        MissingError: the file does not exist.
+        ConfigError: the file cannot be read as text.
+    """
+    if data.card is None:
+        return None
+    path = Path(data.root) / data.card
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise MissingError(f"data.card: file {path.absolute()} does not exist.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"data.card: {path} cannot be read as text: {error}.") from error
+
+
+def _columns(format: str, columns: ColumnsSection) -> TableColumns | ConlluColumns:
+    if format == "conllu":
+        return ConlluColumns(columns.label, cast(Any, columns.group or "sentence"))
+    span = None if columns.start is None or columns.end is None else (columns.start, columns.end)
+    return TableColumns(columns.text, columns.label, columns.group, columns.id, span, columns.split)
+
+
+def _tokenize(
+    dataset: Dataset, tokenizer: Tokenizer, experiment: Experiment, context: int
+) -> tuple[Dataset, tuple[TokenizedText, ...]]:
+    """Return the examples that fit the context and their tokens; encode each text once."""
+    bos = experiment.tokens.bos
+    encoded = {
+        text: tokenizer.encode(text, bos=bos)
+        for text in dict.fromkeys(example.text for example in dataset.examples)
+    }
+    long = {text for text, tokens in encoded.items() if len(tokens.ids) > context}
+    if long:
+        dataset = _apply_policy(dataset, encoded, long, experiment.tokens.too_long, context)
+    cut = {text: TokenizedText(t.ids[:context], t.offsets[:context]) for text, t in encoded.items()}
+    return dataset, tuple(cut[example.text] for example in dataset.examples)
+
+
+def _apply_policy(
+    dataset: Dataset,
+    encoded: Mapping[str, TokenizedText],
+    long: Set[str],
+    policy: str,
+    context: int,
+) -> Dataset:
+    """Apply the policy for texts longer than the context; add a note to the data."""
+    too_long = [example for example in dataset.examples if example.text in long]
+    if policy == "error":
+        raise DataError(
+            f"{too_long[0].where}: the text has {len(encoded[too_long[0].text].ids):,} tokens, but "
+            f"the context has {context:,} ({counted(len(too_long), 'text')} too long). Shorten "
+            "it, or set tokens.too_long to `truncate` or `skip`."
+        )
+    action = "skipped" if policy == "skip" else f"truncated to {context} tokens"
+    note = f"{action}: {counted(len(too_long), 'example')} longer than the context"
+    keep = [n for n, e in enumerate(dataset.examples) if policy != "skip" or e.text not in long]
+    return replace(dataset.select(keep), notes=(*dataset.notes, note))

@@ -1,0 +1,212 @@
+"""Contents of run.json: data, model, settings and digests of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probekit.activations.capture import Captured
+from probekit.amounts import LEVEL
+from probekit.data.checks import Finding, by_level, check_dataset
+from probekit.data.examples import Dataset
+from probekit.data.positions import IntArray
+from probekit.experiment.schema import Experiment
+from probekit.model.network import Network
+from probekit.model.sites import layer_of
+from probekit.model.weights.checkpoint import file_checks
+from probekit.model.weights.sources import find_model
+from probekit.pipeline.experiment.models import TASK
+from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.tables import RunInputs
+from probekit.probes.curve import Prober
+from probekit.provenance import digest_json, versions
+from probekit.results.attention import AttentionPrompt
+from probekit.results.selection import chosen_row
+
+SHOWN_PER_LABEL = 2
+MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
+N_RANGES = 5
+ROOT = "-1"  # head of a root, as written by the treebank reader
+MOST_LOST = 0.05  # largest share of examples without a row before a warning
+LEAST_SEEN = 0.5  # with a smaller share of seen words or groups the control is uninformative
+CONTROL_TYPES = {
+    "word": "words of the test rows (at the probed position, or the last before it)",
+    "group": "groups of the test rows",
+}
+
+
+def describe_run(
+    inputs: RunInputs,
+    captured: Mapping[str, Captured],
+    table: pd.DataFrame,
+    prompts: Sequence[AttentionPrompt],
+) -> dict[str, Any]:
+    """Return the entries of run.json that describe inputs, settings and the chosen site."""
+    experiment = inputs.experiment
+    return {
+        "question": experiment.question,
+        "model": model_facts(experiment, inputs.models[TASK]),
+        "data": data_facts(inputs.prepared, inputs.probers, inputs.card),
+        "best": best_site(table),
+        "attention": [{"text": p.text, "tokens": list(p.tokens)} for p in prompts],
+        "versions": versions(),
+        "digests": digests(inputs.prepared, captured),
+        "C_grid": list(experiment.probe.C),
+        "control_by": experiment.probe.control_by,
+        "seeds": {
+            "split": experiment.split.seed,
+            "probe": experiment.probe.seed,
+            "random_weights": experiment.model.random_seed,
+        },
+        "caches": {target: str(part.store.folder) for target, part in captured.items()},
+    }
+
+
+def model_facts(experiment: Experiment, model: Network) -> dict[str, Any]:
+    """Return name and sizes of the probed model, and the checks made on its files."""
+    config = model.config
+    return {
+        "source": experiment.model.source,
+        "n_layers": config.n_layer,
+        "n_heads": config.n_head,
+        "d_model": config.n_embd,
+        "d_vocab": config.vocab_size,
+        "n_ctx": config.n_positions,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "compared_with": file_checks(find_model(experiment.model.source)),
+    }
+
+
+def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) -> dict[str, Any]:
+    """Return counts by split and label, a few examples, and the findings of the data checks."""
+    dataset, split = prepared.dataset, prepared.split
+    rows = {"train": prepared.train, "test": prepared.test}
+    examples = {"train": split.train, "test": split.test}
+    return {
+        "name": dataset.name,
+        "n_examples": len(dataset),
+        "n_rows": len(prepared.labels),
+        "labels": _label_counts(prepared, probers[0], rows),
+        "groups": {side: len(np.unique(prepared.groups[r])) for side, r in rows.items()},
+        "examples": [
+            {"text": e.text, "span": e.span, "label": e.label, "split": side}
+            for side, indices in examples.items()
+            for e in _a_few(dataset, indices, _shown_labels(dataset, probers[0]))
+        ],
+        "notes": list(dataset.notes),
+        "findings": [
+            {"level": finding.level, "code": finding.code, "message": finding.message}
+            for finding in findings(prepared, probers)
+        ],
+        "card": card,
+    }
+
+
+def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ...]:
+    """Return the findings on the data, on dropped examples and on the controls, errors first."""
+    results = list(
+        check_dataset(
+            prepared.dataset, prepared.split, has_classes=probers[0].settings.reads == "classes"
+        )
+    )
+    n_lost = prepared.n_read - len(prepared.dataset)
+    if n_lost > MOST_LOST * prepared.n_read:
+        message = (
+            f"{n_lost:,} of {prepared.n_read:,} examples have no row; see the notes for reasons."
+        )
+        results.append(Finding("warning", "lost", message))
+    if len(prepared.splits) > 1:  # test groups are pooled over all splits
+        results = [finding for finding in results if finding.code != "few-groups"]
+    n_groups = probers[0].resamples_of(probers[0].settings.kinds[0].text).n_groups
+    if 2.0**-n_groups > LEVEL:
+        message = (
+            f"{n_groups} test groups can be exchanged in only {2**n_groups} ways: no p-value can "
+            f"be below {2.0**-n_groups:.2g}, whatever the probe's score."
+        )
+        results.append(Finding("warning", "few-exchanges", message))
+    prober = min(probers, key=lambda prober: prober.seen_types)
+    if prober.settings.control_draws and prober.seen_types < LEAST_SEEN:
+        names = CONTROL_TYPES[prober.settings.control_by]
+        message = (
+            f"Only {prober.seen_types:.0%} of the {names} occur in the training rows. A probe "
+            "cannot memorise control labels of unseen ones, so selectivity is overestimated."
+        )
+        results.append(Finding("warning", "new-types", message))
+    return by_level(results)
+
+
+def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
+    """Return the site with the best cross-validated score; test rows are not used."""
+    row = chosen_row(table)
+    if row is None:
+        return None
+    return {
+        "site": row["site"],
+        "layer": layer_of(row["site"]),
+        "head": None if pd.isna(row["head"]) else int(row["head"]),
+        "position": row["position"],
+        "chosen_by": f"cross-validated {row['metric']} on the training rows",
+    }
+
+
+def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, str]:
+    """Return the digests of data, tokenizer, weights, config and activations."""
+    return {
+        "dataset": prepared.dataset.digest,
+        "tokenizer": prepared.tokenizer.digest,
+        **{f"weights ({t})": part.store.identity.weights for t, part in captured.items()},
+        "config": digest_json(captured["task"].store.identity.config),
+        **{f"activations ({target})": part.root for target, part in captured.items()},
+    }
+
+
+def _counts(labels: Any) -> dict[str, int]:
+    names, counts = np.unique(labels, return_counts=True)
+    return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
+
+
+def _label_counts(
+    prepared: Prepared, prober: Prober, rows: Mapping[str, IntArray]
+) -> dict[str, dict[str, int]]:
+    """Return the number of rows by split and label; many distinct numbers are counted by range."""
+    labels = prepared.labels
+    if _reads_trees(prober):
+        labels = np.where(labels == ROOT, "roots", "other words")
+    elif prober.settings.reads_numbers and len(np.unique(labels)) > MOST_LABELS:
+        numbers = labels.astype(np.float64)
+        ends = np.unique(np.quantile(numbers, np.linspace(0, 1, N_RANGES + 1)))
+        names = np.array([f"{low:g} to {high:g}" for low, high in pairwise(ends)])
+        labels = names[np.searchsorted(ends[1:-1], numbers, side="left")]
+        return {side: _in_order(_counts(labels[r]), names) for side, r in rows.items()}
+    return {side: _counts(labels[indices]) for side, indices in rows.items()}
+
+
+def _in_order(counts: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+    return {name: counts[name] for name in names if name in counts}
+
+
+def _reads_trees(prober: Prober) -> bool:
+    return any(spec.task == "tree" for spec in prober.settings.kinds)
+
+
+def _shown_labels(dataset: Dataset, prober: Prober) -> list[str]:
+    """Return the labels to show examples of; numbers and syntactic heads are subsampled."""
+    labels = sorted(set(dataset.labels))
+    if not (prober.settings.reads_numbers or _reads_trees(prober)):
+        return labels
+    labels = sorted(labels, key=float)
+    return labels[:: max(1, -(-len(labels) // N_RANGES))]
+
+
+def _a_few(dataset: Dataset, indices: IntArray, labels: Sequence[str]) -> list[Any]:
+    """Return the first examples of each label, at most one per group."""
+    shown: list[Any] = []
+    for label in labels:
+        of_label = [dataset.examples[n] for n in indices if dataset.labels[n] == label]
+        by_group = {example.group: example for example in reversed(of_label)}
+        shown += list(reversed(by_group.values()))[:SHOWN_PER_LABEL]
+    return shown

@@ -1,0 +1,189 @@
+"""The probed tokens: rows at one position, or at each offset of a sweep."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from probekit.amounts import counted
+from probekit.data.examples import Dataset
+from probekit.data.positions import IntArray, PositionRule, RowPlan, Unaligned, plan_rows
+from probekit.errors import DataError
+from probekit.experiment.schema import Experiment
+from probekit.experiment.tokens import PositionSection
+from probekit.model.text.tokenizer import TokenizedText, Tokenizer
+
+BoolArray = npt.NDArray[np.bool_]
+StringArray = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True, eq=False)
+class PositionRows:
+    """The captured rows at one position.
+
+    Attributes:
+        position: the position setting.
+        rows: indices among all captured rows, shape (n_rows,).
+        types: the word at the position, or the last word before it; next to a span, the token;
+            shape (n_rows,).
+        typical: False for rows at position 0, which the scaling of features leaves out, shape
+            (n_rows,); None if all rows count.
+    """
+
+    position: PositionSection
+    rows: IntArray
+    types: StringArray
+    typical: BoolArray | None
+
+
+def plan_positions(
+    dataset: Dataset, tokens: tuple[TokenizedText, ...], experiment: Experiment
+) -> tuple[Dataset, tuple[TokenizedText, ...], tuple[RowPlan, ...]]:
+    """Return the examples that have all probed positions, their tokens, and a plan per position.
+
+    All offsets of a sweep use the same examples, so that their scores can be compared.
+
+    Raises:
+        DataError: no example has all positions.
+    """
+    with experiment.at("tokens", "position"):
+        planned = [
+            _plan(dataset, tokens, experiment.with_position(p)) for p in experiment.tokens.positions
+        ]
+    faults: dict[int, Unaligned] = {}
+    for _, unaligned in planned:
+        faults = {fault.example: fault for fault in unaligned} | faults
+    if not faults:
+        return dataset, tokens, tuple(plan for plan, _ in planned)
+    keep = [n for n in range(len(dataset)) if n not in faults]
+    note = _note(dataset, faults[min(faults)], len(faults), experiment)
+    if not keep:
+        raise DataError(f"{note}. Use fewer offsets.")
+    selected = replace(dataset.select(keep), notes=(*dataset.notes, note))
+    plans = tuple(_only(plan, keep, len(dataset)) for plan, _ in planned)
+    return selected, tuple(tokens[n] for n in keep), plans
+
+
+def _plan(
+    dataset: Dataset, tokens: tuple[TokenizedText, ...], experiment: Experiment
+) -> tuple[RowPlan, tuple[Unaligned, ...]]:
+    return plan_rows(
+        [part.offsets for part in tokens],
+        [example.span for example in dataset.examples],
+        [example.text for example in dataset.examples],
+        PositionRule(**experiment.tokens.position.model_dump()),
+        bos=experiment.tokens.bos,
+    )
+
+
+def _note(dataset: Dataset, first: Unaligned, n_lost: int, experiment: Experiment) -> str:
+    sweep = experiment.tokens.sweep
+    missing = (
+        f"dropped, because a token is missing at one of the offsets {', '.join(map(str, sweep))}"
+        if sweep
+        else "dropped, because there is no token at the probed position"
+    )
+    first_id = dataset.examples[first.example].id
+    return f"{counted(n_lost, 'example')} {missing}, first {first_id}: {first.reason}"
+
+
+def _only(plan: RowPlan, keep: Sequence[int], n_examples: int) -> RowPlan:
+    """Return the rows of the examples to keep, with example indices renumbered."""
+    number = np.full(n_examples, -1, dtype=np.int64)
+    number[keep] = np.arange(len(keep))
+    is_kept = number[plan.example] >= 0
+    lengths = np.diff(plan.offsets)
+    return RowPlan(
+        example=number[plan.example][is_kept],
+        positions=plan.positions[np.repeat(is_kept, lengths)],
+        offsets=np.concatenate([[0], np.cumsum(lengths[is_kept])]),
+    )
+
+
+def interleave(plans: Sequence[RowPlan]) -> RowPlan:
+    """Return one plan of all rows: the first row of each plan, then the second of each, ...
+
+    >>> left = RowPlan(np.array([0, 1]), np.array([4, 5]), np.array([0, 1, 2]))
+    >>> right = RowPlan(np.array([0, 1]), np.array([6, 7, 8]), np.array([0, 2, 3]))
+    >>> both = interleave([left, right])
+    >>> both.example, both.positions, both.offsets
+    (array([0, 0, 1, 1]), array([4, 6, 7, 5, 8]), array([0, 1, 3, 4, 5]))
+    """
+    if len(plans) == 1:
+        return plans[0]
+    rows = [np.split(plan.positions, plan.offsets[1:-1]) for plan in plans]
+    positions = [tokens for together in zip(*rows, strict=True) for tokens in together]
+    return RowPlan(
+        example=np.repeat(plans[0].example, len(plans)),
+        positions=np.concatenate(positions),
+        offsets=np.concatenate([[0], np.cumsum([len(tokens) for tokens in positions])]),
+    )
+
+
+def position_rows(
+    experiment: Experiment,
+    dataset: Dataset,
+    tokenizer: Tokenizer,
+    tokens: tuple[TokenizedText, ...],
+    plans: Sequence[RowPlan],
+) -> tuple[PositionRows, ...]:
+    """Return the rows of each plan, with the indices that `interleave` gives them."""
+    return tuple(
+        PositionRows(
+            position=position,
+            rows=np.arange(len(plan.example)) * len(plans) + number,
+            types=_types(dataset, tokenizer, tokens, plan, position),
+            # The norm at position 0 is so large that it would dominate the scaling.
+            typical=plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None,
+        )
+        for number, (position, plan) in enumerate(
+            zip(experiment.tokens.positions, plans, strict=True)
+        )
+    )
+
+
+def _types(
+    dataset: Dataset,
+    tokenizer: Tokenizer,
+    tokens: tuple[TokenizedText, ...],
+    plan: RowPlan,
+    position: PositionSection,
+) -> StringArray:
+    """Return the word of each row, which a lookup table could use: its own, or the last read."""
+    if position.at in ("span", "word") and not position.offset:
+        words = [e.text[slice(*e.span)] if e.span else "" for e in dataset.examples]
+        return np.array(words, dtype=str)[plan.example]
+    # At the end of a text the last word is used, because the last token is mostly a full stop.
+    look_back = position.at in ("last", "mean")
+
+    @cache
+    def word(text: str, end: int, token: int) -> str:
+        return (last_word(text[:end]) if look_back else None) or tokenizer.strings([token])[0]
+
+    last = plan.positions[plan.offsets[1:] - 1]
+    types = [
+        word(dataset.examples[n].text, int(tokens[n].offsets[at, 1]), int(tokens[n].ids[at]))
+        for n, at in zip(plan.example, last, strict=True)
+    ]
+    return np.array(types, dtype=str)
+
+
+def last_word(text: str) -> str | None:
+    """Return the last word without surrounding punctuation; None if there is no word.
+
+    >>> last_word("The capital of Norway is 'Oslo'.")
+    'Oslo'
+    >>> last_word("They don't ...")
+    "don't"
+    """
+    for word in reversed(text.split()):
+        # Strip only punctuation: a combining mark or joiner at the end belongs to its letter.
+        inner = [n for n, letter in enumerate(word) if unicodedata.category(letter)[0] != "P"]
+        if inner:
+            return word[inner[0] : inner[-1] + 1]
+    return None

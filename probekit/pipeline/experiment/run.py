@@ -1,0 +1,154 @@
+"""The order of the steps: prepare, capture, probe, look, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from probekit.activations.files.local import Location
+from probekit.csv_files import csv_text
+from probekit.disk import exclusive
+from probekit.experiment.loader import load_experiment
+from probekit.experiment.schema import Experiment
+from probekit.pipeline.capture.captures import capture_models
+from probekit.pipeline.experiment.key import run_key
+from probekit.pipeline.experiment.models import TASK
+from probekit.pipeline.experiment.norms import residual_norms
+from probekit.pipeline.experiment.over_training import over_training
+from probekit.pipeline.experiment.record import (
+    describe_run,
+)
+from probekit.pipeline.experiment.tables import (
+    probe_positions,
+    read_inputs,
+    write_details,
+    write_scores,
+)
+from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.provenance import write_atomic
+from probekit.report.pages.run_page import write_report
+from probekit.results.record import pack_record
+from probekit.watcher import SILENT, Watcher
+
+_BUSY = (
+    "Another process is running this experiment in {}. Wait for it to end: the same command then "
+    "reuses its results. Or give another --out."
+)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Folder, table, page and record of a finished run.
+
+    Attributes:
+        folder: `<out>/<name>/<key>`, with config.yaml, run.json and the files below.
+        table: the rows of results.csv.
+        results: the path of results.csv.
+        report: the path of report.html; None if no page was written.
+        record: the contents of run.json.
+    """
+
+    folder: Path
+    table: pd.DataFrame
+    results: Path
+    report: Path | None
+    record: Mapping[str, Any]
+
+
+@dataclass
+class _Clock:
+    """Seconds spent in each step."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = round(time.perf_counter() - start, 3)
+
+
+def run(
+    experiment: Experiment | str | Path,
+    *,
+    out: Path | str = "runs",
+    cache_root: Location | None = None,
+    device: str = "cpu",
+    workers: int | None = None,
+    watcher: Watcher = SILENT,
+    page: bool = True,
+) -> RunResult:
+    """Run an experiment and return its results.
+
+    Captured shards and probed sites are saved as soon as they are complete: an interrupted run
+    resumes where it stopped, and a second run of the same experiment captures and fits nothing.
+
+    Args:
+        experiment: an experiment, or the path of its file.
+        out: results folder; the run is written to `<out>/<name>/<key>`.
+        cache_root: folder of the activation caches; None for the user's default.
+        device: device that the model runs on.
+        workers: number of sites probed in parallel, in worker processes where that is faster;
+            None for one per core. Results do not depend on it.
+        watcher: receives progress.
+        page: whether to write report.html.
+
+    Raises:
+        ConfigError: another process is running the same experiment in the same folder.
+        ProbekitError: one of its subclasses; the message names the problem and its location.
+    """
+    if not isinstance(experiment, Experiment):
+        experiment = load_experiment(experiment)
+    clock = _Clock()
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    with clock.step("prepare"):
+        inputs = read_inputs(experiment, device)
+        path = Path(out) / experiment.name / run_key(inputs)
+    with exclusive(path, _BUSY.format(path)):
+        # Before the long work, so that an unusable folder fails immediately.
+        folder = RunFolder(path, created)
+        with clock.step("capture"):
+            captured = capture_models(
+                experiment, inputs.prepared, inputs.models, cache_root=cache_root, watcher=watcher
+            )
+        with clock.step("probe"):
+            n_workers = workers if device == "cpu" else 1  # processes cannot share one accelerator
+            results = probe_positions(inputs, captured, folder, watcher, n_workers)
+        with clock.step("compare"):
+            table = write_scores(inputs, results, folder)
+        with clock.step("checkpoints"):
+            run_one = partial(
+                run,
+                out=folder.path / "checkpoints",
+                cache_root=cache_root,
+                device=device,
+                watcher=watcher,
+                page=False,
+            )
+            training = over_training(experiment, table, run_one)
+            if training is not None:
+                folder.write("training.csv", csv_text(training))
+        with clock.step("look"):
+            prompts = write_details(inputs, captured, results, table, folder)
+            norms = residual_norms(inputs.models[TASK], inputs.prepared)
+        record = {
+            "run": experiment.name,
+            "key": folder.path.name,
+            "created": created,
+            **describe_run(inputs, captured, table, prompts),
+            "norms": norms,
+            "seconds": clock.seconds,
+            "files": folder.digests(),
+        }
+        write_atomic(folder.path / "run.json", pack_record(record))
+        folder.finish()
+        report = write_report(folder.path) if page else None
+        return RunResult(folder.path, table, folder.path / "results.csv", report, record)

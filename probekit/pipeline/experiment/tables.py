@@ -1,0 +1,170 @@
+"""The tables of a run: from captured rows to the files that the report reads.
+
+This module imports all code that affects the results. The run key is a digest of that code; see
+`probekit.code_digest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import safetensors.numpy
+
+from probekit.csv_files import csv_text
+from probekit.experiment.loader import dump_experiment
+from probekit.experiment.schema import Experiment
+from probekit.pipeline.experiment.features import FeatureReader
+from probekit.pipeline.experiment.models import TASK, Models, load_models
+from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
+from probekit.pipeline.look.attention_patterns import attention_prompt
+from probekit.pipeline.measure.calibration import reliability_rows
+from probekit.pipeline.measure.chosen import find_chosen, write_chosen
+from probekit.pipeline.measure.probing import make_probers, probe_sites
+from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.pipeline.measure.significance import difference_rows, p_value_rows, scored
+from probekit.pipeline.measure.sparse_features import feature_rows
+from probekit.probes.curve import Prober
+from probekit.results.attention import AttentionPrompt
+from probekit.results.columns import DIFFERENCES, RESULTS, make_table
+from probekit.results.selection import chosen_row
+from probekit.results.site_results import SiteResult
+from probekit.watcher import Watcher
+
+if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
+    from probekit.activations.capture import Captured
+
+
+@dataclass(frozen=True, eq=False)
+class RunInputs:
+    """Inputs of a run, before any activation is captured.
+
+    Attributes:
+        experiment: the settings.
+        prepared: examples, tokens and rows.
+        card: description of the data in Markdown; None if there is none.
+        models: the network of each target.
+        probers: one per position.
+    """
+
+    experiment: Experiment
+    prepared: Prepared
+    card: str | None
+    models: Models
+    probers: tuple[Prober, ...]
+
+
+def read_inputs(experiment: Experiment, device: str) -> RunInputs:
+    """Return the inputs of a run, checked as far as possible before the model runs.
+
+    Raises:
+        ProbekitError: one of its subclasses; the message names the key, file or row at fault.
+    """
+    prepared = prepare(experiment)
+    card = read_card(experiment.data)
+    models = load_models(experiment, device)
+    return RunInputs(experiment, prepared, card, models, make_probers(experiment, prepared, device))
+
+
+def probe_positions(
+    inputs: RunInputs,
+    captured: Mapping[str, Captured],
+    folder: RunFolder,
+    watcher: Watcher,
+    workers: int | None,
+) -> list[SiteResult]:
+    """Return the results of every site, position by position."""
+    prepared, results = inputs.prepared, []
+    for at, prober in zip(prepared.positions, inputs.probers, strict=True):
+        if len(inputs.probers) > 1:
+            watcher.tell(f"position {at.position.text}")
+        readers = {
+            target: FeatureReader.of(part.store, at.rows, inputs.experiment, prepared.config)
+            for target, part in captured.items()
+        }
+        experiment = inputs.experiment.with_position(at.position)
+        results += probe_sites(
+            experiment, prober, readers, prepared.selections, folder, watcher, workers
+        )
+    return results
+
+
+def write_scores(
+    inputs: RunInputs, results: Sequence[SiteResult], folder: RunFolder
+) -> pd.DataFrame:
+    """Write settings, scores, differences and calibration; return the rows of results.csv."""
+    experiment, prober = inputs.experiment, inputs.probers[0]
+    table, differences = _score_tables(experiment, results, prober)
+    folder.write("config.yaml", dump_experiment(experiment))
+    folder.write("results.csv", csv_text(table))
+    folder.write("differences.csv", csv_text(differences))
+    folder.write("reliability.csv", csv_text(reliability_rows(results, table, prober)))
+    folder.write("test_rows.csv", csv_text(_table_of_test_rows(inputs.prepared, prober)))
+    return table
+
+
+def _score_tables(
+    experiment: Experiment, results: Sequence[SiteResult], prober: Prober
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the tables of results.csv and differences.csv."""
+    rows = [row for site in results for row in site.rows]
+    chosen = chosen_row(make_table(rows, RESULTS))
+    predictions = scored(results, prober.main_metric)
+    rows += p_value_rows(predictions, prober, experiment.probe.permutations)
+    differences = [] if chosen is None else difference_rows(predictions, chosen, prober)
+    return make_table(rows, RESULTS), make_table(differences, DIFFERENCES)
+
+
+def _table_of_test_rows(prepared: Prepared, prober: Prober) -> pd.DataFrame:
+    """Return example, group and label of each test row, in the order of all predictions."""
+    rows = prober.test_rows
+    examples = prepared.dataset.examples
+    return pd.DataFrame(
+        {
+            "example": [examples[n].id for n in prepared.example[rows]],
+            "group": prepared.groups[rows],
+            "label": prepared.labels[rows],
+        }
+    )
+
+
+def write_details(
+    inputs: RunInputs,
+    captured: Mapping[str, Captured],
+    results: Sequence[SiteResult],
+    table: pd.DataFrame,
+    folder: RunFolder,
+) -> list[AttentionPrompt]:
+    """Write details of the chosen site, sparse features and attention patterns; return the last."""
+    prepared, probers = inputs.prepared, inputs.probers
+    store = captured[TASK].store
+    readers = {
+        at.position.text: FeatureReader.of(store, at.rows, inputs.experiment, prepared.config)
+        for at in prepared.positions
+    }
+    chosen = find_chosen(prepared, probers, results, table, readers, folder.path)
+    if chosen is not None:
+        write_chosen(folder, chosen, prepared, inputs.models[TASK])
+    features = feature_rows(prepared, probers, table, readers)
+    if not features.empty:
+        folder.write("features.csv", csv_text(features))
+    bos, texts = inputs.experiment.tokens.bos, inputs.experiment.attention.texts
+    model, tokenizer = inputs.models[TASK], prepared.tokenizer
+    prompts = [attention_prompt(model, tokenizer, text, bos=bos) for text in texts]
+    if prompts:
+        folder.write("attention.safetensors", _patterns(prompts))
+    return prompts
+
+
+def _patterns(prompts: Sequence[AttentionPrompt]) -> bytes:
+    """Return the patterns and head scores of each prompt as a safetensors file."""
+    arrays = {str(n): prompt.patterns for n, prompt in enumerate(prompts)}
+    for n, prompt in enumerate(prompts):
+        arrays |= {f"{n}.{name}": score for name, score in prompt.scores.items()}
+    # safetensors writes wrong values for arrays that are not contiguous.
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    content: bytes = safetensors.numpy.save(contiguous)
+    return content

@@ -1,0 +1,80 @@
+"""Validation of an experiment and its data before the model runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from probekit.activations.capture import estimate_seconds
+from probekit.activations.sizing import shape_of
+from probekit.data.checks import Finding
+from probekit.errors import DataError
+from probekit.experiment.schema import Experiment
+from probekit.model.gpt2 import GPT2
+from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
+from probekit.pipeline.experiment.record import findings
+from probekit.pipeline.measure.probing import make_probers
+
+_BYTES = {"float32": 4, "float16": 2}
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """Findings of the data checks and the estimated cost of the capture.
+
+    Attributes:
+        findings: findings of the data checks, errors first.
+        n_examples: examples that have rows.
+        n_rows: rows per captured site.
+        n_sites: captured sites.
+        bytes: size of all captured activations, of both models together.
+        minutes: estimated duration of the capture on this machine's CPU, from one timed batch.
+    """
+
+    findings: tuple[Finding, ...]
+    n_examples: int = 0
+    n_rows: int = 0
+    n_sites: int = 0
+    bytes: int = 0
+    minutes: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether no finding is an error, which would stop a run or invalidate its results."""
+        return all(finding.level != "error" for finding in self.findings)
+
+
+def validate(experiment: Experiment) -> ValidationReport:
+    """Return the findings on an experiment's data and the estimated cost of its capture.
+
+    Raises:
+        ProbekitError: a file is missing or cannot be read. Problems in readable data are returned
+            as findings.
+    """
+    read_card(experiment.data)
+    try:
+        prepared = prepare(experiment)
+        probers = make_probers(experiment, prepared)
+    except DataError as error:
+        return ValidationReport((Finding("error", "data", str(error)),))
+    n_models = 1 + experiment.model.random_weights
+    return ValidationReport(
+        findings=findings(prepared, probers),
+        n_examples=len(prepared.dataset),
+        n_rows=len(prepared.plan.example),
+        n_sites=len(prepared.sites),
+        bytes=n_models * _bytes(prepared, experiment.capture.dtype),
+        minutes=n_models * _seconds(prepared, experiment) / 60,
+    )
+
+
+def _bytes(prepared: Prepared, dtype: str) -> int:
+    features = sum(math.prod(shape_of(site, prepared.config)) for site in prepared.sites)
+    return len(prepared.plan.example) * features * _BYTES[dtype]
+
+
+def _seconds(prepared: Prepared, experiment: Experiment) -> float:
+    model = GPT2(prepared.config).to(getattr(torch, experiment.model.dtype))
+    return estimate_seconds(model, prepared.ids, prepared.plan, prepared.sites)

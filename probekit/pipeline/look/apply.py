@@ -1,0 +1,308 @@
+"""Applying a saved probe to new texts: tokenize as in training, run the model, score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from probekit.activations.capture import stream_rows
+from probekit.activations.identity import digest_weights
+from probekit.data.positions import PositionRule, RowPlan, plan_rows
+from probekit.errors import ConfigError, DataError, MissingError
+from probekit.model.gpt2 import GPT2
+from probekit.model.network import Network
+from probekit.model.sites import SiteSelection, select
+from probekit.model.text.tokenizer import TokenizedText, Tokenizer
+from probekit.model.weights.sources import find_config
+from probekit.pipeline.capture.devices import check_device
+from probekit.pipeline.experiment.features import normalized, part_of, part_width
+from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.results.text_readings import Per, RowPrediction, TextReading
+from probekit.watcher import SILENT, Watcher
+
+TooLong = Literal["error", "truncate", "skip"]
+Floats = NDArray[np.float64]
+
+# Positions that exist in any text; words and spans are marked only in the data set.
+OF_ANY_TEXT = ("last", "first", "mean", "index")
+
+
+def choose_per(probe: SavedProbe, per: Per | None) -> Per:
+    """Return whether to predict per text or per token; None uses the default of the probe.
+
+    Raises:
+        ConfigError: the probe cannot predict per text.
+    """
+    has_place = probe.facts.at in OF_ANY_TEXT
+    if per == "text" and not has_place:
+        raise ConfigError(
+            f"This probe was trained at: {probe.facts.at}, which is not marked in new texts, so it "
+            "cannot predict per text. Use --per token."
+        )
+    return per or ("text" if has_place else "token")
+
+
+def caution(probe: SavedProbe, per: Per) -> list[str]:
+    """Return warnings about predictions at tokens that the probe was not trained on."""
+    if per == "text" or probe.facts.at == "all":
+        return []
+    at = probe.facts.at
+    rows = "" if at in OF_ANY_TEXT else ", which is not marked in new texts: each row is one token"
+    return [
+        f"The probe was trained at: {at}{rows}. It was not tested at other tokens, and information "
+        "that can be decoded is not necessarily used by the model."
+    ]
+
+
+@dataclass(frozen=True)
+class ProbedModel:
+    """The model of a probe, and the sites that the probe reads."""
+
+    model: Network
+    tokenizer: Tokenizer
+    selections: tuple[SiteSelection, ...]
+
+
+def apply_probe(
+    probe: SavedProbe,
+    texts: Sequence[str],
+    *,
+    model: str | None = None,
+    device: str = "cpu",
+    allow_other_model: bool = False,
+    too_long: TooLong = "error",
+    watcher: Watcher = SILENT,
+) -> list[TextReading]:
+    """Return a probe's predictions for each text: at every token and at its training position.
+
+    The model runs only up to the probe's site, in batches of texts of similar length; batch and
+    order change scores at most in the last bits.
+
+    Args:
+        probe: a saved probe.
+        texts: input texts, each of at least one token.
+        model: source of the model, if it differs from the one in the probe's file.
+        device: compute device of the model.
+        allow_other_model: warn instead of raising if weights or vocabulary are not the probe's.
+        too_long: handling of texts longer than the context; a warning gives their number.
+        watcher: receives progress and warnings.
+
+    Raises:
+        MissingError: the model does not exist.
+        ConfigError: the model is not the probe's, or has another width.
+        DataError: there is no text, one has no token, or one is too long.
+    """
+    if not texts:
+        raise DataError("There is no text to apply the probe to. Give one or more.")
+    check_device(device)
+    network = load_network(probe, model or probe.facts.model, device, allow_other_model, watcher)
+    return predict_texts(probe, network, texts, too_long=too_long, watcher=watcher)
+
+
+def predict_texts(
+    probe: SavedProbe,
+    network: ProbedModel,
+    texts: Sequence[str],
+    *,
+    too_long: TooLong = "error",
+    watcher: Watcher = SILENT,
+) -> list[TextReading]:
+    """Return the same as `apply_probe`, with a model that is already loaded.
+
+    Raises:
+        DataError: a text has no token, or one is too long.
+    """
+    context = network.model.config.n_positions
+    encoded = _encode(network.tokenizer, texts, bos=probe.facts.bos)
+    indices = _within(encoded, context, too_long, watcher)
+    tokens = [
+        TokenizedText(encoded[n].ids[:context], encoded[n].offsets[:context]) for n in indices
+    ]
+    plan, n_token_rows = _plan(probe, tokens, [texts[n] for n in indices])
+    scores = _scores(probe, network, tokens, plan, watcher)
+    answers = _answers(probe, scores)
+    of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
+    bounds = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
+    return [
+        _reading(
+            network.tokenizer,
+            texts[n],
+            encoded[n],
+            tuple(answers[start:end]),
+            of_text.get(place),
+            n_bos=int(probe.facts.bos),
+        )
+        for place, (n, start, end) in enumerate(zip(indices, bounds, bounds[1:], strict=False))
+    ]
+
+
+def load_network(
+    probe: SavedProbe, source: str, device: str, allow_other: bool, watcher: Watcher
+) -> ProbedModel:
+    """Return the model of a probe, loaded from `source`.
+
+    Raises:
+        MissingError: the model does not exist.
+        ConfigError: it is not the probe's model, and `allow_other` is False.
+    """
+    facts = probe.facts
+    try:
+        config, tokenizer = find_config(source), Tokenizer.from_pretrained(source)
+    except MissingError as error:
+        raise MissingError(
+            f"{error} The probe was fitted on {facts.model!r}; give its current location with "
+            "--model."
+        ) from error
+    selections = tuple(
+        chosen
+        for site in facts.sites
+        for chosen in select([site], config.n_layer, config.axis_sizes)
+    )
+    # Before the weights are read, because most other models differ in their sizes.
+    probe.check_fits(width=sum(part_width(part, config) for part in selections))
+    model = GPT2.from_pretrained(source, getattr(torch, facts.compute), device)
+    try:
+        probe.check_fits(
+            weights=digest_weights(model),
+            n_heads=config.n_head,
+            layer_norm_epsilon=config.layer_norm_epsilon,
+            tokenizer=tokenizer.digest,
+        )
+    except ConfigError as error:
+        if not allow_other:
+            raise ConfigError(
+                f"{error} To apply it to this model nevertheless, use --allow-other-model."
+            ) from error
+        watcher.tell(f"warning: {source} is not the model that the probe was fitted on: {error}")
+    return ProbedModel(model, tokenizer, selections)
+
+
+def _encode(tokenizer: Tokenizer, texts: Sequence[str], *, bos: bool) -> list[TokenizedText]:
+    encoded = [tokenizer.encode(text, bos=bos) for text in texts]
+    empty = [n for n, tokens in enumerate(encoded, start=1) if len(tokens.ids) == int(bos)]
+    if empty:
+        raise DataError(
+            f"{len(empty)} of {len(texts)} texts are empty, the first is text {empty[0]}. Remove "
+            "them."
+        )
+    return encoded
+
+
+def _within(
+    encoded: Sequence[TokenizedText], context: int, too_long: TooLong, watcher: Watcher
+) -> list[int]:
+    """Return the indices of the texts to read; warn about texts longer than the context."""
+    long = [n for n, tokens in enumerate(encoded) if len(tokens.ids) > context]
+    if not long:
+        return list(range(len(encoded)))
+    problem = (
+        f"{len(long)} of {len(encoded)} texts are longer than the context of {context} tokens, "
+        f"first text {long[0] + 1} with {len(encoded[long[0]].ids)}"
+    )
+    if too_long == "error":
+        raise DataError(f"{problem}. Use --too-long truncate or --too-long skip.")
+    action = "skipped" if too_long == "skip" else "truncated"
+    watcher.tell(f"warning: {problem}; they were {action}")
+    remaining = [n for n in range(len(encoded)) if too_long == "truncate" or n not in set(long)]
+    if not remaining:
+        raise DataError(f"{problem}: no text is left.")
+    return remaining
+
+
+def _plan(
+    probe: SavedProbe, tokens: Sequence[TokenizedText], texts: Sequence[str]
+) -> tuple[RowPlan, int]:
+    """Return a plan with one row per token, then one per text if the probe predicts per text.
+
+    The second value is the number of token rows. Both are in one plan, so that the model runs once.
+    """
+    facts = probe.facts
+    offsets, spans = [part.offsets for part in tokens], [None] * len(texts)
+
+    def rows(rule: PositionRule) -> RowPlan:
+        return plan_rows(offsets, spans, texts, rule, bos=facts.bos)[0]
+
+    each = rows(PositionRule("all"))
+    if facts.at not in OF_ANY_TEXT:
+        return each, len(each.example)
+    known = ("at", "index", "skip_first")
+    chosen: dict[str, Any] = {
+        name: facts.position[name] for name in known if name in facts.position
+    }
+    whole = rows(PositionRule(**chosen))
+    both = RowPlan(
+        example=np.concatenate([each.example, whole.example]),
+        positions=np.concatenate([each.positions, whole.positions]),
+        offsets=np.concatenate([each.offsets, whole.offsets[1:] + each.offsets[-1]]),
+    )
+    return both, len(each.example)
+
+
+def _scores(
+    probe: SavedProbe,
+    network: ProbedModel,
+    tokens: Sequence[TokenizedText],
+    plan: RowPlan,
+    watcher: Watcher,
+) -> Floats:
+    """Return the scores of all rows, shape (n_rows,) or (n_rows, n_classes)."""
+    sites = tuple(dict.fromkeys(selection.site for selection in network.selections))
+    n_rows, done = len(plan.example), 0
+
+    def count(n_new: int) -> None:
+        nonlocal done
+        done += n_new
+        watcher.progress("apply", done, n_rows)
+
+    n_classes = len(probe.classes)
+    scores = np.empty((n_rows, n_classes) if n_classes > 2 else n_rows)
+    for rows, values in stream_rows(
+        network.model,
+        [part.ids for part in tokens],
+        plan,
+        sites,
+        dtype=probe.facts.dtype,
+        on_batch=count,
+    ):
+        parts = [part_of(values[chosen.site], chosen) for chosen in network.selections]
+        if probe.facts.view == "normalized":
+            eps = network.model.config.layer_norm_epsilon
+            parts = [normalized(part, eps) for part in parts]
+        scores[rows] = probe.scores(np.concatenate(parts, axis=1))
+    return scores
+
+
+def _answers(probe: SavedProbe, scores: Floats) -> list[RowPrediction]:
+    if not probe.classes:
+        return [RowPrediction(None, score) for score in scores.tolist()]
+    labels = probe.decide(scores).tolist()
+    if scores.ndim == 1:
+        return [RowPrediction(*pair) for pair in zip(labels, scores.tolist(), strict=True)]
+    return [
+        RowPrediction(label, max(row), tuple(row))
+        for label, row in zip(labels, scores.tolist(), strict=True)
+    ]
+
+
+def _reading(
+    tokenizer: Tokenizer,
+    text: str,
+    tokens: TokenizedText,
+    answers: tuple[RowPrediction, ...],
+    answer: RowPrediction | None,
+    n_bos: int,
+) -> TextReading:
+    end = n_bos + len(answers)
+    return TextReading(
+        text=text,
+        tokens=tuple(tokenizer.strings(tokens.ids[n_bos:end])),
+        spans=tuple((start, stop) for start, stop in tokens.offsets[n_bos:end].tolist()),
+        answers=answers,
+        answer=answer,
+        n_cut=len(tokens.ids) - end,
+    )

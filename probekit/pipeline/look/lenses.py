@@ -1,0 +1,167 @@
+"""Logit lens and logit attribution of texts, with a model and its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from probekit.analysis.attribution import logit_attribution, position_from_start
+from probekit.analysis.logit_lens import SITES, TOP_K, lens_rows, lens_sites, logit_lens
+from probekit.errors import ConfigError, DataError
+from probekit.model.gpt2 import GPT2
+from probekit.model.inputs import check_context, check_tokens
+from probekit.model.network import Network
+from probekit.model.sites import SitePattern
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.capture.devices import check_device
+from probekit.results.network import MEAN, AttributedLogit
+from probekit.watcher import SILENT, Watcher
+
+
+@dataclass(frozen=True, eq=False)
+class ModelAndTokenizer:
+    """A model with its tokenizer."""
+
+    source: str
+    model: Network
+    tokenizer: Tokenizer
+
+    @classmethod
+    def load(cls, source: str, device: str = "cpu") -> ModelAndTokenizer:
+        """Return a model with its tokenizer by name or folder.
+
+        Raises:
+            ConfigError: the device is not available.
+            MissingError: there is no such model.
+        """
+        check_device(device)
+        model = GPT2.from_pretrained(source, device=device)
+        return cls(source, model, Tokenizer.from_pretrained(source))
+
+    def ids(self, text: str, *, bos: bool) -> Tensor:
+        """Return the token ids of a text, shape (n_tokens,).
+
+        Raises:
+            DataError: the text is empty, or longer than the context.
+        """
+        ids = self.tokenizer.encode(text, bos=bos).ids
+        if not len(ids):
+            raise DataError("The text is empty.")
+        tokens = torch.from_numpy(ids).to(self.model.device)
+        check_tokens(self.model.config, tokens[None])
+        check_context(self.model.config, torch.arange(len(tokens)))
+        return tokens
+
+
+def read_lens(
+    network: ModelAndTokenizer,
+    texts: Sequence[str],
+    *,
+    bos: bool,
+    sites: Sequence[SitePattern] = SITES,
+    top_k: int = TOP_K,
+    watcher: Watcher = SILENT,
+) -> pd.DataFrame:
+    """Return the rows of `lens_rows` for all texts; `prompt` is the number of the text from 1.
+
+    >>> mini = ModelAndTokenizer.load("mini")
+    >>> read_lens(mini, ["The keys", "A door"], bos=False)["prompt"].nunique()
+    2
+
+    Raises:
+        UnknownNameError: a name matches no site.
+        ConfigError: a site does not support the lens, or top_k is out of range.
+        DataError: a text has no token, or more than the context.
+    """
+    n_layers = network.model.config.n_layer
+    # The output of the last layer always comes last.
+    names = lens_sites([*sites, ("resid_post", n_layers - 1)], n_layers)
+    tables = []
+    for number, ids in enumerate([network.ids(text, bos=bos) for text in texts], start=1):
+        result = logit_lens(network.model, ids, names, top_k=top_k, watcher=watcher)
+        rows = lens_rows(result, names, ids, network.tokenizer)
+        rows.insert(0, "prompt", number)
+        tables.append(rows)
+    return pd.concat(tables, ignore_index=True)
+
+
+def attribute(
+    network: ModelAndTokenizer,
+    text: str,
+    token: str | None = None,
+    *,
+    bos: bool,
+    minus: str | None = None,
+    minus_mean: bool = False,
+    position: int = -1,
+) -> AttributedLogit:
+    """Return the contribution of each component to the logit of a token after a text.
+
+    Args:
+        network: model and tokenizer.
+        text: input text.
+        token: text of the token, with the space before a word; None for the most probable one.
+        bos: whether to prepend `<|endoftext|>` to the text.
+        minus: token whose logit is subtracted.
+        minus_mean: whether to subtract the mean logit of all tokens.
+        position: position of the logit; negative numbers count from the end.
+
+    >>> mini = ModelAndTokenizer.load("mini")
+    >>> found = attribute(mini, "The keys to the", " old", bos=False, minus=" new")
+    >>> len(found.rows), found.position
+    (39, 3)
+
+    Raises:
+        ConfigError: there is no such position, or a token text is not a single token.
+        DataError: the text is empty, or longer than the context.
+    """
+    ids = network.ids(text, bos=bos)
+    place = position_from_start(position, len(ids))
+    with torch.inference_mode():
+        logits = network.model(ids[None, : place + 1])[0, -1].float()
+    chosen = int(logits.argmax()) if token is None else one_token(network.tokenizer, token)
+    subtracted = None if minus is None else one_token(network.tokenizer, minus)
+    result = logit_attribution(
+        network.model, ids, chosen, minus=subtracted, minus_mean=minus_mean, position=place
+    )
+    names = network.tokenizer.strings
+    return AttributedLogit(
+        tokens=tuple(names(ids.tolist())),
+        position=place,
+        token=names([chosen])[0],
+        minus=MEAN if minus_mean else "" if subtracted is None else names([subtracted])[0],
+        logit=result.logit,
+        probability=float(logits.softmax(-1)[chosen]),
+        rank=int((logits > logits[chosen]).sum()) + 1,
+        rows=result.rows,
+    )
+
+
+def one_token(tokenizer: Tokenizer, text: str) -> int:
+    """Return the id of a token by its text; a special token has its own name.
+
+    >>> one_token(Tokenizer.from_pretrained("mini"), " the") != 0
+    True
+
+    Raises:
+        ConfigError: the text is empty or several tokens.
+    """
+    if text in tokenizer.vocabulary.special:
+        return tokenizer.vocabulary.special[text]
+    ids = tokenizer.encode(text, bos=False).ids
+    if len(ids) == 1:
+        return int(ids[0])
+    if not len(ids):
+        raise ConfigError("The token is empty. Give its text, with the space before a word.")
+    pieces = ", ".join(map(repr, tokenizer.strings(ids)))
+    spaced = tokenizer.encode(f" {text}", bos=False).ids
+    advice = (
+        f"With a space before it, {f' {text}'!r}, it is a single token."
+        if len(spaced) == 1
+        else "Give the text of a single token."
+    )
+    raise ConfigError(f"{text!r} is {len(ids)} tokens of this model: {pieces}. {advice}")

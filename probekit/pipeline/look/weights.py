@@ -1,0 +1,198 @@
+"""Pages about the weights of a model, or of a file with some of its tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probekit.analysis.weights import circuits, head_norms, output, query_key_value, summarise
+from probekit.errors import ConfigError, UnknownNameError, nearest
+from probekit.model.config import HPARAMS, PUBLISHED, model_config
+from probekit.model.weights.checkpoint import CHECKPOINT_FILES, Checkpoint, open_checkpoint
+from probekit.model.weights.sources import find_model
+from probekit.provenance import write_atomic
+from probekit.report.pages.weights_page import MOST_CELLS, overview_page, weight_page
+from probekit.results.network import HeadWeights, WeightTensor
+
+# Columns of the position embeddings that are often plotted for GPT-2.
+COLUMNS = (150, 200, 250)
+CORNER = 300
+
+Floats = NDArray[np.float32]
+
+_ATTENTION = re.compile(r"(h\.\d+\.attn\.)(c_attn|c_proj)\.weight")
+
+
+def write_weights_page(
+    source: str,
+    out: Path,
+    *,
+    tensor: str | None = None,
+    columns: Sequence[int] = (),
+    corner: int | None = None,
+    n_head: int | None = None,
+) -> Path:
+    """Write a self-contained page about the weights of a model and return its path.
+
+    Args:
+        source: `mini`, a hub name, a folder, or a file of weights, which may be incomplete.
+        out: output page.
+        tensor: name of the tensor to plot; None for an overview of all.
+        columns: columns of a matrix to plot as curves; COLUMNS for the position embeddings.
+        corner: number of rows and columns shown of a large matrix; by default CORNER.
+        n_head: number of heads, if there is no config.json next to the weights.
+
+    Raises:
+        MissingError: there are no such weights.
+        CheckpointError: they cannot be read.
+        ConfigError: there is no such tensor or column, it cannot be plotted, or the number of
+            heads is unknown or contradicts config.json.
+    """
+    checkpoint = open_checkpoint(_locate(source))
+    if tensor is None:
+        if columns or corner is not None or n_head is not None:
+            raise ConfigError(
+                "--column, --corner and --n-head require a tensor: give it too, e.g. "
+                "--tensor wpe.weight."
+            )
+        names = sorted(checkpoint.tensors, key=_in_order)
+        page = overview_page(summarise((name, _read(checkpoint, name)) for name in names), source)
+    else:
+        page = weight_page(_weight(checkpoint, tensor, columns, corner or CORNER, n_head), source)
+    write_atomic(out, page)
+    return out
+
+
+def _locate(source: str) -> Path:
+    """Return the folder or file to open, which may contain only some weights of a model."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        return path
+    folder = find_model(source)
+    if (folder / "config.json").is_file():
+        model_config(folder)  # raises for other architectures, whose matrices may be transposed
+    if any((folder / name).is_file() for name in CHECKPOINT_FILES):
+        return folder
+    files = list(folder.glob("*.safetensors"))
+    return files[0] if len(files) == 1 else folder
+
+
+def _in_order(name: str) -> list[tuple[bool, int, str]]:
+    """Return the sort key of a tensor name; numeric parts are sorted by value.
+
+    >>> sorted(["wte.weight", "h.10.ln_1.bias", "h.2.ln_1.bias"], key=_in_order)
+    ['h.2.ln_1.bias', 'h.10.ln_1.bias', 'wte.weight']
+    """
+    parts = name.split(".")
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
+def _read(checkpoint: Checkpoint, name: str) -> Tensor:
+    if name not in checkpoint.tensors:
+        near = nearest(name if "." in name else f"{name}.weight", checkpoint.tensors)
+        raise UnknownNameError(f"{checkpoint.path} has no tensor {name!r}. {near}")
+    return checkpoint.tensors[name].read()
+
+
+def _weight(
+    checkpoint: Checkpoint,
+    tensor: str,
+    columns: Sequence[int],
+    corner: int,
+    n_head: int | None,
+) -> WeightTensor:
+    name = tensor.removeprefix("transformer.")
+    stored = _read(checkpoint, name)
+    if stored.ndim not in (1, 2) or not stored.numel():
+        raise ConfigError(
+            f"{name} has shape {tuple(stored.shape)}: only vectors and matrices can be plotted. "
+            "Without --tensor the page is an overview of all tensors."
+        )
+    values = _floats(stored)
+    is_complete = name == "wpe.weight" and values.size <= MOST_CELLS
+    attention = _ATTENTION.fullmatch(name)
+    return WeightTensor(
+        row=summarise([(name, stored)]),
+        numbers=values,
+        columns=_columns(name, values, columns),
+        corner=None if is_complete else corner,
+        heads=_heads(checkpoint, attention[1], attention[2], n_head) if attention else None,
+    )
+
+
+def _floats(tensor: Tensor) -> Floats:
+    array: Floats = tensor.to(torch.float32).numpy()
+    return array
+
+
+def _columns(name: str, values: Floats, columns: Sequence[int]) -> tuple[int, ...]:
+    """Return the columns to plot as curves.
+
+    Raises:
+        ConfigError: the tensor is not a matrix, or has no such column.
+    """
+    if columns and values.ndim != 2:
+        raise ConfigError(f"{name} has shape {values.shape}: it has no columns to plot.")
+    for column in columns:
+        if not 0 <= column < values.shape[1]:
+            raise ConfigError(
+                f"{name} has no column {column}. Allowed: 0 to {values.shape[1] - 1}."
+            )
+    if columns or name != "wpe.weight" or values.ndim != 2:
+        return tuple(columns)
+    return tuple(column for column in COLUMNS if column < values.shape[1]) or (0,)
+
+
+def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -> HeadWeights:
+    """Return the weights of the heads of a block, from those of its tensors that exist."""
+    parts: dict[str, Floats] = {}
+    names = {name: f"{block}{name}.weight" for name in ("c_attn", "c_proj")}
+    stored = {
+        name: _floats(_read(checkpoint, full))
+        for name, full in names.items()
+        if full in checkpoint.tensors
+    }
+    n_head = _n_head(checkpoint, stored[drawn].shape[0], n_head)
+    if "c_attn" in stored:
+        parts |= query_key_value(stored["c_attn"], n_head)
+    if "c_proj" in stored:
+        parts["output"] = output(stored["c_proj"], n_head)
+    return HeadWeights(
+        parts=parts,
+        norms=head_norms(parts),
+        spectra=circuits(parts, parts["output"]) if len(stored) == 2 else {},
+        drawn=("output",) if drawn == "c_proj" else ("query", "key", "value"),
+    )
+
+
+def _n_head(checkpoint: Checkpoint, n_embd: int, given: int | None) -> int:
+    """Return the number of heads, which cannot be inferred from the shapes of tensors.
+
+    Raises:
+        ConfigError: the number is neither in a config nor given, and no published GPT-2 has this
+            width; or the config and the given number differ.
+    """
+    folder = checkpoint.path.parent
+    if any((folder / name).is_file() for name in ("config.json", HPARAMS)):
+        configured = model_config(folder).n_head
+        if given not in (None, configured):
+            raise ConfigError(
+                f"--n-head {given} contradicts the config in {folder}, which has {configured} "
+                "heads. Remove --n-head, or correct the config."
+            )
+        return configured
+    if given is not None:
+        return given
+    for config in PUBLISHED.values():
+        if config.n_embd == n_embd:
+            return config.n_head
+    raise ConfigError(
+        f"The number of heads of {checkpoint.path} is unknown: its tensors do not show it, and "
+        "there is no config.json next to it. Give --n-head."
+    )

@@ -1,0 +1,304 @@
+"""Details of the selected probe for the report: its errors, its features and its directions.
+
+confusion.csv   confusion matrix on the test rows
+scatter.csv     test rows projected on PCA and LDA axes, both fitted on training rows
+cosines.csv     cosine similarity between the probe directions at the sites of one line
+wrong.json      the worst errors on the test rows, with the probe's prediction at each token
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.preprocessing import StandardScaler
+
+from probekit.csv_files import csv_text
+from probekit.model.network import Network
+from probekit.model.sites import SiteSelection, describe
+from probekit.pipeline.experiment.features import FeatureReader, Probed
+from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.look.apply import ProbedModel, predict_texts
+from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.probes.curve import Prober
+from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.provenance import pretty_json
+from probekit.results.predictions import Predictor
+from probekit.results.selection import chosen_row, selection
+from probekit.results.site_results import SiteResult, file_name
+from probekit.results.table import only, placed
+from probekit.results.text_readings import TextReading
+
+MOST_CLASSES = 40  # more make confusion matrix and scatter plot unreadable
+MOST_POINTS = 500
+MOST_FITTED = 5000  # rows that PCA and LDA are fitted on
+_ROUNDING = 1e-6  # smaller differences are rounding errors, in features of standard deviation 1
+COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
+MOST_WRONG = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The selected probe of a run with its predictions and features.
+
+    Attributes:
+        row: its row in the results table.
+        predictions: its predictions on the test rows.
+        prober: prober of its position.
+        site: site that it was fitted at.
+        X: features at the site, shape (n_rows, n_features).
+        probes: folder of the saved probes of its position.
+    """
+
+    row: pd.Series
+    predictions: ClassPredictions
+    prober: Prober
+    site: Probed
+    X: NDArray[np.float32]
+    probes: Path
+
+    @property
+    def classes(self) -> NDArray[np.str_]:
+        """The labels, in the order of their codes."""
+        return np.array(self.prober.data.classes, dtype=str)
+
+    def saved(self, site: str) -> SavedProbe | None:
+        """Return the saved probe of the same kind at a site; None if there is none."""
+        path = self.probes / file_name(site) / str(self.row["probe"]).replace(":", "-")
+        return SavedProbe.load(path) if path.with_name(f"{path.name}.json").exists() else None
+
+
+def find_chosen(
+    prepared: Prepared,
+    probers: Sequence[Prober],
+    results: Sequence[SiteResult],
+    table: pd.DataFrame,
+    readers: Mapping[str, FeatureReader],
+    folder: Path,
+) -> Chosen | None:
+    """Return the selected probe; None if no probe was selected or it is not a row classifier."""
+    row = chosen_row(table)
+    if row is None:
+        return None
+    number, site = find_site(prepared, row)
+    prober, position = probers[number], prepared.positions[number].position
+    predictor = Predictor(str(row["probe"]), "task")
+    predictions = _predictions(results, site.text, position.text, predictor)
+    if predictions is None or len(predictions.guess) != len(prober.test_rows):
+        return None
+    if not 2 <= len(prober.data.classes) <= MOST_CLASSES:
+        return None
+    probes = folder / "probes" / (f"{position.offset:+d}" if position.offset else "")
+    return Chosen(row, predictions, prober, site, readers[position.text].features(site), probes)
+
+
+def find_site(prepared: Prepared, row: pd.Series) -> tuple[int, Probed]:
+    """Return the index of the position, and the site, of a row of the table."""
+    texts = [at.position.text for at in prepared.positions]
+    name = selection(row["site"], row["head"])
+    return texts.index(row["position"]), next(s for s in prepared.selections if s.text == name)
+
+
+def _predictions(
+    results: Sequence[SiteResult], site: str, position: str, predictor: Predictor
+) -> ClassPredictions | None:
+    for result in (result for result in results if result.rows):
+        row = result.rows[0]
+        is_match = row["position"] == position and row["site"] is not None
+        is_match = is_match and selection(row["site"], row["head"]) == site
+        if is_match and predictor in result.predictions:
+            predictions = result.predictions[predictor]
+            return predictions if isinstance(predictions, ClassPredictions) else None
+    return None
+
+
+def write_chosen(folder: RunFolder, chosen: Chosen, prepared: Prepared, model: Network) -> None:
+    """Write the files of the selected probe; skip tables without rows."""
+    tables = {
+        "confusion.csv": confusion_rows(chosen),
+        "scatter.csv": scatter_rows(chosen),
+        "cosines.csv": cosine_rows(chosen, prepared.selections),
+    }
+    for name, table in tables.items():
+        if not table.empty:
+            folder.write(name, csv_text(table))
+    wrong = wrong_examples(chosen, prepared, model)
+    if wrong:
+        content = {"classes": chosen.classes.tolist(), "examples": wrong}
+        folder.write("wrong.json", pretty_json(content))
+
+
+def confusion_rows(chosen: Chosen) -> pd.DataFrame:
+    """Return the confusion matrix in long form: test rows `n` by true and predicted label."""
+    classes, predictions = chosen.classes, chosen.predictions
+    counts = np.zeros((len(classes),) * 2, dtype=int)
+    np.add.at(counts, (predictions.truth, predictions.guess), 1)
+    pairs = product(range(len(classes)), repeat=2)
+    return pd.DataFrame(
+        [{"truth": classes[a], "guess": classes[b], "n": counts[a, b]} for a, b in pairs]
+    )
+
+
+def scatter_rows(chosen: Chosen) -> pd.DataFrame:
+    """Return test rows projected on PCA and, if it has an axis, LDA, fitted on training rows only.
+
+    With two classes LDA has one axis; the first principal component is the second axis. Of a nested
+    cross-validation only the first split is used, because test rows of the others train this one.
+    """
+    data = chosen.prober.data
+    generator = np.random.default_rng(0)
+    fitted = _sample(data.train, MOST_FITTED, generator)
+    held_out = np.setdiff1d(chosen.prober.test_rows, data.train)
+    shown = _sample(held_out, MOST_POINTS, generator)
+    scaler = StandardScaler().fit(chosen.X[fitted])
+    train, test = (scaler.transform(chosen.X[rows]) for rows in (fitted, shown))
+    n_components = min(COMPONENTS, *train.shape)
+    if n_components < 2 or np.abs(train).max() < _ROUNDING:
+        return pd.DataFrame()
+    pca = PCA(n_components, svd_solver="full").fit(train)
+    train, test = pca.transform(train), pca.transform(test)
+    projected = _discriminants(train, data.y[fitted], test)
+    components = [
+        f"component {number} ({share:.0%} of variance)"
+        for number, share in enumerate(pca.explained_variance_ratio_, start=1)
+    ]
+    discriminants = [f"discriminant {number + 1}" for number in range(projected.shape[1])]
+    planes = {"PCA": (test, components)}
+    if discriminants:
+        axes = [*discriminants, "component 1 of PCA"]
+        planes["LDA"] = np.column_stack([projected, test[:, 0]]), axes
+    return pd.concat(
+        pd.DataFrame(
+            {
+                "method": method,
+                "x": plane[:, 0].round(4),
+                "y": plane[:, 1].round(4),
+                "axis_x": axes[0],
+                "axis_y": axes[1],
+                "label": data.y[shown],
+            }
+        )
+        for method, (plane, axes) in planes.items()
+    )
+
+
+def _discriminants(
+    train: NDArray[np.floating], y: NDArray[np.str_], test: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """Return test rows projected on the LDA axes of the training rows, shape (n, n_axes).
+
+    LDA compares the variance between classes with the variance within them. If either is zero, as
+    at the embedding of a word that is itself the label, n_axes is 0.
+    """
+    means = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()
+    between, within = np.ptp(means, axis=0).max(), np.abs(train - means).max()
+    if min(between, within) < _ROUNDING * np.abs(train).max():
+        return test[:, :0]
+    projected: NDArray[np.floating] = LinearDiscriminantAnalysis().fit(train, y).transform(test)
+    return projected
+
+
+def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> NDArray[Any]:
+    return np.sort(generator.choice(rows, most, replace=False)) if len(rows) > most else rows
+
+
+def cosine_rows(chosen: Chosen, selections: Sequence[Probed]) -> pd.DataFrame:
+    """Return the cosine similarity between probe directions for each pair of sites of one line.
+
+    With one direction per class it is the mean over classes. Other sites than those along d_model
+    do not share a basis and have no rows.
+    """
+    if not isinstance(chosen.site, SiteSelection) or not _is_whole_stream(chosen.site):
+        return pd.DataFrame()
+    streams = [s for s in selections if isinstance(s, SiteSelection) and _is_whole_stream(s)]
+    places = placed(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
+    saved = {site: chosen.saved(site) for site in only(places, line=chosen.row["line"])["site"]}
+    unit = {
+        site: probe.unit_directions
+        for site, probe in saved.items()
+        if probe is not None and len(probe.layers) == 1 and probe.directions.any(axis=1).all()
+    }
+    if len(unit) < 2:
+        return pd.DataFrame()
+    return pd.DataFrame(
+        [
+            {
+                "site_a": a,
+                "site_b": b,
+                "cosine": round(float((u * v).sum(axis=1).mean()), 6),
+                "n_directions": len(u),
+                "n_features": u.shape[1],
+            }
+            for (a, u), (b, v) in product(unit.items(), repeat=2)
+        ]
+    )
+
+
+def _is_whole_stream(site: SiteSelection) -> bool:
+    is_whole = site.head is None and site.neuron is None
+    return is_whole and describe(site.site).axes[-1] == "d_model"
+
+
+def wrong_examples(chosen: Chosen, prepared: Prepared, model: Network) -> list[dict[str, Any]]:
+    """Return the errors with the largest margin over the true label, at most one per group.
+
+    Each has the tokens of its text with the probe's prediction at each token, if the probe was
+    saved.
+    """
+    predictions = chosen.predictions
+    scores, guess, truth = predictions.scores, predictions.guess, predictions.truth
+    if scores is None:
+        return []
+    rows = np.arange(len(guess))
+    margin = scores[rows, guess] - scores[rows, truth]
+    order = np.argsort(-np.where(guess == truth, -np.inf, margin), kind="stable")
+    worst: dict[str, int] = {}
+    for number in order[: int((guess != truth).sum())].tolist():
+        worst.setdefault(str(chosen.prober.data.groups[chosen.prober.test_rows[number]]), number)
+    numbers = list(worst.values())[:MOST_WRONG]
+    examples = [
+        prepared.dataset.examples[prepared.example[chosen.prober.test_rows[number]]]
+        for number in numbers
+    ]
+    readings = _readings(chosen, prepared, model, [example.text for example in examples])
+    return [
+        {
+            "text": example.text,
+            "span": example.span,
+            "group": group,
+            "label": str(chosen.classes[truth[number]]),
+            "guess": str(chosen.classes[guess[number]]),
+            "ahead": round(float(margin[number]), 4),
+            "tokens": _tokens(reading),
+        }
+        for number, group, example, reading in zip(numbers, worst, examples, readings, strict=False)
+    ]
+
+
+def _tokens(reading: TextReading | None) -> list[dict[str, Any]]:
+    """Return each token with its character span in the text and the probe's prediction."""
+    if reading is None:
+        return []
+    return [
+        {"token": token, "span": span, "label": answer.label, "score": round(answer.score, 4)}
+        for token, span, answer in zip(reading.tokens, reading.spans, reading.answers, strict=True)
+    ]
+
+
+def _readings(
+    chosen: Chosen, prepared: Prepared, model: Network, texts: Sequence[str]
+) -> Sequence[TextReading | None]:
+    probe = chosen.saved(chosen.site.text)
+    if probe is None or not texts or not all(texts):
+        return [None] * len(texts)
+    network = ProbedModel(model, prepared.tokenizer, tuple(chosen.site.parts))
+    return predict_texts(probe, network, texts, too_long="truncate")

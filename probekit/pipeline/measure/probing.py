@@ -1,0 +1,284 @@
+"""Probing captured sites; the results of each site are saved as soon as it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from joblib import cpu_count
+
+from probekit.disk import as_store_error
+from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
+from probekit.experiment.schema import Experiment
+from probekit.model.sites import JOINT, SiteSelection, describe, layer_of
+from probekit.pipeline.experiment.features import FeatureReader, Probed
+from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.experiment.rows import PositionRows
+from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.pipeline.measure.saving import FittedProbe, save_probe
+from probekit.probes.curve import Prober, ProbeResult
+from probekit.probes.data import ProbeData
+from probekit.probes.saved.files import probe_files
+from probekit.provenance import digest
+from probekit.results.predictions import Predictor
+from probekit.results.site_results import SavedSiteResults, SiteResult, site_stem
+from probekit.watcher import InProcessWatcher, Watcher
+from probekit.workers import parallel_map
+
+
+def make_probers(
+    experiment: Experiment, prepared: Prepared, device: str = "cpu"
+) -> tuple[Prober, ...]:
+    """Return one prober per position; it uses the same folds, controls and resamples at all sites.
+
+    Probers of two positions differ in control labels and scaling, which depend on the tokens.
+
+    Raises:
+        DataError: the labels, groups or split cannot be probed. Raised before the model runs.
+    """
+    is_sweep = len(prepared.positions) > 1
+    probers = []
+    for at in prepared.positions:
+        try:
+            probers.append(_make_prober(experiment, prepared, at, device))
+        except ProbekitError as error:
+            error.args = (f"At {at.position.text}: {error}" if is_sweep else str(error),)
+            raise
+    return tuple(probers)
+
+
+def _make_prober(
+    experiment: Experiment, prepared: Prepared, at: PositionRows, device: str
+) -> Prober:
+    data = [
+        ProbeData(
+            y=prepared.labels,
+            groups=prepared.groups,
+            types=at.types,
+            train=split.train,
+            test=split.test,
+            typical=at.typical,
+            texts=prepared.texts,
+            examples=prepared.text_indices,
+        )
+        for split in prepared.splits
+    ]
+    with experiment.at("probe", "kinds"):
+        settings = experiment.probe.settings(device)
+    try:
+        return Prober(data, settings)
+    except TooFewGroupsError:
+        with experiment.at("probe", "folds"):
+            raise
+    except ConfigError:  # a DataError names its rows itself
+        with experiment.at("probe", "control_draws"):
+            raise
+
+
+def probe_sites(
+    experiment: Experiment,
+    prober: Prober,
+    stores: Mapping[str, FeatureReader],
+    selections: Sequence[Probed],
+    folder: RunFolder,
+    watcher: Watcher,
+    workers: int | None = 1,
+) -> list[SiteResult]:
+    """Return the results of the baselines, then of every site in forward order.
+
+    Args:
+        experiment: gives the names and the position (a single one, not a sweep).
+        prober: measures each site.
+        stores: readers by target: `task` for the trained model and, if enabled, `random_weights`
+            for the untrained one.
+        selections: the sites.
+        folder: folder of the run; finished sites are saved in its folder `sites` and reused.
+        watcher: receives the progress.
+        workers: number of sites probed in parallel, each in a process; None for one per core.
+
+    Raises:
+        StoreError: a file cannot be written, or the folder was deleted during the run.
+    """
+    saved = SavedSiteResults(folder.path, prober.truth_of, len(prober.data.classes))
+    tasks = [_Task.of(selection, experiment, folder.path) for selection in (None, *selections)]
+    sites = [saved.read(task.stem, task.origin) for task in tasks]
+    n_saved = sum(site is not None for site in sites[1:])
+    progress = _Progress(InProcessWatcher(watcher), n_saved, len(selections))
+    job = _Job(experiment, prober, stores, saved, folder.path, progress)
+    if sites[0] is None:  # not part of the progress: baselines take a different time than a site
+        sites[0] = job(tasks[0])
+    for site in filter(None, sites):
+        folder.note(site.files)
+    missing = [number for number, site in enumerate(sites) if site is None]
+    items = [tasks[number] for number in missing]
+    # Independent of workers and missing sites: the number of threads may change the last bits.
+    n_threads = max(1, cpu_count() // len(selections))
+    for done, site in enumerate(parallel_map(job, items, workers, n_threads)):
+        sites[missing[done]] = site
+        folder.note(site.files)
+        progress.done = n_saved + done + 1
+        progress.report()
+    watcher.progress("probe", len(selections), len(selections))
+    return [
+        replace(site, place=_place(experiment, task.selection))
+        for task, site in zip(tasks, sites, strict=True)
+        if site is not None
+    ]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A site to probe, or None for the baselines, with the stem and origin of its saved results."""
+
+    selection: Probed | None
+    stem: Path
+    origin: Mapping[str, str]
+
+    @classmethod
+    def of(cls, selection: Probed | None, experiment: Experiment, run_dir: Path) -> _Task:
+        offset, position = experiment.tokens.position.offset, experiment.tokens.position.text
+        name = "baselines" if selection is None else selection.text
+        origin = {"run": run_dir.name, "position": position, "site": name}
+        return cls(selection, site_stem(name, offset), origin)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Measures one site, in this process or a worker, and saves the results."""
+
+    experiment: Experiment
+    prober: Prober
+    stores: Mapping[str, FeatureReader]
+    saved: SavedSiteResults
+    run_dir: Path
+    progress: _Progress
+
+    def __call__(self, task: _Task) -> SiteResult:
+        """Return the results of a site as read back from disk, so that a resumed run is equal."""
+        if task.selection is None:
+            site = _baselines(self.prober)
+        else:
+            site = _measure(self, task.selection, Path("probes") / task.stem.relative_to("sites"))
+        site = self.saved.write(task.stem, task.origin, site)
+        return self.saved.read(task.stem, task.origin) or site
+
+
+@dataclass
+class _Progress:
+    """Reports the number of finished sites and the fits of the current one in this process.
+
+    Sites may finish in any order; the reported progress never decreases.
+    """
+
+    watcher: Watcher
+    done: int
+    n_sites: int
+    reported: float = 0.0
+
+    def report(self, fraction: float = 0.0) -> None:
+        """Report the number of finished sites plus a fraction of the current one."""
+        self.reported = max(self.reported, round(self.done + fraction, 2))
+        self.watcher.progress("probe", self.reported, self.n_sites)
+
+    def part(self, number: int, n_parts: int) -> Callable[[int, int], None]:
+        """Return the callback for the fits of one target of the site."""
+
+        def on_fit(done: int, total: int) -> None:
+            self.report((number + done / total) / n_parts)
+
+        return on_fit
+
+
+def _baselines(prober: Prober) -> SiteResult:
+    results = prober.baselines()
+    return SiteResult(
+        [measurement for result in results.values() for measurement in result.measurements],
+        {Predictor("none", target): result.predictions for target, result in results.items()},
+    )
+
+
+def _measure(job: _Job, selection: Probed, folder: Path) -> SiteResult:
+    """Return the results at a site and save the probes fitted on the trained model.
+
+    Args:
+        job: experiment, prober and stores.
+        selection: the site.
+        folder: folder of the site's probes, relative to the run folder.
+    """
+    site = SiteResult([], {})
+    for number, (target, store) in enumerate(job.stores.items()):
+        is_random = target == "random_weights"
+        on_fit = job.progress.part(number, len(job.stores))
+        results = job.prober.site(store.features(selection), random=is_random, on_fit=on_fit)
+        for result in results:
+            site.measurements.extend(result.measurements)
+            assert result.spec is not None
+            site.predictions[Predictor(result.spec.text, target)] = result.predictions
+            if not is_random and result.solution is not None:
+                stem = folder / result.spec.text.replace(":", "-")
+                _save(job.run_dir / stem, result, job.experiment, job.prober, store, selection)
+                _, weights = probe_files(stem)
+                with as_store_error("read", job.run_dir / weights):
+                    site.probes[weights.as_posix()] = digest([(job.run_dir / weights).read_bytes()])
+    return site
+
+
+def _save(
+    path: Path,
+    result: ProbeResult,
+    experiment: Experiment,
+    prober: Prober,
+    store: FeatureReader,
+    selection: Probed,
+) -> None:
+    """Save a fitted probe; classes that were absent in training have no scores."""
+    spec, solution = result.spec, result.solution
+    assert spec is not None
+    assert solution is not None
+    classes = () if prober.settings.reads_numbers else prober.data.classes[solution.classes]
+    first = result.measurements[0]
+    penalty = {} if first.C is None else {spec.grid_name or "C": first.C}
+    fitted = FittedProbe(
+        kind=spec.text,
+        layers=solution.layers,
+        classes=tuple(map(str, classes)),
+        scores_are_logits=spec.logits,
+        hyperparameters={**dict(spec.options), **penalty},
+    )
+    save_probe(
+        path,
+        fitted,
+        experiment,
+        store.identity,
+        sites=[part.text for part in selection.parts],
+        measured=result.measurements,
+        view=experiment.capture.view,
+    )
+
+
+def _place(experiment: Experiment, selection: Probed | None) -> dict[str, Any]:
+    """Return the columns for run, site and position; baselines have no site."""
+    names = {
+        "run": experiment.name,
+        "model": experiment.model.source,
+        "dataset": experiment.data.name,
+        "position": experiment.tokens.position.text,
+    }
+    if selection is None:
+        return names
+    return names | _site_columns(selection) | {"view": experiment.capture.view}
+
+
+def _site_columns(selection: Probed) -> dict[str, Any]:
+    """Return the columns for the site; a concatenation has no layer and no head."""
+    components = dict.fromkeys(describe(part.site).component for part in selection.parts)
+    place: dict[str, Any] = {"site": selection.text, "component": JOINT.join(components)}
+    if isinstance(selection, SiteSelection):
+        place |= {
+            "site": selection.without_head.text,
+            "layer": layer_of(selection.site),
+            "head": selection.head,
+        }
+    return place

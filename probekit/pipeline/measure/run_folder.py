@@ -1,0 +1,77 @@
+"""The folder of a run; the digest of each file is recorded on writing and verified at the end.
+
+.started    marks a run in progress
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from probekit.drafts import sweep_drafts
+from probekit.errors import StoreError
+from probekit.provenance import digest, write_atomic
+from probekit.results.record import STARTED, changed_files
+
+
+class RunFolder:
+    """The folder of a run in progress.
+
+    Args:
+        path: `<out>/<name>/<key>`; created if it does not exist.
+        created: start time of the run.
+
+    Raises:
+        StoreError: The folder cannot be written.
+    """
+
+    def __init__(self, path: Path, created: str) -> None:
+        write_atomic(path / STARTED, created)
+        sweep_drafts(path.rglob(".*"))
+        self.path = path
+        self._digests: dict[str, str] = {}
+
+    def write(self, name: str, content: bytes | str) -> None:
+        """Write a file of the run.
+
+        Raises:
+            StoreError: The file cannot be written, or the folder was deleted during the run.
+        """
+        data = content.encode() if isinstance(content, str) else content
+        write_atomic(self.path / name, data)
+        self.note({name: digest([data])})
+
+    def note(self, digests: Mapping[str, str]) -> None:
+        """Record the digests of files written by others, by name within the folder.
+
+        Raises:
+            StoreError: The folder was deleted during the run.
+        """
+        self._digests |= digests
+        first = next(iter(self._digests), None)
+        # Check only one file here: `digests` verifies all of them at the end.
+        if first is not None and not (self.path / first).exists():
+            raise self._lost([first])
+
+    def digests(self) -> dict[str, str]:
+        """Verify all files of the run and return their digests by name within the folder.
+
+        Raises:
+            StoreError: A file was deleted or changed since it was written.
+        """
+        lost = [name for name, _ in changed_files(self.path, self._digests)]
+        if lost:
+            raise self._lost(lost)
+        return dict(sorted(self._digests.items()))
+
+    def finish(self) -> None:
+        """Remove the mark of a run in progress."""
+        (self.path / STARTED).unlink(missing_ok=True)
+
+    def _lost(self, names: list[str]) -> StoreError:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return StoreError(
+            f"{self.path}: {names[0]}{more} was deleted or changed during the run, by hand or by "
+            "another run of the same experiment. The run was stopped. Run the same command again; "
+            "captured activations are reused."
+        )

@@ -1,0 +1,105 @@
+"""Saving the fitted probes of a run: weights and provenance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from probekit.activations.identity import Identity
+from probekit.experiment.schema import Experiment
+from probekit.probes.saved.facts import HeldOutScore, ProbeFacts, Scalar
+from probekit.probes.saved.files import LayerArrays
+from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.score.measurement import Measurement
+from probekit.provenance import versions
+
+
+@dataclass(frozen=True, eq=False)
+class FittedProbe:
+    """Arrays and description of a fitted probe, independent of its estimator.
+
+    Attributes:
+        kind: kind of probe, such as `logistic`.
+        layers: weight (n_out, n_in) and bias (n_out,) of each layer, for raw activations.
+        classes: labels in the order of the scores; empty for a regression probe.
+        scores_are_logits: whether the softmax of the scores gives probabilities.
+        hyperparameters: hyperparameters of the fit.
+    """
+
+    kind: str
+    layers: tuple[LayerArrays, ...]
+    classes: tuple[str, ...]
+    scores_are_logits: bool
+    hyperparameters: Mapping[str, Scalar]
+
+
+def save_probe(
+    path: Path,
+    fitted: FittedProbe,
+    experiment: Experiment,
+    identity: Identity,
+    *,
+    sites: Sequence[str],
+    measured: Sequence[Measurement],
+    view: Literal["raw", "normalized"] = "raw",
+) -> Path:
+    """Write a probe of an experiment and return the path of its JSON.
+
+    Args:
+        path: common stem of its two files.
+        fitted: the probe.
+        experiment: gives the position and the names.
+        identity: identity of the store that the rows were read from.
+        sites: sites whose features are concatenated, in the format of `SiteSelection.text`.
+        measured: measurements at the site; those of the task on the test rows are saved.
+        view: view of the rows that the probe was fitted on.
+
+    Raises:
+        DataError: the shapes of weights and classes do not match.
+        StoreError: the files cannot be written.
+    """
+    facts = ProbeFacts(
+        kind=fitted.kind,
+        scores_are_logits=fitted.scores_are_logits,
+        sites=tuple(sites),
+        view=view,
+        position=experiment.tokens.position.model_dump(mode="json"),
+        bos=experiment.tokens.bos,
+        model=experiment.model.source,
+        compute=experiment.model.dtype,
+        dtype=experiment.capture.dtype,
+        weights=identity.weights,
+        n_heads=identity.config["n_head"],
+        layer_norm_epsilon=identity.config["layer_norm_epsilon"],
+        tokenizer=identity.tokenizer,
+        cache=identity.key,
+        hyperparameters=dict(fitted.hyperparameters),
+        metrics={
+            measurement.metric: _score(measurement)
+            for measurement in measured
+            if measurement.target == "task" and measurement.split == "test"
+        },
+        seed=experiment.probe.seed,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions(),
+    )
+    return SavedProbe(fitted.layers, fitted.classes, facts).save(path)
+
+
+def _score(measurement: Measurement) -> HeldOutScore:
+    return HeldOutScore(
+        value=measurement.value,
+        ci_low=_none_if_nan(measurement.ci_low),
+        ci_high=_none_if_nan(measurement.ci_high),
+        chance=_none_if_nan(measurement.chance),
+        n=measurement.n_test,
+        n_groups=measurement.n_groups,
+    )
+
+
+def _none_if_nan(value: float) -> float | None:
+    return None if math.isnan(value) else value

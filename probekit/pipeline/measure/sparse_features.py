@@ -1,0 +1,81 @@
+"""Features selected by the k-sparse probes of a run: the rows of features.csv."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from probekit.model.config import GPT2Config
+from probekit.model.sites import SiteSelection, describe
+from probekit.pipeline.experiment.features import FeatureReader
+from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.measure.chosen import find_site
+from probekit.probes.curve import Prober
+from probekit.results.selection import ranked_rows
+
+COLUMNS = ("site", "position", "rank", "feature", "k", "share", "label")
+SIZE = r"k_sparse:(\d+)"
+MOST_FEATURES = 64
+
+
+def feature_rows(
+    prepared: Prepared,
+    probers: Sequence[Prober],
+    table: pd.DataFrame,
+    readers: Mapping[str, FeatureReader],
+) -> pd.DataFrame:
+    """Return the features that the k-sparse probes select at their best site, ranked.
+
+    A probe of k features uses the first k. `k` is the smallest k whose probe uses the feature,
+    `share` is the fraction of its variance over the fitted rows that the labels explain, and
+    `label` is the label with the highest mean. There are no rows without k-sparse probes or with a
+    nested cross-validation, where each split selects its own features.
+    """
+    ranked = ranked_rows(table)
+    ranked = ranked[ranked["probe"].str.fullmatch(SIZE)]
+    if ranked.empty:
+        return pd.DataFrame(columns=list(COLUMNS))
+    number, site = find_site(prepared, ranked.iloc[0])
+    split = probers[number].only_split
+    if split is None or not isinstance(site, SiteSelection):
+        return pd.DataFrame(columns=list(COLUMNS))
+    sizes = np.sort(ranked["probe"].str.extract(SIZE)[0].astype(int).unique())
+    X = readers[prepared.positions[number].position.text].features(site)
+    shares = split.explained(X)
+    best = np.argsort(-shares, kind="stable")[: min(sizes[-1], MOST_FEATURES)]
+    y = split.data.y[split.fitted]
+    labels = np.unique(y)
+    means = np.stack([X[split.fitted][y == label][:, best].mean(axis=0) for label in labels])
+    return pd.DataFrame(
+        {
+            "site": site.text,
+            "position": prepared.positions[number].position.text,
+            "rank": np.arange(len(best)) + 1,
+            "feature": [feature_name(site, int(feature), prepared.config) for feature in best],
+            "k": sizes[np.searchsorted(sizes, np.arange(len(best)) + 1)],
+            "share": shares[best].round(6),
+            "label": labels[means.argmax(axis=0)],
+        }
+    )
+
+
+def feature_name(site: SiteSelection, feature: int, config: GPT2Config) -> str:
+    """Return the name of a feature of a site, in the format of `capture.sites` for MLP neurons.
+
+    >>> config = GPT2Config(n_embd=12, n_head=3)
+    >>> feature_name(SiteSelection("blocks.5.mlp.hook_post"), 17, config)
+    'blocks.5.mlp.hook_post[neuron=17]'
+    >>> feature_name(SiteSelection("blocks.5.attn.hook_z"), 6, config)
+    'head 1, dimension 2'
+    >>> feature_name(SiteSelection("blocks.5.hook_resid_post"), 6, config)
+    'dimension 6'
+    """
+    axes = describe(site.site).axes
+    if axes[-1] == "d_mlp":
+        return f"{site.site}[neuron={feature if site.neuron is None else site.neuron}]"
+    if "n_heads" in axes and site.head is None:
+        head, dimension = divmod(feature, config.axis_sizes[axes[-1]])
+        return f"head {head}, dimension {dimension}"
+    return f"dimension {feature}"

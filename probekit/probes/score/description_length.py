@@ -1,0 +1,213 @@
+"""Description length of the labels given the activations, by online coding of the training rows.
+
+The labels are transmitted block by block to a receiver that has the activations. Each block is
+coded with the probabilities of a probe fitted on the previous blocks. A probe that learns from few
+rows saves bits early; one that can only memorise the labels saves none. The penalty, selected on
+all rows, is assumed to be known; transmitting it would cost log2 of the grid size in bits. The
+description length thus measures how easily the labels are decoded, in addition to how accurately.
+
+    blocks         groups -> rows coded in each block, and rows that its probe is fitted on
+    code_lengths   log probabilities, labels -> bits of each row
+    OnlineCode     bits of all rows -> codelength, compression
+
+Source: Voita and Titov (2020), Information-theoretic probing with minimum description length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+
+from probekit.errors import ConfigError, DataError
+from probekit.probes.score.learning_curve import subsets
+from probekit.probes.score.metric_table import Family
+from probekit.probes.score.metrics import Resamples, mean_of_rows
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.solver import Codes
+
+# Fractions of the rows at which blocks end and a new probe is fitted.
+PREFIXES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
+# Average number of rows per class in the first block; fewer are too few to fit a probe.
+LEAST_ROWS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class CodedBlock:
+    """Rows `coded` (n_coded,) in a block, with a probe fitted on the rows `fitted` (n_fitted,).
+
+    The first block has no rows to fit on and is coded uniformly.
+    """
+
+    fitted: Codes
+    coded: Codes
+
+
+def blocks(
+    groups: NDArray[np.generic], n_classes: int, seed: int, shares: Sequence[float] = PREFIXES
+) -> list[CodedBlock]:
+    """Return the blocks of rows in transmission order: whole groups in random order.
+
+    Each block ends with the group that reaches its share of the rows; the first has at least 2 rows
+    per class on average. Shares that end with the same group are merged. Every row is coded once.
+
+    The first block may contain a single class; callers must handle that when fitting.
+
+    Raises:
+        ConfigError: The shares do not increase to 1.
+
+    >>> [(len(b.fitted), len(b.coded)) for b in blocks(np.arange(64), n_classes=2, seed=0)]
+    [(0, 4), (4, 4), (8, 8), (16, 16), (32, 32)]
+    """
+    if not shares or shares[-1] != 1 or min(np.diff([0.0, *shares])) <= 0:
+        raise ConfigError(
+            f"Shares must increase from above 0 to exactly 1, but are {list(shares)}."
+        )
+    n_rows = len(groups)
+    least = min(LEAST_ROWS * n_classes, n_rows)
+    sizes = [max(least, int(np.ceil(share * n_rows))) for share in shares]
+    previous = np.zeros(n_rows, dtype=bool)
+    coded_blocks: list[CodedBlock] = []
+    for sent in subsets(groups, sizes, seed):
+        new = sent & ~previous
+        if new.any():
+            coded_blocks.append(CodedBlock(np.flatnonzero(previous), np.flatnonzero(new)))
+        previous = sent
+    return coded_blocks
+
+
+def code_lengths(log_probabilities: Floats, truth: Codes, n_fitted: int) -> Floats:
+    """Return the code length in bits (n_samples,) of each true label.
+
+    The probabilities (n_samples, n_classes), by a probe fitted on n = `n_fitted` rows, are smoothed
+    with a uniform prior worth n_classes rows: -log2((n p + 1) / (n + n_classes)). Classes unseen in
+    training therefore have a finite cost, and without training rows each label costs
+    log2(n_classes). The smoothing is not in the paper, whose probes have seen every class.
+
+    >>> p = np.log([[0.5, 0.5], [0.75, 0.25]])
+    >>> code_lengths(p, np.array([0, 0]), n_fitted=0).tolist()
+    [1.0, 1.0]
+    >>> code_lengths(p, np.array([0, 0]), n_fitted=2).round(3).tolist()
+    [1.0, 0.678]
+    """
+    n_samples, n_classes = log_probabilities.shape
+    p = np.exp(log_probabilities[np.arange(n_samples), truth])
+    lengths: Floats = np.log2(n_fitted + n_classes) - np.log2(n_fitted * p + 1)
+    return lengths
+
+
+@dataclass(frozen=True, eq=False)
+class OnlineCode:
+    """Online code of the training labels.
+
+    Attributes:
+        bits: Code length (n_samples,) of the label of each training row.
+        n_classes: Number of classes.
+        n_codes: Number of concatenated codes, one for each split of a cross-validation.
+
+    Raises:
+        DataError: There are fewer than two classes, or a code length is not finite.
+    """
+
+    bits: Floats
+    n_classes: int
+    n_codes: int = 1
+
+    family: ClassVar[Family] = "code"
+    offers: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.n_classes < 2:
+            raise DataError(
+                f"Online coding needs at least two classes, but n_classes is {self.n_classes}."
+            )
+        if not np.isfinite(self.bits).all():
+            raise DataError(
+                "The code lengths of some rows are not finite. Check that every block was coded."
+            )
+
+    @property
+    def uniform(self) -> OnlineCode:
+        """The uniform code, log2(n_classes) bits per label."""
+        return OnlineCode(np.full_like(self.bits, np.log2(self.n_classes)), self.n_classes)
+
+    @classmethod
+    def of_blocks(
+        cls, coded: Sequence[CodedBlock], log_probabilities: Sequence[Floats], truth: Codes
+    ) -> OnlineCode:
+        """Return the code of the labels (n_samples,) from the predictions for each block.
+
+        `log_probabilities` holds an array (n_coded, n_classes) for every block except the first.
+
+        Raises:
+            DataError: The number of arrays does not match the number of blocks.
+
+        >>> parts = blocks(np.arange(16), n_classes=2, seed=0, shares=(0.5, 1.0))
+        >>> certain = np.log([[1.0, 1e-9]] * 8)
+        >>> code = OnlineCode.of_blocks(parts, [certain], np.zeros(16, int))
+        >>> code.bits[parts[0].coded].sum(), code.bits[parts[1].coded].sum().round(2)
+        (np.float64(8.0), np.float64(1.22))
+        """
+        if len(log_probabilities) != len(coded) - 1 or not log_probabilities:
+            raise DataError(
+                f"{len(coded)} blocks need {len(coded) - 1} arrays of log probabilities (at least "
+                f"one), but {len(log_probabilities)} are given."
+            )
+        n_classes = log_probabilities[0].shape[1]
+        bits = np.full(len(truth), np.nan)
+        bits[coded[0].coded] = np.log2(n_classes)
+        for block, table in zip(coded[1:], log_probabilities, strict=True):
+            bits[block.coded] = code_lengths(table, truth[block.coded], len(block.fitted))
+        return cls(bits, n_classes)
+
+
+def codelength(code: OnlineCode, resamples: Resamples) -> Floats:
+    """Return the total code length in bits (1 + n_draws,), scaled to the number of rows.
+
+    Resamples reuse the code lengths of a single transmission order, so that the interval reflects
+    the sampling of groups, not the choice of the order.
+
+    >>> code = OnlineCode(np.array([1.0, 0.5, 0.5]), n_classes=2)
+    >>> codelength(code, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
+    [2.0]
+    """
+    return len(code.bits) / code.n_codes * mean_of_rows(code.bits, resamples)
+
+
+def compression(code: OnlineCode, resamples: Resamples) -> Floats:
+    """Return the uniform code length divided by the code length (1 + n_draws,).
+
+    A value of 1 means no compression.
+
+    >>> code = OnlineCode(np.array([1.0, 0.5, 0.5]), n_classes=2)
+    >>> compression(code, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
+    [1.5]
+    """
+    ratio: Floats = np.log2(code.n_classes) / mean_of_rows(code.bits, resamples)
+    return ratio
+
+
+def tempered(scores: Floats, truth: Codes) -> float:
+    """Return the inverse temperature that calibrates scores (n_samples, n_classes).
+
+    It is the factor of the scores that maximises the likelihood of the true codes (n_samples,)
+    under a softmax, for kinds of probe whose scores are not logits. Classes that were not fitted
+    have scores of -inf and must not occur in `truth`.
+
+    >>> scores = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> round(tempered(scores, np.array([1, 1, 0, 0])), 2)
+    1.1
+
+    Source: Guo et al. (2017), On calibration of modern neural networks (temperature scaling).
+    """
+    rows = np.arange(len(truth))
+
+    def loss(log_factor: float) -> float:
+        return -float(log_softmax(scores * np.exp(log_factor), axis=1)[rows, truth].mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-15, 15), method="bounded").x))

@@ -1,0 +1,270 @@
+"""Measurements: metrics of predictions with confidence interval, chance level and provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.probes.kinds.structural.scores import SentenceScores
+from probekit.probes.score.description_length import OnlineCode
+from probekit.probes.score.metric_table import MetricFunction, metric_functions
+from probekit.probes.score.metrics import ClassPredictions, Resamples, percentile_interval
+from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.fits import TunedProbeFit
+from probekit.probes.solve.layers import FittedLayers
+from probekit.probes.text_and_tree import TreePredictions
+from probekit.provenance import digest
+
+RowsScored = Literal["test", "validation", "online", "learning"]
+Predictions = ClassPredictions | NumberPredictions | OnlineCode | TreePredictions
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One score with its confidence interval, chance level and the facts of its fits.
+
+    Baselines have no fit: their `C`, `n_iter`, `converged` and `gradient_norm` are None. The score
+    of the control task is the mean over its draws.
+
+    Attributes:
+        probe: the kind of probe; "none" for baselines.
+        target: what was predicted; see `TARGETS`.
+        split: the rows scored. "test": the test rows. "validation": the held-out folds of the
+            training rows, for selecting sites without using the test rows. "online": the training
+            rows, coded block by block. "learning": the test rows, after training on fewer rows.
+        metric: the name of the metric.
+        value: the score.
+        ci_low: the lower limit of the 95 % confidence interval.
+        ci_high: the upper limit.
+        chance: the score of always predicting the most frequent training label on the same rows; 0
+            for selectivity.
+        n_train: number of rows fitted; for "validation" those of the smallest fit.
+        n_test: number of rows scored.
+        n_groups: number of groups of the rows scored.
+        C: the selected penalty, under any name (C or alpha); None if control draws differ.
+        n_iter: number of solver iterations, the largest of all fits.
+        converged: whether all fits converged.
+        gradient_norm: the final gradient norm, the largest of all fits.
+        seed: the random seed.
+    """
+
+    probe: str
+    target: str
+    split: RowsScored
+    metric: str
+    value: float
+    ci_low: float
+    ci_high: float
+    chance: float
+    n_train: int
+    n_test: int
+    n_groups: int
+    C: float | None
+    n_iter: int | None
+    converged: bool | None
+    gradient_norm: float | None
+    seed: int
+
+
+def _common(values: Sequence[float | None]) -> float | None:
+    """Return the value that all entries share; None if they differ."""
+    return values[0] if len(set(values)) == 1 else None
+
+
+def _largest(values: Sequence[N | None]) -> N | None:
+    """Return the largest value that is not None; None if all are."""
+    return max((value for value in values if value is not None), default=None)
+
+
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """Return the concatenated predictions for several sets of rows.
+
+    >>> both = joined([NumberPredictions(np.array([1.0]), np.array([2.0]))] * 2)
+    >>> both.guess.tolist()
+    [2.0, 2.0]
+    """
+    first = parts[0]
+    if isinstance(first, TreePredictions):
+        sentences = [part.sentences for part in parts if isinstance(part, TreePredictions)]
+        return replace(first, sentences=SentenceScores.joined(sentences))
+    n_codes = {"n_codes": len(parts)} if isinstance(first, OnlineCode) else {}
+    arrays: dict[str, Any] = n_codes | {
+        own.name: np.concatenate([getattr(part, own.name) for part in parts])
+        for own in fields(first)
+        if isinstance(getattr(first, own.name), np.ndarray)
+    }
+    return replace(first, **arrays)
+
+
+# The predictions of a probe, and the chance level predictions for the same rows.
+PredictionPair = tuple[Predictions, Predictions]
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """Predictions to be scored, with the facts of the fits that made them.
+
+    Attributes:
+        probe: the kind of probe, "none" for a baseline.
+        target: what was predicted.
+        seed: the random seed for folds, control labels and resamples.
+        n_train: number of rows fitted.
+        split: the rows that are scored; see `Measurement`.
+        pairs: the predictions whose mean score is measured: one pair, or one per control draw.
+        groups: the groups (n_samples,) of the rows that are scored.
+        metric: the metric to compute; None for all that are defined.
+        against: predictions whose mean score is subtracted; empty for none.
+        C: the penalty of the fits; None if they differ or there are none.
+        n_iter: the largest number of iterations of the fits.
+        converged: whether all fits converged.
+        gradient_norm: the largest final gradient norm of the fits.
+        fit: the fit of the task on all rows, to be saved; None if there is no single fit.
+    """
+
+    probe: str
+    target: str
+    seed: int
+    n_train: int
+    split: RowsScored = "test"
+    pairs: tuple[PredictionPair, ...] = ()
+    groups: NDArray[np.str_] = field(default_factory=lambda: np.empty(0, dtype=str))
+    metric: str | None = None
+    against: tuple[PredictionPair, ...] = ()
+    C: float | None = None
+    n_iter: int | None = None
+    converged: bool | None = None
+    gradient_norm: float | None = None
+    fit: FittedLayers | None = None
+
+    def of_fits(self, fits: Sequence[FittedLayers]) -> Score:
+        """Return the score with the iteration count, convergence and gradient norm of its fits."""
+        return replace(
+            self,
+            n_iter=max(fit.n_iter for fit in fits),
+            converged=all(fit.converged for fit in fits),
+            gradient_norm=_largest([fit.gradient_norm for fit in fits]),
+        )
+
+    def of_columns(self, columns: Sequence[TunedProbeFit[FittedLayers]]) -> Score:
+        """Return the score with the facts of the final fits on all rows."""
+        C = _common([column.penalty for column in columns])
+        return replace(self, C=C).of_fits([column.solution for column in columns])
+
+    def of_search(self, columns: Sequence[TunedProbeFit[FittedLayers]], n_train: int) -> Score:
+        """Return the cross-validation score with the facts of the fits of the search."""
+        fits = [fit for column in columns for fit in column.search]
+        return replace(self, n_train=n_train, split="validation").of_fits(fits)
+
+    @classmethod
+    def of_all(cls, scores: Sequence[Score]) -> Score:
+        """Return the combined score of the same probe on several splits."""
+        if len(scores) == 1:
+            return scores[0]
+        converged = [one.converged for one in scores if one.converged is not None]
+        return replace(
+            scores[0],
+            n_train=min(one.n_train for one in scores),
+            pairs=_merged([one.pairs for one in scores]),
+            groups=np.concatenate([one.groups for one in scores]),
+            against=_merged([one.against for one in scores]),
+            C=_common([one.C for one in scores]),
+            n_iter=_largest([one.n_iter for one in scores]),
+            converged=all(converged) if converged else None,
+            gradient_norm=_largest([one.gradient_norm for one in scores]),
+            fit=None,
+        )
+
+
+def _merged(of_splits: Sequence[tuple[PredictionPair, ...]]) -> tuple[PredictionPair, ...]:
+    """Return the pairs of several splits, each concatenated over the splits."""
+    return tuple(
+        (joined([predictions for predictions, _ in same]), joined([chance for _, chance in same]))
+        for same in zip(*of_splits, strict=True)
+    )
+
+
+def metrics_of(predictions: Predictions) -> Mapping[str, MetricFunction]:
+    """Return the metric functions that are defined for the predictions, by name.
+
+    AUROC needs scores; calibration metrics need probabilities.
+
+    >>> list(metrics_of(NumberPredictions(np.zeros(2), np.zeros(2))))
+    ['r2', 'spearman']
+    """
+    return metric_functions(predictions.family, predictions.offers)
+
+
+class Resampler:
+    """Returns identical resamples for identical groups, so that all differences are paired."""
+
+    def __init__(self, draws: int, seed: int) -> None:
+        self._draws = draws
+        self._seed = seed
+        self._resamples: dict[str, Resamples] = {}
+
+    def of(self, groups: NDArray[np.str_]) -> Resamples:
+        """Return the bootstrap resamples of the groups (n_samples,)."""
+        key = digest([np.ascontiguousarray(groups).tobytes()])
+        if key not in self._resamples:
+            self._resamples[key] = Resamples.draw(groups, self._draws, self._seed)
+        return self._resamples[key]
+
+
+def measure(score: Score, resampler: Resampler) -> list[Measurement]:
+    """Return the measurements of a score.
+
+    Undefined metrics are omitted, such as the AUROC of rows with a single label.
+    """
+    resamples = resampler.of(score.groups)
+    measurements = []
+    for name in metrics_of(score.pairs[0][0]) if score.metric is None else [score.metric]:
+        draws = _mean_score(name, score.pairs, resamples)
+        chance = float(np.mean([_chance(name, constant, resamples) for _, constant in score.pairs]))
+        if score.against:
+            draws, chance = draws - _mean_score(name, score.against, resamples), 0.0
+        if not np.isnan(draws[0]):
+            metric = "selectivity" if score.against else name
+            measurements.append(_measurement(score, metric, draws, chance, resamples))
+    return measurements
+
+
+def _mean_score(metric: str, pairs: Sequence[PredictionPair], resamples: Resamples) -> Floats:
+    scores = [metrics_of(predictions)[metric](predictions, resamples) for predictions, _ in pairs]
+    mean: Floats = np.mean(scores, axis=0)
+    return mean
+
+
+def _chance(metric: str, uninformed: Predictions, resamples: Resamples) -> float:
+    """Return the score of chance level predictions; 0 if it is undefined for constants."""
+    chance = float(metrics_of(uninformed)[metric](uninformed, resamples.undrawn)[0])
+    return 0.0 if np.isnan(chance) else chance
+
+
+def _measurement(
+    score: Score, metric: str, draws: Floats, chance: float, resamples: Resamples
+) -> Measurement:
+    interval = percentile_interval(draws)
+    return Measurement(
+        probe=score.probe,
+        target=score.target,
+        split=score.split,
+        metric=metric,
+        value=interval.value,
+        ci_low=interval.low,
+        ci_high=interval.high,
+        chance=chance,
+        n_train=score.n_train,
+        n_test=len(resamples.group_of_row),
+        n_groups=resamples.n_groups,
+        C=score.C,
+        n_iter=score.n_iter,
+        converged=score.converged,
+        gradient_norm=score.gradient_norm,
+        seed=score.seed,
+    )

@@ -1,0 +1,204 @@
+"""Table of metrics: one row holds everything that the package needs to know about a metric.
+
+To add a metric, write the function that computes it and add a row here. Measurements, results,
+figures, captions and page sections are derived from the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Literal
+
+# What a metric is computed from: a class or a number per row, trees, or code lengths.
+Family = Literal["class", "number", "tree", "code"]
+# Scores are computed from predictions, differences from two scores, p-values from all sites.
+Kind = Literal["score", "difference", "p_value"]
+# Name of the reference level: the score of predictions that ignore the activations.
+Reference = Literal["chance", "chain", "uniform"]
+
+MetricFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric of the results.
+
+    Attributes:
+        name: the value in the column `metric` of results.csv.
+        title: the name in sentences and on axes.
+        functions: for each family of predictions, the import path `module:function` of the function
+            that computes the metric. It takes predictions and resamples and returns (1 + n_draws,)
+            numbers, the value first. Empty for metrics that are not computed from one set of
+            predictions.
+        kind: whether it is a score, a difference of scores or a p-value.
+        needs: what the predictions must contain besides `guess`: "scores", "probabilities", or the
+            name of the hits of a tree; empty for nothing.
+        lower_is_better: whether lower values are better.
+        reference: the name of its reference level.
+        is_row_mean: whether it is a mean over rows, so that p-values can be computed by exchanging
+            groups of rows.
+        beats_the_mean: whether the constant prediction it is compared with is the mean label
+            instead of the majority label.
+        is_main: whether sites are selected by it. The first main metric in a table is used.
+        figure: whether its figures are shown open or folded on the page, or not drawn.
+        explanation: a sentence for captions of less common metrics.
+    """
+
+    name: str
+    title: str
+    functions: Mapping[Family, str] = field(default_factory=dict)
+    kind: Kind = "score"
+    needs: str = ""
+    lower_is_better: bool = False
+    reference: Reference = "chance"
+    is_row_mean: bool = False
+    beats_the_mean: bool = False
+    is_main: bool = False
+    figure: Literal["open", "folded", "none"] = "folded"
+    explanation: str = ""
+
+
+_SCORE = "probekit.probes.score"
+_TREE = "probekit.probes.text_and_tree"
+
+# This is also the order of the rows of results.csv and of the figures of a page.
+_ROWS = (
+    Metric(
+        "accuracy",
+        "accuracy",
+        {"class": f"{_SCORE}.metrics:accuracy"},
+        is_row_mean=True,
+        is_main=True,
+        figure="open",
+    ),
+    Metric(
+        "balanced_accuracy",
+        "balanced accuracy",
+        {"class": f"{_SCORE}.metrics:balanced_accuracy"},
+    ),
+    Metric("macro_f1", "macro F1", {"class": f"{_SCORE}.metrics:macro_f1"}),
+    Metric("auroc", "AUROC", {"class": f"{_SCORE}.metrics:auroc"}, needs="scores"),
+    Metric(
+        "r2",
+        "R²",
+        {"number": f"{_SCORE}.regression:r2"},
+        is_row_mean=True,
+        beats_the_mean=True,
+        is_main=True,
+        figure="open",
+    ),
+    Metric(
+        "uuas",
+        "UUAS",
+        {"tree": f"{_TREE}:hit_rate"},
+        needs="uuas",
+        reference="chain",
+        is_main=True,
+        figure="open",
+        explanation=(
+            "Fraction of the edges of each dependency tree that are also in the minimum spanning "
+            "tree of the predicted distances (Hewitt and Manning 2019). Linear chain: the head of "
+            "each word is the previous word."
+        ),
+    ),
+    Metric(
+        "root_accuracy",
+        "root accuracy",
+        {"tree": f"{_TREE}:hit_rate"},
+        needs="root_accuracy",
+        reference="chain",
+        is_main=True,
+        figure="open",
+        explanation=(
+            "Fraction of sentences in which the word of smallest predicted depth is the root. "
+            "Linear chain: the first word."
+        ),
+    ),
+    Metric(
+        "spearman",
+        "Spearman's ρ",
+        {"number": f"{_SCORE}.regression:spearman", "tree": f"{_TREE}:tree_spearman"},
+        beats_the_mean=True,
+        figure="open",
+    ),
+    Metric(
+        "brier",
+        "Brier score",
+        {"class": f"{_SCORE}.calibration:brier"},
+        needs="probabilities",
+        lower_is_better=True,
+        is_row_mean=True,
+        explanation=(
+            "Lower is better: 0 for a certain correct prediction, 2 for a certain wrong one."
+        ),
+    ),
+    Metric(
+        "ece",
+        "calibration error",
+        {"class": f"{_SCORE}.calibration:ece"},
+        needs="probabilities",
+        lower_is_better=True,
+        explanation=(
+            "Lower is better: mean absolute difference between confidence and accuracy over "
+            "confidence bins (Guo et al. 2017)."
+        ),
+    ),
+    Metric("selectivity", "selectivity", kind="difference", figure="open"),
+    Metric(
+        "codelength",
+        "description length, bits",
+        {"code": f"{_SCORE}.description_length:codelength"},
+        lower_is_better=True,
+        figure="none",
+    ),
+    Metric(
+        "compression",
+        "compression",
+        {"code": f"{_SCORE}.description_length:compression"},
+        reference="uniform",
+        figure="open",
+        explanation=(
+            "Code length of the training labels under a uniform code, divided by that of online "
+            "coding, where each block is coded by a probe fitted on the previous blocks (Voita and "
+            "Titov 2020); 1 = no compression."
+        ),
+    ),
+    Metric("p_value", "p", kind="p_value", figure="none"),
+    Metric("p_holm", "p, adjusted for all sites", kind="p_value", figure="none"),
+    Metric("p_best", "p, against the best site", kind="p_value", figure="none"),
+)
+METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ROWS})
+
+
+@cache
+def metric_functions(
+    family: Family, offers: Collection[str] = frozenset()
+) -> Mapping[str, MetricFunction]:
+    """Return the metric functions for a family of predictions, by the name of the metric.
+
+    Args:
+        family: the family of the predictions.
+        offers: what the predictions contain besides `guess`; see `Metric.needs`. Must be hashable.
+
+    >>> list(metric_functions("number"))
+    ['r2', 'spearman']
+    >>> list(metric_functions("class", frozenset({"scores"})))
+    ['accuracy', 'balanced_accuracy', 'macro_f1', 'auroc']
+    """
+    return MappingProxyType(
+        {
+            metric.name: _load(metric.functions[family])
+            for metric in METRICS.values()
+            if family in metric.functions and (not metric.needs or metric.needs in offers)
+        }
+    )
+
+
+def _load(path: str) -> MetricFunction:
+    module, _, name = path.partition(":")
+    function: MetricFunction = getattr(import_module(module), name)
+    return function

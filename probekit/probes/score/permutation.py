@@ -1,0 +1,180 @@
+"""Permutation tests: p-values over many sites, and label permutation within groups.
+
+Under the null hypothesis a probe is no better than the best constant prediction, so that the two
+can be exchanged for any group without refitting. The same exchanges are used for all sites, so that
+the best site is compared with the best of each exchange. Whole groups are exchanged, because rows
+of a group are correlated and exchanging single rows would give too many false positives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import DataError
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.solver import Codes
+
+Permuted = NDArray[np.int32]
+
+# Tolerance for equal scores whose terms were summed in a different order.
+ROUNDING = 1e-12
+BLOCK = 1000  # number of exchanges computed at a time
+
+
+def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed: int) -> Permuted:
+    """Return random permutations (draws, n_samples) of the labels that respect the groups.
+
+    If every group has a single label, labels are permuted between groups of any size. Otherwise
+    labels are shuffled within each group, and groups with a single label exchange it with groups of
+    the same size, which preserves the correlation within groups. If no permutation changes the
+    labels, all permutations equal the labels and every p-value is 1.
+
+    >>> permuted_labels(np.array([0, 0, 1]), np.array(["a", "a", "b"]), draws=3, seed=0).tolist()
+    [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+
+    Source: Winkler et al. (2015), Multi-level block permutation (whole-block and within-block
+    exchange). Exchange between blocks of different sizes is our addition, for labels of groups.
+    """
+    _, first, group_of_row, sizes = np.unique(
+        groups, return_index=True, return_inverse=True, return_counts=True
+    )
+    uniform = _have_one_label(truth, group_of_row)
+    in_uniform = uniform[group_of_row]
+    # Groups with a single label exchange it only with groups of the same block.
+    block = np.zeros_like(sizes) if uniform.all() else sizes
+    labels, generator = truth.astype(np.int32), np.random.default_rng(seed)
+    permuted = np.empty((draws, len(truth)), dtype=np.int32)
+    permuted[:, ~in_uniform] = _shuffled(
+        labels[~in_uniform], group_of_row[~in_uniform], draws, generator
+    )
+    exchanged = np.empty((draws, len(sizes)), dtype=np.int32)
+    exchanged[:, uniform] = _shuffled(labels[first][uniform], block[uniform], draws, generator)
+    permuted[:, in_uniform] = exchanged[:, group_of_row[in_uniform]]
+    return permuted
+
+
+def group_leads(scores: Floats, uninformed: Floats, groups: NDArray[np.generic]) -> Floats:
+    """Return the contribution (n_groups,) of each group to the difference of two mean scores.
+
+    `scores` and `uninformed` (n_samples,) are the row scores of a probe and of the constant
+    prediction it is compared with: 1 if correct and 0 if wrong, or a negative error for numbers.
+    Groups are in sorted order. Their contributions add up to the difference of the mean scores.
+
+    >>> group_leads(np.array([1.0, 1.0, 0.0]), np.array([0.0, 1.0, 0.0]), np.array(["a", "b", "b"]))
+    array([0.33333333, 0.        ])
+    """
+    names, group_of_row = np.unique(groups, return_inverse=True)
+    leads = np.bincount(group_of_row, weights=scores - uninformed, minlength=len(names))
+    return leads / len(scores)
+
+
+def exchanged_leads(leads: Floats, draws: int, seed: int) -> Floats:
+    """Return the score differences (n_sites, draws) of all sites under random exchanges.
+
+    Each exchange swaps the predictions of the probe and of the constant prediction in a random half
+    of the groups, the same groups for all sites of `leads` (n_sites, n_groups). Under the null
+    hypothesis this does not change the distribution. The rows of a group are exchanged together.
+
+    >>> exchanged_leads(np.array([[0.5, 0.25]]), draws=4, seed=0)
+    array([[-0.25,  0.75,  0.25,  0.75]])
+
+    Source: Good (2005), Permutation, parametric and bootstrap tests of hypotheses, section 3.2
+    (the matched-pairs test), with groups as pairs.
+    """
+    generator, exchanged = np.random.default_rng(seed), []
+    for at in range(0, draws, BLOCK):
+        size = leads.shape[1], min(BLOCK, draws - at)
+        exchanged.append(leads @ (2.0 * generator.integers(2, size=size, dtype=np.int8) - 1))
+    return np.concatenate(exchanged, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class PValues:
+    """Permutation p-values of each site (n_sites,).
+
+    Attributes:
+        single: Unadjusted p-values, valid for a site chosen in advance.
+        maximum: p-values adjusted for all sites, by comparison with the best site of each
+            permutation. The smallest is the p-value of the best site; rejecting all sites below
+            0.05 controls the family-wise error rate at 0.05.
+    """
+
+    single: Floats
+    maximum: Floats
+
+
+def p_values(observed: Floats, permuted: Floats) -> PValues:
+    """Return the p-values of observed scores (n_sites,) given permuted scores (n_sites, draws).
+
+    The observed labels count as one additional permutation, so that no p-value is 0. The maximum is
+    taken over unstandardised scores, which must be on the same scale, such as accuracies on the
+    same rows.
+
+    Raises:
+        DataError: The number of sites differs, or a score is NaN.
+
+    >>> p = p_values(np.array([0.9, 0.6]), np.array([[0.5, 0.4, 0.6], [0.5, 0.7, 0.4]]))
+    >>> p.single.tolist(), p.maximum.tolist()
+    ([0.25, 0.5], [0.25, 0.75])
+
+    Source: Phipson and Smyth (2010), Permutation p-values should never be zero; Westfall and Young
+    (1993), Resampling-based multiple testing (single step).
+    """
+    if len(observed) != len(permuted):
+        raise DataError(
+            f"There are observed scores of {len(observed)} sites, but permuted scores of "
+            f"{len(permuted)}. Give both for the same sites."
+        )
+    if np.isnan(observed).any() or np.isnan(permuted).any():
+        raise DataError("A score is NaN, so it cannot be ranked. Remove that site.")
+    least = observed[:, None] - ROUNDING
+    draws = permuted.shape[1]
+
+    def share(scores: Floats) -> Floats:
+        counted: Floats = (1 + (scores >= least).sum(axis=1)) / (1 + draws)
+        return counted
+
+    return PValues(single=share(permuted), maximum=share(permuted.max(axis=0, keepdims=True)))
+
+
+def holm(p: Floats) -> Floats:
+    """Return the p-values (n_tests,) with Holm's adjustment for multiple comparisons.
+
+    Raises:
+        DataError: A value is not between 0 and 1.
+
+    >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
+    [0.03, 0.06, 0.06]
+
+    Source: Holm (1979), A simple sequentially rejective multiple test procedure.
+    """
+    if not np.all((p >= 0) & (p <= 1)):
+        raise DataError(f"p-values must be between 0 and 1, but are {p.tolist()}.")
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(stepped)
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return adjusted
+
+
+def _have_one_label(truth: Codes, group_of_row: Codes) -> NDArray[np.bool_]:
+    """Return a mask (n_groups,) of the groups whose rows all have the same label."""
+    n_labels = np.zeros(group_of_row.max() + 1, dtype=np.int64)
+    pairs = np.unique(np.stack([group_of_row, truth]), axis=1)
+    np.add.at(n_labels, pairs[0], 1)
+    one: NDArray[np.bool_] = n_labels == 1
+    return one
+
+
+def _shuffled(
+    values: Permuted, blocks: Codes, draws: int, generator: np.random.Generator
+) -> Permuted:
+    """Return random permutations (draws, n) of the values (n,) within their blocks."""
+    order = np.argsort(blocks, kind="stable")
+    shuffled = np.empty((draws, len(values)), dtype=np.int32)
+    for drawn in shuffled:
+        drawn[order] = values[np.argsort(blocks + generator.random(len(values)))]
+    return shuffled

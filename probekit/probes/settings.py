@@ -1,0 +1,167 @@
+"""The settings of a probe: kinds, penalties, controls, baselines. No numerics are imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from probekit.errors import ConfigError
+from probekit.probes.bounds import positive_grid
+from probekit.probes.kinds.registry import Option, Task, find_kind
+from probekit.probes.targets import BASELINES, Baseline
+
+LEAST_DRAWS = 100
+
+Reads = Literal["classes", "numbers", "trees"]
+_READS: Mapping[Task, Reads] = MappingProxyType(
+    {"classification": "classes", "text": "classes", "regression": "numbers", "tree": "trees"}
+)
+
+
+@dataclass(frozen=True)
+class ProbeSpec:
+    """A kind of probe and its options, as pairs of name and value.
+
+    Raises:
+        UnknownNameError: The kind or an option does not exist.
+
+    >>> ProbeSpec("k_sparse", (("k", 4),)).text
+    'k_sparse:4'
+    """
+
+    kind: str = "logistic"
+    options: tuple[tuple[str, Option], ...] = ()
+
+    def __post_init__(self) -> None:
+        find_kind(self.kind).complete(dict(self.options))
+
+    @property
+    def text(self) -> str:
+        """Kind and options in one word, as written to the results."""
+        return find_kind(self.kind).text(dict(self.options))
+
+    @property
+    def task(self) -> Task:
+        """The task of the kind: classification, regression, tree or text."""
+        return find_kind(self.kind).task
+
+    @property
+    def reads(self) -> Reads:
+        """How the kind interprets labels: as classes, numbers or trees."""
+        return _READS[self.task]
+
+    @property
+    def logits(self) -> bool:
+        """Whether the softmax of its scores is the probability of each class."""
+        return find_kind(self.kind).logits
+
+    @property
+    def grid_name(self) -> str | None:
+        """The name of the penalty that cross-validation selects, `C` or `alpha`, or None."""
+        grid = find_kind(self.kind).grid
+        return None if grid is None else grid[0]
+
+    def penalties(self, settings: ProbeSettings) -> tuple[float, ...] | None:
+        """Return the candidate penalties: `settings.C` if the penalty is C, else the kind's own."""
+        grid = find_kind(self.kind).grid
+        if grid is None:
+            return None
+        return settings.C if grid[0] == "C" else grid[1]
+
+    def build(self, settings: ProbeSettings) -> Any:
+        """Return an unfitted estimator of this kind."""
+        return find_kind(self.kind).build(
+            seed=settings.seed,
+            max_iter=settings.max_iter,
+            folds=settings.folds,
+            penalties=self.penalties(settings),
+            **dict(self.options),
+        )
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """Settings for fitting and scoring probes.
+
+    Args:
+        kinds: The kinds of probe.
+        C: Candidate inverse regularisation strengths, for standardised features.
+        folds: Number of group-disjoint cross-validation folds of the training rows that select C.
+        control_draws: Number of random labellings that the control task averages; 0 for no control.
+        control_by: Whether the control task assigns one label to each word type or to each group.
+        baselines: The baselines to compute, which do not use activations.
+        description: Whether to compute the description length of the labels by online coding.
+        learning_steps: Number of training set sizes of the learning curve; 0 for no curve.
+        bootstrap: Number of bootstrap resamples of the test groups for each interval.
+        max_iter: Maximum number of solver iterations.
+        seed: Random seed for folds, control labels, resamples and sampled training groups.
+        fit_rows: Maximum number of training rows of a probe, sampled by whole groups; None for all.
+        device: Device on which the logistic probe is fitted.
+
+    Raises:
+        ConfigError: A value is out of range.
+
+    >>> ProbeSettings(C=(0.01, 0.1)).folds
+    5
+    """
+
+    kinds: tuple[ProbeSpec, ...] = (ProbeSpec(),)
+    C: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    folds: int = 5
+    control_draws: int = 3
+    control_by: Literal["word", "group"] = "word"
+    baselines: tuple[Baseline, ...] = BASELINES
+    description: bool = True
+    learning_steps: int = 0
+    bootstrap: int = 1000
+    max_iter: int = 2000
+    seed: int = 0
+    fit_rows: int | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        positive_grid("C", self.C)
+        lower_bounds = {
+            "folds": 2,
+            "control_draws": 0,
+            "bootstrap": LEAST_DRAWS,
+            "max_iter": 1,
+            "seed": 0,
+            "fit_rows": 2,
+            "learning_steps": 0,
+        }
+        for name, bound in lower_bounds.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise ConfigError(f"{name} is {value}, but must be at least {bound}.")
+        if self.learning_steps == 1:
+            raise ConfigError(
+                "learning_steps is 1, but a learning curve needs at least 2. Set it to 0 for no "
+                "curve."
+            )
+        texts = [spec.text for spec in self.kinds]
+        if not texts or len(set(texts)) < len(texts):
+            raise ConfigError(
+                f"kinds is {', '.join(texts) or 'empty'}. Give at least one kind, each only once."
+            )
+        expected_by = {_READS[spec.task]: spec.text for spec in reversed(self.kinds)}
+        if len(expected_by) > 1:
+            expected = " and ".join(
+                f"{kind} needs {what}" for what, kind in sorted(expected_by.items())
+            )
+            raise ConfigError(
+                f"All kinds of a run must use the same type of labels, but {expected}. Use a "
+                "separate run for each type."
+            )
+
+    @property
+    def reads(self) -> Reads:
+        """How all kinds interpret the labels: as classes, numbers or trees."""
+        return _READS[self.kinds[0].task]
+
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether the labels are numbers."""
+        return self.reads == "numbers"

@@ -1,0 +1,268 @@
+"""Preconditioning: coordinates in which the Hessians of many logistic fits are near the identity.
+
+The Hessian of a fit is close to a Kronecker product of two small matrices: the covariance of the
+predicted labels and the correlations of the features. Their eigenvectors are cheap, and sufficient
+if all rows are predicted with similar confidence.
+
+If a fit predicts most rows with certainty, only the remaining rows determine its Hessian. The
+Hessian is then computed, once for all fits with about the same Hessian, and a Cholesky factor is
+used for each score.
+
+Shapes: F fits, c scores per fit, n rows, q coordinates plus one for the intercept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from probekit.probes.solve.design import enough_rows
+from probekit.probes.solve.objectives import Objectives, probabilities
+from probekit.products import linear
+
+LEAST_CURVATURE = 1e-4  # lower bound, for classes that are nearly always certain
+# Rows are omitted from a Hessian if their total curvature is below this fraction of the penalty.
+LEFT_OUT = 0.1
+# With more coordinates, a Hessian takes too much memory and time.
+MOST_COORDINATES = 2048
+# A Hessian is computed once the iterations so far have cost this fraction of it.
+WORTH = 0.1
+# Products with fewer columns take as long as with this many: reading the rows dominates.
+LEAST_COLUMNS = 4
+
+
+class _Part(Protocol):
+    """Coordinates of a subset of the fits."""
+
+    def select(self, fits: Tensor) -> _Part:
+        """Return the coordinates of some of these fits."""
+
+    def to_point(self, step: Tensor) -> Tensor:
+        """Return coefficients and intercepts (F, c, q + 1) for a step in these coordinates."""
+
+    def of_gradient(self, gradient: Tensor) -> Tensor:
+        """Return a gradient (F, c, q + 1) in these coordinates."""
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """Coordinates for Hessians approximated by a Kronecker product of classes and features.
+
+    Attributes:
+        axes: Principal axes (q, q) of the rows.
+        classes: Eigenvectors (F, c, c) of the covariance of the predicted labels.
+        scaling: Inverse square root (F, c, q + 1) of the curvature along each pair of axes.
+    """
+
+    axes: Tensor
+    classes: Tensor
+    scaling: Tensor
+
+    @classmethod
+    def at(cls, objectives: Objectives, scores: Tensor) -> Product:
+        """Return the coordinates at a point, given its scores (F, c, n)."""
+        curvature, classes = torch.linalg.eigh(_label_covariance(objectives.weights, scores))
+        curvature = curvature.clamp_min(0)[..., None]
+        along_axes = curvature * objectives.variances + objectives.penalty[:, None, None]
+        # The intercept direction (1, ..., 1) does not change the predictions, so no step uses it.
+        intercept = curvature.clamp_min(LEAST_CURVATURE)
+        scaling = torch.cat([along_axes, intercept], dim=2).rsqrt()
+        return cls(objectives.axes, classes, scaling)
+
+    def select(self, fits: Tensor) -> Product:
+        """Return the coordinates of some of the fits."""
+        return Product(self.axes, self.classes[fits], self.scaling[fits])
+
+    def to_point(self, step: Tensor) -> Tensor:
+        """Return coefficients and intercepts (F, c, q + 1) for a step in these coordinates."""
+        scaled = self.classes @ (step * self.scaling)
+        return torch.cat([linear(scaled[..., :-1], self.axes), scaled[..., -1:]], dim=2)
+
+    def of_gradient(self, gradient: Tensor) -> Tensor:
+        """Return a gradient (F, c, q + 1) in these coordinates."""
+        along = linear(gradient[..., :-1], self.axes.T)
+        turned = torch.cat([along, gradient[..., -1:]], dim=2)
+        return (self.classes.mT @ turned) * self.scaling
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """Coordinates by the Cholesky factor `lower` (c, q + 1, q + 1) of the Hessian of each score.
+
+    Off-diagonal blocks, between two scores, are left to the L-BFGS pairs.
+    """
+
+    lower: Tensor
+
+    @classmethod
+    def at(cls, objectives: Objectives, scores: Tensor) -> Factor | None:
+        """Return the coordinates of all fits at a point, given its scores (F, c, n).
+
+        None if rounding errors make a Hessian that is not positive definite.
+        """
+        hessians = _hessians(objectives, scores)
+        for hessian in hessians:
+            lower, failed = torch.linalg.cholesky_ex(hessian)
+            if failed:
+                return None
+            hessian.copy_(lower)
+        return cls(hessians)
+
+    def select(self, fits: Tensor) -> Factor:
+        """Return the coordinates of some of the fits."""
+        del fits
+        return self
+
+    def to_point(self, step: Tensor) -> Tensor:
+        """Return coefficients and intercepts (F, c, q + 1) for a step in these coordinates."""
+        columns = step.permute(1, 2, 0)
+        point: Tensor = torch.linalg.solve_triangular(self.lower.mT, columns, upper=True)
+        return point.permute(2, 0, 1)
+
+    def of_gradient(self, gradient: Tensor) -> Tensor:
+        """Return a gradient (F, c, q + 1) in these coordinates."""
+        columns = gradient.permute(1, 2, 0)
+        along: Tensor = torch.linalg.solve_triangular(self.lower, columns, upper=False)
+        return along.permute(2, 0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """Coordinates of F fits, in parts, each with the indices (F_part,) of its fits.
+
+    A shared Hessian can be much larger than that of one of its fits, which would then seem to have
+    converged. Each fit therefore also has its `own` product coordinates, for the stopping rule.
+    """
+
+    parts: tuple[tuple[Tensor, _Part], ...]
+    own: Product
+
+    @classmethod
+    def at(cls, objectives: Objectives, scores: Tensor, n_steps: int = 0) -> Coordinates:
+        """Return the coordinates at a point, given its scores (F, c, n), after `n_steps` steps."""
+        own = Product.at(objectives, scores)
+        return cls(tuple(_parts(objectives, scores, n_steps, own)), own)
+
+    def select(self, fits: Tensor) -> Coordinates:
+        """Return the coordinates of some of the fits."""
+        return Coordinates(tuple(self._selected(fits)), self.own.select(fits))
+
+    def _selected(self, fits: Tensor) -> Iterator[tuple[Tensor, _Part]]:
+        for places, part in self.parts:
+            new, old = torch.nonzero(fits[:, None] == places).T
+            if len(new):
+                yield new, part.select(old)
+
+    def to_point(self, step: Tensor) -> Tensor:
+        """Return coefficients and intercepts (F, c, q + 1) for a step in these coordinates."""
+        return centred(self._each(step, lambda part, own: part.to_point(own)))
+
+    def of_gradient(self, gradient: Tensor) -> Tensor:
+        """Return a gradient (F, c, q + 1) in these coordinates."""
+        return self._each(centred(gradient), lambda part, own: part.of_gradient(own))
+
+    def own_norms(self, gradient: Tensor) -> Tensor:
+        """Return the norms (F,) of gradients (F, c, q + 1) in each fit's own coordinates."""
+        norms: Tensor = self.own.of_gradient(centred(gradient)).flatten(1).norm(dim=1)
+        return norms
+
+    def _each(self, tensor: Tensor, convert: Callable[[_Part, Tensor], Tensor]) -> Tensor:
+        converted = torch.empty_like(tensor)
+        for places, part in self.parts:
+            converted[places] = convert(part, tensor[places])
+        return converted
+
+
+def _parts(
+    objectives: Objectives, scores: Tensor, n_steps: int, product: Product
+) -> Iterator[tuple[Tensor, _Part]]:
+    rest = []
+    for group in torch.unique(objectives.group):
+        places = torch.nonzero(objectives.group == group).flatten()
+        own = objectives.select(places)
+        factor = Factor.at(own, scores[places]) if _is_worth_it(own, n_steps) else None
+        if factor is None:
+            rest.append(places)
+        else:
+            yield places, factor
+    if rest:
+        places = torch.cat(rest)
+        yield places, product.select(places)
+
+
+def hessian_size(n_coordinates: int) -> int:
+    """Return the number of entries of the Hessian of one score; 0 if it is never computed.
+
+    >>> hessian_size(768), hessian_size(4096)
+    (591361, 0)
+    """
+    return (n_coordinates + 1) ** 2 if n_coordinates <= MOST_COORDINATES else 0
+
+
+def _is_worth_it(objectives: Objectives, n_steps: int) -> bool:
+    """Return whether the steps so far have cost enough, in products, to justify a Hessian."""
+    n, q = len(objectives.rows), len(objectives.variances)
+    step = 2 * n * q * max(len(objectives.group), LEAST_COLUMNS)
+    hessian = min(n, enough_rows(q)) * q**2 + q**3
+    return hessian_size(q) > 0 and n_steps * step >= WORTH * hessian
+
+
+def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
+    """Return the approximate mean Hessian (c, q + 1, q + 1) of the fits, for each score."""
+    curvature = objectives.curvature(scores).mean(dim=0)
+    penalty, units = objectives.penalty.mean(), objectives.units.mean(dim=0)
+    c, q = len(curvature), len(units)
+    counted = _counted(curvature, LEFT_OUT * penalty, enough_rows(q))
+    hessians = curvature.new_zeros(c, q + 1, q + 1)
+    for place, block in objectives.rows.blocks():
+        for hessian, own in zip(hessians, counted[:, place], strict=True):
+            chosen = torch.nonzero(own).flatten()
+            root = own[chosen].sqrt()
+            weighted = (block[chosen] * root[:, None]).T
+            hessian[:-1, :-1] += linear(weighted, weighted)
+            hessian[-1, :-1] += weighted @ root
+    hessians[:, -1, :-1] *= units
+    hessians[:, :-1, :-1] *= units * units[:, None]
+    diagonal = hessians.diagonal(dim1=1, dim2=2)
+    rounding = torch.finfo(hessians.dtype).eps * diagonal.sum(dim=1, keepdim=True)
+    diagonal[:, :-1] += penalty
+    diagonal[:, -1] = curvature.sum(dim=1).clamp_min(LEAST_CURVATURE)
+    diagonal += rounding
+    return hessians
+
+
+def _counted(curvature: Tensor, least: Tensor, most: int) -> Tensor:
+    """Return the curvature (c, n) of the rows that a Hessian is computed from; 0 for other rows.
+
+    The rows of smallest curvature are omitted, as long as their total is at most `least`. The rest
+    is sorted by curvature and thinned at equal strides if it exceeds `most`; each remaining row is
+    weighted by the stride.
+    """
+    by_size, order = curvature.sort(dim=1)
+    first = (by_size.cumsum(dim=1, dtype=torch.float64) <= least).sum(dim=1)
+    counted = torch.zeros_like(curvature)
+    for score in range(len(curvature)):
+        rows = order[score, first[score] :]
+        stride = max(1, len(rows) // most)
+        rows = rows[stride // 2 :: stride]
+        counted[score, rows] = stride * curvature[score, rows]
+    return counted
+
+
+def centred(values: Tensor) -> Tensor:
+    """Return values (F, c, q + 1) minus their mean over the classes.
+
+    The mean does not affect the predictions, but increases the penalty.
+    """
+    return values - values.mean(dim=1, keepdim=True) if values.shape[1] > 1 else values
+
+
+def _label_covariance(weights: Tensor, scores: Tensor) -> Tensor:
+    """Return the mean covariance (F, c, c) of the predicted labels, as indicators."""
+    predicted = probabilities(scores)
+    weighted = predicted * weights[:, None]
+    return torch.diag_embed(weighted.sum(dim=2)) - weighted @ predicted.mT

@@ -1,0 +1,282 @@
+"""Batched L-BFGS for many logistic objectives, in preconditioned coordinates.
+
+Shapes: F fits, c scores per fit (one for two classes, else one per class), n rows, q coordinates
+plus one for the intercept.
+
+Source: Nocedal and Wright (2006), Numerical Optimization, chapters 3 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from probekit.probes.solve.coordinates import Coordinates, centred
+from probekit.probes.solve.objectives import Objectives, dot
+
+MEMORY = 10  # (step, gradient change) pairs that L-BFGS stores
+TRIALS = 10  # maximum number of step lengths tried in a line search
+CURVATURE = 0.9  # constant of the curvature condition: largest remaining fraction of the slope
+REFRESH = (10, 30, 90)  # iterations after which the coordinates are recomputed
+RECOMPUTE = 25  # iterations after which scores are recomputed, against accumulated rounding errors
+PATIENCE = 20  # iterations without progress after which a fit stops: only rounding error is left
+BEYOND = 10  # maximum number of iterations between tolerance and aim
+
+
+@dataclass(eq=False)
+class _State:
+    """State of the fits that have not stopped yet."""
+
+    number: Tensor  # (F,), index of each fit in the batch
+    beyond: Tensor  # (F,), iterations since the fit reached its tolerance, from 1; 0 before
+    idle: Tensor  # (F,), consecutive iterations without a new minimum of value or excess
+    least: tuple[Tensor, Tensor]  # (F,) each, smallest value and smallest excess so far
+    point: Tensor  # (F, c, q + 1)
+    scores: Tensor  # (F, c, n)
+    value: Tensor  # (F,), of the objective
+    raw: Tensor  # (F, c, q + 1), gradient in the original coordinates
+    gradient: Tensor  # (F, c, q + 1), gradient in the preconditioned coordinates
+    pairs: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+
+    def select(self, fits: Tensor) -> _State:
+        """Return the state of some of the fits."""
+        return _State(
+            self.number[fits],
+            self.beyond[fits],
+            self.idle[fits],
+            (self.least[0][fits], self.least[1][fits]),
+            self.point[fits],
+            self.scores[fits],
+            self.value[fits],
+            self.raw[fits],
+            self.gradient[fits],
+            [(step[fits], change[fits], inverse[fits]) for step, change, inverse in self.pairs],
+        )
+
+    @cached_property
+    def direction(self) -> Tensor:
+        """The L-BFGS search direction (F, c, q + 1), in preconditioned coordinates."""
+        return -_inverse_hessian_times(self.gradient, self.pairs)
+
+    @cached_property
+    def slope(self) -> Tensor:
+        """The directional derivative (F,) of the objective along the search direction."""
+        return dot(self.gradient, self.direction)
+
+    @cached_property
+    def excess(self) -> Tensor:
+        """Estimate of (value - minimum) / value of each objective (F,).
+
+        Half the squared Newton decrement, with the L-BFGS estimate of the inverse Hessian or the
+        identity, whichever gives the larger value.
+        """
+        decrement = torch.maximum(-self.slope, dot(self.gradient, self.gradient))
+        return 0.5 * decrement / self.value
+
+    def track_progress(self) -> None:
+        """Update the smallest value and excess, and the count of iterations without progress."""
+        value, excess = self.value, self.excess
+        is_idle = (value >= self.least[0]) & (excess >= self.least[1])
+        self.idle = torch.where(is_idle, self.idle + 1, 0)
+        self.least = torch.minimum(value, self.least[0]), torch.minimum(excess, self.least[1])
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """Stopping rule of a fit, in terms of the relative excess (value - minimum) / value.
+
+    Attributes:
+        tolerance: Largest relative excess at which a fit counts as converged.
+        max_iter: Maximum number of iterations.
+        aim: Relative excess at which a fit stops, if it is smaller than the tolerance and reached
+            within a few more iterations. The error of the weights is about its square root.
+    """
+
+    tolerance: float = 1e-8
+    max_iter: int = 2000
+    aim: float = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """Result of one fit: `point` (c, q + 1), value, final gradient norm and convergence."""
+
+    point: Tensor
+    value: float
+    gradient_norm: float
+    n_iter: int
+    converged: bool
+
+
+def descend(
+    objectives: Objectives, start: Tensor, stopping: StoppingRule
+) -> Iterator[tuple[int, Minimum]]:
+    """Yield the index and the result of each fit as it stops, starting at `start` (F, c, q + 1).
+
+    A fit stops at the aim, when rounding errors prevent further progress, or after `max_iter`
+    iterations.
+    """
+    aim, max_iter = min(stopping.aim, stopping.tolerance), stopping.max_iter
+    numbers, start = torch.arange(len(start), device=start.device), centred(start)
+    scores = objectives.scores(start)
+    coordinates = Coordinates.at(objectives, scores)
+    value, raw = _evaluated(objectives, start, objectives.losses(scores))
+    infinite, zeros = torch.full_like(value, torch.inf), torch.zeros_like(numbers)
+    state = _State(
+        numbers,
+        zeros,
+        zeros.clone(),
+        (infinite, infinite),
+        start,
+        scores,
+        value,
+        raw,
+        coordinates.of_gradient(raw),
+    )
+    for n_iter in range(max_iter + 1):
+        excess, norms = state.excess, state.gradient.flatten(1).norm(dim=1)
+        stopped = (state.idle == PATIENCE) | (state.beyond == BEYOND) | (n_iter == max_iter)
+        if ((excess <= stopping.tolerance) | stopped).any():
+            # Shared coordinates can underestimate the excess of a fit, so its own are checked too.
+            norms = torch.maximum(norms, coordinates.own_norms(state.raw))
+            excess = torch.maximum(excess, 0.5 * norms**2 / state.value)
+        state.beyond += (excess <= stopping.tolerance) | (state.beyond > 0)
+        ended, converged = (excess <= aim) | stopped, state.beyond > 0
+        for fit in torch.nonzero(ended).flatten().tolist():
+            norm = float(norms[fit])
+            yield int(state.number[fit]), _solution(state, fit, norm, n_iter, bool(converged[fit]))
+        if ended.all():
+            break
+        if ended.any():
+            running = torch.nonzero(~ended).flatten()
+            objectives, coordinates = objectives.select(running), coordinates.select(running)
+            state = state.select(running)
+        if n_iter in REFRESH:
+            del coordinates  # free their memory before the new ones are computed
+            coordinates = Coordinates.at(objectives, state.scores, n_iter)
+            state = replace(
+                state,
+                gradient=coordinates.of_gradient(state.raw),
+                pairs=[],
+                idle=torch.zeros_like(state.idle),
+                least=(state.least[0], torch.full_like(state.value, torch.inf)),
+            )
+        state = _step(objectives, coordinates, state, recompute=n_iter % RECOMPUTE == 0)
+
+
+def _evaluated(
+    objectives: Objectives, point: Tensor, known: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return value (F,) and gradient (F, c, q + 1) at a point, from its known losses and slopes."""
+    losses, slopes = known
+    value = losses + 0.5 * objectives.penalties(point, point)
+    return value, objectives.gradient(slopes, point)
+
+
+def _solution(
+    state: _State, fit: int, gradient_norm: float, n_iter: int, converged: bool
+) -> Minimum:
+    return Minimum(
+        point=state.point[fit].clone(),
+        value=float(state.value[fit]),
+        gradient_norm=gradient_norm,
+        n_iter=n_iter,
+        converged=converged,
+    )
+
+
+def _step(
+    objectives: Objectives, coordinates: Coordinates, state: _State, recompute: bool
+) -> _State:
+    """Return the state after one iteration."""
+    direction = coordinates.to_point(state.direction)
+    length, scores, known = _line_search(objectives, state, direction)
+    point = state.point + length[:, None, None] * direction
+    if recompute:
+        scores = objectives.scores(point)
+        known = objectives.losses(scores)
+    value, raw = _evaluated(objectives, point, known)
+    gradient = coordinates.of_gradient(raw)
+    step, change = length[:, None, None] * state.direction, gradient - state.gradient
+    product = dot(step, change)
+    inverse = torch.where(product > torch.finfo(product.dtype).tiny, 1 / product, 0.0)
+    pairs = [*state.pairs, (step, change, inverse)][-MEMORY:]
+    after = replace(
+        state, point=point, scores=scores, value=value, raw=raw, gradient=gradient, pairs=pairs
+    )
+    after.track_progress()
+    return after
+
+
+def _inverse_hessian_times(gradient: Tensor, pairs: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """Return the product of the L-BFGS inverse Hessian and the gradient (two-loop recursion)."""
+    product, shares = gradient.clone(), []
+    for step, change, inverse in reversed(pairs):
+        share = (inverse * dot(step, product))[:, None, None]
+        product -= share * change
+        shares.append(share)
+    if pairs:
+        _, change, inverse = pairs[-1]
+        scale = 1 / (inverse * dot(change, change))
+        product *= torch.where(inverse > 0, scale, 1.0)[:, None, None]
+    for (step, change, inverse), share in zip(pairs, reversed(shares), strict=True):
+        product += (share - (inverse * dot(change, product))[:, None, None]) * step
+    return product
+
+
+class _Trial(NamedTuple):
+    """Values at a trial step length of each fit.
+
+    Attributes:
+        scores: (F, c, n).
+        losses: Mean cross-entropies (F,).
+        slopes: Derivatives (F, c, n) of the losses in the scores.
+        slope: Derivative (F,) of the objective along the search direction.
+    """
+
+    scores: Tensor
+    losses: Tensor
+    slopes: Tensor
+    slope: Tensor
+
+
+def _line_search(
+    objectives: Objectives, state: _State, direction: Tensor
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Return the step length (F,) of each fit, and scores, losses and slopes at the new point.
+
+    The objective is convex along a line, so the root of its derivative is bracketed and approached
+    by secants. Scores are linear in the step length, so a trial needs no product with the rows.
+    """
+    along, slope = objectives.scores(direction), state.slope
+    linear = objectives.penalties(state.point, direction)
+    square = objectives.penalties(direction, direction)
+
+    def evaluate(fits: Tensor | slice) -> _Trial:
+        scores = torch.addcmul(state.scores[fits], along[fits], length[fits][:, None, None])
+        losses, slopes = objectives.select(fits).losses(scores)
+        penalty = linear[fits] + length[fits] * square[fits]
+        return _Trial(scores, losses, slopes, dot(slopes, along[fits]) + penalty)
+
+    length, low = torch.ones_like(slope), torch.zeros_like(slope)
+    high, low_slope, high_slope = torch.full_like(slope, torch.inf), slope, slope
+    trial = evaluate(slice(None))
+    for _ in range(TRIALS - 1):
+        accepted = trial.slope.abs() <= CURVATURE * slope.abs()
+        if accepted.all():
+            break
+        below = trial.slope < 0
+        low, low_slope = torch.where(below, length, low), torch.where(below, trial.slope, low_slope)
+        high = torch.where(below, high, length)
+        high_slope = torch.where(below, high_slope, trial.slope)
+        secant = low - low_slope * (high - low) / (high_slope - low_slope)
+        length = torch.where(accepted, length, torch.where(high.isinf(), 4 * low, secant))
+        others = torch.nonzero(~accepted).flatten() if accepted.any() else slice(None)
+        for known, new in zip(trial, evaluate(others), strict=True):
+            known[others] = new
+    return length, trial.scores, (trial.losses, trial.slopes)

@@ -1,0 +1,272 @@
+"""Design matrices: the rows of one site, standardised once, with their principal axes.
+
+`shared` builds one matrix for many fits, each on its own share (weighted subset) of the rows;
+`dual` builds one for a share of few rows, with at most as many coordinates as rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probekit.products import linear
+
+Floats = NDArray[np.float64]
+Features = NDArray[np.floating]
+
+BLOCK_ROWS = 4096
+# Matrices larger than this are not stored standardised, but standardised by block in each pass.
+RESIDENT_BYTES = 4 << 30
+# A variance below this fraction of the mean square is recomputed in two passes, for accuracy.
+CANCELLED = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Standardised rows (n_samples, n_coordinates), stored or recomputed in each pass.
+
+    Products are computed by blocks of rows; sums over blocks are accumulated in float64.
+    """
+
+    raw: Features
+    mean: Floats
+    scale: Floats
+    dtype: torch.dtype
+    device: str = "cpu"
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield each block with the slice of its rows."""
+        size = BLOCK_ROWS
+        for start in range(0, len(self), size):
+            place = slice(start, start + size)
+            stored = self._resident
+            yield place, self._standardised(place) if stored is None else stored[place]
+
+    def times(self, coef: Tensor) -> Tensor:
+        """Return coef @ rows.T (k, n_samples), for coef (k, n_coordinates)."""
+        product = coef.new_empty(len(coef), len(self))
+        for place, block in self.blocks():
+            product[:, place] = linear(coef, block)
+        return product
+
+    def sum_of(self, values: Tensor) -> Tensor:
+        """Return values @ rows (k, n_coordinates), for values (k, n_samples)."""
+        shape = len(values), self.raw.shape[1]
+        total = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        for place, block in self.blocks():
+            total += linear(values[:, place], block.T)
+        return total.to(self.dtype)
+
+    @cached_property
+    def _resident(self) -> Tensor | None:
+        n_bytes = self.raw.size * torch.finfo(self.dtype).bits // 8
+        return self._standardised(slice(None)) if n_bytes <= RESIDENT_BYTES else None
+
+    def _standardised(self, place: slice) -> Tensor:
+        block = torch.from_numpy(np.array(self.raw[place])).to(self.device, self.dtype)
+        block -= torch.as_tensor(self.mean, dtype=self.dtype, device=self.device)
+        block /= torch.as_tensor(self.scale, dtype=self.dtype, device=self.device)
+        return block
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Standardised rows, and the conversion of their coefficients to raw features.
+
+    Attributes:
+        rows: the standardised features or, in the dual form, their coordinates.
+        axes: (n_coordinates, n_coordinates), orthonormal columns: the principal axes of the rows.
+        variances: (n_coordinates,), variances of the rows along the axes.
+        weights: (n_shares, n_samples), weight of each row in the fits of each share.
+        units: (n_shares, n_coordinates), reciprocal standard deviation of the rows within each
+            share. It converts coefficients on features standardised within the share to
+            coefficients on `rows`. It is 0 for a feature that is constant within the share, so that
+            the feature is not used there.
+        mean: (n_features,), mean of the raw features.
+        back: (n_features, n_coordinates), or (n_features,) for a diagonal matrix: converts
+            coefficients on `rows` to coefficients on raw features.
+    """
+
+    rows: Rows
+    axes: Tensor
+    variances: Tensor
+    weights: Tensor
+    units: Tensor
+    mean: Floats
+    back: Floats
+
+    def fold(self, share: int, coef: Floats, intercept: Floats) -> tuple[Floats, Floats]:
+        """Return coefficients (n_out, n_features) and intercepts (n_out,) for raw features.
+
+        The given ones are for features standardised within a share. The intercept absorbs the
+        mean: b' = b - sum(w * mean / scale).
+        """
+        coef = coef * self.units[share].cpu().numpy()
+        raw = coef * self.back if self.back.ndim == 1 else coef @ self.back.T
+        return raw, intercept - raw @ self.mean
+
+    def unfold(self, share: int, raw: Floats, intercept: Floats) -> tuple[Floats, Floats]:
+        """Invert `fold`, for designs whose coordinates are the features (not dual)."""
+        units = self.back * self.units[share].cpu().double().numpy()
+        coef = np.divide(raw, units, out=np.zeros_like(raw), where=units > 0)
+        return coef, intercept + raw @ self.mean
+
+
+def shared(
+    X: Features, weights: Sequence[Features], typical: NDArray[np.bool_], device: str = "cpu"
+) -> Design:
+    """Return the design of rows X (n_samples, n_features) for fits on several shares of them.
+
+    `weights` holds the row weights (n_samples,) of each share; feature scaling is estimated from
+    the `typical` rows (n_samples,). Features are standardised once over the rows of all shares; the
+    `units` of a share make its fits equivalent to fits on features standardised within it.
+
+    >>> X = np.array([[1.0, 5.0], [3.0, 5.0], [8.0, 5.0]])
+    >>> design = shared(X, [np.array([1.0, 1.0, 0.0]), np.ones(3)], np.ones(3, dtype=bool))
+    >>> design.mean.tolist(), design.units.round(decimals=3).tolist()
+    ([4.0, 5.0], [[2.944, 0.0], [1.0, 0.0]])
+    """
+    dtype = torch.float64 if X.dtype == np.float64 else torch.float32
+    stacked = torch.as_tensor(np.stack(weights), dtype=dtype, device=device)
+    counted = stacked.any(dim=0).cpu().numpy()
+    mean, scale = (_representable(v, dtype) for v in moments(X, counted, typical))
+    rows = Rows(X, mean, scale, dtype, device)
+    scaled_by = torch.as_tensor(counted & typical if np.any(counted & typical) else counted)
+    variances, axes = torch.linalg.eigh(_correlations(rows, scaled_by.to(device)))
+    return Design(
+        rows=rows,
+        axes=axes,
+        variances=variances.clamp_min(0),
+        weights=stacked,
+        units=_inverse(_spread(rows, stacked, typical)),
+        mean=mean,
+        back=1 / scale,
+    )
+
+
+def _correlations(rows: Rows, typical: Tensor) -> Tensor:
+    """Return approximate correlations (n_features, n_features), from a sample of typical rows."""
+    n_features = rows.raw.shape[1]
+    sample = torch.nonzero(typical).flatten()
+    sample = sample[:: max(1, len(sample) // enough_rows(n_features))]
+    is_sampled = torch.zeros_like(typical)
+    is_sampled[sample] = True
+    sums = torch.zeros(n_features, n_features, dtype=rows.dtype, device=rows.device)
+    for place, block in rows.blocks():
+        sampled = block[is_sampled[place]]
+        sums += linear(sampled.T, sampled.T)
+    return sums / len(sample)
+
+
+def enough_rows(n_features: int) -> int:
+    """Return the number of rows that suffices to estimate the covariance of the features.
+
+    Curvature is computed from at most this many rows. It affects the speed of convergence, not the
+    solution.
+
+    >>> enough_rows(64), enough_rows(768)
+    (2048, 3072)
+    """
+    return max(2048, 4 * n_features)
+
+
+def _representable(values: Floats, dtype: torch.dtype) -> Floats:
+    """Return the values rounded to a dtype, so that `fold` exactly undoes the standardisation."""
+    return torch.as_tensor(values).to(dtype).double().numpy()
+
+
+def dual(X: Features, weights: Features, typical: NDArray[np.bool_], device: str = "cpu") -> Design:
+    """Return the dual design of one share, with at most as many coordinates as rows.
+
+    The solution of a penalised fit is a linear combination of its rows, so that the span of the
+    standardised rows suffices. Rows with weight 0 are removed.
+
+    >>> X = np.array([[1.0, 2.0, 3.0], [4.0, 0.0, 9.0], [9.0, 9.0, 9.0]])
+    >>> design = dual(X, np.array([1.0, 1.0, 0.0]), typical=np.ones(3, dtype=bool))
+    >>> len(design.rows), design.variances.shape, design.back.shape
+    (2, torch.Size([1]), (3, 1))
+    """
+    counted = weights > 0
+    mean, scale = moments(X[counted], weights[counted], typical[counted])
+    Z = (X[counted] - mean) / scale
+    squares, vectors = np.linalg.eigh(Z @ Z.T)
+    spanned = squares > squares.max(initial=0) * len(Z) * np.finfo(np.float64).eps
+    lengths = np.sqrt(squares[spanned])
+    coordinates = vectors[:, spanned] * lengths
+    n = coordinates.shape[1]
+    return Design(
+        rows=Rows(coordinates, np.zeros(n), np.ones(n), torch.float64, device),
+        axes=torch.eye(n, dtype=torch.float64, device=device),
+        variances=torch.as_tensor(squares[spanned] / len(Z), device=device),
+        weights=torch.as_tensor(weights[None, counted], dtype=torch.float64, device=device),
+        units=torch.ones(1, n, dtype=torch.float64, device=device),
+        mean=mean,
+        back=(Z.T @ vectors[:, spanned]) / lengths / scale[:, None],
+    )
+
+
+def moments(X: Features, weights: Features, typical: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Return weighted mean and standard deviation (n_features,) of the typical rows of X.
+
+    With fewer than two typical rows, all rows are used. A constant feature has an infinite standard
+    deviation, so that dividing by it makes the feature 0.
+
+    >>> mean, spread = moments(np.array([[1.0, 5.0], [3.0, 5.0]]), np.ones(2), np.ones(2, bool))
+    >>> mean.tolist(), spread.tolist()
+    ([2.0, 5.0], [1.0, inf])
+    """
+    share = weights * typical if np.count_nonzero(weights * typical) > 1 else weights
+    share = share / share.sum(dtype=np.float64)
+    places = [slice(start, start + BLOCK_ROWS) for start in range(0, len(X), BLOCK_ROWS)]
+    mean = sum(share[place] @ X[place].astype(np.float64) for place in places)
+    squares = sum(share[place] @ (X[place] - mean) ** 2 for place in places)
+    spread = np.sqrt(squares)
+    return mean, np.where(spread <= _rounding(X) * np.abs(mean), np.inf, spread)
+
+
+def _rounding(X: Features) -> float:
+    """Return the standard deviation, relative to the mean, below which a feature is constant.
+
+    The sum of n numbers has a rounding error of up to n float64 epsilons, and the activation of
+    the same token differs in its last bits between batches of different sizes.
+    """
+    return max(10 * float(np.finfo(X.dtype).eps), len(X) * float(np.finfo(np.float64).eps))
+
+
+def _spread(rows: Rows, weights: Tensor, typical: NDArray[np.bool_]) -> Tensor:
+    """Return the standard deviation (n_shares, n_features) of `rows` within each share."""
+    scaled_by = weights * torch.as_tensor(typical, device=weights.device)
+    few = (scaled_by > 0).sum(dim=1, keepdim=True) < 2
+    scaled_by = torch.where(few, weights, scaled_by)
+    scaled_by = scaled_by / scaled_by.sum(dim=1, keepdim=True)
+    squares = sum(scaled_by[:, place] @ block**2 for place, block in rows.blocks())
+    variance = squares - rows.sum_of(scaled_by) ** 2
+    spread = variance.clamp_min(0).sqrt()
+    # Where the difference cancels, rounding errors dominate; this is rare.
+    for share in torch.nonzero((variance < CANCELLED * squares).any(dim=1)).flatten():
+        spread[share] = _exact_spread(rows, scaled_by[share]).to(spread)
+    return spread
+
+
+def _exact_spread(rows: Rows, share: Tensor) -> Tensor:
+    """Return the standard deviation (n_features,) in float64 by two passes; 0 if only rounding."""
+    share = share.double()
+    mean = torch.stack([share[p] @ block.double() for p, block in rows.blocks()]).sum(dim=0)
+    squares = [share[p] @ (block.double() - mean) ** 2 for p, block in rows.blocks()]
+    spread = torch.stack(squares).sum(dim=0).sqrt()
+    centre = torch.as_tensor(rows.mean / rows.scale, device=mean.device)
+    rounding = _rounding(rows.raw) * (mean.abs() + (mean + centre).abs())
+    return torch.where(spread > rounding, spread, 0.0)
+
+
+def _inverse(spread: Tensor) -> Tensor:
+    return torch.where(spread > 0, 1 / spread, 0.0)

@@ -1,0 +1,323 @@
+"""Batched L2 logistic regression: many fits share the products with one matrix of rows.
+
+Each fit has its own labels, its own share (weighted subset) of the rows and its own C. Fits with
+the same number of classes are solved in one batch; fits that have converged are removed from it.
+
+    Problem   labels, share and C of one fit
+    Solver    rows and shares -> a Fit for each problem
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+from torch import Tensor
+
+from probekit.probes.solve.coordinates import hessian_size
+from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
+from probekit.probes.solve.design import Design, Features, Floats, dual, shared
+from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
+from probekit.probes.solve.objectives import Objectives
+
+Codes = NDArray[np.int64]
+OnFit = Callable[[int, int], None]
+
+# Memory of one batch: about eight score tensors (rows x fits x classes), the L-BFGS memory, and a
+# Hessian for each group and class.
+BATCH_BYTES = 1 << 30
+SCORE_TENSORS = 8
+# Size of one score tensor of a batch on a CPU. glibc reuses freed memory only up to 32 MB; larger
+# tensors get new pages from the system each time, which is ten times slower.
+SCORES_BYTES = 24 << 20
+# At this penalty all coefficients are exactly 0; a larger one overflows float32.
+LARGEST_PENALTY = 1e30
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Specification of one fit.
+
+    Attributes:
+        codes: Label codes (n_samples,).
+        C: Inverse regularisation strength.
+        share: Index of the share of the rows that is fitted.
+        start: Fits with the same labels and classes, whose mean is the starting point.
+    """
+
+    codes: Codes
+    C: float
+    share: int = 0
+    start: Sequence[Fit] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Fit(FittedLayers):
+    """A logistic fit: one layer for raw, unscaled rows.
+
+    `classes` are the label codes that occurred in the share; for two classes `coef` has one row,
+    that of the second, else one row per class. `objective` is the mean objective. `gradient_norm`
+    is the norm of its gradient in coordinates in which the Hessian is approximately the identity;
+    half its square estimates the difference of the objective from its minimum.
+    """
+
+    gradient_norm: float = np.nan
+    C: float = np.nan
+    objective: float = np.nan
+
+    @property
+    def coef(self) -> Floats:
+        """The weights, shape (1 or n_classes, n_features)."""
+        return self.layers[0].weight
+
+    @property
+    def intercept(self) -> Floats:
+        """The biases, shape (1 or n_classes,)."""
+        return self.layers[0].bias
+
+    def _scores_by_class(self, X: Features) -> Floats:
+        """Return the scores (n_classes_fitted, n_samples) of raw rows (n_samples, n_features)."""
+        return with_reference(self.coef @ X.T + self.intercept[:, None], len(self.classes))
+
+    def log_probabilities(self, X: Features, n_classes: int) -> Floats:
+        """Return log probabilities (n_samples, n_classes); -inf for a class that was not fitted."""
+        logs = np.full((len(X), n_classes), -np.inf)
+        logs[:, self.classes] = log_softmax(self._scores_by_class(X), axis=0).T
+        return logs
+
+    def predict(self, X: Features) -> Codes:
+        """Return the most probable label code (n_samples,) of raw rows (n_samples, n_features)."""
+        codes: Codes = self.classes[self._scores_by_class(X).argmax(axis=0)]
+        return codes
+
+
+DEFAULT_STOPPING = StoppingRule()
+
+
+class Solver:
+    """Minimises sum(weight * cross-entropy) + |coef|^2 / (2 C) for many problems on the same rows.
+
+    The objective is that of scikit-learn, on features standardised within the share: one
+    coefficient vector for two classes, else one per class; the intercept is not penalised. Fits are
+    computed in the precision of the rows, float32 or float64, with sums over rows in float64. A
+    share with fewer rows than features is solved in its dual form.
+
+    Memory: one copy of the rows, if it is at most 4 GB, plus at most 1 GB for scores and Hessians.
+    Results depend on the other fits of a batch only within the tolerance.
+
+    Args:
+        X: the rows (n_samples, n_features); a memory-mapped array is read in blocks.
+        shares: the row weights (n_samples,) of each share; rows with weight 0 are not part of it.
+        typical: which rows (n_samples,) feature scaling is estimated from; None means all.
+        device: where the products are computed.
+
+    >>> X = np.array([[-2.0], [-1.0], [1.0], [2.0]])
+    >>> (fit,) = Solver(X, [np.ones(4)]).solve([Problem(np.array([0, 0, 1, 1]), C=1.0)])
+    >>> fit.converged, fit.predict(X).tolist()
+    (True, [0, 0, 1, 1])
+    """
+
+    def __init__(
+        self,
+        X: Features,
+        shares: Sequence[Features],
+        *,
+        typical: NDArray[np.bool_] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.X = X
+        self.shares = shares
+        self.typical = np.ones(len(X), dtype=bool) if typical is None else typical
+        self.device = device
+
+    def solve(
+        self,
+        problems: Sequence[Problem],
+        stopping: StoppingRule = DEFAULT_STOPPING,
+        on_fit: OnFit | None = None,
+    ) -> list[Fit]:
+        """Return the fit of each problem; calls `on_fit(done, total)` after each."""
+        fits: dict[int, Fit] = {}
+        for design, counted, numbers in self._designs(problems):
+            tasks = list(_tasks(problems, numbers, design, counted))
+            for number, fit in _solved(design, tasks, stopping):
+                fits[number] = fit
+                if on_fit is not None:
+                    on_fit(len(fits), len(problems))
+        return [fits[number] for number in range(len(problems))]
+
+    def _designs(
+        self, problems: Sequence[Problem]
+    ) -> Iterator[tuple[Design, slice | Codes, list[int]]]:
+        """Yield each design with its rows of X and the indices of its problems."""
+        by_share: dict[int, list[int]] = defaultdict(list)
+        for number, problem in enumerate(problems):
+            by_share[problem.share].append(number)
+        few = {n for n in by_share if np.count_nonzero(self.shares[n]) < self.X.shape[1]}
+        for share in sorted(few):
+            counted = np.flatnonzero(self.shares[share])
+            own = self.X[counted], self.shares[share][counted], self.typical[counted]
+            yield dual(*own, self.device), counted, by_share[share]
+        rest = [number for share in sorted(by_share.keys() - few) for number in by_share[share]]
+        if rest:
+            yield self._shared, slice(None), rest
+
+    @cached_property
+    def _shared(self) -> Design:
+        return shared(self.X, self.shares, self.typical, self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """A problem in terms of a design, with `codes` renumbered to index the `classes` of its share.
+
+    Tasks of a group have the same labels, classes and C, and shares of about the same size and
+    standard deviations, and therefore about the same Hessian.
+    """
+
+    number: int
+    group: int
+    C: float
+    share: int
+    classes: Codes
+    codes: Codes
+    start: Sequence[Fit]
+
+    @property
+    def n_scores(self) -> int:
+        """Number of scores: one for two classes, else one per class."""
+        return 1 if len(self.classes) == 2 else len(self.classes)
+
+
+def _tasks(
+    problems: Sequence[Problem], numbers: Sequence[int], design: Design, counted: slice | Codes
+) -> Iterator[_Task]:
+    """Yield the tasks of some problems; `counted` selects the rows of the design."""
+    known: dict[tuple[int, int], tuple[Codes, Codes]] = {}
+    groups: dict[tuple[object, ...], int] = {}
+    totals = design.weights.sum(dim=1, keepdim=True)
+    # Shares with equal rounded logarithms have similar Hessians; adding 0.0 turns -0 to 0.
+    signatures = torch.cat([totals, design.units], dim=1).log2().round().cpu().numpy() + 0.0
+    for number in numbers:
+        problem = problems[number]
+        share = problem.share if len(design.weights) > 1 else 0
+        labels = id(problem.codes), share  # shared by all values of C
+        if labels not in known:
+            codes = problem.codes[counted]
+            classes = np.unique(codes[design.weights[share].cpu().numpy() > 0])
+            # Labels outside the share have weight 0, so their code does not matter.
+            own = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
+            known[labels] = classes, own
+        classes, own = known[labels]
+        key = id(problem.codes), classes.tobytes(), problem.C, signatures[share].tobytes()
+        group = groups.setdefault(key, len(groups))
+        yield _Task(number, group, problem.C, share, classes, own, problem.start)
+
+
+def _solved(
+    design: Design, tasks: Sequence[_Task], stopping: StoppingRule
+) -> Iterator[tuple[int, Fit]]:
+    """Yield the index of each problem and its fit, in the order in which they stop."""
+    for task in tasks:
+        if len(task.classes) == 1:
+            yield task.number, _constant(design, task)
+    for batch in _batches(design, [task for task in tasks if len(task.classes) > 1]):
+        start = torch.stack([_start(design, task) for task in batch])
+        solutions = descend(_objectives(design, batch), start, stopping)
+        for number, solution in solutions:
+            yield batch[number].number, _fit(design, batch[number], solution)
+
+
+def _constant(design: Design, task: _Task) -> Fit:
+    """Return the fit for a single class, which always predicts it."""
+    return Fit(
+        classes=task.classes,
+        layers=(AffineLayer(np.zeros((1, len(design.mean))), np.zeros(1)),),
+        C=task.C,
+        n_iter=0,
+        converged=True,
+        gradient_norm=0.0,
+        objective=0.0,
+    )
+
+
+def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
+    """Yield batches of tasks with the same number of classes that fit into the memory limits."""
+    by_size: dict[int, list[_Task]] = defaultdict(list)
+    for task in tasks:
+        by_size[task.n_scores].append(task)
+    for n_scores, alike in by_size.items():
+        alike.sort(key=attrgetter("group"))
+        n_coordinates = len(design.variances)
+        n_groups = len({task.group for task in alike})
+        hessians = hessian_size(n_coordinates) * n_groups / len(alike)
+        n_numbers = SCORE_TENSORS * len(design.rows) + 2 * MEMORY * n_coordinates + hessians
+        n_bytes = n_scores * design.weights.itemsize
+        most = BATCH_BYTES / (n_numbers * n_bytes)
+        if design.weights.device.type == "cpu":
+            most = min(most, SCORES_BYTES / (len(design.rows) * n_bytes))
+        n_batches = math.ceil(len(alike) / max(1, int(most)))
+        for batch in np.array_split(np.arange(len(alike)), n_batches):
+            yield [alike[place] for place in batch]
+
+
+def _start(design: Design, task: _Task) -> Tensor:
+    """Return the starting point (n_scores, n_coordinates + 1) of a task.
+
+    It is the mean of the given fits; without any, the class log odds with zero coefficients.
+    """
+    if task.start and design.back.ndim == 1:
+        raw = np.mean([fit.coef for fit in task.start], axis=0)
+        intercept = np.mean([fit.intercept for fit in task.start], axis=0)
+        coef, intercept = design.unfold(task.share, raw, intercept)
+    else:
+        weights = design.weights[task.share].cpu().double().numpy()
+        counts = np.bincount(task.codes, weights=weights, minlength=len(task.classes))
+        logs = np.log(counts / counts.sum())
+        coef = np.zeros((task.n_scores, len(design.variances)))
+        intercept = logs[1:] - logs[0] if task.n_scores == 1 else logs - logs.mean()
+    point = np.column_stack([coef, intercept])
+    return torch.as_tensor(point).to(design.variances)
+
+
+def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
+    shares = [task.share for task in tasks]
+    weights = design.weights[shares]
+    total = weights.sum(dim=1, keepdim=True)
+    C = torch.tensor([task.C for task in tasks], dtype=torch.float64, device=weights.device)
+    codes = torch.as_tensor(np.stack([task.codes for task in tasks]))
+    is_binary = tasks[0].n_scores == 1
+    return Objectives(
+        rows=design.rows,
+        axes=design.axes,
+        variances=design.variances,
+        codes=codes.to(weights) if is_binary else codes.to(weights.device),
+        weights=weights / total,
+        units=design.units[shares],
+        penalty=(1 / (C * total[:, 0])).clamp(max=LARGEST_PENALTY).to(weights),
+        group=torch.tensor([task.group for task in tasks], device=weights.device),
+    )
+
+
+def _fit(design: Design, task: _Task, solution: Minimum) -> Fit:
+    point = solution.point.cpu().double().numpy()
+    coef, intercept = design.fold(task.share, point[:, :-1], point[:, -1])
+    # Adding a constant to all intercepts does not change the predictions; centre them.
+    bias = intercept - intercept.mean() if len(intercept) > 1 else intercept
+    return Fit(
+        classes=task.classes,
+        layers=(AffineLayer(coef, bias),),
+        C=task.C,
+        n_iter=solution.n_iter,
+        converged=solution.converged,
+        gradient_norm=solution.gradient_norm,
+        objective=solution.value,
+    )

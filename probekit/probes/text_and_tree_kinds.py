@@ -1,0 +1,123 @@
+"""Fitting and scoring the kinds of probe that read whole texts or dependency trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.probes.controls.controls import uninformed
+from probekit.probes.data import ProbeData, typical_rows
+from probekit.probes.fitters import LabelColumn
+from probekit.probes.kinds.structural.trees import read_trees
+from probekit.probes.score.measurement import Score
+from probekit.probes.settings import ProbeSettings, ProbeSpec
+from probekit.probes.solve.design import Features
+from probekit.probes.solve.solver import Codes
+from probekit.probes.text_and_tree import (
+    GroupedTokens,
+    chain_predictions,
+    text_predictions,
+    tree_predictions,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedTokenProber:
+    """Fits and scores the kinds of probe that read whole texts or sentences.
+
+    Attributes:
+        data: labels, groups and examples of all rows.
+        settings: the settings of the probes.
+        train: the tokens of the examples that probes are fitted on.
+        test: the tokens of the examples that are scored.
+    """
+
+    data: ProbeData
+    settings: ProbeSettings
+    train: GroupedTokens
+    test: GroupedTokens
+
+    @classmethod
+    def of(cls, data: ProbeData, settings: ProbeSettings, fitted: Codes) -> GroupedTokenProber:
+        """Return a prober that fits on the examples of the `fitted` rows and scores those of test.
+
+        All training rows of an example are used, even if only one of them is in `fitted`.
+        """
+        inside = data.train[np.isin(_own(data)[data.train], _own(data)[fitted])]
+        train, test = (
+            GroupedTokens.of(np.sort(rows), data.examples) for rows in (inside, data.test)
+        )
+        return cls(data, settings, train, test)
+
+    def check_trees(self) -> None:
+        """Raise DataError unless the labels of every sentence are the heads of a tree.
+
+        Raises:
+            DataError: The heads of a sentence do not form a tree.
+        """
+        for tokens in (self.train, self.test):
+            read_trees(self.data.y[tokens.rows], tokens.example_of_row)
+
+    def texts(
+        self, spec: ProbeSpec, X: Features, columns: Sequence[LabelColumn], target: str
+    ) -> list[Score]:
+        """Return the scores of a kind that reads texts.
+
+        The first label column is the task, the others are control labels.
+        """
+        fits, pairs = [], []
+        for column in columns:
+            probe = self._fitted(spec, X, column)
+            predictions = text_predictions(probe, X, column, self.test, len(self.data.classes))
+            by_chance = uninformed(column[self.train.first], predictions)
+            fits.append(probe)
+            pairs.append((predictions, by_chance))
+        task, controls = tuple(pairs[:1]), tuple(pairs[1:])
+        score = replace(self._score(spec, target, fits[:1]), pairs=task)
+        scores = [score]
+        if controls:
+            control = self._score(spec, "control", fits[1:])
+            scores.append(replace(control, pairs=controls))
+            scores.append(replace(score, metric="accuracy", against=controls))
+        return scores
+
+    def trees(self, spec: ProbeSpec, X: Features, target: str) -> Score:
+        """Return the score of a kind that reads trees; its chance level is the linear chain."""
+        heads = self.data.y
+        probe = self._fitted(spec, X, heads)
+        predictions = tree_predictions(probe, X, heads, self.test)
+        pair = (predictions, chain_predictions(probe, heads, self.test))
+        return replace(self._score(spec, target, [probe]), pairs=(pair,))
+
+    def _fitted(self, spec: ProbeSpec, X: Features, column: NDArray[Any]) -> Any:
+        rows, probe = self.train.rows, spec.build(self.settings)
+        arguments: dict[str, Any] = {"typical": typical_rows(self.data, rows)}
+        if spec.task == "text":
+            arguments["units"] = self.data.groups[rows]
+        return probe.fit(X[rows], column[rows], self.train.example_of_row, **arguments)
+
+    @property
+    def _groups(self) -> NDArray[np.str_]:
+        return self.data.groups[self.test.first]
+
+    def _score(self, spec: ProbeSpec, target: str, fits: Sequence[Any]) -> Score:
+        """Return a score on the test rows, still without predictions."""
+        penalties = {getattr(probe, "C_", None) for probe in fits}
+        return Score(
+            spec.text,
+            target,
+            self.settings.seed,
+            len(self.train.first),
+            groups=self._groups,
+            C=penalties.pop() if len(penalties) == 1 else None,
+            n_iter=max(probe.n_iter_ for probe in fits),
+            converged=all(probe.converged_ for probe in fits),
+        )
+
+
+def _own(data: ProbeData) -> NDArray[np.int64]:
+    return np.arange(len(data.y)) if data.examples is None else data.examples

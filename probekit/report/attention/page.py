@@ -1,0 +1,155 @@
+"""The attention explorer: a self-contained page for browsing the pattern of every head."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.errors import DataError
+from probekit.provenance import write_atomic
+from probekit.report.attention.codes import (
+    MOST_MB,
+    Reduction,
+    choose_reduction,
+    count_heads,
+    packed,
+    packed_heads,
+)
+from probekit.report.attention.colours import attention_colours
+from probekit.report.attention.thumbnails import (
+    SIDE,
+    still_picture,
+    thumbnails,
+    with_summaries,
+    without_first,
+)
+from probekit.report.pages.template import render
+from probekit.report.texts.glyphs import token_label
+from probekit.results.attention import AttentionPrompt
+
+THUMBNAIL_LEVELS = 255
+SCORE_NAMES = {
+    "previous_token": "previous token",
+    "duplicate_token": "duplicate token",
+    "induction": "induction",
+    "first_token": "first token",
+    "entropy": "entropy (nats)",
+    "distance": "distance (tokens)",
+}
+
+
+@dataclass(frozen=True)
+class AttentionExplorer:
+    """Self-contained page of attention patterns, which notebooks display inline.
+
+    In a notebook each explorer is a sandboxed frame without access to the notebook, so several can
+    be shown at once. Nothing is fetched from a network.
+
+    Attributes:
+        prompts: prompts and their attention patterns.
+        model: display name of the model.
+        reduction: quantisation of the weights and estimated page size.
+
+    >>> pattern = np.array([[[[1, 0], [0.4, 0.6]]]], dtype=np.float32)
+    >>> prompt = AttentionPrompt("Hi you", ("Hi", " you"), pattern)
+    >>> explorer = AttentionExplorer.of([prompt], "mini")
+    >>> explorer.reduction.levels
+    65535
+    """
+
+    prompts: Sequence[AttentionPrompt]
+    model: str
+    reduction: Reduction
+
+    @classmethod
+    def of(
+        cls, prompts: Sequence[AttentionPrompt], model: str, *, most_mb: float = MOST_MB
+    ) -> AttentionExplorer:
+        """Return the explorer of these prompts, with the finest quantisation within the size limit.
+
+        Args:
+            prompts: prompts and their attention patterns.
+            model: display name of the model.
+            most_mb: largest page size in megabytes.
+
+        Raises:
+            DataError: There is no prompt, or the page exceeds the limit at every quantisation.
+        """
+        if not prompts:
+            raise DataError("No prompt given, so there is no attention to draw. Pass at least one.")
+        return cls(tuple(prompts), model, choose_reduction(prompts, most_mb))
+
+    @property
+    def estimate(self) -> str:
+        """Estimated size and contents of the page, as a sentence."""
+        return f"About {self.reduction.estimated_mb:,.1f} MB: {count_heads(self.prompts)}."
+
+    def page(self) -> str:
+        """Return the page as HTML."""
+        return render(
+            "attention_page.html",
+            title=f"Attention of {self.model}",
+            attention=attention_data(self.prompts, self.model, self.reduction),
+        )
+
+    def save(self, path: Path) -> Path:
+        """Write the page and return its path.
+
+        Raises:
+            StoreError: The page cannot be written.
+        """
+        write_atomic(path, self.page())
+        return path
+
+    def _repr_html_(self) -> str:
+        return (
+            '<iframe sandbox="allow-scripts allow-downloads" allow="clipboard-write" '
+            'title="Attention patterns" '
+            'style="width: 100%; height: 60rem; border: 0" '
+            f'srcdoc="{html.escape(self.page())}"></iframe>'
+        )
+
+
+def attention_data(
+    prompts: Sequence[AttentionPrompt], model: str, reduction: Reduction
+) -> dict[str, Any]:
+    """Return the JSON data of the explorer's template and script.
+
+    Thumbnails are packed like weights: for each layer the heads, then their mean and maximum; once
+    with and once without the first token.
+    """
+    return {
+        "model": model,
+        "levels": reduction.levels,
+        "errors": [f"{reduction.error(weight):.6f}".rstrip("0") for weight in (1, 0.01)],
+        "thumbnail": {"levels": THUMBNAIL_LEVELS, "side": SIDE},
+        "colours": attention_colours(),
+        "scores": list(SCORE_NAMES.items()),  # pairs, because the page keeps their order
+        "prompts": [_prompt_data(prompt, reduction.levels) for prompt in prompts],
+    }
+
+
+def _prompt_data(prompt: AttentionPrompt, levels: int) -> dict[str, Any]:
+    plain = np.stack([thumbnails(with_summaries(layer)) for layer in prompt.patterns])
+    rest = np.stack([thumbnails(with_summaries(without_first(layer))) for layer in prompt.patterns])
+    return {
+        "text": prompt.text,
+        "tokens": [token_label(token) for token in prompt.tokens],
+        "layers": prompt.layers,
+        "heads": prompt.heads,
+        "scores": {name: _finite(score) for name, score in prompt.scores.items()},
+        "weights": [packed_heads(layer, levels) for layer in prompt.patterns],
+        "thumbnails": [packed(small, THUMBNAIL_LEVELS) for small in (plain, rest)],
+        "still": still_picture(plain),
+    }
+
+
+def _finite(score: NDArray[np.float32]) -> list[list[float | None]]:
+    """Return scores with six significant digits, and None for non-finite ones, which JSON lacks."""
+    return [[float(f"{x:.6g}") if np.isfinite(x) else None for x in row] for row in score]

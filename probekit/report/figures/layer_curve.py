@@ -1,0 +1,338 @@
+"""Layer curves: a metric by layer, and the norm of position 0 by layer."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from probekit.errors import UnknownNameError, nearest
+from probekit.report.figures.levels import draw_levels, levels, value_range
+from probekit.report.figures.style import (
+    LINES,
+    NORMS,
+    SERIES_COLOURS,
+    SERIES_MARKERS,
+    TEMPLATE,
+    LineStyle,
+    axis_title,
+    format_number,
+    plotly_text,
+)
+from probekit.results.selection import chosen_row, measured_metrics
+from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
+
+# Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten, or only the powers if that gives
+# more than MOST_LOG_TICKS.
+POWERS = [10.0**power for power in range(-3, 8)]
+LOG_TICKS = [power * step for power in POWERS for step in (1, 2, 5)]
+MOST_LOG_TICKS = 8
+MOST_BANDS = 3  # with more task lines, only the selected one shows its interval as a band
+
+
+def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """Return the figure of a test metric by layer, with control task and baselines.
+
+    Selectivity is the score on the task minus the score on the control task (Hewitt & Liang 2019).
+    Compression is measured on the training rows by online coding (Voita & Titov 2020).
+
+    Task lines show their interval as a band; with more than `MOST_BANDS` lines only the selected
+    one does. Control task and random weights are dashed and dotted; baselines and concatenated
+    sites are horizontal lines. A ring marks the site selected by cross-validation, whichever metric
+    is drawn.
+
+    Raises:
+        UnknownNameError: The table has no test rows of this metric.
+    """
+    measured = measured_rows(table, metric)
+    rows = placed(measured)
+    figure = go.Figure(layout={"template": TEMPLATE})
+    figure.add_traces(curve_lines(table, rows))
+    labels = ticks(rows)
+    draw_levels(figure, levels(measured), layer_ends(labels))
+    _mark_chosen(figure, table, rows, [row["value"] for _, row in levels(measured)])
+    layer_axis(figure, labels)
+    name_lines(figure)
+    figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure))
+    return figure
+
+
+def curve_lines(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
+    """Return the lines of task, control task and random weights, with bands of task lines.
+
+    Args:
+        table: All rows of the run, from which the selected site is determined.
+        rows: Rows to draw, with the columns that `placed` adds.
+    """
+    all_series = list(series_of(rows))
+    banded = banded_series(table, all_series)
+    return [
+        trace
+        for number, (name, series) in enumerate(all_series)
+        for target, style in LINES.items()
+        if not (points := only(series, target=target)).empty
+        for trace in _line(points, target, style, name, number, name in banded)
+    ]
+
+
+def norm_curve(norms: pd.DataFrame) -> go.Figure:
+    """Return the figure of mean norms by layer, at position 0 and at all other positions.
+
+    Each component (residual stream, attn_out, ...) has its own two lines.
+
+    Args:
+        norms: Columns `site`, `first_position_norm` and `other_norm`.
+    """
+    rows = placed(norms.assign(head=math.nan))
+    rows["ratio"] = rows["first_position_norm"] / rows["other_norm"]
+    figure = go.Figure(layout={"template": TEMPLATE})
+    lines = rows.groupby("line", sort=False)
+    parts = product(lines, NORMS.items())
+    for number, ((name, points), (column, style)) in enumerate(parts):
+        label = style.label if len(lines) == 1 else f"{style.label} · {name}"
+        hover = [
+            f"<b>{plotly_text(row['site'])}</b><br>{style.label}: {row[column]:,.1f}"
+            f"<br>position 0 / others: {row['ratio']:,.1f}"
+            for _, row in points.iterrows()
+        ]
+        figure.add_trace(scatter(points["depth"], points[column], style, number, label, hover))
+    layer_axis(figure, ticks(rows))
+    name_lines(figure)
+    figure.update_yaxes(
+        title_text="mean norm", **log_axis(rows.melt(value_vars=list(NORMS))["value"])
+    )
+    return figure
+
+
+def log_axis(values: pd.Series[float]) -> dict[str, Any]:
+    """Return the settings of a logarithmic axis with at least two ticks around positive values.
+
+    By default plotly labels only powers of ten, of which the range may contain a single one.
+
+    >>> log_axis(pd.Series([60.0, 300.0]))["ticktext"]
+    ['50', '100', '200', '500']
+    """
+    positive = values[values > 0]
+    if positive.empty:
+        return {"type": "log"}
+    start = bisect_right(LOG_TICKS, positive.min()) - 1
+    around = LOG_TICKS[max(start, 0) : max(bisect_left(LOG_TICKS, positive.max()), start + 1) + 1]
+    named = around if len(around) <= MOST_LOG_TICKS else [t for t in around if t in POWERS]
+    return {
+        "type": "log",
+        "tickvals": named,
+        "ticktext": [f"{tick:,g}" for tick in named],
+        "range": [math.log10(around[0]) - 0.03, math.log10(around[-1]) + 0.03],
+    }
+
+
+def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the test rows of a metric, including those of the baselines.
+
+    For compression these are rows of the split `online`, measured on the training rows.
+
+    Raises:
+        UnknownNameError: The table has no such rows at any site.
+    """
+    measured = measured_metrics(table)
+    if metric not in measured:
+        raise UnknownNameError(
+            f"The results contain no test rows of metric {metric!r} at any site. "
+            f"{nearest(metric, measured)}"
+        )
+    return only(figure_rows(table), metric=metric)
+
+
+def banded_series(
+    table: pd.DataFrame, all_series: Sequence[tuple[str, pd.DataFrame]]
+) -> tuple[str, ...]:
+    """Return the names of the series with a band: all, or only the selected one if many."""
+    chosen = chosen_row(table)
+    if len(all_series) <= MOST_BANDS or chosen is None:
+        return tuple(name for name, _ in all_series[:MOST_BANDS])
+    return tuple(name for name, rows in all_series if not same_features(rows, chosen).empty)
+
+
+def series_of(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield name and rows of each series of the placed rows."""
+    for name, series in rows.groupby(series_names(rows), sort=False):
+        yield str(name), series
+
+
+def series_names(rows: pd.DataFrame) -> pd.Series[str]:
+    """Return the series name of each placed row, built from the columns in which series differ."""
+    task = only(rows, target="task")
+    differing = [column for column in SERIES if len(task[column].unique()) > 1]
+    names = pd.Series("", index=rows.index)
+    for column in differing:
+        cells = rows[column].map("seed {:.0f}".format if column == "seed" else str)
+        names = names.str.cat(cells, sep=" · " if column != differing[0] else "")
+    return names
+
+
+def _line(
+    points: pd.DataFrame, target: str, style: LineStyle, series: str, number: int, has_band: bool
+) -> list[go.Scatter]:
+    """Return the traces of one line, preceded by its band if it is a task line with `has_band`."""
+    name = f"{style.label} · {plotly_text(series)}" if series else style.label
+    hover = [point_hover(name, row) for _, row in points.iterrows()]
+    line = scatter(points["depth"], points["value"], style, number, name, hover)
+    if target == "task":
+        return [*(band(points["depth"], points, line) if has_band else []), line]
+    # Markers identify the series, so the controls of all series share one legend entry.
+    return [line.update(name=style.label, legendgroup=style.label)]
+
+
+def scatter(
+    x: Iterable[int],
+    y: Iterable[float],
+    style: LineStyle,
+    number: int,
+    name: str,
+    hover: list[str],
+) -> go.Scatter:
+    """Return a line with markers, in the colour of its style or else of its series number."""
+    colour = style.colour or SERIES_COLOURS[number % len(SERIES_COLOURS)]
+    return go.Scatter(
+        x=list(x),
+        y=list(y),
+        name=name,
+        legendgroup=name,
+        legendrank=style.legend_rank,
+        mode="lines+markers",
+        line={"color": colour, "dash": style.dash, "width": style.width},
+        marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": style.marker_size},
+        hovertext=hover,
+        hoverinfo="text",
+    )
+
+
+def band(x: pd.Series[Any], points: pd.DataFrame, line: go.Scatter) -> list[go.Scatter]:
+    """Return the trace that fills the intervals of the points at x; empty without intervals."""
+    known = points.dropna(subset=["ci_low", "ci_high"])
+    if known.empty:
+        return []
+    at = x[known.index]
+    return [
+        go.Scatter(
+            x=[*at, *at[::-1]],
+            y=[*known["ci_high"], *known["ci_low"][::-1]],
+            fill="toself",
+            opacity=0.2,
+            fillcolor=line.line.color,
+            line={"width": 0},
+            mode="lines",
+            legendgroup=line.legendgroup,
+            showlegend=False,
+            hoverinfo="skip",
+        )
+    ]
+
+
+def point_hover(name: str, row: pd.Series) -> str:
+    """Return the hover text of a point: site, value, interval, test rows, test groups and C."""
+    facts = {
+        "test rows": f"{row['n_test']:,.0f}",
+        "test groups": f"{row['n_groups']:,.0f}",
+        "C": f"{row['C']:g}",
+    }
+    known = [f"{key}: {value}" for key, value in facts.items() if value != "nan"]
+    value = format_number(row["value"], row["ci_low"], row["ci_high"])
+    return "<br>".join([f"<b>{plotly_text(row['site'])}</b>", f"{name}: {value}", *known])
+
+
+def _mark_chosen(
+    figure: go.Figure, table: pd.DataFrame, rows: pd.DataFrame, heights: Sequence[float]
+) -> None:
+    """Draw a ring around the task's value at the selected site of each run.
+
+    The ring is labelled only for a single run, because labels of several runs would overlap. The
+    label is above or below, on the side where the nearest line (of `rows`, or horizontal at
+    `heights`) is farther away.
+    """
+    marked = chosen_points(table, rows)
+    figure.add_traces([ring(row) for row in marked])
+    if not differs(table["run"]):
+        for row in marked:
+            same_depth = rows.loc[rows["depth"] == row["depth"], "value"]
+            gaps = np.array([*same_depth, *heights]) - row["value"]
+            above, below = (gap[gap > 0].min(initial=math.inf) for gap in (gaps, -gaps))
+            _label_ring(figure, row, is_above=above >= below)
+
+
+def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
+    """Return the placed task row at the selected site of each run in the table."""
+    choices = [chosen_row(own) for _, own in table.groupby("run", sort=False)]
+    return [
+        row
+        for chosen in choices
+        if chosen is not None
+        for _, row in only(same_features(rows, chosen), target="task").iterrows()
+    ]
+
+
+def _label_ring(figure: go.Figure, row: pd.Series, *, is_above: bool) -> None:
+    figure.add_annotation(
+        x=row["depth"],
+        y=row["value"],
+        text="chosen by<br>cross-validation",
+        showarrow=True,
+        arrowhead=0,
+        arrowcolor="#7A7F87",
+        ax=0,
+        ay=-28 if is_above else 28,
+        standoff=9,
+    )
+
+
+def ring(row: pd.Series) -> go.Scatter:
+    """Return the ring that marks a selected site."""
+    return go.Scatter(
+        x=[row["depth"]],
+        y=[row["value"]],
+        mode="markers",
+        marker={"symbol": "circle-open", "size": 17, "color": "#7A7F87", "line": {"width": 2}},
+        showlegend=False,
+        hoverinfo="skip",
+    )
+
+
+def layer_ends(labels: dict[int, str]) -> list[float]:
+    """Return the range of a layer axis, padded by 0.5 so that levels are visible with one site."""
+    return [min(labels) - 0.5, max(labels) + 0.5]
+
+
+def layer_axis(figure: go.Figure, labels: dict[int, str]) -> None:
+    """Set title, ticks and range of the layer axis."""
+    figure.update_xaxes(
+        title_text="layer",
+        tickmode="array",
+        tickvals=list(labels),
+        ticktext=list(_thinned(labels).values()),
+        tickangle=0,
+        range=layer_ends(labels),
+    )
+
+
+def name_lines(figure: go.Figure) -> None:
+    """Show each trace name once in the legend, and hide a legend with a single entry."""
+    named = [trace for trace in figure.data if trace.showlegend is not False]
+    first = {trace.name: trace for trace in reversed(named)}
+    for trace in named:
+        trace.showlegend = trace is first[trace.name]
+    figure.update_layout(showlegend=len(first) > 1)
+
+
+def _thinned(labels: dict[int, str]) -> dict[int, str]:
+    """Return labels that do not overlap: every n-th block, and names on a second line."""
+    step = math.ceil(len(labels) / 16)
+    return {
+        depth: f"<br>{label}" if not label.isdigit() else label if depth % step == 0 else ""
+        for depth, label in labels.items()
+    }

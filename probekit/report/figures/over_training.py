@@ -1,0 +1,61 @@
+"""Scores by layer and training step, from the rows of training.csv."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from probekit.errors import DataError
+from probekit.report.figures.style import format_number
+from probekit.report.figures.views import step_tables
+from probekit.report.maps.maps import map_cells, step_map
+from probekit.report.pages.parts import FigurePart, map_part, title
+from probekit.report.sentences import words
+from probekit.results.metrics import metric_name
+from probekit.results.selection import main_metric, measured_metrics
+from probekit.results.table import check_columns, load_table
+
+
+def load_training(path: Path) -> pd.DataFrame | None:
+    """Return the rows of all checkpoints with an integer column `step`; None if no file exists.
+
+    Raises:
+        DataError: The file cannot be read, or `step` is missing or not an integer.
+    """
+    if not path.is_file():
+        return None
+    table = load_table(path)
+    check_columns(table, ["step"], path)
+    try:
+        return table.assign(step=table["step"].astype(int))
+    except ValueError as error:
+        raise DataError(f"{path}, column 'step': {error}. Run the experiment again.") from error
+
+
+def step_parts(table: pd.DataFrame | None) -> Iterator[FigurePart]:
+    """Yield a map of the main metric by layer and step for each series of the layer curve."""
+    if table is None:
+        return
+    metric = main_metric(table)
+    for name, rows in step_tables(table):
+        if metric in measured_metrics(rows):
+            yield map_part(
+                f"{title(metric)} by layer and step of training · {name}",
+                step_map(rows, metric),
+                "Each column is a checkpoint, labelled with its training step. "
+                + words.map_caption(rows, metric),
+                _description(rows, metric),
+            )
+
+
+def _description(rows: pd.DataFrame, metric: str) -> str:
+    cells = map_cells(rows, metric).sort_values("value", kind="stable")
+    best = cells.iloc[-1]
+    return (
+        f"{metric_name(metric)} by layer and step of training, {cells['step'].nunique()} "
+        f"checkpoints, from {format_number(cells['value'].min())} to "
+        f"{format_number(best['value'])}; the highest is at {best['site']} after {best['step']:,} "
+        "steps."
+    )

@@ -1,0 +1,156 @@
+"""Plotly template, line styles and number formats shared by all figures."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from dataclasses import dataclass
+from itertools import count
+
+import plotly.graph_objects as go
+
+from probekit.amounts import LEVEL
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.targets import TARGETS
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """Style of the lines of one target; with an empty colour, the series determines it."""
+
+    label: str
+    dash: str
+    colour: str = ""
+    width: float = 2
+    marker_size: int = 7
+    legend_rank: int = 1
+
+
+# All colours have a contrast of at least 3:1 with white and with the dark background, and are
+# distinguishable with colour blindness; dashes and markers distinguish lines without colour.
+SERIES_COLOURS = ("#0072B2", "#B07D10", "#B2599A", "#6E7F8D", "#8C564B")
+SERIES_MARKERS = ("circle", "square", "diamond", "triangle-up", "pentagon", "star", "hexagon")
+
+LINES = {
+    "task": LineStyle(TARGETS["task"].title, "solid", width=2.6, marker_size=9),
+    "control": LineStyle(TARGETS["control"].title, "dash", "#D55E00", legend_rank=2),
+    "random_weights": LineStyle(TARGETS["random_weights"].title, "dot", "#009E73", legend_rank=3),
+}
+LEVELS = {
+    "majority": LineStyle(TARGETS["majority"].title, "longdash", "#7A7F87", width=1.5),
+    "mean": LineStyle("mean label", "longdash", "#7A7F87", width=1.5),
+    "word_identity": LineStyle(TARGETS["word_identity"].title, "dashdot", "#7A7F87", width=1.5),
+    "bag_of_words": LineStyle(TARGETS["bag_of_words"].title, "dashdot", "#7A7F87", width=1.5),
+    "length": LineStyle(TARGETS["length"].title, "dot", "#7A7F87", width=1.5),
+    "chance": LineStyle("chance", "longdash", "#7A7F87", width=1.5),
+    "chain": LineStyle("linear chain", "longdash", "#7A7F87", width=1.5),
+    "uniform": LineStyle("no compression", "longdash", "#7A7F87", width=1.5),
+    "all_features": LineStyle("all features", "longdashdot", "#7A7F87", width=1.5),
+    "concatenated": LineStyle("concatenated", "longdashdot", "#0072B2", width=1.5),
+}
+NORMS = {
+    "first_position_norm": LineStyle("position 0", "solid"),
+    "other_norm": LineStyle("all other positions", "dash"),
+}
+
+_AXIS = {
+    "showline": True,
+    "linecolor": "#9aa1ab",
+    "gridcolor": "#dfe3e8",
+    "ticks": "outside",
+    "tickcolor": "#9aa1ab",
+    "ticklen": 4,
+    "zeroline": False,
+    "title": {"standoff": 8},
+    "automargin": True,
+}
+
+# The background is transparent; the page recolours text and grid in its dark theme.
+TEMPLATE = go.layout.Template(
+    layout={
+        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#1c2430"},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        # Room for the modebar above, and for the labels of horizontal lines on the right.
+        "margin": {"l": 52, "r": 92, "t": 44, "b": 48},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#9aa1ab", "activecolor": "#7A7F87"},
+        "xaxis": {**_AXIS, "showgrid": False, "tickfont": {"size": 11}},
+        "yaxis": _AXIS,
+        "hovermode": "closest",
+        "hoverlabel": {"align": "left"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 0,
+            "yref": "container",
+            "yanchor": "bottom",
+            "maxheight": 0.35,
+            "tracegroupgap": 0,
+        },
+    }
+)
+
+
+def axis_title(metric: str) -> str:
+    """Return the axis title of a metric, with a note if lower is better.
+
+    >>> axis_title("auroc"), axis_title("brier")
+    ('AUROC', 'Brier score (lower is better)')
+    """
+    return METRICS[metric].title + " (lower is better)" * METRICS[metric].lower_is_better
+
+
+def format_p(p: float) -> str:
+    """Return a p-value as text, with enough decimals to stay on its side of 0.05.
+
+    >>> format_p(0.0002), format_p(0.0419), format_p(0.3333), format_p(math.nan)
+    ('<0.001', '0.042', '0.33', '–')
+    >>> format_p(0.0496), format_p(0.04996), format_p(0.05), format_p(0.0504)
+    ('0.0496', '0.04996', '0.050', '0.050')
+    """
+    if math.isnan(p):
+        return "–"
+    if p < 0.001:
+        return "<0.001"
+    if p >= 0.1:
+        return f"{p:.2f}"
+    texts = (f"{p:.{places}f}" for places in count(3))
+    # A significant p rounded to 0.050 would contradict its verdict.
+    return next(text for text in texts if (float(text) < LEVEL) == (p < LEVEL))
+
+
+def plotly_text(text: object) -> str:
+    """Return the text escaped for plotly, which interprets tags, %{...} and $formulas$.
+
+    >>> plotly_text("<b>%{x}</b>")
+    '&lt;b&gt;&#37;{x}&lt;/b&gt;'
+    >>> plotly_text("$x$")
+    '&#36;x&#36;'
+    """
+    return html.escape(str(text), quote=False).replace("%", "&#37;").replace("$", "&#36;")
+
+
+def format_number(value: float, low: float = math.nan, high: float = math.nan) -> str:
+    """Return the value with three decimals, followed by its interval unless `low` is NaN.
+
+    >>> format_number(0.9312, 0.91, 0.9476)
+    '0.931 [0.910, 0.948]'
+    >>> format_number(-0.25)
+    '−0.250'
+    >>> format_number(-0.0001)
+    '0.000'
+    """
+    text = f"{value:.3f}"
+    if not math.isnan(low):
+        text += f" [{low:.3f}, {high:.3f}]"
+    return without_negative_zero(text).replace("-", "−")
+
+
+def without_negative_zero(text: str) -> str:
+    """Return the text with the minus sign removed from numbers that are rounded to zero.
+
+    >>> without_negative_zero("-0.00 [-0.250, -0.000]")
+    '0.00 [-0.250, 0.000]'
+    """
+    return re.sub(r"-(0\.0+)(?!\d)", r"\1", text)

@@ -1,0 +1,125 @@
+"""Selection of the rows of a results table for each figure, so that figures stay readable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from probekit.results.selection import chosen_row, hidden_kinds
+from probekit.results.table import SERIES, concatenated, differs, only, placed
+
+MOST_NEURONS = 4  # neurons drawn as lines of a curve; the table of sites lists all
+# Columns that identify a map over training, and a cell of it.
+_SAME_MAP = ("line", "position", "probe", "view")
+_CELL = (*_SAME_MAP, "depth", "step")
+OFFSET = r"^(?:span|word:[a-z]+)(?P<offset>[+-]\d+)?(?:\+first)?$"
+
+
+def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
+    """Return the offset in tokens of each position from its span; NaN for other positions.
+
+    >>> positions = pd.Series(["word:last-1", "span+2+first", "word:first", "index:-3"])
+    >>> position_offset(positions).tolist()
+    [-1.0, 2.0, 0.0, nan]
+    """
+    of_span = positions.str.fullmatch(OFFSET)
+    offsets = positions.str.extract(OFFSET)["offset"].astype(float)
+    return offsets.mask(of_span & offsets.isna(), 0.0)
+
+
+def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that a layer curve shows.
+
+    Components with several heads, and more than `MOST_NEURONS` neurons, are left out. Of a sweep
+    only the span is shown, or else the position of the selected site. Baselines are included. Every
+    kind of probe has its task rows, but only the selected kind has its control task and random
+    weights; of a kind with several sizes, such as k_sparse, only the best by cross-validation is
+    shown.
+    """
+    rows = _of_shown_kinds(at_shown_position(table))
+    sited = placed(rows)
+    excluded = sited[sited["part"].isin(_parts_of_heads(sited))].index
+    neurons = sited[sited["site"].str.contains("[neuron=", regex=False)]
+    if neurons["line"].nunique() > MOST_NEURONS:
+        excluded = excluded.union(neurons.index)
+    return rows.drop(index=excluded)
+
+
+def at_shown_position(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows at the position shown of a sweep; all rows if there is no sweep."""
+    position = shown_position(table)
+    return table if position is None else only(table, position=position)
+
+
+def _of_shown_kinds(table: pd.DataFrame) -> pd.DataFrame:
+    rows = table[~table["probe"].isin(hidden_kinds(table))]
+    chosen = chosen_row(rows)
+    if chosen is None:
+        return rows
+    is_comparison = rows["target"].isin(["control", "random_weights"])
+    shown: pd.DataFrame = rows[~is_comparison | (rows["probe"] == chosen["probe"])]
+    return shown
+
+
+def head_tables(table: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]:
+    """Yield name, whether it is at the shown position, and rows of each map of heads."""
+    sited = placed(table)
+    heads = sited[sited["part"].isin(_parts_of_heads(sited)) & sited["head"].notna()]
+    keys = ["part", *(column for column in SERIES if column != "line")]
+    position = shown_position(table)
+    for name, rows in _named_groups(heads, keys):
+        is_shown = position in (None, rows["position"].iloc[0])
+        yield name, is_shown, table.loc[rows.index]
+
+
+def position_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield name and rows of each map of positions: one per line of the curve, none for heads."""
+    sited = placed(table)
+    sited = sited[~sited["part"].isin(_parts_of_heads(sited))]
+    sited = sited[position_offset(sited["position"]).notna()]
+    keys = [column for column in SERIES if column != "position"]
+    for name, rows in _named_groups(sited, keys):
+        if differs(rows["position"]):
+            yield name, table.loc[rows.index]
+
+
+def step_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield name and rows of each map over training: one per line of the curve, none for heads.
+
+    resid_pre of a block equals resid_post of the previous block, so only one of them is kept.
+    """
+    sited = placed(table)
+    sited = sited[~sited["part"].isin(_parts_of_heads(sited))]
+    sited = sited.drop_duplicates([*_CELL, "split", "metric"])
+    for name, rows in _named_groups(sited, list(_SAME_MAP)):
+        yield name, table.loc[rows.index]
+
+
+def _parts_of_heads(sited: pd.DataFrame) -> list[str]:
+    """Return the components of which several heads were probed."""
+    n_heads = sited.groupby("part")["head"].nunique()
+    return list(n_heads[n_heads > 1].index)
+
+
+def _named_groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield name and rows of each group with equal keys, named by the keys in which they differ."""
+    differing = [key for key in keys if differs(rows[key]) or key in ("part", "line")]
+    for _, group in rows.groupby(keys, sort=False, dropna=False):
+        first = group.iloc[0]
+        yield " · ".join(str(first[key]) for key in differing), group
+
+
+def shown_position(table: pd.DataFrame) -> str | None:
+    """Return the position of a sweep that figures of a single position show; None without a sweep.
+
+    It is the span itself if it was probed, or else the position of the selected site.
+    """
+    sited = pd.concat([placed(table), concatenated(table)])
+    offsets = position_offset(sited["position"])
+    if not differs(sited["position"]) or offsets.isna().any():
+        return None
+    if offsets.eq(0).any():
+        return str(sited["position"][offsets.eq(0)].iloc[0])
+    chosen = chosen_row(table)
+    return str(sited["position"].iloc[0] if chosen is None else chosen["position"])

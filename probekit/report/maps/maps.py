@@ -1,0 +1,227 @@
+"""Maps of a metric by layer and head, by layer and position, and by layer and training step."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.colors
+import plotly.graph_objects as go
+
+from probekit.errors import DataError
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.targets import TARGETS
+from probekit.report.figures.layer_curve import measured_rows
+from probekit.report.figures.style import format_number, plotly_text
+from probekit.report.figures.views import position_offset
+from probekit.report.maps.text_map import Colours, cell_text, text_map
+from probekit.results.metrics import metric_name
+from probekit.results.selection import main_metric, ranked_rows, selection
+from probekit.results.table import SAME_FEATURES, figure_rows, n_blocks, only, placed, tick
+
+LEAST_RANGE = 0.05  # smallest range of a colour scale, so that noise does not look like an effect
+
+# Targets whose score the hover text of a cell also shows.
+COMPARED = {name: TARGETS[name].title for name in ("control", "random_weights")}
+
+
+def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """Return the map of a test metric by layer (down) and head (across).
+
+    The head with the highest cross-validated score among those drawn is framed.
+
+    Raises:
+        UnknownNameError: The table has no test rows of this metric.
+        DataError: The table has no row for a head, or two rows for the same head.
+    """
+    cells = map_cells(table, metric)
+    cells = cells[cells["head"].notna()]
+    return _draw(table, cells, metric, "head", [f"{head:.0f}" for head in _steps(cells["head"])])
+
+
+def position_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """Return the map of a test metric by layer (down) and offset from the span (across).
+
+    The cell with the highest cross-validated score among those drawn is framed.
+
+    Raises:
+        UnknownNameError: The table has no test rows of this metric.
+        DataError: No row has a position relative to a span, or two rows have the same cell.
+    """
+    cells = map_cells(table, metric)
+    cells = cells[cells["offset"].notna()]
+    labels = [offset_label(offset) for offset in _steps(cells["offset"])]
+    return _draw(table, cells, metric, "offset", labels)
+
+
+def step_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """Return the map of a test metric by layer (down) and training step (across).
+
+    The cell with the highest cross-validated score among those drawn is framed.
+
+    Args:
+        table: Rows of results.csv with a column `step`, the training step of the checkpoint.
+        metric: A metric that was measured on test rows.
+
+    Raises:
+        UnknownNameError: The table has no test rows of this metric.
+        DataError: Two rows have the same layer and step.
+    """
+    cells = map_cells(table, metric)
+    labels = [f"{step:,.0f}" for step in _steps(cells["step"])]
+    return _draw(table, cells, metric, "step", labels)
+
+
+def offset_label(offset: float) -> str:
+    """Return the axis label of an offset.
+
+    >>> offset_label(-1), offset_label(0), offset_label(2)
+    ('−1', 'span', '+2')
+    """
+    return f"{offset:+.0f}".replace("-", "−") if offset else "span"
+
+
+# Axis titles, by column of the cells.
+_TITLES = {"head": "head", "offset": "tokens from the span", "step": "step of training"}
+
+
+def map_cells(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the task's placed test rows of a metric, with the column `offset` from the span."""
+    rows = only(placed(measured_rows(table, metric)), target="task")
+    return rows.assign(offset=position_offset(rows["position"]))
+
+
+def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
+    """Return the colour scale for values of a metric.
+
+    It starts at chance, or at 0 for a difference. It is diverging for a difference with negative
+    values, and reversed if lower is better, so that bright means good.
+
+    >>> shown = colours([-0.2, 0.1], "selectivity", chance=0.0)
+    >>> shown.low, shown.high, shown.is_diverging
+    (-0.2, 0.2, True)
+    """
+    least, most = float(np.min(values)), float(np.max(values))
+    is_difference = METRICS[metric].kind == "difference"
+    if is_difference and least < 0:
+        reach = max(-least, most, LEAST_RANGE)
+        return Colours(-reach, reach, plotly.colors.diverging.PuOr_r, is_diverging=True)
+    if METRICS[metric].lower_is_better:
+        return Colours(
+            least, max(most, least + LEAST_RANGE), plotly.colors.sequential.Viridis_r, False
+        )
+    low = 0.0 if is_difference or np.isnan(chance) else chance
+    return Colours(low, max(most, low + LEAST_RANGE), plotly.colors.sequential.Viridis, False)
+
+
+def map_colours(cells: pd.DataFrame, metric: str) -> Colours:
+    """Return the colour scale of a map of these cells."""
+    return colours(cells["value"].tolist(), metric, cells["chance"].min())
+
+
+def _steps(column: pd.Series[float]) -> list[float]:
+    return sorted(column.unique())
+
+
+def _draw(
+    table: pd.DataFrame, cells: pd.DataFrame, metric: str, across: str, labels: list[str]
+) -> go.Figure:
+    """Return the map of the cells by depth and the column `across`."""
+    _check_cells(cells, across)
+    columns = {step: index for index, step in enumerate(_steps(cells[across]))}
+    rows = {depth: index for index, depth in enumerate(_steps(cells["depth"]))}
+    at = (cells["depth"].map(rows).to_numpy(), cells[across].map(columns).to_numpy())
+    values = np.full((len(rows), len(columns)), np.nan)
+    values[at] = cells["value"]
+    hover = np.full(values.shape, "", dtype=object)
+    hover[at] = _hover(table, cells, metric)
+
+    figure = text_map(
+        values,
+        [cell_text(value) for value in values.ravel()],
+        hover.ravel().tolist(),
+        map_colours(cells, metric),
+        across=labels,
+        down=[tick(int(depth), n_blocks(placed(table))) for depth in rows],
+        title=_TITLES[across],
+    )
+    framed = chosen_cell(table, cells)
+    if framed is not None:
+        _frame(figure, columns[framed[across]], rows[framed["depth"]])
+    return figure
+
+
+def _check_cells(cells: pd.DataFrame, across: str) -> None:
+    if cells.empty:
+        raise DataError(
+            f"No row has a{'' if across == 'head' else 'n'} {across}, so there is no map to draw. "
+            "Draw layer_curve instead."
+        )
+    twice = cells[cells.duplicated(["depth", across])]
+    if not twice.empty:
+        first = selection(twice["site"].iloc[0], twice["head"].iloc[0])
+        raise DataError(
+            f"{len(twice)} cells of the map have two rows, the first at {first}. Give the rows of "
+            "one component in one run."
+        )
+
+
+def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
+    """Return the hover text of each cell: site, value with interval, and related scores."""
+    test = placed(figure_rows(table))
+    values: dict[Hashable, dict[tuple[str, str], float]] = {}
+    for key, target, name, value in zip(
+        _features(test), test["target"], test["metric"], test["value"], strict=True
+    ):
+        values.setdefault(key, {})[target, name] = value
+    main = main_metric(test)
+    related = {
+        metric_name(main): ("task", main),
+        "selectivity": ("task", "selectivity"),
+        **{name: (target, main) for target, name in COMPARED.items()},
+    }
+    texts = []
+    for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True):
+        site = plotly_text(selection(cell["site"], cell["head"]))
+        value = format_number(cell["value"], cell["ci_low"], cell["ci_high"])
+        others = [
+            f"{name}: {format_number(values[key][score])}"
+            for name, score in related.items()
+            if score in values[key] and score != ("task", metric)
+        ]
+        header = f"<b>{site}</b> at {plotly_text(cell['position'])}"
+        texts.append("<br>".join([header, f"{metric_name(metric)}: {value}", *others]))
+    return texts
+
+
+def _features(rows: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Return the values of `SAME_FEATURES` of each placed row as tuples."""
+    return list(rows[list(SAME_FEATURES)].itertuples(index=False, name=None))
+
+
+def chosen_cell(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series | None:
+    """Return the cell with the highest cross-validated score; None without cross-validation."""
+    by_features = {
+        key: cell for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True)
+    }
+    ranked = _features(ranked_rows(table))
+    return next((by_features[key] for key in ranked if key in by_features), None)
+
+
+def _frame(figure: go.Figure, column: int, row: int) -> None:
+    """Frame a cell with outlines visible on every colour, and explain the frame in a note."""
+    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+    for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
+        figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
+    figure.add_annotation(
+        text="framed: best by cross-validation",
+        x=0,
+        xref="paper",
+        xanchor="left",
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        showarrow=False,
+        font={"size": 11},
+    )

@@ -1,0 +1,146 @@
+"""Heat map with text in its cells, black or white, whichever has the higher contrast."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import plotly.colors
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from probekit.report.figures.style import TEMPLATE, without_negative_zero
+
+MOST_TEXTS = 200  # cells; with more, numbers in cells are too small to read
+MASKED = "#d9dde2"  # colour of a cell without a value
+# Luminance of a background on which black and white text have equal contrast (4.6).
+_SPLIT = 0.179
+
+
+@dataclass(frozen=True)
+class Colours:
+    """Colour scale of a map and the values `low` and `high` of its ends.
+
+    It is diverging, with 0 in the middle, only for a difference with negative values.
+    """
+
+    low: float
+    high: float
+    scale: list[str]
+    is_diverging: bool
+
+
+def text_map(
+    values: NDArray[np.float64],
+    texts: Sequence[str],
+    hover: Sequence[str],
+    shown: Colours,
+    *,
+    across: list[str],
+    down: list[str],
+    title: str,
+    most_texts: int = MOST_TEXTS,
+    down_title: str = "layer",
+) -> go.Figure:
+    """Return a heat map with a text in each cell, unless there are too many cells.
+
+    Args:
+        values: Values shown as colours, shape (n_rows, n_columns); NaN for an empty cell.
+        texts: Texts of the cells, row by row, already escaped.
+        hover: Hover texts of the cells, row by row, already escaped.
+        shown: Colour scale.
+        across: Labels of the columns.
+        down: Labels of the rows.
+        title: Title of the horizontal axis.
+        most_texts: Number of cells up to which texts are drawn.
+        down_title: Title of the vertical axis.
+    """
+    figure = go.Figure(layout={"template": TEMPLATE})
+    if np.isnan(values).any():
+        figure.update_layout(plot_bgcolor=MASKED)
+    lines = np.array(hover, dtype=object).reshape(values.shape).tolist()
+    figure.add_trace(_heatmap(values, lines, shown))
+    if values.size <= most_texts:
+        y, x = np.indices(values.shape).reshape(2, -1).tolist()
+        font = {"size": 11, "color": inks(values.ravel(), shown)}
+        figure.add_scatter(x=x, y=y, text=list(texts), mode="text", textfont=font, hoverinfo="skip")
+    _name_cells(figure, across, down, title)
+    figure.update_yaxes(title_text=down_title)
+    return figure
+
+
+def _heatmap(values: NDArray[np.float64], hover: list[list[str]], shown: Colours) -> go.Heatmap:
+    """Return the trace of coloured cells; NaN cells are gaps without hover text."""
+    return go.Heatmap(
+        z=values.tolist(),
+        hovertext=hover,
+        hoverinfo="text",
+        hoverongaps=False,
+        zmin=shown.low,
+        zmax=shown.high,
+        colorscale=shown.scale,
+        xgap=1,
+        ygap=1,
+        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f", "nticks": 6},
+    )
+
+
+def _name_cells(figure: go.Figure, across: list[str], down: list[str], title: str) -> None:
+    """Label columns and rows by index, because labels such as tokens may occur more than once."""
+    axis = {"tickmode": "array", "showgrid": False, "showline": False, "ticks": ""}
+    # Without a range, the text trace would add a margin around the map.
+    figure.update_xaxes(
+        **axis,
+        title_text=title,
+        tickvals=list(range(len(across))),
+        ticktext=across,
+        range=[-0.5, len(across) - 0.5],
+    )
+    figure.update_yaxes(
+        **axis,
+        tickvals=list(range(len(down))),
+        ticktext=down,
+        range=[len(down) - 0.5, -0.5],
+    )
+
+
+def cell_text(value: float) -> str:
+    """Return a value as short text: two decimals without a leading zero, or an exact integer.
+
+    >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(0.996), cell_text(-0.001)
+    ('.97', '−.25', '1', '1.00', '.00')
+    >>> cell_text(10.25), cell_text(-20.5)
+    ('10.25', '−20.50')
+    """
+    if np.isnan(value):
+        return ""
+    places = f"{value + 0.0:.0f}" if float(value).is_integer() else f"{value:.2f}"
+    return re.sub(r"^(-?)0\.", r"\1.", without_negative_zero(places)).replace("-", "−")
+
+
+def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:
+    """Return black or white as text colour for each value, whichever has the higher contrast.
+
+    >>> dark_to_light = Colours(0.0, 1.0, ["#000000", "#ffffff"], is_diverging=False)
+    >>> inks(np.array([0.0, 1.0, np.nan]), dark_to_light)
+    ['#ffffff', '#000000', '#000000']
+    """
+    share = ((values - shown.low) / (shown.high - shown.low)).clip(0, 1)
+    colours = plotly.colors.sample_colorscale(shown.scale, np.nan_to_num(share), colortype="tuple")
+    is_light = (luminance(np.array(colours)) > _SPLIT) | np.isnan(values)
+    text_colours: list[str] = np.where(is_light, "#000000", "#ffffff").tolist()
+    return text_colours
+
+
+def luminance(colours: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the relative luminance of RGB colours in [0, 1], shape (n, 3) -> (n,).
+
+    Source: WCAG 2.2, "relative luminance".
+
+    >>> luminance(np.array([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])).round(3).tolist()
+    [0.0, 1.0]
+    """
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    return np.asarray(linear @ np.array([0.2126, 0.7152, 0.0722]))

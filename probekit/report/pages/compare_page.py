@@ -1,0 +1,160 @@
+"""Page of a comparison of two runs: differences by layer, with intervals and p-values."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from probekit.report.figures.style import (
+    SERIES_COLOURS,
+    SERIES_MARKERS,
+    TEMPLATE,
+    format_number,
+    format_p,
+    plotly_text,
+)
+from probekit.report.pages.parts import FigurePart, figure_json
+from probekit.report.pages.template import render
+from probekit.results.comparison import RunComparison, both_places
+from probekit.results.metrics import metric_name
+from probekit.results.table import placed, tick
+
+MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the table of comparisons, formatted as text."""
+
+    place: str
+    is_chosen: bool
+    a: str
+    b: str
+    difference: str
+    p: str
+    p_holm: str
+    n: str
+    holds: bool
+
+
+def comparison_page(comparison: RunComparison) -> str:
+    """Return a self-contained HTML page with figure, table and the settings that differ."""
+    return render(
+        "compare.html",
+        comparison=comparison,
+        metric=metric_name(comparison.metric),
+        figures=list(_parts(comparison)),
+        lines=[_line(row) for _, row in comparison.rows.iterrows()],
+    )
+
+
+def _line(row: pd.Series) -> Line:
+    return Line(
+        place=both_places(row),
+        is_chosen=row["what"] == "chosen",
+        a=format_number(row["value_a"]),
+        b=format_number(row["value_b"]),
+        difference=format_number(row["difference"], row["ci_low"], row["ci_high"]),
+        p=format_p(row["p"]),
+        p_holm=format_p(row["p_holm"]),
+        n=" | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
+        holds=row["holds"],
+    )
+
+
+def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
+    """Yield the figure, unless it would have no line or too many."""
+    rows = difference_lines(comparison)
+    n_lines = len(rows[["line", "probe"]].drop_duplicates())
+    if not 0 < n_lines <= MOST_LINES:
+        return
+    name = metric_name(comparison.metric)
+    yield FigurePart(
+        f"Difference of {name} by layer",
+        figure_json(difference_figure(comparison)),
+        f"{comparison.a} minus {comparison.b}, with 95 % intervals of the {comparison.pairing} "
+        "bootstrap over groups. Filled markers: significant after Holm's adjustment; hollow "
+        "markers: not significant.",
+        f"Difference of {name} by layer. "
+        + " ".join(
+            f"{both_places(row)}: {format_number(row['difference'])}"
+            f"{' (significant).' if row['holds'] else '.'}"
+            for _, row in rows.iterrows()
+        ),
+    )
+
+
+def difference_lines(comparison: RunComparison) -> pd.DataFrame:
+    """Return the rows that compare the same site in both runs, with `depth`, `line` and `probe`."""
+    rows = comparison.rows
+    same = rows[rows["site_a"].notna() & (rows["site_a"] == rows["site_b"])].copy()
+    named = same["site_a"].str.extract(r"^(?P<site>.*?)(?:\[head=(?P<head>\d+)\])?$")
+    same["site"], same["head"] = named["site"], named["head"].astype(float)
+    both = zip(same["probe_a"], same["probe_b"], strict=True)
+    same["probe"] = [" | ".join(dict.fromkeys(pair)) for pair in both]
+    return placed(same)
+
+
+def difference_figure(comparison: RunComparison) -> go.Figure:
+    """Return the figure of differences by depth, with a line per kind of site and probe."""
+    rows = difference_lines(comparison)
+    figure = go.Figure(layout={"template": TEMPLATE})
+    figure.add_hline(y=0, line={"color": "#7A7F87", "width": 1.5, "dash": "longdash"})
+    series = rows.groupby(["line", "probe", "position_a"], sort=False)
+    for number, (names, points) in enumerate(series):
+        figure.add_trace(_trace(points, names, number))
+    blocks = int(rows["depth"].max())
+    depths = sorted(set(rows["depth"]))
+    ends = bool((rows["site"].str.startswith("ln_final")).any())
+    figure.update_xaxes(
+        title_text="layer",
+        tickvals=depths,
+        ticktext=[tick(depth, blocks if ends else blocks + 1) for depth in depths],
+    )
+    figure.update_yaxes(title_text=f"{metric_name(comparison.metric)}, a − b")
+    figure.update_layout(showlegend=len(series) > 1)
+    return figure
+
+
+def _trace(points: pd.DataFrame, names: tuple[Hashable, ...], number: int) -> go.Scatter:
+    colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+    marker = SERIES_MARKERS[number % len(SERIES_MARKERS)]
+    offset = 0.06 * number  # so that error bars do not overlap
+    return go.Scatter(
+        x=(points["depth"] + offset).tolist(),
+        y=points["difference"].tolist(),
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": (points["ci_high"] - points["difference"]).tolist(),
+            "arrayminus": (points["difference"] - points["ci_low"]).tolist(),
+            "thickness": 1.5,
+            "width": 4,
+        },
+        mode="lines+markers",
+        line={"color": colour, "width": 1.5},
+        marker={
+            "size": 9,
+            "symbol": np.where(points["holds"], marker, f"{marker}-open").tolist(),
+            "line": {"width": 2},
+        },
+        name=plotly_text(" · ".join(map(str, names))),
+        hovertext=[_hover(row) for _, row in points.iterrows()],
+        hoverinfo="text",
+    )
+
+
+def _hover(row: pd.Series) -> str:
+    return "<br>".join(
+        [
+            f"<b>{plotly_text(both_places(row))}</b>",
+            f"a {format_number(row['value_a'])}, b {format_number(row['value_b'])}",
+            f"difference {format_number(row['difference'], row['ci_low'], row['ci_high'])}",
+            f"p {format_p(row['p'])}, adjusted {format_p(row['p_holm'])}: "
+            + ("significant" if row["holds"] else "not significant"),
+        ]
+    )

@@ -1,0 +1,113 @@
+"""Index page of a results folder: question, state and main result of each run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import quote
+
+from probekit.amounts import counted
+from probekit.errors import ProbekitError
+from probekit.report.pages.template import render
+from probekit.report.sentences.answer import answer
+from probekit.results.differences import load_differences, rival_differences
+from probekit.results.record import STARTED, open_record
+from probekit.results.table import load_table
+
+_READ = ("results.csv", "differences.csv")  # files of a finished run that the index reads
+QUIET = 120  # seconds without a new file after which a run is shown as possibly interrupted
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run in the index.
+
+    Attributes:
+        name: experiment and key, or the relative path of a run that has no record yet.
+        url: URL of its report, or empty.
+        state: finished, running, quiet (no new file for a while) or damaged.
+        summary: main result, progress or error message.
+        created: creation time from the run's record.
+        question: question of the experiment.
+    """
+
+    name: str
+    url: str
+    state: str
+    summary: str
+    created: str = ""
+    question: str = ""
+
+
+def find_runs(root: Path) -> list[Path]:
+    """Return the folders of the runs under a root, latest first.
+
+    Runs are searched in root, root/KEY and root/NAME/KEY. Links that lead out of the root are
+    ignored.
+    """
+    inside = root.resolve()
+    files = [
+        path
+        for pattern in ("", "*/", "*/*/")
+        for name in ("run.json", STARTED)
+        for path in root.glob(f"{pattern}{name}")
+        if path.resolve().is_relative_to(inside)
+    ]
+    folders = {path.parent: path.stat().st_mtime for path in files if path.exists()}
+    return sorted(folders, key=lambda folder: (-folders[folder], str(folder)))
+
+
+def index_page(root: Path, *, now: float | None = None) -> str:
+    """Return the HTML page that lists the runs of a folder; it refreshes itself when served."""
+    entries = [
+        entry(root, folder, time.time() if now is None else now) for folder in find_runs(root)
+    ]
+    return render("index.html", root=root.resolve().name, entries=entries)
+
+
+def entry(root: Path, folder: Path, now: float) -> Entry:
+    """Return the index entry of a run; `now` is the current time in seconds."""
+    name = folder.relative_to(root).as_posix()
+    if (folder / STARTED).exists():
+        return _unfinished(folder, name, now)
+    try:
+        written = tuple(
+            (folder / file).stat().st_mtime_ns if (folder / file).exists() else 0
+            for file in ("run.json", *_READ)
+        )
+        return _finished(folder, name, written)
+    except ProbekitError as error:
+        return Entry(name, "", "damaged", str(error))
+
+
+@lru_cache(maxsize=1000)  # the page is requested every few seconds
+def _finished(folder: Path, path: str, _written: tuple[int, ...]) -> Entry:
+    record = open_record(folder, _READ)
+    table = load_table(folder / "results.csv")
+    differences = load_differences(folder / "differences.csv")
+    summary = answer(table, rival_differences(table, differences))
+    url = f"run/{quote(path)}/report.html"
+    name = f"{record.run}/{record.key}"
+    return Entry(name, url, "finished", summary, record.created, record.question or "")
+
+
+def _unfinished(folder: Path, name: str, now: float) -> Entry:
+    sites = [path for path in folder.glob("sites/**/*.json") if path.stem != "baselines"]
+    last = max(_times([folder / STARTED, *sites]), default=now)
+    seconds = max(0, round(now - last))
+    summary = f"{counted(len(sites), 'site')} probed; last file written {seconds:,} s ago."
+    if seconds > QUIET:
+        summary += " If the run was interrupted, repeat the same command to resume it."
+    return Entry(name, "", "quiet" if seconds > QUIET else "running", summary)
+
+
+def _times(paths: list[Path]) -> Iterator[float]:
+    """Yield the modification times of the files; files deleted in the meantime are skipped."""
+    for path in paths:
+        try:
+            yield path.stat().st_mtime
+        except FileNotFoundError:
+            continue

@@ -1,0 +1,174 @@
+"""Figures of a run's page, in order: curves and maps by metric, feature counts, learning curve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from probekit.probes.score.metric_table import METRICS
+from probekit.report.figures.facets import facets_height, site_facets
+from probekit.report.figures.layer_curve import layer_curve, norm_curve
+from probekit.report.figures.learning_curve import growth_curve, growth_lines
+from probekit.report.figures.reliability import reliability_figure
+from probekit.report.figures.sparse import sparse_curve, sparse_rows
+from probekit.report.figures.views import curve_rows, head_tables, position_tables, shown_position
+from probekit.report.maps.maps import head_map, position_map
+from probekit.report.sentences import words
+from probekit.report.sentences.confidence import reliability_caption, reliability_description
+from probekit.results.metrics import metric_name
+from probekit.results.record import ControlBy, Norms
+from probekit.results.selection import hidden_kinds, main_metric, measured_metrics
+
+
+@dataclass(frozen=True)
+class FigurePart:
+    """A figure on a page, with its caption and a text alternative.
+
+    Attributes:
+        title: heading or summary above the figure.
+        figure: Plotly figure as plain JSON values.
+        caption: text below the figure.
+        description: the main numbers as text, for screen readers.
+        is_open: whether the figure is shown when the page loads; others are folded.
+        height: height in rem; None for the default of the style sheet.
+    """
+
+    title: str
+    figure: dict[str, Any]
+    caption: str
+    description: str
+    is_open: bool = True
+    height: float | None = None
+
+
+def result_parts(table: pd.DataFrame, control_by: ControlBy = "word") -> list[FigurePart]:
+    """Return the figures of a run; those of minor metrics are folded and come last.
+
+    Args:
+        table: rows of results.csv.
+        control_by: unit that gets one random label in the control task.
+    """
+    measured = measured_metrics(table)
+    metrics = [name for name in METRICS if name in measured and METRICS[name].figure != "none"]
+    first = [metric for metric in metrics if METRICS[metric].figure == "open"]
+    codes = [metric for metric in first if "code" in METRICS[metric].functions]
+    by_metric = {metric: list(_metric_parts(table, metric, control_by)) for metric in metrics}
+    parts = [part for metric in first if metric not in codes for part in by_metric[metric]]
+    parts += _size_parts(table)
+    parts += [part for metric in codes for part in by_metric[metric]]
+    parts += _growth_parts(table)
+    return parts + [p for metric in metrics if metric not in first for p in by_metric[metric]]
+
+
+def _size_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
+    if not sparse_rows(table).empty:
+        yield FigurePart(
+            f"{title(main_metric(table))} by number of features",
+            figure_json(sparse_curve(table)),
+            words.sparse_caption(table),
+            words.sparse_description(table),
+        )
+
+
+def _growth_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
+    if any(True for _ in growth_lines(table)):
+        yield FigurePart(
+            f"{title(main_metric(table))} by number of training rows",
+            figure_json(growth_curve(table)),
+            words.growth_caption(table),
+            words.growth_description(table),
+        )
+
+
+def reliability_part(bins: pd.DataFrame, table: pd.DataFrame) -> FigurePart:
+    """Return the reliability diagram: accuracy by confidence for each kind of probe.
+
+    Of probes with several sizes only the best size is shown, as in the layer curves.
+    """
+    bins = bins[~bins["probe"].isin(hidden_kinds(table))]
+    return FigurePart(
+        "Confidence and accuracy",
+        figure_json(reliability_figure(bins)),
+        reliability_caption(bins, table),
+        reliability_description(bins),
+        is_open=False,
+    )
+
+
+def title(metric: str) -> str:
+    """Return the name of a metric with a capital first letter."""
+    name = metric_name(metric)
+    return name[0].upper() + name[1:]
+
+
+def _metric_parts(table: pd.DataFrame, metric: str, control_by: ControlBy) -> Iterator[FigurePart]:
+    is_open = METRICS[metric].figure == "open"
+    name = title(metric)
+    curve, position = curve_rows(table), shown_position(table)
+    if metric in measured_metrics(curve):
+        height = facets_height(curve, metric)
+        yield FigurePart(
+            f"{name} by layer{f' · {position}' if position else ''}",
+            figure_json((site_facets if height else layer_curve)(curve, metric)),
+            words.caption(curve, metric, control_by),
+            words.description(curve, metric),
+            is_open,
+            height,
+        )
+    for part, is_shown, rows in head_tables(table):
+        if metric in measured_metrics(rows):
+            heading = f"{name} by layer and head · {part}"
+            figure = head_map(rows, metric)
+            yield _map(heading, rows, metric, figure, is_open and is_shown, control_by)
+    for part, rows in position_tables(table):
+        if metric in measured_metrics(rows):
+            heading = f"{name} by layer and position · {part}"
+            figure = position_map(rows, metric)
+            yield _map(heading, rows, metric, figure, is_open, control_by)
+
+
+def _map(
+    heading: str,
+    rows: pd.DataFrame,
+    metric: str,
+    figure: go.Figure,
+    is_open: bool,
+    control_by: ControlBy,
+) -> FigurePart:
+    caption = words.map_caption(rows, metric, control_by)
+    return map_part(heading, figure, caption, words.map_description(rows, metric), is_open)
+
+
+def map_part(
+    heading: str, figure: go.Figure, caption: str, description: str, is_open: bool = True
+) -> FigurePart:
+    """Return a heat map as a part of the page, with a height that fits its number of rows."""
+    n_rows = len(figure.data[0].z)
+    height = 7 + 1.75 * max(n_rows, 4)
+    return FigurePart(heading, figure_json(figure), caption, description, is_open, height)
+
+
+def norms_part(norms: list[Norms]) -> FigurePart:
+    """Return the figure that compares activation norms at position 0 with those elsewhere."""
+    rows = pd.DataFrame([norm.model_dump() for norm in norms])
+    ratios = rows["first_position_norm"] / rows["other_norm"]
+    return FigurePart(
+        "Norm of position 0",
+        figure_json(norm_curve(rows)),
+        "Mean norm of the activations at position 0 and at all other positions. Models may use the "
+        "first position as an attention sink: if its norm is much larger, means and scalers that "
+        "include it do not represent the other positions.",
+        "Ratio of the norm at position 0 to that at other positions. "
+        + ", ".join(f"{site} {r:.1f}" for site, r in zip(rows["site"], ratios, strict=True)),
+    )
+
+
+def figure_json(figure: go.Figure) -> dict[str, Any]:
+    """Return a figure as plain JSON values, with NaN as null."""
+    plain: dict[str, Any] = json.loads(figure.to_json())
+    return plain

@@ -1,0 +1,292 @@
+"""Page of several runs: their main results, a layer curve per run, and a heat map of all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from probekit.errors import ConfigError, DataError
+from probekit.report.figures.layer_curve import layer_curve
+from probekit.report.figures.style import format_number, plotly_text
+from probekit.report.figures.views import curve_rows
+from probekit.report.maps.maps import map_cells, map_colours
+from probekit.report.maps.text_map import cell_text, text_map
+from probekit.report.pages.parts import FigurePart, figure_json, title
+from probekit.report.pages.template import render
+from probekit.report.sentences.answer import answer, comparison_rows
+from probekit.report.sentences.words import colour_words, description
+from probekit.results.differences import load_differences, rival_differences
+from probekit.results.metrics import metric_name
+from probekit.results.record import OLD_RECORD, RunRecord, open_record
+from probekit.results.selection import (
+    chosen_row,
+    main_metric,
+    measured_metrics,
+    ranked_rows,
+    selection,
+)
+from probekit.results.settings import differing, load_config, run_facts, settings_of
+from probekit.results.table import differs, load_table, n_blocks, only, placed, tick
+
+# Names with more settings or characters than this are replaced by the key of the run.
+MOST_SETTINGS = 3
+LONGEST_NAME = 60
+MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
+REFERENCES = ("control", "random_weights", "word_identity", "majority")
+
+
+@dataclass(frozen=True)
+class RunsTableRow:
+    """A row of the table of selected sites: the name of the run, and its cells by column name.
+
+    Cells of `numbers` are pairs of a value and its interval, which is empty if there is none.
+    """
+
+    name: str
+    words: Mapping[str, str]
+    numbers: Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True, eq=False)
+class ShownRun:
+    """A run on a page of several runs.
+
+    Attributes:
+        name: short name, unique on the page.
+        record: contents of its run.json.
+        table: rows of its results.csv.
+        settings: settings by name.
+        facts: settings, digests and versions, by name.
+        answer: main result, in sentences.
+        warnings: caveats on the results.
+    """
+
+    name: str
+    record: RunRecord
+    table: pd.DataFrame
+    settings: Mapping[str, str]
+    facts: Mapping[str, str]
+    answer: str
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """Experiment and key, as in the run's folder NAME/KEY."""
+        return f"{self.record.run}/{self.record.key}"
+
+    @classmethod
+    def load(cls, folder: Path) -> ShownRun:
+        """Return the run in a folder.
+
+        Raises:
+            MissingError: A file of the run is missing.
+            DataError: A file of the run cannot be read, or was changed after the run.
+        """
+        record = open_record(folder)
+        table = load_table(folder / "results.csv")
+        comparisons = rival_differences(table, load_differences(folder / "differences.csv"))
+        config = load_config(folder / "config.yaml")
+        return cls(
+            record.run,
+            record,
+            table,
+            settings_of(config),
+            run_facts(config, record),
+            answer(table, comparisons),
+            () if record.is_sealed else (OLD_RECORD,),
+        )
+
+
+def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
+    """Return the runs in the given folders, in the same order, each with a unique name.
+
+    Raises:
+        MissingError: A file of a run is missing.
+        DataError: A file of a run cannot be read, or the runs have different main metrics.
+        ConfigError: A run is given twice.
+    """
+    runs = [ShownRun.load(folder) for folder in folders]
+    names = [run.identity for run in runs]
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise ConfigError(f"{duplicates[0]} is given twice. Give each run once.")
+    if len({main_metric(run.table) for run in runs}) > 1:
+        metrics = ", ".join(f"{run.identity} {main_metric(run.table)}" for run in runs)
+        raise DataError(
+            f"These runs have different main metrics: {metrics}. Give runs with the same metric."
+        )
+    return [replace(run, name=name) for run, name in zip(runs, _names(runs), strict=True)]
+
+
+def _names(runs: Sequence[ShownRun]) -> list[str]:
+    """Return a unique name for each run.
+
+    The shortest that is unique: the experiment, the experiment with the settings that differ (if
+    this is short enough), or the experiment with the key.
+    """
+    experiments = [run.record.run for run in runs]
+    settings = differing([run.settings for run in runs])
+    labels = [
+        [f"{name.rpartition('.')[2]} {values[number]}" for name, values in settings.items()]
+        for number in range(len(runs))
+    ]
+    with_settings = [
+        " · ".join([experiment, *own]) for experiment, own in zip(experiments, labels, strict=True)
+    ]
+    is_short = len(settings) <= MOST_SETTINGS and max(map(len, with_settings)) <= LONGEST_NAME
+    candidates = [experiments, *([with_settings] if is_short else [])]
+    unique = (names for names in candidates if len(set(names)) == len(runs))
+    return next(unique, [run.identity for run in runs])
+
+
+def runs_page(runs: Sequence[ShownRun]) -> str:
+    """Return a self-contained HTML page that compares several runs."""
+    metric = main_metric(runs[0].table)
+    rows = [RunsTableRow(run.name, _words(run), _numbers(run)) for run in runs]
+    return render(
+        "runs.html",
+        runs=runs,
+        metric=metric_name(metric),
+        rows=rows,
+        words=list(rows[0].words),
+        columns=list(dict.fromkeys(name for row in rows for name in row.numbers)),
+        settings=differing([run.facts for run in runs]),
+        figures=runs_figures(runs),
+    )
+
+
+def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
+    """Return the layer curves of several runs and, if they share a kind of site, a heat map."""
+    table = joined_table(runs)
+    metric = main_metric(table)
+    if metric not in measured_metrics(table):
+        return []
+    curve = FigurePart(
+        f"{title(metric)} by layer and run",
+        figure_json(layer_curve(table, metric)),
+        "Score of each run; horizontal lines are baselines that do not use the model. A ring marks "
+        "the site that each run selected by cross-validation on its training rows. Runs may have "
+        "different test rows; use probekit compare to test the differences of two runs.",
+        description(table, metric),
+    )
+    cells = _residual(table, metric)
+    if not differs(cells["run"]):  # no two runs probed the same kind of site
+        return [curve]
+    by_layer = FigurePart(
+        f"{title(metric)}, runs by layers",
+        figure_json(run_map(table, metric)),
+        f"One row per run, for the kind of site that most runs probed: {cells['line'].iloc[0]}. "
+        f"{_probe_words(cells)} {colour_words(cells, metric)}",
+        "; ".join(
+            f"{run}: {', '.join(format_number(value) for value in own['value'])}"
+            for run, own in cells.groupby("run", sort=False)
+        ),
+        height=8 + 2.5 * max(len(runs), 3),
+    )
+    return [curve, by_layer]
+
+
+def joined_table(runs: Sequence[ShownRun]) -> pd.DataFrame:
+    """Return the rows of the curves of all runs: the task and the baselines without a model.
+
+    Column `run` is the name of the run. Control task and random weights are left to the table.
+    """
+    tables = [
+        curve_rows(run.table).assign(run=run.name, model="", dataset="", seed=0) for run in runs
+    ]
+    table = pd.concat(tables, ignore_index=True)
+    return table[~table["target"].isin(["control", "random_weights"])]
+
+
+def run_map(table: pd.DataFrame, metric: str) -> go.Figure:
+    """Return the heat map of a metric on the test rows, by run (down) and layer (across).
+
+    Raises:
+        UnknownNameError: The table has no test rows of this metric.
+    """
+    cells = _residual(table, metric)
+    runs = list(dict.fromkeys(cells["run"]))
+    depths = sorted(cells["depth"].unique())
+    at = ([runs.index(run) for run in cells["run"]], [depths.index(d) for d in cells["depth"]])
+    values = np.full((len(runs), len(depths)), np.nan)
+    values[at] = cells["value"]
+    hover = np.full(values.shape, "", dtype=object)
+    hover[at] = [
+        f"<b>{plotly_text(row['run'])}</b><br>{row['site']}<br>"
+        f"{plotly_text(row['probe'])} at {plotly_text(row['position'])}<br>"
+        f"{metric_name(metric)}: {format_number(row['value'], row['ci_low'], row['ci_high'])}"
+        for _, row in cells.iterrows()
+    ]
+    blocks = n_blocks(placed(table))
+    figure = text_map(
+        values,
+        [cell_text(value) for value in values.ravel()],
+        hover.ravel().tolist(),
+        map_colours(cells, metric),
+        across=[tick(int(depth), blocks) for depth in depths],
+        down=[plotly_text(run).replace(" · ", "<br>") for run in runs],
+        title="layer",
+    )
+    return figure.update_yaxes(title_text=None)
+
+
+def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the cells of the kind of site that most runs probed, one per run and layer.
+
+    Each run is shown with the kind of probe and position of its highest cross-validated score on
+    these sites, or with the first ones if it has no such score.
+    """
+    cells = map_cells(table, metric)
+    line = str(cells.groupby("line", sort=False)["run"].nunique().idxmax())
+    own, ranked = only(cells, line=line), only(ranked_rows(table), line=line)
+    shown = pd.concat([ranked, own])[MAP_ROW].drop_duplicates("run")
+    return own.merge(shown, on=MAP_ROW).drop_duplicates(["run", "depth"])
+
+
+def _probe_words(cells: pd.DataFrame) -> str:
+    """Return the kind of probe and position shown for each run of the map, as a sentence."""
+    first = cells.drop_duplicates("run")
+    kinds = first["probe"] + " at " + first["position"]
+    if not differs(kinds):
+        return f"Probes: {kinds.iloc[0]}."
+    listed = "; ".join(f"{run} {kind}" for run, kind in zip(first["run"], kinds, strict=True))
+    return f"Each run with the probe and position of its best cross-validated score: {listed}."
+
+
+def _words(run: ShownRun) -> dict[str, str]:
+    """Return the text cells of a run, by column name."""
+    chosen = chosen_row(run.table)
+    return {
+        "model": run.record.model.source,
+        "data": run.record.data.name,
+        "chosen": "–" if chosen is None else selection(chosen["site"], chosen["head"]),
+    }
+
+
+def _numbers(run: ShownRun) -> dict[str, tuple[str, str]]:
+    """Return the numeric cells of a run as pairs of value and interval, by column name."""
+    chosen = chosen_row(run.table)
+    if chosen is None:
+        return {}
+    scores = comparison_rows(chosen, run.table)
+    score = scores.get("task")
+    return {
+        metric_name(chosen["metric"]): ("–", "") if score is None else _number(score),
+        **{
+            target.replace("_", " "): (format_number(scores[target]["value"]), "")
+            for target in REFERENCES
+            if target in scores
+        },
+        "test rows": ("–" if score is None else f"{score['n_test']:,.0f}", ""),
+    }
+
+
+def _number(row: pd.Series) -> tuple[str, str]:
+    """Return a value and its interval as text."""
+    value, _, interval = format_number(row["value"], row["ci_low"], row["ci_high"]).partition(" ")
+    return value, interval

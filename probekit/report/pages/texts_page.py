@@ -1,0 +1,138 @@
+"""Page of texts whose tokens are coloured by the predictions of a probe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probekit.probes.saved.facts import ProbeFacts
+from probekit.report.figures.style import format_number
+from probekit.report.pages.template import render
+from probekit.report.texts.glyphs import token_label
+from probekit.report.texts.paint import DENSEST, HIGH, LOW, NUMBER, Paint, Palette
+from probekit.results.text_readings import RowPrediction, TextReading
+
+
+@dataclass(frozen=True)
+class TokenPart:
+    """A token on the page.
+
+    Attributes:
+        space: glyphs of its leading whitespace.
+        shown: label of the rest of the token.
+        breaks: whether the token contains a newline, after which the page breaks the line.
+        paint: its colour.
+        answer: prediction of the probe at the token.
+        score: score of the prediction, with more digits than in `answer.text`.
+    """
+
+    space: str
+    shown: str
+    breaks: bool
+    paint: Paint
+    answer: RowPrediction
+    score: str
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """A text on the page: the prediction for the text, its colour, and the coloured tokens."""
+
+    reading: TextReading
+    paint: Paint | None
+    tokens: tuple[TokenPart, ...]
+
+
+@dataclass(frozen=True)
+class Legend:
+    """Legend of the page.
+
+    Attributes:
+        names: class names (or "value" for regression) with their hues.
+        ends: scores at the ticks of the colour scale; empty if there is no scale.
+        low: hue at the low end of the scale.
+        high: hue at the high end of the scale.
+    """
+
+    names: tuple[tuple[str, str], ...]
+    ends: tuple[str, ...] = ()
+    low: str = NUMBER
+    high: str = NUMBER
+
+
+def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: ProbeFacts) -> str:
+    """Return a self-contained HTML page with every token in the colour of its prediction."""
+    palette = Palette.of(readings, classes)
+    return render(
+        "texts.html",
+        facts=facts,
+        title=f"Predictions of a {facts.kind} probe: {_answers(classes)}",
+        position=_position(facts),
+        tested=_tested(facts),
+        key=_key(palette),
+        densest=DENSEST,
+        has_labels=bool(classes),
+        names_labels=len(classes) > 2,
+        texts=[text_part(reading, palette) for reading in readings],
+        read_elsewhere=facts.at != "all",
+    )
+
+
+def text_part(reading: TextReading, palette: Palette) -> TextPart:
+    """Return a text with its tokens coloured by a palette."""
+    return TextPart(
+        reading,
+        None if reading.answer is None else palette.paint(reading.answer),
+        tuple(
+            _token_part(token, answer, palette)
+            for token, answer in zip(reading.tokens, reading.answers, strict=True)
+        ),
+    )
+
+
+def _token_part(token: str, answer: RowPrediction, palette: Palette) -> TokenPart:
+    rest = token.lstrip()
+    return TokenPart(
+        space=token_label(token[: len(token) - len(rest)]),
+        shown=token_label(rest),
+        breaks="\n" in token,
+        paint=palette.paint(answer),
+        answer=answer,
+        score=format_number(answer.score),
+    )
+
+
+def _key(palette: Palette) -> Legend:
+    limit = format_number(palette.high)
+    if len(palette.classes) == 2:
+        low, high = palette.classes
+        return Legend(((low, LOW), (high, HIGH)), (f"≤ −{limit}", "0", f"≥ +{limit}"), LOW, HIGH)
+    if palette.classes:
+        return Legend(tuple((name, palette.hue(name)) for name in palette.classes))
+    return Legend((("value", NUMBER),), (f"≤ {format_number(palette.low)}", f"≥ {limit}"))
+
+
+def _answers(classes: Sequence[str]) -> str:
+    if len(classes) > 3:
+        return f"{len(classes)} classes"
+    return " or ".join(classes) or "a number"
+
+
+def _position(facts: ProbeFacts) -> str:
+    """Return the position at which the probe was trained: `last`, `word:first` or `index:3`."""
+    detail = facts.position.get({"index": "index", "word": "pieces"}.get(facts.at, ""))
+    return facts.at if detail is None else f"{facts.at}:{detail}"
+
+
+def _tested(facts: ProbeFacts) -> str:
+    """Return the held-out scores of the probe as a phrase; empty if there are none."""
+    return "; ".join(
+        f"{name.replace('_', ' ')} {_with_interval(score.value, score.ci_low, score.ci_high)}"
+        f" on {score.n:,} held-out rows"
+        + (f", chance {format_number(score.chance)}" if score.chance is not None else "")
+        for name, score in facts.metrics.items()
+    )
+
+
+def _with_interval(value: float, low: float | None, high: float | None) -> str:
+    return format_number(value) if low is None or high is None else format_number(value, low, high)

@@ -1,0 +1,249 @@
+"""Page of a transfer: scores of each probe on every data set, and cosines between directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import plotly.colors
+import plotly.graph_objects as go
+
+from probekit.report.figures.style import (
+    SERIES_COLOURS,
+    SERIES_MARKERS,
+    TEMPLATE,
+    format_number,
+    format_p,
+    plotly_text,
+)
+from probekit.report.maps.maps import LEAST_RANGE
+from probekit.report.maps.text_map import Colours, text_map
+from probekit.report.pages.parts import FigurePart, figure_json
+from probekit.report.pages.template import render
+from probekit.results.metrics import metric_name
+from probekit.results.table import only
+from probekit.results.transfer import Transfer, matrix
+
+MOST_TEXTS = 12  # with more data sets, cells are too small for numbers
+# Formats of hover values that are not scores.
+FORMATS: dict[str, Callable[[float], str]] = {"p": format_p, "n_null": "{:.0f}".format}
+SPACES = {
+    "raw": (
+        "Cosine of directions, raw features",
+        "Cosine similarity between the weights of two probes. Brackets: central 95 % of the "
+        "cosines with probes of permuted labels; a cosine inside them is not significant.",
+    ),
+    "standardised": (
+        "Cosine of directions, standardised features",
+        "The same for features divided by their standard deviation over the training rows of all "
+        "sets. Raw weights are large for features with a small variance; standardised weights "
+        "measure the effect of a feature on the score.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class PlacePart:
+    """Figures of one kind of probe at one site."""
+
+    title: str
+    figures: tuple[FigurePart, ...]
+
+
+def transfer_page(transfer: Transfer) -> str:
+    """Return a self-contained HTML page with the matrices of every site and kind of probe."""
+    places = transfer.places()
+    places.sort(key=lambda place: place != transfer.chosen)
+    first, *others = [place_part(transfer, *place) for place in places]
+    return render(
+        "transfer.html",
+        transfer=transfer,
+        metric=metric_name(transfer.metric),
+        summary=_summary_part(transfer) if len(places) > 1 else None,
+        first=first,
+        others=others,
+    )
+
+
+def place_part(transfer: Transfer, site: str, probe: str) -> PlacePart:
+    """Return the figures of one kind of probe at one site: scores and, if available, cosines."""
+    scores, cosines = transfer.at(site, probe)
+    figures = [_score_part(only(scores, metric=transfer.metric), transfer)]
+    for space, (title, caption) in SPACES.items():
+        rows = only(cosines, space=space)
+        if not rows.empty:
+            figures.append(_cosine_part(rows, transfer, title, caption))
+    return PlacePart(f"{site} · {probe}", tuple(figures))
+
+
+def _score_part(rows: pd.DataFrame, transfer: Transfer) -> FigurePart:
+    metric = metric_name(transfer.metric)
+    return FigurePart(
+        f"{metric[0].upper()}{metric[1:]} on the test rows",
+        figure_json(score_map(rows, transfer.names, transfer.metric)),
+        "Rows: data set of the training rows. Columns: data set of the test rows. The diagonal is "
+        "the score within one data set. The colour scale starts at chance, or at the lowest score "
+        "if that is below chance. A score far below chance means that the direction has the "
+        "opposite sign. Brackets: 95 % intervals over the groups of the test rows.",
+        f"{metric}: " + _in_words(rows, "value", "ci_low", "ci_high"),
+        height=_height(transfer),
+    )
+
+
+def _cosine_part(rows: pd.DataFrame, transfer: Transfer, title: str, caption: str) -> FigurePart:
+    return FigurePart(
+        title,
+        figure_json(cosine_map(rows, transfer.names)),
+        f"{caption}{_null_words(rows)}",
+        f"{title}: " + _in_words(rows, "cosine", "null_low", "null_high"),
+        height=_height(transfer),
+    )
+
+
+def _null_words(rows: pd.DataFrame) -> str:
+    """Return the number of permutations and the smallest possible p, as sentences."""
+    pairs = rows[(rows["train"] != rows["test"]) & (rows["n_null"] > 0)]
+    if pairs.empty:
+        return ""
+    low, high = int(pairs["n_null"].min()), int(pairs["n_null"].max())
+    count = f"{low}" if low == high else f"{low} to {high}"
+    return (
+        f" Off the diagonal they are based on {count} permutations, so p cannot be below "
+        f"{format_p(1 / (1 + high))}. The diagonal compares a probe with itself and has no p."
+    )
+
+
+def _height(transfer: Transfer) -> float:
+    return 9 + 3.5 * max(len(transfer.names), 2)
+
+
+def _in_words(rows: pd.DataFrame, value: str, low: str, high: str) -> str:
+    return "; ".join(
+        f"{row['train']} to {row['test']} {format_number(row[value], row[low], row[high])}"
+        for _, row in rows.iterrows()
+    )
+
+
+def score_map(rows: pd.DataFrame, names: tuple[str, ...], metric: str) -> go.Figure:
+    """Return the heat map of the scores at one site: trained on (down) by tested on (across)."""
+    low = float(min(rows["chance"].min(), rows["value"].min()))
+    top = float(max(rows["value"].max(), low + LEAST_RANGE))
+    return _map(
+        rows,
+        names,
+        ("value", "ci_low", "ci_high"),
+        scale=plotly.colors.sequential.Viridis,
+        ends=(low, top),
+        hover={
+            metric_name(metric): ("value", "ci_low", "ci_high"),
+            "minus the probe trained there": ("difference", "difference_low", "difference_high"),
+            "chance": ("chance",),
+        },
+    )
+
+
+def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
+    """Return the heat map of the cosines at one site, with a scale that diverges at 0."""
+    return _map(
+        rows,
+        names,
+        ("cosine", "null_low", "null_high"),
+        scale=plotly.colors.diverging.PuOr_r,
+        ends=(-1.0, 1.0),
+        hover={
+            "cosine": ("cosine",),
+            "with permuted labels": ("null_low", "null_high"),
+            "permutations": ("n_null",),
+            "p": ("p",),
+        },
+    )
+
+
+def _map(
+    rows: pd.DataFrame,
+    names: tuple[str, ...],
+    cell: tuple[str, str, str],
+    *,
+    scale: list[str],
+    ends: tuple[float, float],
+    hover: dict[str, tuple[str, ...]],
+) -> go.Figure:
+    texts = rows.assign(
+        text=[_cell(*(row[name] for name in cell)) for _, row in rows.iterrows()],
+        hover=[_hover(row, hover) for _, row in rows.iterrows()],
+    )
+    cells = texts.set_index(["train", "test"]).loc[list(product(names, names))]
+    labels = [plotly_text(name) for name in names]
+    return text_map(
+        matrix(rows, names, cell[0]).to_numpy(),
+        cells["text"].tolist(),
+        cells["hover"].tolist(),
+        Colours(*ends, scale, is_diverging=ends[0] < 0),
+        across=labels,
+        down=labels,
+        title="tested on",
+        most_texts=MOST_TEXTS**2,
+        down_title="trained on",
+    )
+
+
+def _cell(value: float, low: float, high: float) -> str:
+    text = format_number(value)
+    if np.isnan(low):
+        return text
+    return f"{text}<br>[{low:.2f}, {high:.2f}]".replace("-", "−")
+
+
+def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
+    head = f"<b>{plotly_text(row['train'])} → {plotly_text(row['test'])}</b>"
+    values = [
+        f"{name}: {_value_text(row, *keys)}"
+        for name, keys in lines.items()
+        if not np.isnan(row[keys[0]])
+    ]
+    return "<br>".join([head, *values])
+
+
+def _value_text(row: pd.Series, *keys: str) -> str:
+    numbers = [row[key] for key in keys]
+    if len(numbers) == 2:
+        return f"{format_number(numbers[0])} to {format_number(numbers[1])}"
+    if len(numbers) == 1 and keys[0] in FORMATS:
+        return FORMATS[keys[0]](numbers[0])
+    return format_number(*numbers)
+
+
+def _summary_part(transfer: Transfer) -> FigurePart:
+    """Return the mean score of each site within data sets and across data sets, as a figure."""
+    rows = only(transfer.scores, metric=transfer.metric)
+    own = rows["train"] == rows["test"]
+    figure = go.Figure(layout={"template": TEMPLATE})
+    descriptions = []
+    for number, probe in enumerate(dict.fromkeys(rows["probe"])):
+        of_kind = rows["probe"] == probe
+        for name, side, dash in (("own test rows", own, "solid"), ("others'", ~own, "dash")):
+            mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
+            descriptions.append(f"{probe}, {name}: {', '.join(map(format_number, mean))}")
+            figure.add_trace(
+                go.Scatter(
+                    x=list(map(plotly_text, mean.index)),
+                    y=mean.tolist(),
+                    mode="lines+markers",
+                    line={"dash": dash, "color": SERIES_COLOURS[number % len(SERIES_COLOURS)]},
+                    marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
+                    name=f"{plotly_text(probe)}, {name}",
+                )
+            )
+    figure.update_xaxes(type="category", tickangle=-40)
+    figure.update_yaxes(title_text=metric_name(transfer.metric))
+    return FigurePart(
+        "Scores within and across data sets",
+        figure_json(figure),
+        "Mean score on the test rows of the data set that a probe was trained on (own), and on "
+        "those of the other data sets (others').",
+        ". ".join(descriptions),
+        height=30,
+    )

@@ -1,0 +1,183 @@
+"""Page of a model's weights: a table of all tensors, or figures of one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from probekit.report.figures.style import without_negative_zero
+from probekit.report.figures.weight_figures import (
+    QUANTILE,
+    colour_end,
+    column_curves,
+    matrix_map,
+    norm_map,
+    norms_by_block,
+    spectrum_curves,
+    vector_curve,
+    weight_head_map,
+)
+from probekit.report.pages.parts import FigurePart, figure_json
+from probekit.report.pages.template import render
+from probekit.results.network import HeadWeights, WeightTensor
+
+MOST_CELLS = 4_000_000  # largest matrix that is drawn in full
+
+Floats = NDArray[np.float32]
+Wide = NDArray[np.float64]
+
+
+def overview_page(rows: pd.DataFrame, model: str) -> str:
+    """Return a self-contained HTML page with a table of all tensors and their norms by block."""
+    figures = []
+    if rows["name"].str.fullmatch(r"h\.[1-9]\d*\..*").any():
+        figures.append(
+            FigurePart(
+                "Norm by block",
+                figure_json(norms_by_block(rows)),
+                "Frobenius norm of each matrix.",
+                _norm_words(rows),
+            )
+        )
+    return _render(model, "Weights", rows, figures, [])
+
+
+def _norm_words(rows: pd.DataFrame) -> str:
+    """Return the text alternative of the figure of norms."""
+    matrices = rows[rows["name"].str.match(r"h\.") & (rows["shape"].map(len) == 2)]
+    return "Norms of the matrices by block. " + "; ".join(
+        f"{name} {norm:.1f}" for name, norm in zip(matrices["name"], matrices["norm"], strict=True)
+    )
+
+
+def weight_page(weight: WeightTensor, model: str) -> str:
+    """Return a self-contained HTML page with figures of one tensor."""
+    heads = weight.heads
+    figures = list(_weight_parts(weight))
+    folded = list(_head_parts(weight)) if heads else []
+    if heads:
+        figures += list(_attention_parts(heads))
+    return _render(model, weight.row["name"].iloc[0], weight.row, figures, folded)
+
+
+def _render(
+    model: str,
+    title: str,
+    rows: pd.DataFrame,
+    figures: list[FigurePart],
+    folded: list[FigurePart],
+) -> str:
+    return render(
+        "weights.html",
+        model=model,
+        title=title,
+        rows=[row for _, row in rows.iterrows()],
+        number=format_weight,
+        figures=figures,
+        folded=folded,
+    )
+
+
+def format_weight(value: float) -> str:
+    """Return a number with four significant digits.
+
+    >>> format_weight(0.0012345), format_weight(-140.26), format_weight(0.0)
+    ('0.001234', '−140.3', '0')
+    """
+    return without_negative_zero(f"{value:.4g}").replace("-", "−")
+
+
+def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
+    values, name = weight.numbers, weight.row["name"].iloc[0]
+    if values.ndim == 1:
+        yield FigurePart("All values", figure_json(vector_curve(values)), "Values by index.", name)
+        return
+    down, across = _axes(name)
+    shown = values[: weight.corner, : weight.corner]
+    size = _size(shown)
+    is_whole = shown.shape == values.shape
+    yield FigurePart(
+        "Heat map of the matrix" if is_whole else f"Heat map of the first {size} weights",
+        figure_json(matrix_map(shown, down, across)),
+        f"Rows: {down}. Columns: {across}. {_colours(shown)}",
+        f"Heat map of {size} weights of {name}.",
+        height=44,
+    )
+    if weight.columns:
+        yield FigurePart(
+            f"Columns {', '.join(map(str, weight.columns))}",
+            figure_json(column_curves(values, weight.columns, down)),
+            f"Values of each column by {down}.",
+            f"Columns of {name} as curves by {down}.",
+        )
+
+
+def _size(values: Floats) -> str:
+    return " x ".join(f"{size:,}" for size in values.shape)
+
+
+def _axes(name: str) -> tuple[str, str]:
+    """Return the names of the row and column axes of a matrix.
+
+    >>> _axes("wpe.weight"), _axes("h.3.mlp.c_fc.weight")
+    (('position', 'dimension'), ('input', 'output'))
+    """
+    embeddings = {"wpe.weight": "position", "wte.weight": "token", "lm_head.weight": "token"}
+    return (embeddings[name], "dimension") if name in embeddings else ("input", "output")
+
+
+def _colours(values: Floats) -> str:
+    return (
+        f"The colour scale ends at ±{format_weight(colour_end(values))}, the {QUANTILE:.1%} "
+        "quantile of the absolute weights; larger ones are clipped."
+    )
+
+
+def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
+    names = [f"W_{part[0].upper()}" for part in heads.parts]
+    yield FigurePart(
+        "Norm by head",
+        figure_json(norm_map(heads.norms, list(heads.parts))),
+        "Frobenius norm of each head's matrices.",
+        "; ".join(
+            f"{name}: {', '.join(map(format_weight, norms))}"
+            for name, norms in zip(names, heads.norms, strict=True)
+        ),
+        height=9 + 2.5 * len(names),
+    )
+    meanings = {
+        "QK": "W_QK = W_Q W_Kᵀ: bilinear form of the attention scores of a head, before division "
+        "by the square root of d_head.",
+        "OV": "W_OV = W_V W_O: linear map from the attended residual stream to the head's output.",
+    }
+    for name, spectra in heads.spectra.items():
+        yield FigurePart(
+            f"Singular values of W_{name}",
+            figure_json(spectrum_curves(spectra)),
+            f"{meanings[name]} Raw weights: layer norm gains are not folded in and biases are "
+            "omitted.",
+            "Largest singular value of each head: " + ", ".join(map(format_weight, spectra[:, 0])),
+        )
+
+
+def _head_parts(weight: WeightTensor) -> Iterator[FigurePart]:
+    """Yield a heat map of each head's matrices in the tensor, cut to the first rows and columns."""
+    heads = weight.heads
+    assert heads is not None
+    end, corner = colour_end(weight.numbers), weight.corner
+    for head in range(heads.norms.shape[1]):
+        parts = {part: heads.parts[part][head, :corner, :corner] for part in heads.drawn}
+        shapes = ", ".join(
+            f"W_{part[0].upper()} ({_size(shown)} of {_size(heads.parts[part][head])})"
+            for part, shown in parts.items()
+        )
+        yield FigurePart(
+            f"Head {head}",
+            figure_json(weight_head_map(parts, end)),
+            f"{shapes}. All heads share the colour scale of the whole tensor.",
+            f"Heat maps of the weights of head {head}.",
+            height=32,
+        )

@@ -1,0 +1,198 @@
+"""Summary of a run in sentences: selected site, score, controls, baselines and significance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.targets import TARGETS
+from probekit.report.figures.layer_curve import series_names
+from probekit.report.figures.levels import chance_name
+from probekit.report.figures.style import LEVELS, format_number, format_p
+from probekit.report.sentences.words import unit_of
+from probekit.results.differences import BY_ITSELF, DOES_NOT_HOLD, HOLDS, RivalDifferences
+from probekit.results.metrics import MAIN_METRICS, metric_name
+from probekit.results.selection import chosen_row, ranked_rows, selection
+from probekit.results.table import (
+    EMBED_DEPTH,
+    concatenated,
+    differs,
+    n_blocks,
+    only,
+    placed,
+    same_features,
+    tick,
+)
+
+# Phrases for the comparisons of the selected probe, in the order of the sentence.
+NAMES = {
+    **{name: TARGETS[name].phrase for name in ("control", "word_identity", "bag_of_words")},
+    **{name: TARGETS[name].phrase for name in ("length", "random_weights")},
+    "embedding": "the embedding",
+    "majority": TARGETS["majority"].phrase,
+    "concatenated": "concatenated sites",
+}
+RIVALS = ("word_identity", "bag_of_words", "length", "embedding", "random_weights", "majority")
+
+
+def answer(table: pd.DataFrame, comparisons: RivalDifferences | None = None) -> str:
+    """Return the summary of a run: selected site and probe, its score, and the comparisons.
+
+    Args:
+        table: Rows of results.csv.
+        comparisons: Paired differences to the selected probe, from differences.csv.
+    """
+    chosen = chosen_row(table)
+    if chosen is None:
+        reason = "No layer was chosen: the results contain no cross-validated scores of the task."
+        return " ".join([reason, *_ranges(table)])
+    compared = comparison_rows(chosen, table)
+    task = compared.pop("task", None)
+    site = _site(chosen, table)
+    if task is None:
+        return f"Chosen by cross-validation: {site}, which has no test row."
+    metric = metric_name(chosen["metric"])
+    names = _names(chosen["metric"])
+    others = [
+        f"{phrase} {format_number(compared[name]['value'])}"
+        for name, phrase in names.items()
+        if name in compared and name != "embedding"
+    ]
+    sentences = [
+        f"Chosen: {site}, with cross-validated {metric} {format_number(chosen['value'])} on "
+        f"training rows{_next(table)}. Test {metric}",
+        format_number(task["value"], task["ci_low"], task["ci_high"]),
+        f"on {task['n_test']:,.0f} held-out rows in {task['n_groups']:,.0f} groups.",
+        f"For comparison: {'; '.join(others)}." if others else "No control or baseline was run.",
+        _p_value(table, chosen),
+        _significance(comparisons, names),
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def _names(metric: str) -> dict[str, str]:
+    return NAMES | ({"majority": "the mean label"} if METRICS[metric].beats_the_mean else {})
+
+
+def _p_value(table: pd.DataFrame, chosen: pd.Series) -> str:
+    """Return the p-value of the selected probe, adjusted for the maximum over all sites."""
+    tested = only(table, target="task", metric="p_best")  # concatenated sites are in the maximum
+    own = same_features(placed(tested), chosen)
+    if own.empty:
+        return ""
+    units = "pairs of site and kind" if differs(tested["probe"]) else "sites"
+    text = format_p(own["value"].iloc[0])
+    p = f"p {text.replace('<', '< ')}" if text.startswith("<") else f"p = {text}"
+    return (
+        f"Against the best constant prediction, {p} (predictions exchanged group by group; "
+        f"maximum over {len(tested):,} {units})."
+    )
+
+
+def _significance(comparisons: RivalDifferences | None, names: Mapping[str, str]) -> str:
+    """Return which baselines the selected probe beats significantly, and which it does not."""
+    named = [] if comparisons is None else [row for row in comparisons.named if row.key in RIVALS]
+    by_verdict = {
+        verdict: [names[row.key] for row in named if row.verdict == verdict]
+        for verdict in (HOLDS, BY_ITSELF, DOES_NOT_HOLD)
+    }
+    templates = {
+        HOLDS: "significantly better than {}",
+        BY_ITSELF: "better than {}, but not after adjustment for multiple comparisons",
+        DOES_NOT_HOLD: "not significantly better than {}",
+    }
+    parts = [templates[v].format(_joined(rivals)) for v, rivals in by_verdict.items() if rivals]
+    return f"On the same test rows it is {'; '.join(parts)}." if parts else ""
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return names joined by commas and a final "and".
+
+    >>> _joined(["a", "b", "c"]), _joined(["a"])
+    ('a, b and c', 'a')
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _ranges(table: pd.DataFrame) -> list[str]:
+    """Return a sentence for each main metric with the range of test scores over all sites."""
+    test = placed(only(table, split="test"))
+    sentences = []
+    for metric in MAIN_METRICS:
+        rows = only(test, metric=metric)
+        task = only(rows, target="task")
+        if task.empty:
+            continue
+        others = [_range("a random network", only(rows, target="random_weights")["value"])]
+        others += [_range(LEVELS[chance_name(task)].label, task["chance"].dropna())]
+        compared = f" (for comparison: {'; '.join(filter(None, others))})" if any(others) else ""
+        name = metric_name(metric)
+        ordered = task.sort_values("value", kind="stable")
+        low, high = ordered.iloc[0], ordered.iloc[-1]
+        sentences.append(
+            f"{name[0].upper()}{name[1:]} on {task['n_test'].max():,.0f} held-out "
+            f"{unit_of(task)} ranges from "
+            f"{format_number(low['value'])} at {low['site']} to "
+            f"{format_number(high['value'], high['ci_low'], high['ci_high'])} at {high['site']}"
+            f"{compared}; picking the highest would be a selection on test rows."
+        )
+    return sentences
+
+
+def _range(name: str, values: pd.Series[float]) -> str:
+    if values.empty:
+        return ""
+    low, high = format_number(values.min()), format_number(values.max())
+    return f"{name} {low}" if low == high else f"{name} {low} to {high}"
+
+
+def _next(table: pd.DataFrame) -> str:
+    """Return the site with the second-highest cross-validated score, or the tied sites, if any."""
+    ranked = ranked_rows(table)
+    if len(ranked) < 2:
+        return ""
+    second = ranked.assign(series=series_names(ranked)).iloc[1]
+    site = " ".join(filter(None, [_depth(second, table), second["series"]]))
+    n_equal = (ranked["value"] == ranked["value"].iloc[0]).sum() - 1
+    if n_equal:
+        more = f" and {n_equal - 1} more" if n_equal > 1 else ""
+        return f" (tied with {site}{more}; the first is taken)"
+    return f" (next: {site}, {format_number(second['value'])})"
+
+
+def _site(row: pd.Series, table: pd.DataFrame) -> str:
+    ranked = ranked_rows(table)
+    position = f" at {row['position']}" if differs(placed(table)["position"]) else ""
+    kind = f", {row['probe']} probe" if differs(ranked["probe"]) else ""
+    return f"{_depth(row, table)} ({selection(row['site'], row['head'])}{position}){kind}"
+
+
+def _depth(row: pd.Series, table: pd.DataFrame) -> str:
+    name = tick(row["depth"], n_blocks(placed(table)))
+    return {"embed": "the embedding", "final norm": "the final norm"}.get(name, f"block {name}")
+
+
+def comparison_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the test rows to compare a placed row with, by target, on the same metric.
+
+    The key "embedding" is the task's row at the embedding on the same line, unless `row` is at the
+    embedding; "concatenated" is the best row of concatenated sites.
+    """
+    of_run = {"run": row["run"], "dataset": row["dataset"]}
+    measured = only(table, metric=row["metric"], split="test", **of_run)
+    # Baselines do not depend on sites, but may depend on positions, which select the words.
+    measured = measured[measured["position"].isin(["", row["position"]])]
+    rows = placed(measured)
+    joined = only(concatenated(measured), target="task", probe=row["probe"])
+    embedding = rows[(rows["depth"] == EMBED_DEPTH) & (row["depth"] != EMBED_DEPTH)]
+    compared = [
+        same_features(rows, row),
+        measured[measured["site"] == ""],
+        only(embedding, target="task", line=row["line"], probe=row["probe"]).assign(
+            target="embedding"
+        ),
+        joined.nlargest(1, "value").assign(target="concatenated"),
+    ]
+    return {str(other["target"]): other for _, other in pd.concat(compared).iterrows()}

@@ -1,0 +1,169 @@
+"""Table of all sites: one line per site, one column per score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from probekit.report.figures.layer_curve import series_of
+from probekit.report.figures.style import format_number, format_p
+from probekit.report.sentences.warnings import grid_name
+from probekit.results.metrics import MAIN_METRICS, metric_name
+from probekit.results.selection import chosen_row, selection
+from probekit.results.table import concatenated, n_blocks, only, placed, same_features, tick
+
+UNCONVERGED = "not converged"
+NO_LAYER = "–"
+
+# A table of more than MOST_ROWS lines shows the best BEST_ROWS and folds the rest.
+MOST_ROWS = 30
+BEST_ROWS = 20
+
+
+def columns_of(metric: str) -> dict[str, tuple[str, str, str]]:
+    """Return target, split and metric of the row that fills each column, by column title.
+
+    >>> list(columns_of("r2"))[:2]
+    ['R²', 'cross-validated']
+    """
+    return {
+        metric_name(metric): ("task", "test", metric),
+        "cross-validated": ("task", "validation", metric),
+        "control task": ("control", "test", metric),
+        "selectivity": ("task", "test", "selectivity"),
+        "random weights": ("random_weights", "test", metric),
+        "p": ("task", "test", "p_best"),
+        "compression": ("task", "online", "compression"),
+        "C": ("task", "test", metric),
+    }
+
+
+@dataclass(frozen=True)
+class SiteRow:
+    """Line of the table for one site and probe.
+
+    Attributes:
+        layer: Label of the layer, `NO_LAYER` for concatenated sites.
+        site: Name of the site, with its head.
+        series: Name of the series, empty if there is only one.
+        probe: Kind of probe.
+        position: Probed position.
+        cells: By column, the text of the cell and a smaller one below it.
+        metric: Main metric of the line.
+        cross_validated: Cross-validated score; -inf if it was not measured.
+        chosen: Whether cross-validation selected this site.
+    """
+
+    layer: str
+    site: str
+    series: str
+    probe: str
+    position: str
+    cells: dict[str, tuple[str, str]]
+    metric: str
+    cross_validated: float
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class SiteTable:
+    """Lines of the table, and titles of the columns that at least one line fills.
+
+    If there are more than `MOST_ROWS` lines, they are sorted by cross-validated score, `rows` are
+    the best `BEST_ROWS` and `folded` are the others.
+    """
+
+    rows: tuple[SiteRow, ...]
+    columns: tuple[str, ...]
+    folded: tuple[SiteRow, ...] = ()
+
+
+def site_table(table: pd.DataFrame) -> SiteTable:
+    """Return the table of all sites, folded if it has more than `MOST_ROWS` lines."""
+    rows = site_rows(table)
+    columns = filled_columns(rows)
+    n_shown = len(rows) if len(rows) <= MOST_ROWS else BEST_ROWS
+    if n_shown < len(rows):
+        rows.sort(key=lambda row: row.cross_validated, reverse=True)
+    return SiteTable(tuple(rows[:n_shown]), columns, tuple(rows[n_shown:]))
+
+
+def site_rows(table: pd.DataFrame) -> list[SiteRow]:
+    """Return a line for each site with a test row of the task, by series, in order of depth.
+
+    Concatenated sites, which have no depth, come last.
+    """
+    chosen = chosen_row(table)
+    placed_rows = placed(table).astype({"depth": object})
+    sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
+    return [
+        _site_row(name, task, series, n_blocks(placed_rows), chosen)
+        for name, series in (series_of(sited) if len(sited) else ())
+        for metric in MAIN_METRICS
+        for _, task in only(series, target="task", split="test", metric=metric).iterrows()
+    ]
+
+
+def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
+    """Return the titles of the columns that at least one line fills."""
+    measured = [name for row in rows for name in columns_of(row.metric)]
+    # Main scores first, also if the lines have two main metrics.
+    all_columns = dict.fromkeys([metric_name(row.metric) for row in rows] + measured)
+    return tuple(name for name in all_columns if any(name in row.cells for row in rows))
+
+
+def _site_row(
+    series_name: str, task: pd.Series, series: pd.DataFrame, blocks: int, chosen: pd.Series | None
+) -> SiteRow:
+    measured = same_features(series, task).set_index(["target", "split", "metric"])
+    return SiteRow(
+        layer=NO_LAYER if task["depth"] is None else tick(task["depth"], blocks),
+        site=selection(task["site"], task["head"]),
+        series=series_name,
+        probe=task["probe"],
+        position=task["position"],
+        cells={
+            column: _CELLS.get(column, _value_and_interval)(measured.loc[[key]].iloc[0])
+            for column, key in columns_of(task["metric"]).items()
+            if key in measured.index
+        },
+        metric=task["metric"],
+        cross_validated=_cross_validated(measured, task["metric"]),
+        chosen=chosen is not None and not same_features(task.to_frame().T, chosen).empty,
+    )
+
+
+def _cross_validated(measured: pd.DataFrame, metric: str) -> float:
+    key = ("task", "validation", metric)
+    return float(measured.loc[[key]]["value"].iloc[0]) if key in measured.index else -math.inf
+
+
+def _value(row: pd.Series) -> tuple[str, str]:
+    return format_number(row["value"]), ""
+
+
+def _value_and_interval(row: pd.Series) -> tuple[str, str]:
+    value, _, interval = format_number(row["value"], row["ci_low"], row["ci_high"]).partition(" ")
+    return value, interval
+
+
+def _c_and_convergence(row: pd.Series) -> tuple[str, str]:
+    stopped = "" if pd.isna(row["converged"]) or row["converged"] else UNCONVERGED
+    if pd.isna(row["C"]):
+        return "–", stopped
+    name = grid_name(row["probe"])
+    return f"{'' if name == 'C' else f'{name} '}{row['C']:g}", stopped
+
+
+def _p(row: pd.Series) -> tuple[str, str]:
+    return format_p(row["value"]), ""
+
+
+_CELLS: dict[str, Callable[[pd.Series], tuple[str, str]]] = {
+    "cross-validated": _value,
+    "p": _p,
+    "C": _c_and_convergence,
+}

@@ -1,0 +1,250 @@
+"""Captions of figures, and text alternatives for readers who cannot see them."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from probekit.probes.kinds.registry import KINDS
+from probekit.probes.score.metric_table import METRICS
+from probekit.report.figures.facets import panels
+from probekit.report.figures.layer_curve import banded_series, measured_rows, series_of
+from probekit.report.figures.learning_curve import growth_lines
+from probekit.report.figures.levels import levels
+from probekit.report.figures.sparse import sparse_rows
+from probekit.report.figures.style import LEVELS, LINES, format_number
+from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
+from probekit.results.metrics import metric_name
+from probekit.results.record import ControlBy
+from probekit.results.selection import chosen_row, main_metric, selection
+from probekit.results.table import concatenated, differs, n_blocks, only, placed, tick
+
+MOST_NAMES = 12  # cells listed in the description of a map
+
+# Explanation of the control task, by the unit that gets one random label.
+CONTROLS = {
+    "word": (
+        "The control task assigns a random label to each word at the probed position, or the last "
+        "word before it (Hewitt and Liang 2019): a probe that scores well on it can memorise "
+        "words. If test words or groups are new to the task but the words are not new to the "
+        "control task, selectivity can be negative."
+    ),
+    "group": (
+        "The control task assigns a random label to each group of rows (after Hewitt and Liang "
+        "2019, who assign one to each word): a probe that scores well on it can memorise groups. "
+        "The groups of test rows are new to it, so it may score at chance even if the probe "
+        "memorises groups."
+    ),
+}
+AT_OFFSETS = {"word": "Word identity and control use", "group": "Word identity uses"}
+
+
+def caption(table: pd.DataFrame, metric: str = "accuracy", control_by: ControlBy = "word") -> str:
+    """Return the caption of a layer curve: rows, groups, intervals, probes and seed.
+
+    `control_by` is the unit that gets one random label in the control task.
+    """
+    measured = measured_rows(table, metric)
+    task = only(measured, target="task")
+    sentences = {
+        f"{_main_name(table)} on the task minus that on the control task. "
+        f"{CONTROLS[control_by]}": METRICS[metric].kind == "difference",
+        METRICS[metric].explanation: bool(METRICS[metric].explanation),
+        _measured_on(task, metric): True,
+        **_drawn(table, measured),
+    }
+    return " ".join(sentence for sentence, holds in sentences.items() if holds)
+
+
+def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
+    """Return explanations of the elements of a layer curve, and whether each element is drawn."""
+    task = only(measured, target="task")
+    parts = panels(placed(measured))
+    all_series = [list(series_of(rows)) for _, rows in parts]
+    some_banded = any(len(banded_series(table, own)) < len(own) for own in all_series)
+    chosen = chosen_row(table)
+    score = "score" if chosen is None else metric_name(chosen["metric"])
+    groups = "training" if measured["split"].eq("online").all() else "test"
+    has_controls = bool(measured["target"].isin(["control", "random_weights"]).any())
+    return {
+        "One panel for each kind of site; all panels share their axes.": len(parts) > 1,
+        f"Bands: 95 % percentile intervals from resampling the {groups} groups"
+        f"{', for the chosen line only; the table has those of the others' * some_banded}.": (
+            bool(task["ci_low"].notna().any())
+        ),
+        "Control task and random weights are those of the chosen kind of probe, "
+        f"{'' if chosen is None else chosen['probe']}.": (
+            chosen is not None and has_controls and differs(task["probe"])
+        ),
+        f"The ring marks the site with the highest cross-validated {score} on training rows among "
+        "those drawn; test rows were not used for the selection.": chosen is not None,
+        "resid_pre of a block is resid_post of the block before it and is drawn there.": (
+            bool(task["site"].str.fullmatch(r"blocks\.[1-9]\d*\.hook_resid_pre").any())
+        ),
+        "Concatenated: one probe on the features of several sites; it is never selected, because "
+        "it does not localise information.": not concatenated(task).empty,
+    }
+
+
+def _main_name(table: pd.DataFrame) -> str:
+    name = metric_name(main_metric(only(table, split="test")))
+    return name[0].upper() + name[1:]
+
+
+def _measured_on(task: pd.DataFrame, metric: str) -> str:
+    """Return the rows, groups and seed of a metric, and how the rows were normalised."""
+    name = metric_name(metric)
+    unit = unit_of(task)
+    n_rows, n_groups = _spread(task, "n_test"), _spread(task, "n_groups")
+    seed = _spread(task, "seed")
+    is_online = task["split"].eq("online").any()
+    sentences = {
+        f"{name[0].upper()}{name[1:]} on {n_rows} held-out {unit} in {n_groups} groups, for probes "
+        f"fitted on {_spread(task, 'n_train')} {unit} (seed {seed}).": (not is_online),
+        f"Measured on {n_rows} training rows in {n_groups} groups (seed {seed}).": is_online,
+        "Each row was first centred and divided by its own standard deviation, as by a layer norm "
+        "without its affine part.": (task["view"] == "normalized").any(),
+    }
+    return " ".join(sentence for sentence, holds in sentences.items() if holds)
+
+
+def map_caption(
+    table: pd.DataFrame, metric: str = "accuracy", control_by: ControlBy = "word"
+) -> str:
+    """Return the caption of a map: rows, probes, colours and frame.
+
+    `control_by` is the unit that gets one random label in the control task.
+    """
+    cells = map_cells(table, metric)
+    score = metric_name(main_metric(table))
+    is_difference = METRICS[metric].kind == "difference"
+    sentences = {
+        f"{_main_name(table)} on the task minus that on the control task, which assigns a random "
+        f"label to each {control_by} (Hewitt and Liang 2019).": is_difference,
+        _measured_on(cells, metric): True,
+        "Each cell is a separate probe.": True,
+        colour_words(cells, metric): True,
+        f"The frame marks the cell with the highest cross-validated {score} on training rows among "
+        "those drawn; test rows were not used for the selection.": (
+            chosen_cell(table, cells) is not None
+        ),
+        f"All offsets have the same examples, folds and resamples. {AT_OFFSETS[control_by]} "
+        "the token at the offset.": differs(cells["position"]),
+    }
+    return " ".join(sentence for sentence, holds in sentences.items() if holds)
+
+
+def colour_words(cells: pd.DataFrame, metric: str) -> str:
+    """Return a sentence about the range of the colour scale of these cells."""
+    shown = map_colours(cells, metric)
+    low, high = format_number(shown.low), format_number(shown.high)
+    fact = METRICS[metric]
+    least = f"no {fact.title}" if fact.kind == "difference" else LEVELS[fact.reference].label
+    if shown.is_diverging:
+        return f"Colours range from {low} to {high}, with 0 in the middle."
+    if METRICS[metric].lower_is_better:
+        return f"Colours range from {high} to {low}; lower is better."
+    return f"Colours range from {low} ({least}) to {high}; lower values have the colour of {low}."
+
+
+def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
+    """Return the text alternative of a map: its range and its highest cells."""
+    cells = map_cells(table, metric).sort_values("value", ascending=False, kind="stable")
+    several = differs(cells["position"])
+    named = [
+        f"{selection(cell['site'], cell['head'])}{f' at {cell.position}' * several} "
+        f"{format_number(cell['value'])}"
+        for _, cell in cells.head(MOST_NAMES).iterrows()
+    ]
+    across = "position" if several else "head"
+    low, high = (format_number(value) for value in (cells["value"].min(), cells["value"].max()))
+    return (
+        f"{metric_name(metric)} by layer and {across}, {len(cells)} cells from {low} to {high}. "
+        f"Highest: {', '.join(named)}."
+    )
+
+
+def unit_of(task: pd.DataFrame) -> str:
+    """Return the unit that scores are computed over, in the plural: rows, texts or sentences.
+
+    >>> unit_of(pd.DataFrame({"probe": ["structural_depth:64"]}))
+    'sentences'
+    """
+    tasks = {KINDS[kind].task for kind in task["probe"].str.split(":").str[0] if kind in KINDS}
+    return {"tree": "sentences", "text": "texts"}.get(min(tasks, default=""), "rows")
+
+
+def _spread(rows: pd.DataFrame, column: str) -> str:
+    """Return the range of a column as text; a single number if all values are equal."""
+    numbers = rows[column].dropna()
+    if numbers.empty:
+        return "an unknown number of"
+    low, high = f"{numbers.min():,.0f}", f"{numbers.max():,.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
+    """Return the text alternative of a layer curve: all values of all lines and levels."""
+    measured = measured_rows(table, metric)
+    rows = placed(measured)
+    blocks = n_blocks(rows)
+    parts = []
+    for name, series in series_of(rows):
+        for target, style in LINES.items():
+            points = [
+                f"{tick(row['depth'], blocks)} {format_number(row['value'])}"
+                for _, row in only(series, target=target).iterrows()
+            ]
+            title = f"{style.label} {name}".strip()
+            parts += [f"{title}: {', '.join(points)}"] if points else []
+    parts += [f"{LEVELS[name].label}: {row['value']:.3f}" for name, row in levels(measured)]
+    return f"{metric_name(metric)} by layer. {'; '.join(parts)}."
+
+
+def sparse_caption(table: pd.DataFrame) -> str:
+    """Return the caption of the curve of k-sparse probes."""
+    rows = sparse_rows(table)
+    return (
+        f"{_main_name(table)} of logistic probes on the k features that separate the classes best "
+        "on the training rows; features are selected and probes fitted separately for each k. The "
+        "sites with the highest cross-validated scores are drawn; the best one with its 95 % "
+        "interval as a band and its control task. All features: the best other probe at that site. "
+        f"Measured on {_spread(rows, 'n_test')} held-out rows in {_spread(rows, 'n_groups')} "
+        "groups."
+    )
+
+
+def sparse_description(table: pd.DataFrame) -> str:
+    """Return the text alternative of the curve of k-sparse probes."""
+    rows = only(sparse_rows(table), target="task", metric=main_metric(table))
+    parts = [
+        f"{selection(points['site'].iloc[0], points['head'].iloc[0])}: "
+        + ", ".join(f"{row['k']:.0f} {format_number(row['value'])}" for _, row in points.iterrows())
+        for _, points in rows.groupby("rank")
+    ]
+    return f"{_main_name(table)} by number of features. {'; '.join(parts)}."
+
+
+def growth_caption(table: pd.DataFrame) -> str:
+    """Return the caption of the learning curves."""
+    chosen = chosen_row(table)
+    (_, rows), *_ = growth_lines(table)
+    site = "" if chosen is None else selection(chosen["site"], chosen["head"])
+    return (
+        f"{_main_name(table)} at {site} on {_spread(rows, 'n_test')} held-out rows in "
+        f"{_spread(rows, 'n_groups')} groups, by number of training rows. Training samples consist "
+        "of whole groups and are nested; the penalty is that chosen on all training rows. The band "
+        "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows."
+    )
+
+
+def growth_description(table: pd.DataFrame) -> str:
+    """Return the text alternative of the learning curves."""
+    parts = [
+        f"{name}: "
+        + ", ".join(
+            f"{row['n_train']:,.0f} rows {format_number(row['value'])}"
+            for _, row in rows.iterrows()
+        )
+        for name, rows in growth_lines(table)
+    ]
+    return f"{_main_name(table)} by number of training rows. {'; '.join(parts)}."

@@ -1,0 +1,34 @@
+"""Visible labels of tokens: whitespace as glyphs, invisible characters as code points."""
+
+from __future__ import annotations
+
+import unicodedata
+
+GLYPHS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+# Zero-width joiners are kept: replacing them would change how emoji and Indic letters render.
+JOINERS = "\u200c\u200d"
+
+
+def token_label(token: str) -> str:
+    r"""Return a token with whitespace as glyphs and invisible characters as code points.
+
+    >>> token_label(" the"), token_label("\n\t"), token_label("\u202e")
+    ('␣the', '⏎⇥', '<U+202E>')
+    """
+    return "".join(GLYPHS.get(character, _visible(character)) for character in token)
+
+
+def line_label(text: str) -> str:
+    r"""Return a text as one line: spaces are kept, other invisible characters are made visible.
+
+    This also makes control sequences harmless in a terminal.
+
+    >>> line_label("two\nlines \x1b[2J")
+    'two⏎lines <U+001B>[2J'
+    """
+    return "".join(letter if letter == " " else token_label(letter) for letter in text)
+
+
+def _visible(character: str) -> str:
+    hidden = unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"}
+    return f"<U+{ord(character):04X}>" if hidden and character not in JOINERS else character

@@ -1,0 +1,99 @@
+"""Result of a comparison of two runs, for the terminal, the CSV file and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from probekit.amounts import LEVEL
+
+COLUMNS = (
+    "what",
+    "target",
+    "site_a",
+    "site_b",
+    "position_a",
+    "position_b",
+    "view_a",
+    "view_b",
+    "probe_a",
+    "probe_b",
+    "metric",
+    "value_a",
+    "value_b",
+    "difference",
+    "ci_low",
+    "ci_high",
+    "p",
+    "p_holm",
+    "holds",
+    "pairing",
+    "n_a",
+    "n_b",
+    "n_groups_a",
+    "n_groups_b",
+    "selectivity_a",
+    "selectivity_b",
+    "draws",
+    "seed",
+)
+
+Pairing = Literal["paired", "unpaired"]
+
+
+@dataclass(frozen=True, eq=False)
+class RunComparison:
+    """Differences between two runs, a minus b.
+
+    Attributes:
+        a: the name of the first run.
+        b: the name of the second run.
+        metric: the metric that is compared.
+        pairing: "paired" if both runs were tested on the same rows, else "unpaired".
+        rows: one row per comparison, with the columns `COLUMNS`: the selected probes of the two
+            runs, baselines, then the sites of both runs from shallow to deep.
+        settings: the settings that differ, by name, with the values in a and b.
+        notes: remarks on the comparison, in sentences.
+    """
+
+    a: str
+    b: str
+    metric: str
+    pairing: Pairing
+    rows: pd.DataFrame
+    settings: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...]
+
+    @property
+    def n_significant(self) -> int:
+        """Number of differences that are significant at `LEVEL` after Holm's adjustment."""
+        return int(self.rows["holds"].sum())
+
+    @property
+    def verdict(self) -> str:
+        """A sentence with the number of significant differences."""
+        return (
+            f"{self.n_significant} of {len(self.rows)} differences are significant (p below "
+            f"{LEVEL:g}, Holm-adjusted for {len(self.rows)} comparisons)."
+        )
+
+
+def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
+    """Return site, position, view and probe of one side of a row as one text.
+
+    >>> place_name(pd.Series({"what": "baseline", "target": "word_identity"}), "a")
+    'word identity'
+    """
+    if row["what"] == "baseline":
+        return str(row["target"]).replace("_", " ")
+    parts = [row[f"site_{side}"], row[f"position_{side}"], row[f"probe_{side}"]]
+    return " ".join(parts + [v for v in (row[f"view_{side}"],) if v != "raw"])
+
+
+def both_places(row: pd.Series) -> str:
+    """Return the place that a row compares, or the places in a and b if they differ."""
+    a, b = place_name(row, "a"), place_name(row, "b")
+    return a if a == b else f"{a} | {b}"

@@ -1,0 +1,151 @@
+"""Paired differences between the selected probe and its rivals on the same test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probekit.amounts import LEVEL
+from probekit.probes.score.permutation import holm
+from probekit.probes.targets import BASELINES, TARGETS
+from probekit.results.columns import DIFFERENCES
+from probekit.results.selection import chosen_row, hidden_kinds, selection
+from probekit.results.table import EMBED_DEPTH, n_blocks, only, placed, read_columns, tick
+
+HOLDS = "significant"
+BY_ITSELF = "significant before adjustment only"
+DOES_NOT_HOLD = "not significant"
+
+
+@dataclass(frozen=True)
+class RivalDifference:
+    """Difference of the selected probe minus another probe or baseline.
+
+    Attributes:
+        key: the target of a rival, such as "word_identity" or "random_weights", or "embedding"; ""
+            for comparisons without an effect on the verdict: neighbouring sites and other kinds.
+        name: the name of the other.
+        other: the score of the other.
+        difference: the score of the selected probe minus that of the other.
+        ci_low: the lower limit of the 95 % confidence interval of the difference.
+        ci_high: the upper limit.
+        p: the p-value after Holm's adjustment.
+    """
+
+    key: str
+    name: str
+    other: float
+    difference: float
+    ci_low: float
+    ci_high: float
+    p: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether the selected probe is better, by the paired interval and the adjusted p-value."""
+        if self.ci_low <= 0:
+            return DOES_NOT_HOLD
+        return HOLDS if self.p < LEVEL else BY_ITSELF
+
+
+@dataclass(frozen=True)
+class RivalDifferences:
+    """Differences to rivals named in advance, with p-values adjusted among them, and all others."""
+
+    named: tuple[RivalDifference, ...] = ()
+    others: tuple[RivalDifference, ...] = ()
+
+    def find(self, key: str, value: float) -> RivalDifference | None:
+        """Return the difference to a rival by key and score; a key may occur more than once."""
+        return next(
+            (one for one in self.named if one.key == key and np.isclose(one.other, value)), None
+        )
+
+
+def load_differences(path: Path) -> pd.DataFrame | None:
+    """Return the validated rows of differences.csv; None if the file does not exist.
+
+    Older releases did not write the file.
+
+    Raises:
+        DataError: A column is missing, or a cell is not a number.
+    """
+    if not path.exists():
+        return None
+    return read_columns(path, DIFFERENCES)
+
+
+def rival_differences(table: pd.DataFrame, differences: pd.DataFrame | None) -> RivalDifferences:
+    """Return the differences between the selected probe of the table and all others."""
+    chosen = chosen_row(table)
+    if differences is None or chosen is None:
+        return RivalDifferences()
+    of_chosen = only(differences, a=answers_name(chosen)).dropna(subset="difference")
+    rows = {str(row["b"]): row for _, row in of_chosen.iterrows()}
+    named = {name: rival for name, rival in _named(table, chosen).items() if name in rows}
+    adjusted = holm(np.array([rows[name]["p"] for name in named]))
+    return RivalDifferences(
+        tuple(
+            _comparison(rows[name], *named[name], float(p))
+            for name, p in zip(named, adjusted, strict=True)
+        ),
+        tuple(
+            _comparison(row, "", name, row["p_holm"])
+            for name, row in rows.items()
+            if name not in named
+        ),
+    )
+
+
+def _comparison(
+    row: Mapping[str, Any] | pd.Series, key: str, name: str, p: float
+) -> RivalDifference:
+    return RivalDifference(
+        key=key,
+        name=name,
+        other=row["value_b"],
+        difference=row["difference"],
+        ci_low=row["ci_low"],
+        ci_high=row["ci_high"],
+        p=p,
+    )
+
+
+def answers_name(row: Mapping[str, Any] | pd.Series[Any], target: str = "task") -> str:
+    """Return site, position, probe and target as one text: the name used in differences.csv."""
+    return f"{selection(row['site'], row['head'])} {row['position']} {row['probe']} {target}"
+
+
+def _named(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str, str]]:
+    """Return key and display name of the rivals of the selected probe, by name in differences.csv.
+
+    They are determined by cross-validation only; test rows are not used.
+    """
+    tasks = placed(only(table, target="task", split="validation"))
+    tasks = only(tasks, position=chosen["position"], run=chosen["run"])
+    line = only(tasks, line=chosen["line"], probe=chosen["probe"])
+    at_site = only(tasks, line=chosen["line"], site=chosen["site"])
+    named = {target: (target, TARGETS[target].title) for target in BASELINES}
+    label = f"{TARGETS['random_weights'].title}, same site"
+    named[answers_name(chosen, "random_weights")] = ("random_weights", label)
+    for _, row in line.iterrows():
+        steps = row["depth"] - chosen["depth"]
+        if row["depth"] == EMBED_DEPTH and steps:
+            named[answers_name(row)] = ("embedding", "the embedding")
+        elif abs(steps) == 1:
+            named[answers_name(row)] = ("", _neighbour(row, table))
+    hidden = hidden_kinds(table)
+    for _, row in at_site.iterrows():
+        if row["probe"] != chosen["probe"] and row["probe"] not in hidden:
+            named[answers_name(row)] = ("", f"{row['probe']}, same site")
+    return named
+
+
+def _neighbour(row: pd.Series, table: pd.DataFrame) -> str:
+    name = tick(row["depth"], n_blocks(placed(table)))
+    return f"neighbour: {'block ' if name.isdigit() else ''}{name}"

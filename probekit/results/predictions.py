@@ -1,0 +1,93 @@
+"""Files with the predictions of a run on its test rows.
+
+Comparisons and calibration are computed from these files, without refitting.
+
+    test_rows.csv             example, group and label of each test row
+    sites/<site>.safetensors  predictions and scores of each probe and target at the site
+    baselines.safetensors     predictions and scores of the baselines
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from probekit.csv_files import read_csv
+from probekit.probes.score.measurement import Predictions
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.regression import NumberPredictions
+
+SEPARATOR = "|"
+
+
+class Predictor(NamedTuple):
+    """Origin of predictions: the kind of probe ("none" for a baseline) and the target."""
+
+    probe: str
+    target: str
+
+
+def read_test_rows(path: Path) -> pd.DataFrame:
+    """Return the columns `example`, `group` and `label` of test_rows.csv, all as text."""
+    return read_csv(path, dtype=str, keep_default_na=False)
+
+
+def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
+    """Return predictions as the bytes of a safetensors file; those on trees are omitted."""
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for predictor, answers in predictions.items():
+        name = SEPARATOR.join(predictor)
+        if isinstance(answers, NumberPredictions):
+            arrays[f"{name}{SEPARATOR}guess"] = np.ascontiguousarray(answers.guess)
+        elif isinstance(answers, ClassPredictions):
+            arrays[f"{name}{SEPARATOR}guess"] = answers.guess.astype(np.int32)
+            if answers.scores is not None:
+                kind = "logs" if answers.scores_are_log_probabilities else "scores"
+                scores = np.ascontiguousarray(answers.scores, dtype=np.float32)
+                arrays[f"{name}{SEPARATOR}{kind}"] = scores
+    content: bytes = safetensors.numpy.save(arrays)
+    return content
+
+
+def unpack(
+    content: bytes, truth_of: Callable[[str], NDArray[np.generic]], n_classes: int
+) -> dict[Predictor, Predictions]:
+    """Return the predictions in the bytes that `pack` returned.
+
+    Args:
+        content: the bytes.
+        truth_of: returns the true labels (n_test,) for the predictions of a probe, given its name.
+        n_classes: the number of classes.
+
+    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), n_classes=2)
+    >>> content = pack({Predictor("logistic", "task"): predictions})
+    >>> ((_, unpacked),) = unpack(content, lambda probe: predictions.truth, 2).items()
+    >>> unpacked.guess.tolist()
+    [0, 0]
+    """
+    parts: dict[Predictor, dict[str, NDArray[np.generic]]] = {}
+    for name, array in safetensors.numpy.load(content).items():
+        probe, target, kind = name.split(SEPARATOR)
+        parts.setdefault(Predictor(probe, target), {})[kind] = array
+    return {
+        predictor: _predictions(arrays, truth_of(predictor.probe), n_classes)
+        for predictor, arrays in parts.items()
+    }
+
+
+def _predictions(
+    arrays: Mapping[str, NDArray[np.generic]], truth: NDArray[np.generic], n_classes: int
+) -> Predictions:
+    guess = arrays["guess"]
+    if guess.dtype.kind == "f":
+        return NumberPredictions(truth.astype(np.float64), guess.astype(np.float64))
+    scores = arrays.get("logs", arrays.get("scores"))
+    wide = None if scores is None else scores.astype(np.float64)
+    codes = guess.astype(np.int64), truth.astype(np.int64)
+    return ClassPredictions(codes[1], codes[0], n_classes, wide, "logs" in arrays)

@@ -1,0 +1,266 @@
+"""The record of a run, run.json: reading, validation and digests of the result files.
+
+run.json contains a digest of itself and of all result files of the run. The digests detect
+accidental changes, not deliberate changes of a file and its digest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+
+from probekit.disk import inside
+from probekit.errors import DataError, MissingError, ProbekitError, StoreError
+from probekit.provenance import digest
+from probekit.sealed import seal, unseal
+
+STARTED = ".started"  # exists in the folder of a run while it is not finished
+FORMAT = 1  # of run.json; older releases wrote neither a format nor a digest
+# Files that pages read if they exist. Predictions and probes are in the folders sites and probes.
+RESULT_FILES = (
+    "config.yaml",
+    "results.csv",
+    "differences.csv",
+    "reliability.csv",
+    "test_rows.csv",
+    "training.csv",
+    "features.csv",
+    "attention.safetensors",
+    "confusion.csv",
+    "scatter.csv",
+    "cosines.csv",
+    "wrong.json",
+)
+MOST_NAMED = 5  # damaged files listed in a message
+OLD_RECORD = (
+    "This run was written by an older version of probekit, whose run.json has no digest, so that "
+    "changes to it cannot be detected. Run the experiment again to add digests."
+)
+
+
+class RecordPart(BaseModel):
+    """Base class of the objects in run.json; unknown keys are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ModelFacts(RecordPart):
+    """The network whose activations were probed."""
+
+    source: str
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_vocab: int
+    n_ctx: int
+    parameters: int
+
+
+class ExampleRecord(RecordPart):
+    """One row of the data; `span` holds the character offsets of the probed words."""
+
+    text: str
+    span: tuple[int, int] | None
+    label: str
+    split: str
+
+
+class FindingRecord(RecordPart):
+    """One finding of the data checks."""
+
+    level: str
+    code: str
+    message: str
+
+
+class DataFacts(RecordPart):
+    """The data of a run: counts, examples, findings of the checks, and a card in Markdown."""
+
+    name: str
+    n_examples: int
+    n_rows: int
+    labels: dict[str, dict[str, int]]
+    groups: dict[str, int]
+    examples: list[ExampleRecord] = []
+    notes: list[str] = []
+    findings: list[FindingRecord] = []
+    card: str | None = None
+
+
+class Best(RecordPart):
+    """The site that the run selected, or a head of it."""
+
+    site: str
+    layer: int | None
+    head: int | None = None
+    chosen_by: str
+
+
+class AttentionText(RecordPart):
+    """A prompt whose attention patterns are stored in the run's folder."""
+
+    text: str
+    tokens: list[str]
+
+
+class Norms(RecordPart):
+    """Mean norms of the residual stream at one site."""
+
+    site: str
+    layer: int | None
+    first_position_norm: float = Field(ge=0)
+    other_norm: float = Field(ge=0)
+
+
+ControlBy = Literal["word", "group"]
+
+
+class RunRecord(RecordPart):
+    """The contents of run.json that the report uses.
+
+    `files` holds the digest of each result file by its name within the folder. `is_sealed` is
+    whether run.json contains a digest of itself, which older releases did not write.
+    """
+
+    run: str
+    key: str
+    question: str | None
+    created: str
+    model: ModelFacts
+    data: DataFacts
+    best: Best | None = None
+    warnings: list[str] = []
+    attention: list[AttentionText] = []
+    norms: list[Norms] = []
+    versions: dict[str, str] = {}
+    digests: dict[str, str] = {}
+    seeds: dict[str, Any] = {}
+    seconds: dict[str, float] = {}
+    C_grid: list[float] = []
+    control_by: ControlBy = "word"
+    files: dict[str, str] = {}
+    is_sealed: bool = False
+
+
+@contextmanager
+def reading_run_file(path: Path) -> Iterator[None]:
+    """Convert exceptions from reading a file of a run to MissingError or DataError.
+
+    Raises:
+        MissingError: The file does not exist.
+        DataError: The file cannot be read.
+    """
+    try:
+        yield
+    except ProbekitError:  # already has a message for the user
+        raise
+    except FileNotFoundError as error:
+        raise MissingError(
+            f"{path} does not exist. It is written at the end of `probekit run`."
+        ) from error
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(
+            f"{path} cannot be read: {str(error).strip()}. Run the experiment again to rewrite it."
+        ) from error
+
+
+def pack_record(content: dict[str, Any]) -> bytes:
+    """Return the bytes of run.json, including a digest of its contents."""
+    return seal(content, FORMAT)
+
+
+def open_record(run_dir: Path, names: Collection[str] | None = None) -> RunRecord:
+    """Return the record of a run, after checking the digests of its result files.
+
+    Args:
+        run_dir: the folder of the run.
+        names: the result files to check, by their names within the folder; None for all.
+
+    Raises:
+        MissingError: There is no run.json.
+        DataError: run.json cannot be read, or a file was changed, deleted or added after the run.
+    """
+    record = load_record(run_dir / "run.json")
+    checked = {n: d for n, d in record.files.items() if names is None or n in names}
+    damages = list(changed_files(run_dir, checked))
+    if record.is_sealed:
+        to_check = RESULT_FILES if names is None else names
+        added = (n for n in to_check if n not in record.files and (run_dir / n).exists())
+        damages += [(name, "was added after the run") for name in added]
+    if damages:
+        raise _damaged(run_dir, damages)
+    return record
+
+
+def _damaged(run_dir: Path, damages: Sequence[tuple[str, str]]) -> DataError:
+    listed = "; ".join(f"{name} {what}" for name, what in damages[:MOST_NAMED])
+    n_more = len(damages) - MOST_NAMED
+    more = f"; and {n_more} more" if n_more > 0 else ""
+    return DataError(
+        f"{run_dir} is damaged: {listed}{more}. Run the experiment again with the same --out to "
+        "rewrite the files."
+    )
+
+
+def changed_files(run_dir: Path, digests: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each file whose digest differs, and a description of the change."""
+    for name, written in digests.items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            yield name, "is outside the folder"
+            continue
+        try:
+            with reading_run_file(run_dir / name):
+                content = inside(run_dir / name, run_dir).read_bytes()
+        except MissingError:
+            yield name, "was deleted after the run"
+            continue
+        if digest([content]) != written:
+            yield name, "changed after the run"
+
+
+def load_record(path: Path) -> RunRecord:
+    """Return the validated contents of run.json.
+
+    Raises:
+        MissingError: The file does not exist.
+        DataError: The file is not JSON or was changed after the run, or a key is missing or has the
+            wrong type.
+    """
+    with reading_run_file(path):
+        content = inside(path).read_bytes()
+    try:
+        record = RunRecord.model_validate_json(content)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"
+            for problem in error.errors(include_url=False)
+        ]
+        raise DataError(
+            f"{path} is not the record of a run. {'; '.join(problems)}. "
+            "Run the experiment again to rewrite it."
+        ) from error
+    return record.model_copy(update={"is_sealed": check_seal(content, path)})
+
+
+def check_seal(content: bytes, path: Path) -> bool:
+    """Return whether run.json contains a digest of itself, which older releases did not write.
+
+    Raises:
+        DataError: The digest does not match the contents, or a newer release wrote the file.
+    """
+    # Either key counts, so that damage to one of them is not mistaken for an older release.
+    if not {"format", "seal"} & json.loads(content).keys():
+        return False
+    try:
+        unseal(content, str(path), FORMAT)
+    except StoreError as error:
+        raise DataError(
+            f"{error} It changed after the run. Run the experiment again to rewrite it."
+        ) from error
+    return True

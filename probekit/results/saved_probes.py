@@ -1,0 +1,36 @@
+"""Reading a saved probe, with the checks of the run that it belongs to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from probekit.probes.saved.files import probe_files
+from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.results.record import STARTED, open_record
+
+
+def load_probe(path: Path) -> SavedProbe:
+    """Return a saved probe; in the folder of a finished run its digests are verified.
+
+    Args:
+        path: common stem of its two files, or one of them.
+
+    Raises:
+        MissingError: a file does not exist.
+        DataError: a file is damaged, or it or the run's run.json was changed after the run.
+    """
+    probe = SavedProbe.load(path)
+    run_dir = _run_of(path.absolute())
+    if run_dir is not None:
+        names = [file.absolute().relative_to(run_dir).as_posix() for file in probe_files(path)]
+        open_record(run_dir, names)
+    return probe
+
+
+def _run_of(path: Path) -> Path | None:
+    """Return the finished run that a probe belongs to; None if it belongs to none."""
+    folders = (parent.parent for parent in path.parents if parent.name == "probes")
+    run_dir = next(folders, None)
+    if run_dir is None or (run_dir / STARTED).exists() or not (run_dir / "run.json").exists():
+        return None
+    return run_dir

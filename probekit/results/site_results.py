@@ -1,0 +1,197 @@
+"""Results of single sites, saved as soon as they are computed so that a killed run can resume.
+
+<name>.safetensors   predictions of the probes on the test rows
+<name>.json          measurements, digests of the weights of the fitted probes, and a digest of
+                     everything; written last
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from probekit.disk import as_store_error, inside
+from probekit.errors import DataError, MissingError, StoreError
+from probekit.probes.saved.files import probe_files, read_probe
+from probekit.probes.score.measurement import Measurement, Predictions
+from probekit.provenance import digest, digest_json, pretty_json, write_atomic
+from probekit.results.columns import RESULTS
+from probekit.results.predictions import Predictor, pack, unpack
+from probekit.results.record import changed_files
+
+# Exceptions that reading a truncated or changed file can raise.
+_READ_ERRORS = (ValueError, TypeError, KeyError, RecursionError, SafetensorError)
+LONGEST_NAME = 100  # characters of a file name; file systems allow 255 bytes
+
+
+@dataclass(frozen=True, eq=False)
+class SiteResult:
+    """The measurements of one site, or of the baselines, and the predictions on test rows.
+
+    Attributes:
+        measurements: the rows of results.csv, without the columns in `place`.
+        predictions: the predictions of each probe on the test rows.
+        place: the columns of results.csv that identify run, site and position.
+        probes: digests of the weights of the fitted probes, by file name relative to the run's
+            folder.
+        files: digests of all files of the site, including its probes; empty before it is saved.
+    """
+
+    measurements: list[Measurement]
+    predictions: dict[Predictor, Predictions]
+    place: Mapping[str, Any] = field(default_factory=dict)
+    probes: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of results.csv."""
+        rows = [{**self.place, **asdict(measurement)} for measurement in self.measurements]
+        return [{column.name: row.get(column.name) for column in RESULTS} for row in rows]
+
+
+def site_stem(site: str, offset: int = 0) -> Path:
+    """Return the path of a site's files relative to the run's folder, without suffix.
+
+    >>> site_stem("blocks.0.hook_resid_pre", -1).as_posix()
+    'sites/-1/blocks.0.hook_resid_pre'
+    """
+    return Path("sites") / (f"{offset:+d}" if offset else "") / file_name(site)
+
+
+def file_name(text: str) -> str:
+    """Return the text, or its digest if it is too long for a file name.
+
+    Names of many concatenated sites are too long.
+
+    >>> file_name("blocks.0.hook_resid_pre")
+    'blocks.0.hook_resid_pre'
+    """
+    return text if len(text) <= LONGEST_NAME else digest_json(text)[:24]
+
+
+def _read_site(
+    run_dir: Path,
+    stem: Path,
+    origin: Mapping[str, str],
+    truth_of: Callable[[str], NDArray[np.generic]],
+    n_classes: int,
+) -> SiteResult | None:
+    """Return the result saved under a stem; None if it is missing, damaged or of another origin."""
+    names = _names(stem)
+    try:
+        data, answers = (inside(run_dir / name, run_dir).read_bytes() for name in names)
+        content = json.loads(data)
+        written, probes = content["digest"], content.get("probes")
+        if written != _digest(origin, content["measurements"], answers, probes):
+            return None
+        if pretty_json(content).encode() != data:  # the digest does not cover white space
+            return None
+        measurements = [Measurement(**entry) for entry in content["measurements"]]
+        files = dict(zip(names, (digest([data]), digest([answers])), strict=True))
+        predictions = unpack(answers, truth_of, n_classes)
+        return SiteResult(measurements, predictions, probes=probes or {}, files=files)
+    except (FileNotFoundError, *_READ_ERRORS):
+        return None
+    except OSError as error:
+        raise StoreError(f"{run_dir / stem} cannot be read: {error.strerror}.") from error
+
+
+class SavedSiteResults:
+    """Reads and writes the results of the sites of a run.
+
+    Args:
+        run_dir: the folder of the run.
+        truth_of: returns the true labels (n_test,) for the predictions of a probe, given its name.
+        n_classes: the number of classes.
+    """
+
+    def __init__(
+        self, run_dir: Path, truth_of: Callable[[str], NDArray[np.generic]], n_classes: int
+    ) -> None:
+        self._run_dir = run_dir
+        self._truth_of = truth_of
+        self._n_classes = n_classes
+
+    def read(self, stem: Path, origin: Mapping[str, str]) -> SiteResult | None:
+        """Return a saved result; None if it is missing, damaged or of another origin.
+
+        A result is also damaged if a file of its probes is.
+
+        Args:
+            stem: see `site_stem`.
+            origin: the run, position and site that the result must have.
+
+        Raises:
+            StoreError: The operating system denies access to a file.
+        """
+        site = _read_site(self._run_dir, stem, origin, self._truth_of, self._n_classes)
+        if site is None or any(changed_files(self._run_dir, site.probes)):
+            return None
+        try:
+            for weights in site.probes:
+                read_probe(self._run_dir / weights)
+        except (DataError, MissingError):
+            return None
+        return replace(site, files=site.files | self._probe_files(site))
+
+    def write(self, stem: Path, origin: Mapping[str, str], site: SiteResult) -> SiteResult:
+        """Write a result and return it with the digests of its files.
+
+        Raises:
+            StoreError: A file cannot be written, or a file of a probe no longer exists.
+        """
+        answers = pack(site.predictions)
+        entries = [_finite(asdict(measurement)) for measurement in site.measurements]
+        content = {
+            "digest": _digest(origin, entries, answers, site.probes),
+            "measurements": entries,
+            "probes": site.probes,
+        }
+        data = pretty_json(content).encode()
+        json_name, answers_name = _names(stem)
+        write_atomic(self._run_dir / answers_name, answers)
+        write_atomic(self._run_dir / json_name, data)
+        files = {json_name: digest([data]), answers_name: digest([answers])}
+        return replace(site, files=files | self._probe_files(site))
+
+    def _probe_files(self, site: SiteResult) -> dict[str, str]:
+        """Return the digests of all files of the fitted probes of a site."""
+        files = dict(site.probes)
+        for weights in map(Path, site.probes):
+            facts, _ = probe_files(weights)  # contains a time, so its digest is not saved
+            with as_store_error("read", self._run_dir / facts):
+                files[facts.as_posix()] = digest([(self._run_dir / facts).read_bytes()])
+        return files
+
+
+def _names(stem: Path) -> tuple[str, str]:
+    # Not `with_suffix`: site names contain dots.
+    return f"{stem.as_posix()}.json", f"{stem.as_posix()}.safetensors"
+
+
+def _digest(
+    origin: Mapping[str, str],
+    entries: list[dict[str, Any]],
+    answers: bytes,
+    probes: dict[str, str] | None,
+) -> str:
+    # Older releases did not include the digests of probes.
+    optional = [] if probes is None else [probes]
+    return digest_json([origin, entries, digest([answers]), *optional])
+
+
+def _finite(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry with NaN and infinity replaced by None, for JSON."""
+    return {
+        name: None if isinstance(value, float) and not np.isfinite(value) else value
+        for name, value in entry.items()
+    }

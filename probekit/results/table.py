@@ -1,0 +1,196 @@
+"""Rows of results.csv: reading, validation, and their position on the layer axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from probekit.csv_files import read_csv
+from probekit.errors import DataError
+from probekit.model.config import MAX_LAYERS
+from probekit.model.sites import JOINT
+from probekit.results.columns import RESULTS, TableColumn
+from probekit.results.record import reading_run_file
+
+# These sites are states of the same tensor, to which every block adds, so they form one line.
+RESIDUAL_STREAM = ("embed", "resid_pre", "resid_post", "ln_final.normalized")
+EMBED_DEPTH = -1
+
+# A neuron is part of the site, as in blocks.5.mlp.hook_post[neuron=3]; heads have their own column.
+SITE = r"^(?:blocks\.(?P<layer>\d+)\.)?(?P<component>[^\[]*)(?:\[neuron=(?P<neuron>\d+)\])?"
+
+# Rows that agree in these columns belong to one line of a figure.
+SERIES = ("run", "model", "dataset", "line", "position", "probe", "seed", "view")
+# Rows that agree in these columns were measured on the same features, whatever the target.
+SAME_FEATURES = ("run", "dataset", "line", "site", "position", "probe", "view")
+
+
+def load_table(path: Path) -> pd.DataFrame:
+    """Return the validated rows of results.csv.
+
+    Raises:
+        MissingError: The file does not exist.
+        DataError: A column is missing, a cell is invalid, or there are no rows.
+    """
+    table = read_columns(path, RESULTS)
+    if table.empty:
+        raise DataError(f"{path} has a header but no rows. Run the experiment again.")
+    layers = pd.to_numeric(table["site"].str.extract(SITE)["layer"], errors="coerce")
+    _raise_if(layers > MAX_LAYERS, table["site"], path, f"Layers must be at most {MAX_LAYERS}.")
+    return table
+
+
+def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
+    """Return a CSV file as a table, with the declared columns validated and converted.
+
+    Empty cells are "" in text columns, NaN in number columns and NA in boolean columns.
+
+    Raises:
+        MissingError: The file does not exist.
+        DataError: A column is missing, or a cell is invalid.
+    """
+    with reading_run_file(path):
+        table = read_csv(path, dtype=str, keep_default_na=False)
+    check_columns(table, [column.name for column in columns], path)
+    for column in columns:
+        table[column.name] = _converted(table[column.name], column, path)
+    return table
+
+
+def check_columns(table: pd.DataFrame, names: Iterable[str], path: Path) -> None:
+    """Raise DataError if a table read from `path` lacks one of the named columns.
+
+    Raises:
+        DataError: A column is missing.
+    """
+    missing = [name for name in names if name not in table.columns]
+    if missing:
+        raise DataError(
+            f"{path}, line 1: no column {', '.join(map(repr, missing))}. "
+            f"The header has: {', '.join(table.columns)}. Run the experiment again to rewrite it."
+        )
+
+
+def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Series[Any]:
+    if column.type == "number":
+        return _numbers(cells, path)
+    allowed = ("True", "False", "") if column.type == "boolean" else column.allowed
+    if allowed:
+        text = f"Allowed: {', '.join(filter(None, allowed))}."
+        _raise_if(~cells.isin(allowed), cells, path, text)
+    if column.type == "boolean":
+        return cells.map({"True": True, "False": False}).astype("boolean")
+    return cells
+
+
+def _numbers(cells: pd.Series[str], path: Path) -> pd.Series[float]:
+    numbers = pd.to_numeric(cells, errors="coerce").astype(float)
+    empty = cells.str.lower().isin(["", "nan"])
+    _raise_if(numbers.isna() & ~empty, cells, path, "Allowed: a number or an empty cell.")
+    return numbers
+
+
+def _raise_if(invalid: pd.Series[bool], cells: pd.Series[str], path: Path, allowed: str) -> None:
+    """Raise DataError for the first invalid cell, if there is one."""
+    if invalid.any():
+        row = int(np.flatnonzero(invalid)[0])
+        raise DataError(
+            f"{path}, line {row + 2}, column {cells.name!r}: {cells.iloc[row]!r} cannot be read. "
+            f"{allowed}"
+        )
+
+
+def placed(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of single sites by depth, with the columns `part`, `line` and `depth` added.
+
+    The depth of block l is l. The residual stream before block l equals that after block l - 1 and
+    has depth l - 1. The embedding has depth -1, the final norm the depth after the last block. Each
+    part of the blocks forms one line; every head and every neuron forms a line of its own.
+    Concatenated sites have no depth and are excluded; see `concatenated`.
+
+    >>> rows = pd.DataFrame({
+    ...     "site": ["ln_final.hook_normalized", "blocks.1.hook_resid_pre", "blocks.1.attn.hook_z"],
+    ...     "head": [None, None, 2],
+    ... })
+    >>> placed(rows)[["line", "depth"]].values.tolist()
+    [['residual stream', 0], ['attn.z head 2', 1], ['residual stream', 2]]
+    """
+    sites = table["site"].fillna("")
+    rows = table[(sites != "") & ~_is_concatenated(sites)].copy()
+    names = rows["site"].str.extract(SITE)
+    component = names["component"].str.replace("hook_", "")
+    ends = np.where(component.str.startswith("ln_final"), n_blocks(rows), EMBED_DEPTH)
+    before = component.eq("resid_pre").astype(float)
+    rows["depth"] = names["layer"].astype(float).sub(before).fillna(pd.Series(ends, rows.index))
+    rows["depth"] = rows["depth"].astype(int)
+    rows["part"] = component.mask(component.isin(RESIDUAL_STREAM), "residual stream")
+    rows["line"] = rows["part"]
+    for axis, numbers in {"head": rows["head"], "neuron": names["neuron"]}.items():
+        suffix = numbers.astype(float).map(f" {axis} {{:.0f}}".format).mask(numbers.isna(), "")
+        rows["line"] += suffix.astype(str)  # pandas infers no string type from an empty column
+    return rows.sort_values("depth", kind="stable")
+
+
+def concatenated(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of concatenated sites, with the columns `part` and `line` added."""
+    rows = table[_is_concatenated(table["site"].fillna(""))]
+    return rows.assign(part="concatenated", line="concatenated")
+
+
+def _is_concatenated(sites: pd.Series[str]) -> pd.Series[bool]:
+    return sites.str.contains(JOINT, regex=False)
+
+
+def n_blocks(rows: pd.DataFrame) -> int:
+    """Return the number of blocks up to the deepest one that occurs in the rows."""
+    layers = rows["site"].str.extract(SITE)["layer"].dropna()
+    return int(layers.astype(int).max()) + 1 if len(layers) else 0
+
+
+def tick(depth: int, blocks: int) -> str:
+    """Return the label of a depth on the layer axis.
+
+    >>> [tick(depth, blocks=2) for depth in (-1, 0, 1, 2)]
+    ['embed', '0', '1', 'final norm']
+    """
+    return {EMBED_DEPTH: "embed", blocks: "final norm"}.get(depth, str(depth))
+
+
+def ticks(rows: pd.DataFrame) -> dict[int, str]:
+    """Return the label of each depth from the shallowest to the deepest of the placed rows."""
+    blocks = n_blocks(rows)
+    return {
+        depth: tick(depth, blocks)
+        for depth in range(int(rows["depth"].min()), int(rows["depth"].max()) + 1)
+    }
+
+
+def figure_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows drawn in figures: scores on test rows and of online coding."""
+    return table[table["split"].isin(["test", "online"])]
+
+
+def only(table: pd.DataFrame, **values: str) -> pd.DataFrame:
+    """Return the rows whose columns hold the given values."""
+    keep = np.ones(len(table), dtype=bool)
+    for column, value in values.items():
+        keep &= (table[column] == value).to_numpy()
+    return table[keep]
+
+
+def same_features(rows: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
+    """Return the rows that were measured on the same features as `row`."""
+    return only(rows, **{column: row[column] for column in SAME_FEATURES})
+
+
+def differs(column: pd.Series[Any]) -> bool:
+    """Return whether a column contains at least two different values.
+
+    >>> differs(pd.Series(["last", "first"])), differs(pd.Series(["last"])), differs(pd.Series())
+    (True, False, False)
+    """
+    return len(column.unique()) > 1

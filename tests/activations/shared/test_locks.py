@@ -1,0 +1,182 @@
+"""Independent workers compute each shard once; shards of dead workers are computed again."""
+
+import functools
+import multiprocessing
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from probekit.activations.shared import locks
+from probekit.activations.shared.locks import compute_shards, shard_locks
+from probekit.activations.shared.work import Work
+from probekit.activations.upkeep.maintenance import collect_garbage, remove_cache
+from probekit.disk import Disk
+from probekit.model.gpt2 import GPT2
+from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run, shard_file
+from tests.model.reference import TINY
+
+FORK = multiprocessing.get_context("fork")
+
+
+def begin(root, model):
+    tokens = make_tokens()
+    return Work.begin(model, "t", tokens, last_and_mean(tokens), SITES, root=root, dtype="float32")
+
+
+def _work(root, seed, before, answers):
+    """Run a worker process that reports the start and end of each shard."""
+    torch.set_num_threads(1)
+    work = begin(root, GPT2(TINY, seed=1))
+    compute = Work.compute
+
+    def slow(self, shard, sites):
+        answers.put(("begins", seed, shard))
+        before()
+        compute(self, shard, sites)
+
+    Work.compute = slow
+    for done in compute_shards(work, seed):
+        answers.put(("done", seed, done.shard))
+    work.store.seal()
+
+
+def start(root, seed, before, answers):
+    """Start a worker that calls `before()` after locking a shard and before computing it."""
+    process = FORK.Process(target=_work, args=(root, seed, before, answers))
+    process.start()
+    return process
+
+
+def sleep(seconds):
+    return functools.partial(time.sleep, seconds)
+
+
+def meet(workers):
+    """Return a function that blocks until every worker has a first shard."""
+    barrier, waited = FORK.Barrier(workers), []
+
+    def wait():
+        if not waited:
+            waited.append(barrier.wait(100))
+
+    return wait
+
+
+def drain(answers):
+    events = []
+    while not answers.empty():
+        events.append(answers.get())
+    return events
+
+
+@pytest.fixture
+def answers():
+    return FORK.SimpleQueue()
+
+
+def test_three_workers_compute_each_shard_once_and_produce_the_same_bytes(tmp_path, model, answers):
+    expected = run(tmp_path / "alone", model).store
+    all_have_one = meet(3)
+    workers = [start(tmp_path / "many", seed, all_have_one, answers) for seed in range(3)]
+    for worker in workers:
+        worker.join(100)
+        assert worker.exitcode == 0
+    events = drain(answers)
+    begun = [shard for what, _, shard in events if what == "begins"]
+    assert sorted(begun) == list(range(expected.spec.sizes.shards))  # none twice, none left out
+    assert len({seed for _, seed, _ in events}) == 3
+    assert files(tmp_path / "many" / expected.identity.key) == files(expected.folder)
+
+
+def test_the_shard_of_a_killed_worker_is_computed_by_another(tmp_path, model, answers):
+    expected = run(tmp_path / "alone", model).store
+    killed = start(tmp_path / "many", 0, sleep(1000), answers)
+    _, _, shard = answers.get()
+    store = begin(tmp_path / "many", model).store
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.join()
+    assert shard_locks(store.files) == [f"{shard:05d}.claim"]
+    other = start(tmp_path / "many", 1, sleep(0), answers)
+    other.join(100)
+    assert ("done", 1, shard) in drain(answers)
+    store.sweep()
+    assert files(store.folder) == files(expected.folder)
+
+
+def test_the_shard_of_a_living_worker_is_waited_for(tmp_path, model, answers):
+    slow = start(tmp_path, 0, sleep(1.0), answers)
+    _, _, shard = answers.get()
+    quick = begin(tmp_path, model)
+    mine = [done.shard for done in compute_shards(quick, 1)]
+    slow.join(100)
+    assert shard not in mine
+    assert quick.missing_sites() == {}
+
+
+def test_without_file_locks_a_timeout_detects_dead_workers(tmp_path, model, monkeypatch):
+    work = begin(tmp_path, model)
+    (work.store.folder / "00001.claim").touch()
+    monkeypatch.setattr(Disk, "lock", lambda *_, **__: False)
+    monkeypatch.setattr(locks, "PATIENCE", 0.3)
+    start = time.monotonic()
+    *_, last = compute_shards(work, 0)
+    assert last.shard == 1
+    assert time.monotonic() - start > 0.3
+    assert work.missing_sites() == {}
+
+
+def test_object_stores_are_shared_too(model, monkeypatch):
+    work = begin("memory://locks", model)
+    assert work.store.files.create("00000.claim", b"")
+    monkeypatch.setattr(locks, "PATIENCE", 0.1)
+    shards = [done.shard for done in compute_shards(work, 0)]
+    assert sorted(shards) == list(range(len(work.shards)))
+    assert shards[-1] == 0
+    assert shard_locks(work.store.files) == ["00000.claim"]
+    assert remove_cache(work.store.folder) == []
+
+
+def test_what_is_damaged_meanwhile_is_made_again(tmp_path, model):
+    work = begin(tmp_path, model)
+    done = compute_shards(work, 0)
+    first = next(done)
+    path = shard_file(work.store.folder, SITES[2], first.shard)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert work.store.missing_sites(SITES, first.shard) == [SITES[2]]
+    assert [(again.shard, again.sites) for again in done][-1] == (first.shard, 1)
+    work.store.verify()
+
+
+def test_gc_and_rm_remove_leftover_shard_locks(tmp_path, model):
+    store = begin(tmp_path, model).store
+    for name in ("00007.claim", "00008.claim"):
+        (store.folder / name).touch()
+    with (
+        store.files.try_lock("00009.claim") as is_first_locked,
+        store.files.try_lock("00009.claim") as is_second_locked,
+    ):
+        assert (is_first_locked, is_second_locked) == (True, False)
+        assert set(collect_garbage(store.folder)) == {"00007.claim", "00008.claim"}
+        assert shard_locks(store.files) == ["00009.claim"]
+    assert shard_locks(store.files) == []
+    (store.folder / "00007.claim").touch()
+    assert remove_cache(store.folder) == []
+
+
+def test_rows_do_not_depend_on_the_number_of_threads(model):
+    from probekit.activations.capture import stream_rows
+
+    tokens = make_tokens(200)
+    before = torch.get_num_threads()
+    found = []
+    for n_threads in (1, 2, 3, 5):
+        torch.set_num_threads(n_threads)
+        rows = stream_rows(model, tokens, last_and_mean(tokens), SITES)
+        found.append([values[site] for _, values in rows for site in SITES])
+    torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(map(np.array_equal, found[0], other))

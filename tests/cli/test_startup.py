@@ -1,0 +1,88 @@
+"""What each command imports before its first check: a mistake is reported before torch is there."""
+
+import json
+import subprocess
+import sys
+
+from probekit.cli.main import cli
+
+HEAVY = ("torch", "sklearn", "pandas", "scipy", "transformers", "plotly", "joblib")
+# A command line with a mistake for each command, and what may be imported to find it. The lines run
+# in this order in one process, so those that need more come last.
+COMMANDS = (
+    ("run missing.yaml", ()),
+    ("run mistaken.yaml", ()),
+    ("probe missing.yaml", ()),
+    ("validate missing.yaml", ()),
+    ("validate mistaken.yaml", ()),
+    ("pretrain missing.yaml", ()),
+    ("pretrain mistaken.yaml", ()),
+    ("transfer missing.yaml missing.yaml --out folder", ()),
+    ("cache missing.yaml", ()),
+    ("cache capture mistaken.yaml", ()),
+    ("cache plan missing.yaml", ()),
+    ("cache plan missing --tokens 10", ()),
+    ("cache ls", ()),
+    ("cache show missing", ()),
+    ("cache verify missing", ()),
+    ("cache repair missing", ()),
+    ("cache rm missing", ()),
+    ("cache gc missing", ()),
+    ("cache export missing --out folder", ()),
+    ("cache push missing folder", ()),
+    ("cache pull missing", ()),
+    ("models", ()),
+    ("sites missing", ()),
+    ("params missing", ()),
+    ("generate --model missing --prompt a --max-new-tokens 1", ()),
+    ("attention --model missing --text a --out page.html", ()),
+    ("attribution --model missing --text a", ()),
+    ("heads --model missing", ()),
+    ("lens --model missing --text a", ()),
+    ("weights --model missing --out page.html", ()),
+    ("compare run_a run_b --out page.txt", ()),
+    ("report run_a run_b --out page.txt", ()),
+    ("apply missing --text a --out page.txt", ()),
+    ("apply missing --text a", ("scipy",)),
+    ("directions missing --out directions.npy", ("scipy",)),
+)
+# `selftest` has nothing to check; the others read the tables of a run, or the parts of a cache.
+UNCHECKED = {"selftest", "view", "worker"}
+
+CODE = """
+import json, sys
+from click.testing import CliRunner
+from probekit.cli.main import cli
+heavy, lines = json.loads(sys.argv[1])
+loaded = {}
+for line in lines:
+    before = set(sys.modules)
+    result = CliRunner().invoke(cli, line.split())
+    assert result.exit_code or line in ("models", "cache ls"), line
+    loaded[line] = sorted((set(sys.modules) - before) & set(heavy))
+print(json.dumps(loaded))
+"""
+
+
+def test_a_mistake_is_found_before_anything_heavy_is_imported(tmp_path):
+    (tmp_path / "mistaken.yaml").write_text("name: x\nmodle: mini\n")
+    lines = [line for line, _ in COMMANDS]
+    told = subprocess.run(
+        [sys.executable, "-c", CODE, json.dumps([HEAVY, lines])],
+        cwd=tmp_path,
+        env={"PROBEKIT_CACHE": str(tmp_path / "caches")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not told.returncode, told.stderr
+    loaded = json.loads(told.stdout)
+    more = {line: set(loaded[line]) - set(allowed) for line, allowed in COMMANDS}
+    assert {line: found for line, found in more.items() if found} == {}
+
+
+def test_every_command_is_in_the_table():
+    named = {line.split()[0] for line, _ in COMMANDS} | UNCHECKED
+    assert named == set(cli.commands)
+    caches = {line.split()[1] for line, _ in COMMANDS if line.startswith("cache ")}
+    assert caches - {"missing.yaml"} == set(cli.commands["cache"].commands)

@@ -1,0 +1,196 @@
+"""Checkpoints: what is read is exactly what is there, or an error that lists what is not."""
+
+import hashlib
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import GPT2LMHeadModel
+
+from probekit.errors import CheckpointError, MissingError, ProbekitError
+from probekit.model.gpt2 import GPT2
+from probekit.model.weights.sources import MINI, find_model
+from tests.model.reference import TINY, our_model, reference_model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder that the reference implementation wrote."""
+    reference = reference_model(TINY, torch.float32)
+    reference.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def rewrite(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_what_the_reference_saves_loads_equal(folder):
+    expected = our_model(reference_model(TINY, torch.float32), TINY).state_dict()
+    loaded = GPT2.from_pretrained(folder)
+    assert loaded.config == TINY
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+        assert not tensor.requires_grad
+
+
+def test_a_pytorch_file_without_prefix_with_masks_and_tied_copy_loads_equal(folder):
+    expected = GPT2.from_pretrained(folder).state_dict()
+    tensors = load_file(folder / "model.safetensors")
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    bare["h.0.attn.bias"] = torch.ones(1, 1, 23, 23)
+    bare["h.1.attn.masked_bias"] = torch.tensor(-1e4)
+    bare["lm_head.weight"] = bare["wte.weight"].clone()
+    (folder / "model.safetensors").unlink()
+    torch.save(bare, folder / "pytorch_model.bin")
+    loaded = GPT2.from_pretrained(folder).state_dict()
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+
+
+def test_every_fault_is_listed_at_once(folder):
+    def damage(tensors):
+        del tensors["transformer.h.2.mlp.c_fc.bias"]
+        tensors["transformer.h.9.ln_1.bias"] = torch.zeros(21)
+        weight = tensors["transformer.h.0.attn.c_attn.weight"]
+        tensors["transformer.h.0.attn.c_attn.weight"] = weight.T.contiguous()
+
+    rewrite(folder, damage)
+    with pytest.raises(CheckpointError) as error:
+        GPT2.from_pretrained(folder)
+    message = str(error.value)
+    assert "missing: h.2.mlp.c_fc.bias (11,)" in message
+    assert "extra: h.9.ln_1.bias (21,)" in message
+    assert "wrong shape: h.0.attn.c_attn.weight is (63, 21), must be (21, 63)" in message
+
+
+def test_an_unembedding_of_its_own_is_not_dropped(folder):
+    rewrite(folder, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"] + 1}))
+    with pytest.raises(CheckpointError, match=r"extra: lm_head\.weight"):
+        GPT2.from_pretrained(folder)
+
+
+class Attack:
+    """Would write a file when unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_a_pickle_that_would_run_code_is_refused(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save({"wte.weight": Attack(folder / "ran")}, folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="could run code"):
+        GPT2.from_pretrained(folder)
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Attack(folder / "ran"), protocol=2))
+    with pytest.raises(CheckpointError):
+        GPT2.from_pretrained(folder)
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("content", [b"", b"\xff" * 100, b"{}"])
+def test_a_damaged_file_is_named(folder, name, content):
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=name):
+        GPT2.from_pretrained(folder)
+
+
+def test_a_truncated_file_is_named(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
+        GPT2.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model_type", "llama", "model_type is 'llama'"),
+        ("activation_function", "gelu", "activation_function is 'gelu'"),
+        ("scale_attn_by_inverse_layer_idx", True, "scale_attn_by_inverse_layer_idx is True"),
+        ("n_head", 4, "n_head=4 does not divide"),
+        ("n_layer", 5, r"missing: h\.4\."),
+    ],
+)
+def test_a_config_that_means_another_network_is_refused(folder, key, value, message):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {key: value}))
+    with pytest.raises(CheckpointError, match=message):
+        GPT2.from_pretrained(folder)
+
+
+def test_empty_and_missing_folders_say_so(tmp_path):
+    with pytest.raises(MissingError, match=r"no config\.json"):
+        GPT2.from_pretrained(tmp_path)
+    shutil.copy(MINI / "config.json", tmp_path)
+    with pytest.raises(MissingError, match=r"neither model\.safetensors nor .*pytorch_model\.bin"):
+        GPT2.from_pretrained(tmp_path)
+    with pytest.raises(MissingError, match=f"no model folder {tmp_path}/nowhere"):
+        GPT2.from_pretrained(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("path", [r"C:\models\mine", r"models\mine", "./mine", "~/mine"])
+def test_what_is_written_as_a_path_is_not_looked_up_on_the_hub(path):
+    with pytest.raises(MissingError, match="no model folder"):
+        GPT2.from_pretrained(path)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("gpt-2", r"Nearest: gpt2\."),
+        ("gpt2-small", r"Nearest: gpt2\."),
+        ("GPT2", "gpt2"),
+        ("gpt2_medium", "gpt2-medium"),
+        ("minni", "mini"),
+        ("mini@main", "mini"),
+        ("a//b", "folder"),
+        ("", "empty"),
+    ],
+)
+def test_a_slip_in_the_name_is_answered_with_the_right_one(source, message):
+    with pytest.raises(ProbekitError, match=message):
+        find_model(source)
+
+
+def test_without_a_network_the_error_says_what_to_put_where(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(MissingError, match=r"'gpt2'.*local cache.*config\.json.*one folder"):
+        find_model("gpt2")
+
+
+def test_mini_is_the_model_that_its_card_describes():
+    card = (MINI / "README.md").read_text(encoding="utf-8")
+    for name in ("config.json", "merges.txt", "model.safetensors", "vocab.json"):
+        assert f"{hashlib.sha256((MINI / name).read_bytes()).hexdigest()}  {name}" in card
+    assert f"{GPT2.from_pretrained('mini').config.n_head} heads" in card
+    assert all(t.dtype == torch.float16 for t in load_file(MINI / "model.safetensors").values())
+
+
+def test_mini_gives_the_reference_logits():
+    tokens = torch.arange(1, 40)[None]
+    expected = GPT2LMHeadModel.from_pretrained(MINI, dtype=torch.float32).eval()(tokens).logits
+    ours = GPT2.from_pretrained("mini")(tokens)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=5e-5)
+
+
+def test_mini_fits_the_package():
+    assert sum(path.stat().st_size for path in MINI.iterdir()) < 16e6
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mini"])
+def test_a_path_is_a_folder_even_if_it_has_the_name_of_a_model(tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_model(Path(name)) == Path(name)

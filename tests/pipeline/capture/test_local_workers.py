@@ -1,0 +1,185 @@
+"""One cache filled by several processes: the same bytes, and what happens when some of them end."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+
+from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.maintenance import caches_in, summarize
+from probekit.errors import DamagedError, MissingError, StoreError, StoreMismatchError
+from probekit.pipeline.capture import local_workers
+from probekit.pipeline.capture.captures import capture_only, lay_out
+from probekit.pipeline.capture.jobs import jobs_in, work_at
+from probekit.pipeline.capture.local_workers import by_processes
+from tests.activations.captures import files
+from tests.interrupting import interrupt
+from tests.pipeline.scale import N_SHARDS, Heard, load, write_experiment
+
+
+def by_two(watcher):
+    return partial(by_processes, n_workers=2, device="cpu", n_threads=1, watcher=watcher)
+
+
+def probekit(*arguments, cwd):
+    return [sys.executable, "-m", "probekit", *map(str, arguments)], {
+        "cwd": cwd,
+        "env": os.environ | {"PROBEKIT_CACHE": str(cwd / "caches")},
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The capture of a single process."""
+    folder = tmp_path_factory.mktemp("alone")
+    return capture_only(load(folder), cache_root=folder / "caches")["task"]
+
+
+def test_two_processes_give_what_one_gives(tmp_path, alone):
+    heard = Heard()
+    both = capture_only(
+        load(tmp_path), cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard)
+    )["task"]
+    assert both.root == alone.root
+    assert both.computed == 2 * N_SHARDS
+    assert files(both.store.folder) == files(alone.store.folder)
+    assert len(heard.done) == 1 + N_SHARDS
+    assert heard.done[-1] == alone.store.n_rows
+    assert heard.told == []
+
+
+def test_workers_of_any_launcher_give_what_one_gives(tmp_path, alone):
+    write_experiment(tmp_path)
+    command, how = probekit("cache", "scale.yaml", "--workers", "0", cwd=tmp_path)
+    laid_out = subprocess.run(command, **how, check=True).stdout
+    [cache] = caches_in(tmp_path / "caches")
+    assert f"in {N_SHARDS} shards" in laid_out
+    assert laid_out.strip().endswith(f"probekit worker {cache}")
+    command, how = probekit("worker", "caches", "--threads", "1", "--json", cwd=tmp_path)
+    workers = [subprocess.Popen(command, **how) for _ in range(2)]
+    told = [worker.communicate(timeout=600) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], told
+    lines = [json.loads(line) for out, _ in told for line in out.splitlines()]
+    assert sorted(line["shard"] for line in lines) == list(range(N_SHARDS))  # no shard twice
+    assert {line["sites"] for line in lines} == {2}
+    assert files(cache) == files(alone.store.folder)
+    late = subprocess.run(command, **how, check=False)
+    assert (late.returncode, late.stdout) == (0, "")
+    assert "0 shards computed; no shard is missing" in late.stderr
+
+
+class Children:
+    """The processes that are started while it is in place."""
+
+    def __init__(self, monkeypatch):
+        self.all = []
+        popen = subprocess.Popen
+
+        def started(*arguments, **options):
+            self.all.append(popen(*arguments, **options))
+            return self.all[-1]
+
+        monkeypatch.setattr(local_workers.subprocess, "Popen", started)
+
+
+def test_when_one_is_killed_the_other_does_the_rest(tmp_path, alone, monkeypatch):
+    children = Children(monkeypatch)
+    heard = Heard(lambda done: done and children.all[0].kill())
+    left = capture_only(
+        load(tmp_path), cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard)
+    )["task"]
+    assert left.root == alone.root
+    assert "1 of 2 workers failed" in heard.told[0]
+    assert "killed by signal 9" in heard.told[0]
+    left.store.sweep()
+    assert files(left.store.folder) == files(alone.store.folder)
+
+
+def test_when_all_are_killed_it_says_so_and_goes_on_later(tmp_path, alone, monkeypatch):
+    children = Children(monkeypatch)
+    heard = Heard(lambda done: [child.kill() for child in children.all if done])
+    experiment = load(tmp_path)
+    with pytest.raises(StoreError, match=r"of 4 shards are missing.*run the same command"):
+        capture_only(experiment, cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard))
+    [cache] = caches_in(tmp_path / "caches")
+    n_committed = sum(summarize(cache).sites.values())
+    assert n_committed
+    monkeypatch.undo()
+    heard = Heard()
+    whole = capture_only(
+        experiment, cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard)
+    )["task"]
+    assert whole.reused
+    assert whole.root == alone.root
+    assert files(cache) == files(alone.store.folder)
+
+
+def test_ctrl_c_keeps_what_is_committed(tmp_path):
+    write_experiment(tmp_path)
+    command, how = probekit("cache", "scale.yaml", "--workers", "2", cwd=tmp_path)
+    code, errors = interrupt(command, lambda: list(tmp_path.glob("caches/*/*/0*.json")), **how)
+    assert code == 130, errors
+    assert "cache scale.yaml --workers 2" in errors
+    assert "Traceback" not in errors
+    [cache] = caches_in(tmp_path / "caches")
+    assert sum(summarize(cache).sites.values())
+    assert not list(cache.glob("*.claim"))
+    ActivationStore.open(cache).verify()
+    command, how = probekit("cache", "scale.yaml", "--workers", "2", cwd=tmp_path)
+    assert subprocess.run(command, **how, check=False, timeout=300).returncode == 0
+    assert not list(cache.glob("*.claim"))
+    ActivationStore.open(cache).verify()
+
+
+def test_what_a_worker_says_of_mistakes(tmp_path):
+    with pytest.raises(MissingError, match=r"contains no cache.*--workers 0"):
+        list(work_at(tmp_path))
+    experiment = load(tmp_path)
+    store = lay_out(experiment, cache_root=tmp_path / "caches")["task"]
+    [(name, job)] = jobs_in(store.files).items()
+    assert job.experiment == experiment
+    (tmp_path / "scale.csv").write_text("text,label\n" + "one,a\ntwo,b\n" * 9)
+    with pytest.raises(StoreMismatchError, match="tokens: stored"):
+        list(work_at(store.folder))
+    (store.folder / name).write_bytes((store.folder / name).read_bytes().replace(b"mini", b"maxi"))
+    with pytest.raises(DamagedError, match=r"job\.json is damaged"):
+        list(work_at(store.folder))
+    (store.folder / name).unlink()
+    store.files.begin("hook_embed")
+    with pytest.raises(MissingError, match="is incomplete and has no job"):
+        list(work_at(store.folder))
+
+
+def test_a_place_that_cannot_tell_writers_apart_takes_no_crew(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "probekit.activations.files.object_store.creates_atomically", lambda _: False
+    )
+    heard = Heard()
+    with pytest.raises(StoreError, match="several writers would overwrite each other"):
+        capture_only(load(tmp_path), cache_root="memory://crews", watcher=heard, crew=by_two(heard))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["cache", "scale.yaml", "--address", "auto"], 2, "--engine ray"),
+        (["cache", "scale.yaml", "--threads", "2"], 2, "--workers"),
+        (["cache", "scale.yaml", "--workers", "-1"], 2, "--workers"),
+        (["cache", "scale.yaml", "--workers", "2", "--device", "cuda:77"], 2, "--device cuda:77"),
+        (["worker", "nowhere"], 3, "contains no cache"),
+        (["worker", "nowhere", "--device", "nonsense"], 3, "contains no cache"),
+    ],
+)
+def test_a_mistake_gets_one_message(tmp_path, arguments, code, message):
+    write_experiment(tmp_path)
+    command, how = probekit(*arguments, cwd=tmp_path)
+    done = subprocess.run(command, **how, check=False)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,135 @@
+"""A Ray cluster of two nodes, one of which goes without grace; its shards go to the other."""
+
+import signal
+import sys
+import time
+from functools import partial
+
+import pytest
+
+from probekit.activations.capture import Captured
+from probekit.errors import ConfigError, MissingError, StoreError
+from probekit.pipeline.capture import ray_workers
+from probekit.pipeline.capture.captures import capture_only
+from probekit.pipeline.capture.ray_workers import ShardActor, by_ray
+from tests.activations.captures import files
+from tests.pipeline.scale import N_SHARDS, Heard, load
+
+ray = pytest.importorskip("ray", reason="Ray is not there: pip install 'probekit[ray]'")
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+
+# What Ray itself leaves open when it ends.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    there = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no node has the tests
+    ray.init(address=there.address, log_to_driver=False, logging_level="error")
+    yield there
+    ray.shutdown()
+    there.shutdown()
+
+
+def capture(experiment, root, heard, crew=by_ray, **options) -> Captured:
+    hired = partial(crew, **{"n_workers": None, "device": "cpu", "watcher": heard} | options)
+    return capture_only(experiment, cache_root=root, watcher=heard, crew=hired)["task"]
+
+
+class Together(ShardActor):
+    """An actor that begins together with that of another node, which never ends its shard.
+
+    The latter is at work, on the node that the file `doomed` names, until that node is removed.
+    """
+
+    def compute(self, shard, sites):
+        folder, node = self._work.store.folder.parent, ray.get_runtime_context().get_node_id()
+        (folder / f"{node}.begun").touch()
+        is_doomed = (folder / "doomed").read_text() == node
+        deadline = time.monotonic() + 300
+        while is_doomed or len(list(folder.glob("*.begun"))) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return super().compute(shard, sites)
+
+
+def test_a_node_that_goes_in_the_middle_loses_no_shard_and_none_is_computed_twice(
+    cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(ray_workers, "ShardActor", Together)
+    experiment = load(tmp_path)
+    alone = capture_only(experiment, cache_root=tmp_path / "alone")["task"]
+    second = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "doomed").write_text(second.node_id)
+    is_gone = []
+
+    def remove_one(done):
+        if done and not is_gone:
+            is_gone.append(done)
+            cluster.remove_node(second, allow_graceful=False)
+
+    heard = Heard(remove_one)
+    found = capture(experiment, tmp_path / "ray", heard)
+    assert 0 < is_gone[0] < found.store.n_rows  # it was in the middle
+    assert found.root == alone.root
+    assert len(heard.done) == 1 + N_SHARDS  # each shard was reported once
+    assert heard.done[-1] == found.store.n_rows
+    assert any("an actor died and is replaced" in message for message in heard.told)
+    found.store.sweep()
+    assert files(found.store.folder) == files(alone.store.folder)  # no rows of a lost race, either
+    assert capture(experiment, tmp_path / "ray", heard).computed == 0
+
+
+def test_the_error_of_an_actor_comes_through_as_it_is(cluster, tmp_path):
+    experiment = load(tmp_path)
+
+    def crew(job, work, *arguments, **options):
+        (tmp_path / "scale.csv").unlink()
+        by_ray(job, work, *arguments, **options)
+
+    with pytest.raises(MissingError, match=r"scale\.csv"):
+        capture(experiment, tmp_path / "ray", Heard(), crew)
+
+
+class Dying(ShardActor):
+    """An actor whose process ends at once."""
+
+    def open(self):
+        import os
+
+        os._exit(1)
+
+
+def test_actors_that_die_again_and_again_end_the_capture(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_workers, "ShardActor", Dying)
+    monkeypatch.setattr(ray_workers, "_DEATHS_IN_A_ROW", 1)
+    heard = Heard()
+    with pytest.raises(StoreError, match="2 actors died in a row"):
+        capture(load(tmp_path), tmp_path / "ray", heard, n_workers=1)
+    (told,) = [message for message in heard.told if not message.startswith("waiting for resources")]
+    assert told.startswith("an actor died and is replaced")
+
+
+def test_without_ray_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"probekit\[ray\]"):
+        capture(load(tmp_path), tmp_path / "ray", Heard())
+
+
+def test_a_cluster_that_is_not_there_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+    with pytest.raises(ConfigError, match=r"Cannot reach the cluster at 127\.0\.0\.1:9: .*refused"):
+        capture(load(tmp_path), tmp_path / "ray", Heard(), address="127.0.0.1:9")
+
+
+def test_our_sigterm_handler_outlives_that_of_ray():
+    before = signal.getsignal(signal.SIGTERM)
+    with ray_workers._sigterm_handler_restored():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as ray.init sets its own
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -1,0 +1,289 @@
+"""Differences between two runs: planted ones are found, none where there are none."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.compare.compare import RowsOfBoth, compare, differences, write_comparison
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.results.finished_run import FinishedRun
+from probekit.results.record import OLD_RECORD
+from tests.pipeline.finished import SITES, guesses, made_rows, write_record, write_run
+
+ROWS = made_rows()
+
+
+def guess_at(share, seed, rows=ROWS):
+    return {site: guesses(rows, share, seed + n) for n, site in enumerate(SITES)}
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A function that writes a run; give it a share of right answers and a seed."""
+
+    def make(name, share, seed, rows=ROWS, **others):
+        return write_run(tmp_path / name, rows, guess_at(share, seed, rows), **others)
+
+    return make
+
+
+def unseal(folder, lost=None):
+    """Have a run.json as an older release wrote it, which may have lacked a file."""
+    record = json.loads((folder / "run.json").read_text())
+    old = ("config.yaml", "results.csv", "test_rows.csv")
+    record["files"] = {name: record["files"][name] for name in old if name != lost}
+    del record["format"], record["seal"]
+    (folder / "run.json").write_text(json.dumps(record))
+
+
+def of_site(comparison):
+    return comparison.rows[comparison.rows["what"] != "baseline"].set_index("site_a")
+
+
+def test_a_planted_better_probe_is_found_at_its_site_alone(tmp_path):
+    good = guess_at(0.6, 1) | {SITES[1]: guesses(ROWS, 0.85, 5)}
+    a = write_run(tmp_path / "a", ROWS, good)
+    b = write_run(tmp_path / "b", ROWS, guess_at(0.6, 1))
+    found = compare(a, b)
+    rows = of_site(found)
+    assert found.pairing == "paired"
+    assert rows["holds"].to_dict() == {SITES[0]: False, SITES[1]: True}
+    assert rows.loc[SITES[0], ["difference", "p"]].tolist() == [0, 1]
+    assert 0.1 < rows.loc[SITES[1], "ci_low"] < rows.loc[SITES[1], "difference"] < 0.4
+    assert (found.rows["p_holm"] >= found.rows["p"]).all()
+    assert found.n_significant == 1
+    back = of_site(compare(b, a))
+    assert np.allclose(back["difference"], -rows["difference"])
+    assert np.allclose(back["p"], rows["p"])
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_nothing_holds_where_nothing_differs(paired):
+    places = np.arange(len(ROWS)) if paired else None
+    groups = ROWS["group"].to_numpy(dtype=str)
+    tested = RowsOfBoth(groups, groups, places)
+    truth = (ROWS["label"] == "yes").to_numpy(dtype=np.int64)
+
+    def p_value(seed):
+        pair = [ClassPredictions(truth, guesses(ROWS, 0.7, 2 * seed + side), 2) for side in (0, 1)]
+        return differences({0: tuple(pair)}, tested, "accuracy", draws=200, seed=seed)[0].p
+
+    p = np.array([p_value(seed) for seed in range(300)])
+    assert 0.015 < (p < 0.05).mean() < 0.1
+    assert 0.4 < (p < 0.5).mean() < 0.6
+
+
+def test_shuffled_rows_are_put_in_order(make, tmp_path):
+    a, b = make("a", 0.8, 1), make("b", 0.7, 9)
+    order = np.random.default_rng(0).permutation(len(ROWS))
+    shuffled = {site: guess[order] for site, guess in guess_at(0.7, 9).items()}
+    c = write_run(tmp_path / "c", ROWS.iloc[order].reset_index(drop=True), shuffled)
+    pd.testing.assert_frame_equal(compare(a, b).rows, compare(a, c).rows)
+    assert compare(a, c).pairing == "paired"
+
+
+def test_tokens_of_one_example_are_told_apart_by_their_order(make):
+    rows = ROWS.assign(example="text " + ROWS["group"], label="yes")
+    rows.loc[0, "label"] = "no"
+    a, b = make("a", 0.8, 1, rows), make("b", 0.8, 1, rows)
+    found = compare(a, b)
+    assert found.pairing == "paired"
+    assert (found.rows["difference"] == 0).all()
+
+
+def test_other_rows_are_resampled_apart(make):
+    other = made_rows(n_groups=40, prefix="h")
+    found = compare(make("a", 0.9, 1), make("b", 0.6, 1, other))
+    assert found.pairing == "unpaired"
+    assert "differ (240 of a, 160 of b)" in found.notes[0]
+    assert set(zip(found.rows["n_a"], found.rows["n_groups_b"], strict=True)) == {(240, 40)}
+    assert of_site(found)["holds"].all()
+
+
+def test_a_pair_of_rows_halves_what_is_hard_for_both(make, tmp_path):
+    """Guesses that agree but for a few rows: paired, a small difference shows."""
+    better = guess_at(0.6, 1)
+    truth = (ROWS["label"] == "yes").to_numpy(dtype=np.int64)
+    worse = {site: guess.copy() for site, guess in better.items()}
+    for guess in worse.values():
+        guess[::12] = 1 - truth[::12]
+    a, b = write_run(tmp_path / "a", ROWS, better), write_run(tmp_path / "b", ROWS, worse)
+    renamed = ROWS.assign(example="x" + ROWS["example"])
+    c = write_run(tmp_path / "c", renamed, worse)
+    paired, unpaired = of_site(compare(a, b)), of_site(compare(a, c))
+    assert np.allclose(paired["difference"], unpaired["difference"])
+    assert paired["holds"].all()
+    assert not unpaired["holds"].any()
+
+
+def test_numbered_rows_of_other_data_are_not_taken_for_the_same(make):
+    numbered = ("data.columns.id=null",)
+    a, b = (make(name, 0.8, 1, overrides=numbered) for name in "ab")
+    assert compare(a, b).pairing == "paired"
+    write_record(b, dataset="other")
+    found = compare(a, b)
+    assert found.pairing == "unpaired"
+    assert "have no ids" in found.notes[0]
+
+
+def test_what_differs_between_the_runs_is_told(make):
+    a = make("a", 0.8, 1)
+    b = make(
+        "b",
+        0.8,
+        1,
+        probe="mass_mean",
+        overrides=(
+            "probe.seed=3",
+            "probe.kinds=[{kind: mass_mean}]",
+            "tokens.position.at=mean",
+            "name=other",
+        ),
+    )
+    found = compare(a, b)
+    assert found.settings == {
+        "probe.seed": ("0", "3"),
+        "probe.kinds": ("[{kind: logistic}]", "[{kind: mass_mean}]"),
+        "tokens.position.at": ("last", "mean"),
+    }
+    assert of_site(found)["probe_b"].tolist() == ["mass_mean"] * 2
+
+
+def test_draws_are_enough_for_all_comparisons(tmp_path):
+    sites = [f"blocks.{n}.hook_resid_post" for n in range(12)]
+    good = {site: guesses(ROWS, 0.9, n) for n, site in enumerate(sites)}
+    bad = {site: guesses(ROWS, 0.55, 50 + n) for n, site in enumerate(sites)}
+    found = compare(write_run(tmp_path / "a", ROWS, good), write_run(tmp_path / "b", ROWS, bad))
+    assert of_site(found)["holds"].all()
+    assert found.rows["draws"].eq(80 * len(found.rows)).all()
+    assert any("instead of the 400" in note for note in found.notes)
+
+
+def test_what_holds_alone_need_not_hold_among_many(tmp_path):
+    sites = [f"blocks.{n}.hook_resid_post" for n in range(12)]
+    a, b = (
+        {s: guesses(ROWS, share / 100, share + n) for n, s in enumerate(sites)}
+        for share in (70, 62)
+    )
+    rows = compare(write_run(tmp_path / "a", ROWS, a), write_run(tmp_path / "b", ROWS, b)).rows
+    assert ((rows["p"] < 0.05) & (rows["p_holm"] >= 0.05)).any()
+    assert rows["holds"].equals(rows["p_holm"] < 0.05)
+
+
+def test_hostile_names_survive(tmp_path):
+    hostile = '<script>alert("1")</script>, \r\n"x"'
+    rows = ROWS.replace({"label": {"yes": hostile}}).assign(group="\t" + ROWS["group"] + ",'")
+    labels = tuple(sorted(("no", hostile)))
+    yes = labels.index(hostile)
+    guess = {site: np.where(g == 1, yes, 1 - yes) for site, g in guess_at(0.8, 1).items()}
+    a, b = (write_run(tmp_path / name, rows, guess, labels=labels) for name in "ab")
+    found = compare(a, b)
+    assert (of_site(found)["value_a"] > 0.6).all()
+    page = write_comparison(tmp_path / "page.html", found).read_text()
+    assert "alert(" not in page
+
+
+@pytest.mark.parametrize(
+    "labels", [("-1", "1"), ("'=a", "=cmd|' /C calc'!A0")], ids=["minus", "formula"]
+)
+def test_labels_that_look_like_formulas_are_read_back(tmp_path, labels):
+    rows = ROWS.replace({"label": dict(zip(("no", "yes"), labels, strict=True))})
+    a, b = (write_run(tmp_path / name, rows, guess_at(0.8, 1), labels=labels) for name in "ab")
+    assert pd.read_csv(a / "test_rows.csv", dtype=str)["label"].str.startswith("'").any()
+    assert (
+        FinishedRun.open(a, load_experiment).test_rows["label"].tolist() == rows["label"].tolist()
+    )
+    assert (of_site(compare(a, b))["difference"] == 0).all()
+
+
+def test_baselines_that_one_run_lacks_are_told(make):
+    a, b = make("a", 0.8, 1), make("b", 0.8, 1, overrides=("probe.baselines=[]",))
+    found = compare(a, b)
+    assert "baseline" not in set(found.rows["what"])
+    assert any("made/b has no baseline majority" in note for note in found.notes)
+
+
+def test_the_files_are_a_row_a_comparison_or_a_page(make, tmp_path):
+    found = compare(make("a", 0.9, 1), make("b", 0.6, 9))
+    table = pd.read_csv(write_comparison(tmp_path / "found.csv", found))
+    assert table["what"].tolist() == ["chosen", "baseline", "site", "site"]
+    assert table["site_b"][0] != table["site_a"][0]
+    page = write_comparison(tmp_path / "found.html", found).read_text()
+    assert "made/a" in page
+    assert found.verdict in page
+    with pytest.raises(ConfigError, match=r"Allowed: \.csv"):
+        write_comparison(tmp_path / "found.txt", found)
+
+
+class TestRefusals:
+    def test_the_same_folder(self, make):
+        a = make("a", 0.8, 1)
+        with pytest.raises(ConfigError, match="same folder"):
+            compare(a, a.parent / "." / "a")
+
+    def test_no_folder_no_run_no_end(self, make, tmp_path):
+        a = make("a", 0.8, 1)
+        with pytest.raises(MissingError, match="no folder"):
+            compare(a, tmp_path / "none")
+        with pytest.raises(MissingError, match=r"It contains runs; give one of them: a\."):
+            compare(a, tmp_path)
+        b = make("b", 0.8, 1)
+        (b / ".started").touch()
+        with pytest.raises(MissingError, match="unfinished run"):
+            compare(a, b)
+
+    @pytest.mark.parametrize(
+        "name",
+        ["results.csv", "test_rows.csv", "config.yaml", "sites/blocks.0.hook_resid_post.json"],
+    )
+    def test_a_changed_file(self, make, name):
+        a, b = make("a", 0.8, 1), make("b", 0.8, 1)
+        (b / name).write_text((b / name).read_text() + "\n")
+        with pytest.raises(DataError, match=f"{name} changed after the run"):
+            compare(a, b)
+
+    def test_changed_answers(self, make):
+        a, b = make("a", 0.8, 1), make("b", 0.6, 1)
+        for path in (a / "sites").glob("blocks.1*"):
+            shutil.copy(path, b / "sites" / path.name)
+        with pytest.raises(DataError, match=r"sites/blocks\.1\.hook_resid_post\.json changed"):
+            compare(a, b)
+        unseal(b)
+        with pytest.raises(DataError, match=r"predictions at blocks\.1\.hook_resid_post are lost"):
+            compare(a, b)
+
+    def test_a_record_without_a_digest_is_read_with_a_note(self, make):
+        a, b = make("a", 0.8, 1), make("b", 0.6, 1)
+        unseal(b)
+        assert [note for note in compare(a, b).notes if "older version of probekit" in note] == [
+            f"made/b: {OLD_RECORD}"
+        ]
+
+    def test_other_labels(self, make, tmp_path):
+        rows = ROWS.replace({"label": {"yes": "maybe"}})
+        other = write_run(tmp_path / "b", rows, guess_at(0.8, 1), labels=("maybe", "no"))
+        with pytest.raises(DataError, match="only made/a has 'yes'; only made/b has 'maybe'"):
+            compare(make("a", 0.8, 1), other)
+
+    def test_no_site_in_common(self, make, tmp_path):
+        other = {"blocks.0.hook_resid_pre": guesses(ROWS, 0.8, 1)}
+        b = write_run(tmp_path / "b", ROWS, other)
+        with pytest.raises(
+            ConfigError, match=r"no site in common.*Nearest: blocks\.0\.hook_resid_pre"
+        ):
+            compare(make("a", 0.8, 1), b)
+
+    def test_a_metric_that_the_answers_do_not_have(self, make):
+        with pytest.raises(UnknownNameError, match="Nearest: accuracy"):
+            compare(make("a", 0.8, 1), make("b", 0.8, 1), metric="acuracy")
+
+    def test_a_run_of_before_answers_were_kept(self, make):
+        a, b = make("a", 0.8, 1), make("b", 0.8, 1)
+        unseal(b, "test_rows.csv")
+        with pytest.raises(ConfigError, match="older version of probekit"):
+            compare(a, b)

@@ -1,0 +1,231 @@
+"""Transfer between data sets: the diagonal is the run, planted reversals show, leaks are told."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.errors import ConfigError, DataError
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.compare.transfer import transfer
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.run import run
+from probekit.report.pages.transfer_page import cosine_map, score_map
+from probekit.results.table import only
+from probekit.results.transfer import matrix
+
+DEAD = f".transfer.csv.{'0' * 16}"  # the draft of a killed transfer
+YAML = """\
+name: {name}
+model: {{source: mini, random_weights: false}}
+data: {{name: {name}, format: csv, file: {name}.csv, columns: {{group: group}}}}
+tokens: {{bos: false, position: {{at: last}}}}
+capture: {{sites: ["blocks.[13].hook_resid_post"]}}
+probe:
+  kinds: [{{kind: logistic}}, {{kind: mlp, hidden: 3}}]
+  C: [0.01, 1]
+  folds: 2
+  control_draws: 1
+  bootstrap: 200
+  permutations: 0
+"""
+
+
+def write_set(folder, name, rows, yaml=YAML):
+    rows.to_csv(folder / f"{name}.csv", index=False)
+    (folder / f"{name}.yaml").write_text(yaml.format(name=name))
+    return folder / f"{name}.yaml"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, repository):
+    """The bundled data by their attractor: with `other` the last noun has the opposite number."""
+    folder = tmp_path_factory.mktemp("transfer")
+    rows = pd.read_csv(repository / "data" / "subject_number.csv")
+    for name in ("same", "other"):
+        write_set(folder, name, rows[rows["attractor"] == name].iloc[::9])
+    return folder
+
+
+@pytest.fixture
+def go(folder):
+    def go(*names, overrides=(), out="out", **options):
+        loaded = [load_experiment(folder / f"{name}.yaml", overrides) for name in names]
+        return transfer(loaded, out=folder / out, cache_root=folder / "cache", **options)
+
+    return go
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    paths = [folder / f"{name}.yaml" for name in ("same", "other")]
+    (folder / "first").mkdir()
+    (folder / "first" / DEAD).touch()
+    return transfer(paths, out=folder / "first", null_draws=4, cache_root=folder / "cache")
+
+
+def test_the_diagonal_is_the_run_to_the_last_bit(found, folder):
+    for name in found.names:
+        own = run(folder / f"{name}.yaml", out=folder, cache_root=folder / "cache", page=False)
+        table = only(own.table, target="task", split="test")
+        home = only(found.scores, train=name, test=name)
+        for _, row in home.iterrows():
+            there = only(table, site=row["site"], probe=row["probe"], metric=row["metric"])
+            same = ["value", "ci_low", "ci_high", "n_train", "n_test", "n_groups", "seed"]
+            assert there[same].iloc[0].tolist() == row[same].tolist()
+        assert only(home, metric="accuracy")["chance"].eq(0.5).all()
+        assert home["difference"].eq(0).all()
+        assert len(home) == 2 * 2 * 4
+
+
+def test_a_probe_of_the_last_noun_is_wrong_where_the_subject_has_the_other_number(found):
+    rows = only(found.scores, metric="accuracy", probe="logistic")
+    for site in rows["site"].unique():
+        scores = matrix(only(rows, site=site), found.names, "value").to_numpy()
+        assert (np.diag(scores) > 0.85).all()
+        assert scores[0, 1] < 0.15
+        assert scores[1, 0] < 0.15
+    away = rows[rows["train"] != rows["test"]]
+    assert (away["difference_high"] < -0.5).all()
+    cosines = found.cosines[found.cosines["train"] != found.cosines["test"]]
+    assert (cosines["cosine"] < -0.5).all()
+    assert (cosines["cosine"] < cosines["null_low"]).all()
+    assert cosines["p"].eq(1 / 9).all()
+    assert found.cosines.loc[found.cosines["train"] == found.cosines["test"], "p"].isna().all()
+    assert set(cosines["space"]) == {"raw", "standardised"}
+
+
+def test_the_record_has_what_the_files_of_the_model_were_compared_with(found, folder):
+    record = json.loads((folder / "first" / "transfer.json").read_text())
+    assert record["compared_with"]["model.safetensors"] == "digests.json"
+
+
+def test_cosines_are_of_linear_probes_alone_and_look_the_same_from_both_sides(found):
+    assert set(found.cosines["probe"]) == {"logistic"}
+    for space in ("raw", "standardised"):
+        rows = only(found.cosines, space=space, site="blocks.1.hook_resid_post")
+        table = matrix(rows, found.names, "cosine").to_numpy()
+        assert np.allclose(np.diag(table), 1)
+        assert np.allclose(table, table.T)
+
+
+def test_probes_of_permuted_labels_are_small_beside_true_ones(found):
+    assert (found.cosines["null_high"] < 0.5).all()
+    assert (found.cosines["null_low"] > -0.5).all()
+    assert (found.cosines["null_low"] < found.cosines["null_high"]).all()
+
+
+def test_files_and_figures(found, folder):
+    assert not (folder / "first" / DEAD).exists()
+    scores = pd.read_csv(folder / "first" / "transfer.csv")
+    assert len(scores) == 2 * 2 * 4 * 4
+    assert len(pd.read_csv(folder / "first" / "cosines.csv")) == 2 * 2 * 4
+    assert "same" in (folder / "first" / "transfer.html").read_text()
+    rows, cosines = found.at(*found.chosen)
+    heat = score_map(only(rows, metric="accuracy"), found.names, "accuracy").data[0]
+    assert heat.zmin == pytest.approx(min(0.5, *heat.z[0]))
+    drawn = cosine_map(only(cosines, space="raw"), found.names).data[0]
+    assert (drawn.zmin, drawn.zmax) == (-1, 1)
+    assert "with permuted labels" in drawn.hovertext[0][1]
+
+
+def test_rows_that_stand_in_both_sets_are_told(folder, go):
+    rows = pd.read_csv(folder / "same.csv")
+    write_set(folder, "again", rows.assign(group=rows["group"] + " again")[::-1])
+    found = go(
+        "same",
+        "again",
+        out="again",
+        null_draws=0,
+        overrides=[
+            "split.seed=1",
+            "capture.sites=[blocks.1.hook_resid_post]",
+            "probe.kinds=[{kind: mass_mean}]",
+        ],
+    )
+    away = found.scores[found.scores["train"] != found.scores["test"]]
+    assert away["known_groups"].eq(0).all()
+    trained, tested = (
+        prepare(load_experiment(folder / f"{name}.yaml", ["split.seed=1"]))
+        for name in ("same", "again")
+    )
+    known = set(trained.texts[trained.train])
+    expected = sum(text in known for text in tested.texts[tested.test])
+    assert expected > 0
+    assert only(away, train="same", test="again")["known_texts"].eq(expected).all()
+    told = f"{expected} of {len(tested.test)} test rows of again have the same text"
+    assert any(note.startswith(told) for note in found.notes)
+
+
+def test_numbers_and_several_labels(folder, go):
+    generator = np.random.default_rng(0)
+    for name, sign in (("up", 1), ("down", -1)):
+        words = generator.choice(["tiny", "small", "large", "huge"], size=120)
+        size = {"tiny": 1, "small": 2, "large": 3, "huge": 4}
+        rows = pd.DataFrame(
+            {
+                "text": [f"{name.title()} the {word} house" for word in words],
+                "label": [str(sign * size[word]) for word in words],
+                "group": generator.permutation(120) // 4,
+                "word": words,
+            }
+        )
+        write_set(folder, name, rows)
+    overrides = [
+        "capture.sites=[blocks.1.hook_resid_post]",
+        "data.columns.label=word",
+        "probe.control_draws=0",
+        "probe.kinds=[{kind: logistic}]",
+    ]
+    words = go("up", "down", overrides=overrides, out="words", null_draws=2)
+    assert (only(words.scores, metric="accuracy")["value"] > 0.6).all()
+    assert (words.cosines["cosine"] > 0.3).all()
+    overrides[1:] = [
+        "data.columns.label=label",
+        "probe.control_draws=0",
+        "probe.kinds=[{kind: ridge_regression}]",
+    ]
+    found = go("up", "down", overrides=overrides, out="numbers", null_draws=2)
+    assert found.metric == "r2"
+    scores = matrix(only(found.scores, metric="r2"), found.names, "value").to_numpy()
+    assert (np.diag(scores) > 0.8).all()
+    assert scores[0, 1] < -0.5  # the numbers are the other way round
+    away = found.cosines[found.cosines["train"] != found.cosines["test"]]
+    assert (away["cosine"] < 0).all()
+
+
+class TestRefusals:
+    def test_one_alone_or_the_same_name_twice(self, go):
+        with pytest.raises(ConfigError, match="at least two experiments"):
+            go("same")
+        with pytest.raises(ConfigError, match="the name 'same'"):
+            go("same", "same")
+
+    def test_settings_that_differ_are_listed(self, folder, go):
+        rows = pd.read_csv(folder / "same.csv")
+        yaml = YAML.replace("bos: false", "bos: true").replace("folds: 2", "folds: 3")
+        write_set(folder, "bos", rows, yaml)
+        with pytest.raises(ConfigError, match=r"(?s)tokens.bos: false in same, true in bos.*folds"):
+            go("same", "bos")
+
+    def test_other_sites(self, folder, go):
+        yaml = YAML.replace("blocks.[13]", "blocks.[12]")
+        write_set(folder, "sites", pd.read_csv(folder / "same.csv"), yaml)
+        told = "only same has blocks.3.hook_resid_post; only sites has blocks.2.hook_resid_post"
+        with pytest.raises(ConfigError, match=told):
+            go("same", "sites")
+
+    def test_other_labels(self, folder, go):
+        rows = pd.read_csv(folder / "same.csv").replace({"label": {"plural": "many"}})
+        write_set(folder, "labels", rows)
+        with pytest.raises(DataError, match=r"(?s)same: 'plural', 'singular'.*labels: 'many'"):
+            go("same", "labels")
+
+    def test_kinds_that_read_wholes(self, go):
+        with pytest.raises(ConfigError, match="attention_pooled computes a weighted mean"):
+            go("same", "other", overrides=["probe.kinds=[{kind: attention_pooled}]"])
+
+    def test_several_probes_a_set(self, go):
+        with pytest.raises(ConfigError, match="nested cross-validation trains several"):
+            go("same", "other", overrides=["split.folds=2"])

@@ -1,0 +1,111 @@
+"""What a probe reads is what the model computed, and costs one reading a site."""
+
+import numpy as np
+import pytest
+
+from probekit.activations.capture import capture
+from probekit.errors import ConfigError, UnknownNameError
+from probekit.experiment.loader import load_experiment
+from probekit.model.gpt2 import GPT2
+from probekit.model.sites import select
+from probekit.pipeline.experiment.features import FeatureReader, find_features, normalized
+from probekit.pipeline.experiment.prepare import prepare
+
+YAML = """\
+name: rows
+model: {source: mini}
+data: {name: rows, format: csv, file: rows.csv}
+tokens: {bos: false, position: {at: last}}
+capture:
+  sites: [blocks.1.hook_resid_pre, blocks.1.ln1.hook_normalized, "blocks.1.attn.hook_z[head=*]"]
+"""
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("features")
+    nouns = ("key", "dog", "house", "old house", "river", "hat", "small hat", "road")
+    rows = [f"The {noun} {verb},{verb}" for noun in nouns for verb in ("was", "is")]
+    (folder / "rows.csv").write_text("\n".join(["text,label", *rows]))
+    (folder / "rows.yaml").write_text(YAML)
+    return lambda *overrides: load_experiment(folder / "rows.yaml", overrides)
+
+
+@pytest.fixture(scope="module")
+def prepared(experiment):
+    return prepare(experiment())
+
+
+@pytest.fixture(scope="module")
+def store(prepared, tmp_path_factory):
+    model, root = GPT2.from_pretrained("mini"), tmp_path_factory.mktemp("cache")
+    return capture(model, "", prepared.ids, prepared.plan, prepared.sites, root=root).store
+
+
+@pytest.fixture
+def reader(store):
+    return FeatureReader(store, np.arange(store.n_rows))
+
+
+def chosen(*patterns):
+    return select(patterns, 6, {"n_heads": 4, "d_mlp": 1024})
+
+
+def test_the_normalized_view_is_what_the_next_norm_computes(store, prepared):
+    eps = prepared.config.layer_norm_epsilon
+    reader = FeatureReader(store, np.arange(store.n_rows), eps)
+    seen = reader.features(*chosen("blocks.1.hook_resid_pre"))
+    computed = store.read("blocks.1.ln1.hook_normalized")
+    np.testing.assert_allclose(seen, computed, rtol=1e-4, atol=2e-5)
+    assert abs(seen - store.read("blocks.1.hook_resid_pre")).max() > 0.1
+
+
+def test_epsilon_counts_where_a_row_hardly_varies():
+    row = np.array([[1e-3, -1e-3]])
+    np.testing.assert_allclose(normalized(row, 1e-5), row / np.sqrt(1.1e-5), rtol=1e-5)
+
+
+def test_a_head_is_its_slice_and_all_heads_are_one_reading(reader, store, monkeypatch):
+    whole = store.read("blocks.1.attn.hook_z")
+    read = []
+    monkeypatch.setattr(store, "read", lambda site, rows: read.append(site) or whole[rows])
+    for selection in chosen("blocks.1.attn.hook_z[head=*]"):
+        assert np.array_equal(reader.features(selection), whole[:, selection.head])
+    assert read == ["blocks.1.attn.hook_z"]
+
+
+def test_only_the_rows_of_the_position_are_read(store):
+    rows = np.array([5, 2])
+    seen = FeatureReader(store, rows).features(*chosen("blocks.1.hook_resid_pre"))
+    assert np.array_equal(seen, store.read("blocks.1.hook_resid_pre")[rows])
+
+
+def test_concatenated_features_stand_side_by_side_in_forward_order(experiment, reader, store):
+    lists = "capture.concatenate=[['blocks.1.attn.hook_z[head=3]', blocks.1.hook_resid_pre]]"
+    *_, joined = find_features(experiment(lists), GPT2.from_pretrained("mini").config)
+    assert joined.text == "blocks.1.hook_resid_pre + blocks.1.attn.hook_z[head=3]"
+    resid, z = store.read("blocks.1.hook_resid_pre"), store.read("blocks.1.attn.hook_z")
+    assert np.array_equal(reader.features(joined), np.hstack([resid, z[:, 3]]))
+
+
+def test_sites_that_are_only_concatenated_are_captured_too(experiment):
+    found = prepare(experiment("capture.concatenate=[['blocks.*.hook_mlp_out']]"))
+    assert [site for site in found.sites if "mlp" in site] == [
+        f"blocks.{layer}.hook_mlp_out" for layer in range(6)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("  view: normalized\n", ConfigError, r"line 7: `view: normalized` requires sites"),
+        ("  view: normalized\n", ConfigError, r"hook_z has the axes .* n_heads d_head\. Allow"),
+        ("  concatenate:\n    - [hook_embed]\n", ConfigError, r"line 8: a concatenation needs"),
+        ("  concatenate:\n    - [hook_embed, hook_x]\n", UnknownNameError, r"line 8: No site"),
+        ("  concatenate: [['blocks.*.attn.hook_pattern']]\n", ConfigError, r"line 7: .* query_pos"),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_its_line(experiment, tmp_path, text, error, message):
+    (tmp_path / "rows.yaml").write_text(YAML + text)
+    with pytest.raises(error, match=message):
+        prepare(load_experiment(tmp_path / "rows.yaml"))

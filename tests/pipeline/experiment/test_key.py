@@ -1,0 +1,44 @@
+"""The run key covers the code that decides a number of a run, found from its imports."""
+
+import pytest
+
+from probekit.code_digest import closure
+from probekit.pipeline.experiment.key import TABLES
+
+
+@pytest.fixture(scope="module")
+def modules():
+    return set(closure(TABLES))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "probes.solve.solver",  # through the probers
+        "probes.kinds.mlp",  # declared in the table of kinds
+        "probes.score.metrics",
+        "data.splits",
+        "activations.store.reader",
+        "model.text.tokenizer",
+        "results.selection",
+        "pipeline.measure.significance",
+    ],
+)
+def test_what_decides_a_number_is_in_the_key(modules, name):
+    assert f"probekit.{name}" in modules
+
+
+@pytest.mark.parametrize(
+    "room",
+    [
+        "report",
+        "cli",
+        "probes.selftest",
+        "pipeline.compare",
+        "pipeline.capture.local_workers",
+        "pipeline.capture.ray_workers",
+        "pipeline.capture.jobs",
+    ],
+)
+def test_views_launchers_and_upkeep_are_not(modules, room):
+    assert not [name for name in modules if name.startswith(f"probekit.{room}")]

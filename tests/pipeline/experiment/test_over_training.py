@@ -1,0 +1,90 @@
+"""An experiment over checkpoints: each is probed as it would be alone, and the page shows them."""
+
+import pandas as pd
+import pytest
+
+from probekit.errors import ConfigError, MissingError
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.experiment.run import run
+from probekit.pipeline.pretrain import pretrain
+from probekit.report.pages.run_page import write_report
+from tests.pipeline.planted import YAML, write_rows
+
+
+@pytest.fixture
+def trained(tmp_path, make_recipe):
+    return pretrain(make_recipe(), out=tmp_path / "trained").folder
+
+
+@pytest.fixture
+def load(tmp_path, trained):
+    """A function that loads the experiment with another model section."""
+    write_rows(tmp_path / "rows.csv")
+
+    def load(model="{path: trained/tiny, checkpoints: all}"):
+        text = YAML.replace("{source: mini}", model).replace("[03]", "[01]")
+        (tmp_path / "over.yaml").write_text(text)
+        return load_experiment(tmp_path / "over.yaml")
+
+    return load
+
+
+def go(experiment, tmp_path, name):
+    return run(experiment, out=tmp_path / name, cache_root=tmp_path / "cache")
+
+
+def test_every_checkpoint_has_the_scores_it_has_alone(load, tmp_path):
+    over = go(load(), tmp_path, "over")
+    training = pd.read_csv(over.folder / "training.csv")
+    assert sorted(training["step"].unique()) == [0, 6, 12]
+    alone = go(load("{source: trained/tiny/checkpoints/step-0000006}"), tmp_path, "alone")
+    keys = ["site", "metric", "split"]
+    task = alone.table[alone.table["target"] == "task"].set_index(keys)["value"]
+    ours = training[training["step"] == 6].set_index(keys)["value"]
+    assert len(ours) > 10
+    pd.testing.assert_series_equal(ours, task[ours.index])
+    last = training[training["step"] == 12].set_index(keys)["value"]
+    main = over.table[over.table["target"] == "task"].set_index(keys)["value"]
+    pd.testing.assert_series_equal(last, main[last.index])
+
+
+def test_the_page_has_a_map_of_layers_by_steps(load, tmp_path):
+    over = go(load("{path: trained/tiny, checkpoints: [0, 12]}"), tmp_path, "over")
+    page = over.report.read_text()
+    assert "Accuracy by layer and step of training" in page
+    (over.folder / "training.csv").write_text("site,metric\n")
+    with pytest.raises(Exception, match=r"training.csv"):
+        write_report(over.folder)
+
+
+def test_without_checkpoints_there_is_no_map_and_the_last_is_probed(load, tmp_path, trained):
+    experiment = load("{path: trained/tiny}")
+    assert experiment.model.source == str(trained / "checkpoints" / "step-0000012")
+    result = go(experiment, tmp_path, "one")
+    assert not (result.folder / "training.csv").exists()
+    assert "step of training" not in result.report.read_text()
+
+
+def test_steps_are_written_out_so_that_the_settings_say_what_was_done(load, tmp_path):
+    experiment = load()
+    assert experiment.model.checkpoints == (0, 6, 12)
+    result = go(experiment, tmp_path, "over")
+    assert load_experiment(result.folder / "config.yaml") == experiment
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "told"),
+    [
+        ("{path: trained/none}", MissingError, r"line 3: .*has no checkpoints"),
+        ("{path: trained/tiny, checkpoints: [0, 7]}", MissingError, "no checkpoint of step 7; it "),
+        ("{path: trained/tiny, checkpoints: some}", ConfigError, "model.checkpoints"),
+        ("{path: trained/tiny, checkpoints: [-1]}", MissingError, "no checkpoint of step -1"),
+        ("{path: trained/tiny, checkpoints: [[0], a]}", ConfigError, "must be a whole number"),
+        ("{path: trained/tiny, source: mini}", ConfigError, "either `source` or `path`"),
+        ("{source: mini, checkpoints: all}", ConfigError, "requires the `path`"),
+        ("{checkpoints: all}", ConfigError, "'model.source' is missing"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(load, model, error, told):
+    with pytest.raises(error, match=told):
+        load(model)

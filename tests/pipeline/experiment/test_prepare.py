@@ -1,0 +1,190 @@
+"""From files to rows: which token, which word, which side."""
+
+import numpy as np
+import pytest
+
+from probekit.errors import DataError
+from probekit.experiment.loader import dump_experiment, load_experiment
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.rows import last_word
+
+CONLLU = """\
+name: trees
+model: {source: mini}
+data: {name: trees, format: conllu, train: train.conllu, test: test.conllu, columns: {label: UPOS}}
+tokens: {bos: true, position: {at: word}}
+"""
+TABLE = """\
+name: rows
+model: {source: mini}
+data: {name: rows, format: csv, file: rows.csv, columns: {split: side}}
+tokens: {bos: false, position: {at: last}}
+"""
+
+
+def conllu(sentences):
+    """Sentences of (form, tag) in CoNLL-U."""
+    lines = []
+    for number, words in enumerate(sentences):
+        lines += [f"# sent_id = s{number}", f"# text = {' '.join(form for form, _ in words)}"]
+        lines += [
+            f"{n}\t{form}\t{form}\t{tag}\t_\t_\t0\troot\t_\t_"
+            for n, (form, tag) in enumerate(words, start=1)
+        ]
+        lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def trees(tmp_path):
+    def words(nouns):
+        return [[("the", "DET"), (noun, "NOUN"), ("perambulated", "VERB")] for noun in nouns]
+
+    train = conllu(words(["key", "cabinet", "dog"]))
+    (tmp_path / "train.conllu").write_text(train)
+    test = conllu(words(["key", "house"])).replace("= s", "= t")
+    (tmp_path / "test.conllu").write_text(test)
+    (tmp_path / "trees.yaml").write_text(CONLLU)
+    return load_experiment(tmp_path / "trees.yaml")
+
+
+def test_a_word_is_read_at_its_last_piece(trees):
+    prepared = prepare(trees)
+    assert prepared.positions[0].types.tolist()[:3] == ["the", "key", "perambulated"]
+    assert prepared.labels.tolist()[:3] == ["DET", "NOUN", "VERB"]
+    assert len(prepared.train) == 9
+    assert len(prepared.test) == 6
+    for row, example in enumerate(prepared.plan.example):
+        tokens = prepared.tokens[example]
+        (at,) = prepared.plan.positions[prepared.plan.offsets[row] : prepared.plan.offsets[row + 1]]
+        assert tokens.offsets[at, 1] == prepared.dataset.examples[example].span[1]
+    assert len(prepared.tokens[2].ids) > 5  # BOS, and a long word of several pieces
+
+
+def test_rows_of_position_0_do_not_scale_the_features_unless_asked(tmp_path, trees):
+    assert prepare(trees).positions[0].typical.all()  # BOS stands at position 0
+    bare = load_experiment(tmp_path / "trees.yaml", ["tokens.bos=false"])
+    assert prepare(bare).positions[0].typical.tolist() == 5 * [False, True, True]
+    counted = load_experiment(
+        tmp_path / "trees.yaml", ["tokens.bos=false", "tokens.position.skip_first=false"]
+    )
+    assert prepare(counted).positions[0].typical is None
+    assert counted.tokens.position.text == "word:last+first"
+
+
+def test_the_configuration_written_back_gives_the_same_rows(trees, tmp_path):
+    (tmp_path / "again.yaml").write_text(dump_experiment(trees))
+    again = prepare(load_experiment(tmp_path / "again.yaml"))
+    assert again.dataset.digest == prepare(trees).dataset.digest
+
+
+def test_rows_without_a_group_in_two_files_are_not_one_group(tmp_path):
+    for side in ("train", "test"):
+        (tmp_path / f"{side}.csv").write_text("text,label\nThe key,a\nThe dog,b\n")
+    text = TABLE.replace(
+        "file: rows.csv, columns: {split: side}", "train: train.csv, test: test.csv"
+    )
+    (tmp_path / "rows.yaml").write_text(text)
+    prepared = prepare(load_experiment(tmp_path / "rows.yaml"))
+    assert len(np.unique(prepared.groups)) == 4
+
+
+def test_the_column_of_the_file_says_the_side(tmp_path):
+    rows = ["text,label,side", "The key.,a,train", "The dog!,b,train", "A key.,a,test"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "rows.yaml").write_text(TABLE)
+    prepared = prepare(load_experiment(tmp_path / "rows.yaml"))
+    assert prepared.test.tolist() == [2]
+    assert prepared.positions[0].types.tolist() == ["key", "dog", "key"]  # not the full stop
+
+
+def test_repeated_rows_leave_test_if_asked_and_are_counted(tmp_path):
+    rows = ["One.,y,train", "Two.,n,train", "One.,y,test", "Six.,n,test", "Ten.,y,test"]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label,side", *rows]))
+    (tmp_path / "rows.yaml").write_text(TABLE)
+    kept = prepare(load_experiment(tmp_path / "rows.yaml"))
+    assert len(kept.test) == 3
+    new = prepare(load_experiment(tmp_path / "rows.yaml", ["split.drop_repeated=true"]))
+    assert [new.dataset.examples[n].text for n in new.split.test] == ["Six.", "Ten."]
+    assert new.train.tolist() == kept.train.tolist()
+    assert new.test.tolist() == [3, 4]
+    assert any(note.startswith("removed from test: 1 example") for note in new.dataset.notes)
+
+
+def words_of(prepared):
+    return [
+        {w.strip().casefold() for w in prepared.positions[0].types[rows]}
+        for rows in (prepared.train, prepared.test)
+    ]
+
+
+def test_words_are_on_one_side_if_asked_and_what_that_costs_is_told(trees, tmp_path):
+    train, test = words_of(prepare(trees))
+    assert train & test == {"the", "key", "perambulated"}
+    overrides = ["split.word_disjoint=true", "split.test=0.5"]
+    prepared = prepare(load_experiment(tmp_path / "trees.yaml", overrides))
+    train, test = words_of(prepared)
+    assert train | test == {"the", "key", "perambulated", "cabinet", "dog", "house"}
+    assert not train & test
+    n_train, n_test = 9 - len(prepared.train), 6 - len(prepared.test)
+    assert n_train + n_test > 0
+    note = f"{n_train} of 9 training rows and {n_test} of 6 test rows were removed"
+    assert prepared.dataset.notes[-1].startswith(note)
+    assert set(prepared.split.train) == set(prepared.plan.example[prepared.train])
+    assert set(prepared.split.test) == set(prepared.plan.example[prepared.test])
+
+
+def test_groups_that_share_a_word_are_drawn_together_and_lose_nothing(tmp_path):
+    nouns = ["key", "Key", "dog", "cat", "Cat", "ship", "road", "hat"]
+    rows = [f"The {noun},{label}" for noun in nouns for label in "ab"]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]))
+    (tmp_path / "rows.yaml").write_text(TABLE.replace(", columns: {split: side}", ""))
+    for seed in range(5):
+        overrides = ["split.word_disjoint=true", f"split.seed={seed}", "split.test=0.4"]
+        prepared = prepare(load_experiment(tmp_path / "rows.yaml", overrides))
+        train, test = words_of(prepared)
+        assert not train & test
+        assert len(prepared.train) + len(prepared.test) == 16
+        assert prepared.dataset.notes[-1].startswith("0 of")
+
+
+def test_words_that_cannot_be_kept_apart_are_told_with_their_key(tmp_path):
+    rows = [
+        "text,label,side",
+        "The key,a,train",
+        "A key,b,train",
+        "Our key,a,test",
+        "My key,b,test",
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "rows.yaml").write_text(TABLE + "split: {word_disjoint: true}\n")
+    with pytest.raises(DataError, match=r"rows\.yaml, line 5: .*No row is left in test"):
+        prepare(load_experiment(tmp_path / "rows.yaml"))
+
+
+@pytest.mark.parametrize("bos", ["true", "false"])
+def test_all_positions_give_a_row_each_and_leave_bos_out(tmp_path, bos):
+    rows = ["text,label,side", "The key,a,train", "The dog,b,train", "A key,a,test"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "rows.yaml").write_text(TABLE)
+    overrides = ["tokens.position.at=all", f"tokens.bos={bos}"]
+    prepared = prepare(load_experiment(tmp_path / "rows.yaml", overrides))
+    assert prepared.positions[0].types.tolist() == ["The", " key", "The", " dog", "A", " key"]
+    assert prepared.labels.tolist() == ["a", "a", "b", "b", "a", "a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("Oslo.", "Oslo"),
+        ("it's", "it's"),
+        ("so, ...", "so"),
+        ("", None),
+        ("...", None),
+        ("cafe\u0301!", "cafe\u0301"),
+        ("भाषा।", "भाषा"),
+        ("U.S.", "U.S"),
+    ],
+)
+def test_the_last_word_is_whole_and_without_punctuation(text, word):
+    assert last_word(text) == word

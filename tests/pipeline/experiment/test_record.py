@@ -1,0 +1,45 @@
+"""What run.json counts where labels are not classes: ranges of numbers, roots of trees."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from probekit.pipeline.experiment.record import _label_counts, _shown_labels
+from probekit.probes.settings import ProbeSettings, ProbeSpec
+
+ROWS = {"train": np.arange(30), "test": np.arange(30, 40)}
+
+
+def prober(kind):
+    return SimpleNamespace(settings=ProbeSettings(kinds=(ProbeSpec(kind),)))
+
+
+def counts(labels, kind):
+    return _label_counts(SimpleNamespace(labels=np.array(labels)), prober(kind), ROWS)
+
+
+def test_classes_are_counted_as_they_are():
+    assert counts(["a", "b"] * 20, "logistic") == {
+        "train": {"a": 15, "b": 15},
+        "test": {"a": 5, "b": 5},
+    }
+
+
+def test_many_numbers_are_counted_in_ranges_that_hold_all_of_them():
+    found = counts([str(n) for n in range(40)], "ridge_regression")
+    assert list(found["train"]) == ["0 to 7.8", "7.8 to 15.6", "15.6 to 23.4", "23.4 to 31.2"]
+    assert sum(found["train"].values()) == 30
+    assert sum(found["test"].values()) == 10
+    few = counts(["1", "2"] * 20, "ridge_regression")
+    assert few["train"] == {"1": 15, "2": 15}
+
+
+def test_of_heads_the_roots_are_counted():
+    found = counts(["-1", "0", "1", "2"] * 10, "structural_depth")
+    assert found["test"] == {"other words": 8, "roots": 2}
+
+
+def test_examples_are_of_some_numbers_only():
+    dataset = SimpleNamespace(labels=np.array([str(n) for n in range(40)]))
+    assert _shown_labels(dataset, prober("ridge_regression")) == ["0", "8", "16", "24", "32"]
+    assert len(_shown_labels(dataset, prober("logistic"))) == 40

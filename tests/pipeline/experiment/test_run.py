@@ -1,0 +1,424 @@
+"""Whole runs on small data: planted answers are found, nothing is recomputed, files are whole."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from probekit import workers
+from probekit.activations.store.store import ActivationStore
+from probekit.analysis.head_scores import HEAD_SCORES, head_scores
+from probekit.errors import ConfigError, DataError, MissingError
+from probekit.experiment.loader import load_experiment
+from probekit.model.gpt2 import GPT2
+from probekit.model.weights.sources import MINI
+from probekit.pipeline.experiment import norms as norms_module
+from probekit.pipeline.experiment.norms import residual_norms
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.record import best_site
+from probekit.pipeline.experiment.run import run
+from probekit.results.columns import RESULTS
+from probekit.results.selection import chosen_row
+from probekit.results.table import only, placed, same_features
+from tests.pipeline.planted import YAML, write_rows
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    write_rows(tmp_path / "rows.csv")
+    (tmp_path / "planted.yaml").write_text(YAML)
+
+    def load(*overrides):
+        return load_experiment(tmp_path / "planted.yaml", overrides)
+
+    return load
+
+
+class Counting:
+    """A watcher that remembers."""
+
+    def __init__(self):
+        self.steps = []
+
+    def progress(self, step, done, total):
+        self.steps.append((step, done, total))
+
+    def tell(self, message):
+        self.steps.append(message)
+
+
+@pytest.fixture
+def go(tmp_path):
+    def go(experiment, **options):
+        return run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache", **options)
+
+    return go
+
+
+def value(table, target, site, metric="accuracy", split="test"):
+    rows = table[
+        (table["target"] == target) & (table["metric"] == metric) & (table["split"] == split)
+    ]
+    return rows[rows["site"] == site]["value"].item() if site else rows["value"].item()
+
+
+def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
+    result = go(experiment())
+    table = pd.read_csv(result.results)
+    assert list(table.columns) == [column.name for column in RESULTS]
+    assert set(table["target"]) == {
+        "task",
+        "control",
+        "random_weights",
+        "majority",
+        "word_identity",
+        "bag_of_words",
+        "length",
+    }
+    kept = load_file(result.folder / "attention.safetensors")
+    expected = head_scores(torch.from_numpy(kept["0"]), torch.arange(len(kept["0"][0, 0])))
+    for name in HEAD_SCORES:  # the text repeats no token
+        np.testing.assert_allclose(kept[f"0.{name}"], expected[name], rtol=1e-5)
+    assert kept["0.first_token"].std() > 0
+    # The embedding of the last word does not show the colour; attention has brought it by block 3.
+    assert value(table, "task", "blocks.0.hook_resid_pre") < 0.7
+    assert value(table, "task", "blocks.3.hook_resid_post") > 0.9
+    assert value(table, "majority", None) == 0.5
+    assert value(table, "word_identity", None) == 0.5
+    record = json.loads((result.folder / "run.json").read_text())
+    chosen = table[(table["split"] == "validation") & (table["target"] == "task")]
+    assert record["best"]["site"] == chosen.loc[chosen["value"].idxmax(), "site"]
+    assert record["data"]["labels"]["test"] == {"black": 12, "red": 12}
+    files = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
+    assert record["model"]["compared_with"] == dict.fromkeys(files, "digests.json")
+    assert set(record["digests"]) == {
+        "dataset",
+        "tokenizer",
+        "config",
+        "weights (task)",
+        "weights (random_weights)",
+        "activations (task)",
+        "activations (random_weights)",
+    }
+    assert "Is the second word readable" in result.report.read_text()
+    again = load_experiment(result.folder / "config.yaml")
+    assert again == experiment()
+
+
+def test_a_second_run_is_the_same_and_recomputes_nothing(experiment, go, monkeypatch):
+    first = go(experiment())
+    content = first.results.read_bytes()
+    watcher = Counting()
+    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
+    monkeypatch.setattr(ActivationStore, "commit", None)
+    second = go(experiment(), watcher=watcher)
+    assert second.folder == first.folder
+    assert second.results.read_bytes() == content
+
+
+def test_sites_probed_in_other_processes_have_the_same_numbers(experiment, go, monkeypatch):
+    monkeypatch.setattr(workers, "START_UP", -1.0)
+    monkeypatch.setattr(workers, "cpu_count", lambda: 2)
+    found = []
+    for n_workers in (1, 2):
+        watcher = Counting()
+        folder = go(experiment(), workers=n_workers, watcher=watcher).folder
+        done = [step[1] for step in watcher.steps if step[0] == "probe"]
+        assert done == sorted(done)  # though sites are begun in any order
+        paths = [folder / "results.csv", *folder.rglob("sites/*"), *folder.rglob("probes/*.json")]
+        found.append({str(path): path.read_bytes() for path in paths})
+        shutil.rmtree(folder)
+    assert len(found[0]) > 5
+    assert found[0] == found[1]
+
+
+def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go):
+    whole = go(experiment())
+    content = whole.results.read_bytes()
+    sites = sorted((whole.folder / "sites").iterdir())
+    kept = whole.folder / "sites" / "blocks.0.hook_resid_pre.json"
+    lost = [path for path in sites if path.stem != kept.stem]
+    before = kept.stat().st_mtime_ns
+    for path in (*lost, whole.results, whole.folder / "run.json"):
+        path.unlink()
+    assert go(experiment()).results.read_bytes() == content
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_answers_without_their_numbers_or_cut_short_are_made_anew(experiment, go):
+    """A run may be killed after the answers of a site are written, and before its numbers are."""
+    first = go(experiment(), page=False)
+    content = first.results.read_bytes()
+    answers = first.folder / "sites" / "blocks.3.hook_resid_post.safetensors"
+    whole = answers.read_bytes()
+    for damage in (whole[:-5], whole[:3], b"", whole.replace(b"logs", b"logz", 1)):
+        answers.write_bytes(damage)
+        assert go(experiment(), page=False).results.read_bytes() == content
+        assert answers.read_bytes() == whole
+    answers.with_suffix("").with_name("blocks.3.hook_resid_post.json").unlink()
+    assert go(experiment(), page=False).results.read_bytes() == content
+
+
+def best(values):
+    """What best_site says of two sites with these (validation, test) accuracies."""
+    rows = [
+        {
+            "probe": "logistic",
+            "target": "task",
+            "split": split,
+            "metric": "accuracy",
+            "site": site,
+            "head": None,
+            "position": "last",
+            "value": value,
+        }
+        for site, pair in values.items()
+        for split, value in zip(("validation", "test"), pair, strict=True)
+    ]
+    return best_site(pd.DataFrame(rows))["site"]
+
+
+def test_among_equals_the_run_and_the_report_choose_the_same(experiment, go):
+    chosen = best({"blocks.3.hook_resid_post": (1.0, 1.0), "blocks.0.hook_attn_out": (1.0, 1.0)})
+    assert chosen == "blocks.0.hook_attn_out"
+    sites = "capture.sites=[blocks.3.hook_resid_post, blocks.0.hook_attn_out]"
+    found = go(experiment(sites))
+    order = found.table["site"].dropna().unique().tolist()
+    assert order == ["blocks.0.hook_attn_out", "blocks.3.hook_resid_post"]
+    assert "run.json names" not in found.report.read_text()
+
+
+def test_many_examples_without_a_row_are_told_as_a_warning(experiment, go, tmp_path):
+    whole = experiment()
+    rows = tmp_path / "rows.csv"
+    rows.write_text(rows.read_text().replace(" was,", " was there,"))
+    assert {len(tokens.ids) for tokens in prepare(whole).tokens} == {4, 5}
+
+    def codes(index):
+        position = f"tokens.position={{at: index, index: {index}}}"
+        planted = experiment(position, "probe.control_draws=0")
+        found = go(planted, page=False).record["data"]["findings"]
+        return {finding["code"]: finding["level"] for finding in found}
+
+    assert "lost" not in codes(3)
+    assert codes(4)["lost"] == "warning"
+
+
+def test_half_precision_runs_to_the_end(experiment, go):
+    for dtype in ("bfloat16", "float16"):
+        result = go(experiment(f"model.dtype={dtype}", "model.random_weights=false"))
+        assert result.report.is_file()
+        assert result.record["best"]["site"] != "blocks.0.hook_resid_pre"
+
+
+def test_the_best_site_is_chosen_without_a_look_at_the_test_rows():
+    assert best({"blocks.0.x": (0.9, 0.1), "blocks.1.x": (0.8, 1.0)}) == "blocks.0.x"
+    assert best({"blocks.0.x": (0.8, 1.0), "blocks.1.x": (0.9, 0.1)}) == "blocks.1.x"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["", "{", "[]", "[" * 100_000, '{"digest": "0", "measurements": []}', "altered", "lost"],
+)
+def test_kept_results_that_are_not_whole_are_made_anew(experiment, go, damage):
+    first = go(experiment(), page=False)
+    content = first.results.read_bytes()
+    path = first.folder / "sites" / "blocks.3.hook_resid_post.json"
+    whole = path.read_text()
+    if damage == "lost":
+        path.unlink()
+    else:
+        altered = re.sub(r'"value": [\d.]+', '"value": 0.123', whole, count=1)
+        path.write_text(altered if damage == "altered" else damage)
+    assert go(experiment(), page=False).results.read_bytes() == content
+    assert path.read_text() == whole
+
+
+def test_kept_results_of_another_site_are_made_anew(experiment, go):
+    first = go(experiment(), page=False)
+    content = first.results.read_bytes()
+    one, other = (first.folder / "sites" / f"blocks.{n}.hook_resid_post.json" for n in (0, 3))
+    shutil.copy(one, other)
+    assert go(experiment(), page=False).results.read_bytes() == content
+
+
+def test_other_code_and_other_sizes_never_reuse_a_result(experiment, go, tmp_path, monkeypatch):
+    folders = {go(experiment(), page=False).folder}
+    model = tmp_path / "model"
+    shutil.copytree(MINI, model)
+    (model / "digests.json").unlink()
+    config = json.loads((model / "config.json").read_text())
+    for change in ({}, {"layer_norm_epsilon": 0.5}, {"n_head": 8}):
+        (model / "config.json").write_text(json.dumps(config | change))
+        folders.add(go(experiment(f"model.source={model}"), page=False).folder)
+    for module in ("probekit.pipeline.experiment.key", "probekit.activations.identity"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{module}.digest_code", lambda *packages: "other code")
+            folders.add(go(experiment(), page=False).folder)
+    assert len(folders) == 6
+
+
+def test_neurons_are_told_apart(experiment, go):
+    names = [f"blocks.2.mlp.hook_post[neuron={n}]" for n in (3, 700)]
+    result = go(experiment(f"capture.sites={names}"))
+    task = result.table[(result.table["target"] == "task") & (result.table["split"] == "test")]
+    assert set(task["site"]) == set(names)
+    assert result.record["best"]["site"] in names
+
+
+def test_what_changes_the_numbers_changes_the_key(experiment, go, tmp_path):
+    first = go(experiment())
+    folders = {go(experiment(change)).folder for change in ("probe.seed=1", "split.seed=1")}
+    assert len(folders | {first.folder}) == 3
+    text = (tmp_path / "rows.csv").read_text()
+    (tmp_path / "rows.csv").write_text(text.replace("carriage", "coach"))
+    assert go(experiment()).folder != first.folder
+
+
+def test_relabelling_recomputes_no_activation(experiment, go, tmp_path, monkeypatch):
+    go(experiment())
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    rows["label"] = rows["label"].map({"red": "A", "black": "B"})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    monkeypatch.setattr(ActivationStore, "commit", None)
+    assert set(go(experiment()).record["data"]["labels"]["train"]) == {"A", "B"}
+
+
+def test_the_folder_of_the_data_is_not_part_of_the_key(experiment, go, tmp_path):
+    first = go(experiment())
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    shutil.copy(tmp_path / "rows.csv", moved)
+    assert go(experiment(f"data.root={moved}")).folder == first.folder
+
+
+def test_a_head_is_probed_by_itself(experiment, go):
+    result = go(experiment("capture.sites=['blocks.2.attn.hook_z[head=3]']", "attention.texts=[]"))
+    task = result.table[result.table["target"] == "task"]
+    assert set(task["head"]) == {3}
+    assert set(task["component"]) == {"attn.z"}
+    store = next(iter((result.folder.parents[2] / "cache").iterdir()))
+    values = ActivationStore.open(store).read("blocks.2.attn.hook_z")
+    assert values.shape == (96, 4, 64)
+
+
+def test_without_the_random_model_it_is_left_out(experiment, go):
+    result = go(experiment("model.random_weights=false"), page=False)
+    assert "random_weights" not in set(result.table["target"])
+    assert result.report is None
+    assert not (result.folder / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "error", "message"),
+    [
+        ("data.file=none.csv", MissingError, r"none\.csv"),
+        ("data.card=none.md", MissingError, r"data\.card"),
+        ("data.columns.label=lable", ConfigError, "lable"),
+        ("model.source=gpt-2", MissingError, "Nearest: gpt2"),
+        ("capture.sites=[blocks.9.hook_resid_pre]", ConfigError, "6 blocks, 0 to 5"),
+        ("capture.sites=['blocks.0.attn.hook_pattern']", ConfigError, "query_pos"),
+        ("attention.texts=['']", ConfigError, "attention.texts: '' has 0 tokens"),
+        (
+            "tokens.position={at: index, index: 40}",
+            DataError,
+            r"^--set tokens\.position: .*no token 40 \(it has: 0 to \d+, or -\d+ to -1 from",
+        ),
+        ("probe.folds=40", DataError, r"^--set probe\.folds: 40 folds need"),
+        ("tokens.position={at: first}", ConfigError, r"line 7: control_draws is 1, but all train"),
+        ("split.folds=90", DataError, r"^--set split\.folds: 90 folds need .* are \d+\. Set `f"),
+        ("data.columns.label=group", DataError, "group"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    experiment, go, tmp_path, override, error, message
+):
+    with pytest.raises(error, match=message):
+        go(experiment(override))
+    assert not (tmp_path / "runs").exists()
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize(("policy", "rows"), [("truncate", 97), ("skip", 96)])
+def test_texts_over_the_context_follow_the_policy_and_are_counted(
+    experiment, go, tmp_path, policy, rows
+):
+    with (tmp_path / "rows.csv").open("a") as file:
+        file.write(f"{'The red house was ' * 80},red,long\n")
+    with pytest.raises(
+        DataError, match=r"rows\.csv:\d+: the text has .* the context 256 .1 text too"
+    ):
+        go(experiment())
+    result = go(experiment(f"tokens.too_long={policy}"))
+    assert result.record["data"]["n_rows"] == rows
+    assert any("longer than the context" in note for note in result.record["data"]["notes"])
+
+
+def test_norms_are_told_per_site(experiment, go, monkeypatch):
+    monkeypatch.setattr(norms_module, "SAMPLE", 1000)
+    norms = go(experiment()).record["norms"]
+    assert [entry["layer"] for entry in norms] == [0, 0, 3]
+    prepared, model = prepare(experiment()), GPT2.from_pretrained("mini")
+    sums, rest = np.zeros(2), 0.0
+    distinct = sorted({tuple(tokens.ids) for tokens in prepared.tokens})
+    for ids in distinct:
+        _, cache = model.run_with_cache(torch.tensor([ids]), [("resid_post", 3)], logits=False)
+        each = cache["resid_post", 3][0].norm(dim=-1)
+        sums += (each[0].item(), 1)
+        rest += np.array([each[1:].sum().item(), len(each) - 1])
+    found = residual_norms(model, prepared)[2]
+    assert found["first_position_norm"] == pytest.approx(sums[0] / sums[1], rel=1e-4)
+    assert found["other_norm"] == pytest.approx(rest[0] / rest[1], rel=1e-4)
+
+
+def test_confusions_directions_and_errors_are_those_of_the_chosen_probe(experiment, go):
+    result = go(experiment())
+    test = only(placed(result.table), target="task", split="test", metric="accuracy")
+    (score,) = same_features(test, chosen_row(result.table))["value"]
+    confusion = pd.read_csv(result.folder / "confusion.csv")
+    right = confusion.loc[confusion["truth"] == confusion["guess"], "n"].sum()
+    assert right / confusion["n"].sum() == pytest.approx(score)
+
+    path = result.folder / "cosines.csv"
+    if path.exists():
+        cosines = pd.read_csv(path)
+        own = cosines["site_a"] == cosines["site_b"]
+        assert np.allclose(cosines.loc[own, "cosine"], 1.0)
+        assert (cosines.loc[~own, "cosine"].abs() <= 1).all()
+
+    path = result.folder / "wrong.json"
+    assert path.exists() == (right < confusion["n"].sum())
+    if path.exists():
+        examples = json.loads(path.read_text())["examples"]
+        ahead = [example["ahead"] for example in examples]
+        assert ahead == sorted(ahead, reverse=True)
+        assert all(example["guess"] != example["label"] for example in examples)
+        assert len({example["group"] for example in examples}) == len(examples)
+    assert {"confusion.csv", "scatter.csv"} <= set(result.record["files"])
+
+
+def test_the_tokens_of_an_error_keep_their_characters(experiment, go, tmp_path):
+    # Labels without a rule, so that there are errors.
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    rows["label"] = np.random.default_rng(0).permutation(rows["label"])
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    result = go(experiment(), page=False)
+    for example in json.loads((result.folder / "wrong.json").read_text())["examples"]:
+        told = [example["text"][slice(*token["span"])].strip() for token in example["tokens"]]
+        assert told == [token["token"].strip() for token in example["tokens"]]
+        assert " ".join(filter(None, told)).startswith("The ")
+
+
+def test_a_plane_shows_no_row_that_it_was_fitted_on(experiment, go):
+    result = go(experiment("split.folds=3"), page=False)
+    points = pd.read_csv(result.folder / "scatter.csv")
+    first = sum(result.record["data"]["labels"]["test"].values())
+    assert 0 < points["method"].eq("PCA").sum() <= first < result.table["n_test"].max()
+    axes = points.groupby("method")[["axis_x", "axis_y"]].first()
+    assert list(axes.loc["LDA"]) == ["discriminant 1", "component 1 of PCA"]
+    assert axes.loc["PCA", "axis_x"].startswith("component 1 (")

@@ -1,0 +1,303 @@
+"""A kept probe on texts: the numbers of its training rows, whatever stands in the batch."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
+from probekit.model.gpt2 import GPT2, Block
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.sources import MINI
+from probekit.pipeline.look.apply import apply_probe, caution, choose_per
+from probekit.probes.saved.saved_probe import SavedProbe
+
+TEXTS = ("The keys to the old cabinet", "A dog", "The", "The key near the doors of the long house")
+
+
+class Listening:
+    """A watcher that keeps what it is told."""
+
+    def __init__(self):
+        self.told, self.steps = [], []
+
+    def progress(self, step, done, total):
+        self.steps.append((done, total))
+
+    def tell(self, message):
+        self.told.append(message)
+
+
+def scores(readings):
+    return np.concatenate([[answer.score for answer in reading.answers] for reading in readings])
+
+
+def changed(probe, **facts):
+    return SavedProbe(probe.layers, probe.classes, probe.facts.model_copy(update=facts))
+
+
+def normalize(rows):
+    centred = rows.astype(np.float64) - rows.mean(axis=1, keepdims=True, dtype=np.float64)
+    return centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sites", "view"),
+    [
+        (("blocks.2.hook_resid_post",), "raw"),
+        (("blocks.2.hook_resid_post",), "normalized"),
+        (("blocks.1.attn.hook_z[head=3]",), "raw"),
+        (("blocks.2.mlp.hook_post", "blocks.1.attn.hook_z[head=3]"), "raw"),
+    ],
+)
+def test_training_texts_get_the_answers_of_the_rows_in_the_store(kept, sites, view):
+    change = normalize if view == "normalized" else (lambda rows: rows)
+    saved, estimator, X = kept.keep(*sites, view=view, change=change)
+    texts = [example.text for example in kept.prepared.dataset.examples]
+    readings = apply_probe(saved, texts)
+    assert [reading.text for reading in readings] == texts
+    found = np.array([reading.answer.score for reading in readings])
+    np.testing.assert_allclose(found, estimator.decision_function(X), atol=1e-4)
+    assert [reading.answer.label for reading in readings] == estimator.predict(X).tolist()
+    assert np.abs(found).max() > 1
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["tokens.position.at=mean"],
+        ["tokens.position.at=mean", "tokens.position.skip_first=false"],
+        ["tokens.position={at: index, index: 1}"],
+        ["tokens.position.at=first", "tokens.bos=true"],
+        ["capture.dtype=float16"],
+        ["model.dtype=float64"],
+    ],
+    ids=str,
+)
+def test_texts_are_read_at_the_position_of_the_training(make_kept, overrides):
+    kept = make_kept(*overrides)
+    saved, estimator, X = kept.keep("blocks.2.hook_resid_post")
+    texts = [example.text for example in kept.prepared.dataset.examples][:20]
+    found = [reading.answer.score for reading in apply_probe(saved, texts)]
+    np.testing.assert_allclose(found, estimator.decision_function(X)[:20], atol=1e-4)
+
+
+def test_the_label_of_a_text_is_that_of_its_last_token(number_probe):
+    for reading in apply_probe(number_probe, TEXTS):
+        np.testing.assert_allclose(reading.answer.score, reading.answers[-1].score, atol=1e-5)
+        assert reading.answer.label == reading.answers[-1].label
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_neither_batch_nor_order_changes_a_score(number_probe, bos):
+    probe = changed(number_probe, bos=bos)
+    together = apply_probe(probe, TEXTS)
+    alone = [apply_probe(probe, [text])[0] for text in TEXTS]
+    turned = apply_probe(probe, TEXTS[::-1])[::-1]
+    for other in (alone, turned):
+        assert [reading.tokens for reading in other] == [reading.tokens for reading in together]
+        np.testing.assert_allclose(scores(other), scores(together), atol=1e-4)
+    assert np.ptp(scores(together)) > 1
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_each_token_stands_with_its_characters_and_its_own_score(number_probe, bos):
+    probe = changed(number_probe, bos=bos)
+    text = "The keys, größer ✓"
+    (reading,) = apply_probe(probe, [text])
+    tokenizer, model = Tokenizer.from_pretrained("mini"), GPT2.from_pretrained("mini")
+    ids = tokenizer.encode(text, bos=bos).ids
+    assert reading.tokens == tuple(tokenizer.strings(ids[int(bos) :]))
+    assert "".join(text[slice(*span)] for span in reading.spans[:3]) == "The keys,"
+    _, cache = model.run_with_cache(torch.from_numpy(ids)[None], sites=[("resid_post", 2)])
+    rows = cache["resid_post", 2][0, int(bos) :].numpy()
+    np.testing.assert_allclose(scores([reading]), probe.scores(rows), atol=1e-4)
+    assert [a.label for a in reading.answers] == probe.predict(rows).tolist()
+
+
+def test_the_same_text_twice_is_two_readings(number_probe):
+    first, second = apply_probe(number_probe, [TEXTS[0], TEXTS[0]])
+    assert first == second
+
+
+def test_more_classes_and_numbers_are_read_as_well(number_probe):
+    generator = np.random.default_rng(0)
+    layer = generator.normal(size=(3, 256)), np.zeros(3)
+    many = SavedProbe((layer,), ("a", "b", "c"), number_probe.facts)
+    answer = apply_probe(many, TEXTS)[0].answer
+    assert answer.score == max(answer.scores)
+    assert answer.label == "abc"[np.argmax(answer.scores)]
+    number = SavedProbe((tuple(part[:1] for part in layer),), (), number_probe.facts)
+    assert apply_probe(number, TEXTS)[0].answer.label is None
+    hidden = (generator.normal(size=(5, 256)), np.zeros(5)), (np.ones((1, 5)), np.zeros(1))
+    assert np.isfinite(apply_probe(SavedProbe(hidden, (), number.facts), TEXTS)[0].answer.score)
+
+
+@pytest.mark.parametrize("at", ["all", "word", "span"])
+def test_a_probe_of_marked_words_answers_for_tokens_only(number_probe, at):
+    probe = changed(number_probe, position={"at": at, "pieces": "last", "skip_first": True})
+    assert all(reading.answer is None for reading in apply_probe(probe, TEXTS))
+    assert choose_per(probe, None) == "token"
+    with pytest.raises(ConfigError, match=f"trained at: {at}"):
+        choose_per(probe, "text")
+    assert choose_per(number_probe, None) == "text"
+    assert bool(caution(probe, "token")) == (at != "all")
+    told = "".join(caution(probe, "token"))
+    assert ("is not marked in new texts: each row is one token" in told) == (at in ("span", "word"))
+    assert caution(number_probe, "token")
+    assert caution(number_probe, "text") == []
+
+
+def test_a_text_too_short_for_the_index_has_no_answer(number_probe):
+    probe = changed(number_probe, position={"at": "index", "index": 2})
+    readings = apply_probe(probe, TEXTS)
+    assert [reading.answer is None for reading in readings] == [False, True, True, False]
+    with pytest.raises(DataError, match="no token 2"):
+        apply_probe(probe, TEXTS[2:3])
+
+
+def test_what_the_context_cannot_hold_is_refused_cut_or_left_out(number_probe):
+    long = "the key " * 200
+    n_tokens = len(Tokenizer.from_pretrained("mini").encode(long, bos=False).ids)
+    with pytest.raises(DataError, match=rf"1 of 3 texts.*256 tokens, first text 2 with {n_tokens}"):
+        apply_probe(number_probe, [TEXTS[0], long, TEXTS[1]])
+    watcher = Listening()
+    cut = apply_probe(
+        number_probe, [TEXTS[0], long, TEXTS[1]], too_long="truncate", watcher=watcher
+    )
+    assert [reading.n_cut for reading in cut] == [0, n_tokens - 256, 0]
+    assert [len(reading.answers) for reading in cut[1:]] == [256, 2]
+    assert "1 of 3 texts" in watcher.told[0]
+    short = apply_probe(number_probe, [long, TEXTS[1]], too_long="skip", watcher=watcher)
+    assert [reading.text for reading in short] == [TEXTS[1]]
+    assert "skipped" in watcher.told[1]
+    with pytest.raises(DataError, match="no text is left"):
+        apply_probe(number_probe, [long], too_long="skip")
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [([], "no text"), (["a", ""], "1 of 2 texts are empty, the first is text 2")],
+)
+def test_nothing_to_read_is_refused(number_probe, texts, message):
+    for bos in (False, True):
+        with pytest.raises(DataError, match=message):
+            apply_probe(changed(number_probe, bos=bos), texts)
+
+
+@pytest.fixture
+def other_model(tmp_path):
+    """A folder with a model of the same sizes as mini and other weights."""
+    folder = tmp_path / "other"
+    shutil.copytree(MINI, folder)
+    tensors = safetensors.torch.load_file(MINI / "model.safetensors")
+    tensors["transformer.ln_f.bias"] = tensors["transformer.ln_f.bias"] + 1
+    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+    (folder / "digests.json").unlink()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("n_head", 2, "n_heads: 4 for the probe, 2 for the rows"),
+        (
+            "layer_norm_epsilon",
+            0.001,
+            "layer_norm_epsilon: 1e-05 for the probe, 0.001 for the rows",
+        ),
+    ],
+)
+def test_a_config_that_no_weight_shows_is_another_model(
+    number_probe, tmp_path, key, value, message
+):
+    folder = shutil.copytree(MINI, tmp_path / "edited")
+    config = json.loads((folder / "config.json").read_text()) | {key: value}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "digests.json").unlink()
+    with pytest.raises(ConfigError, match=message):
+        apply_probe(number_probe, TEXTS, model=str(folder))
+    older = changed(number_probe, n_heads=None, layer_norm_epsilon=None)
+    assert apply_probe(older, TEXTS, model=str(folder))
+
+
+def test_the_same_weights_elsewhere_are_the_same_model(number_probe, tmp_path):
+    shutil.copytree(MINI, tmp_path / "copy")
+    moved = apply_probe(
+        changed(number_probe, model="gone/away"), TEXTS, model=str(tmp_path / "copy")
+    )
+    np.testing.assert_array_equal(scores(moved), scores(apply_probe(number_probe, TEXTS)))
+
+
+def test_another_model_of_the_same_width_is_refused_unless_wished(number_probe, other_model):
+    with pytest.raises(ConfigError, match=r"(?s)weights: .* for the probe.*--allow-other-model"):
+        apply_probe(number_probe, TEXTS, model=str(other_model))
+    watcher = Listening()
+    readings = apply_probe(
+        number_probe, TEXTS, model=str(other_model), allow_other_model=True, watcher=watcher
+    )
+    assert len(readings) == len(TEXTS)
+    assert "is not the model that the probe was fitted on" in watcher.told[0]
+
+
+def test_another_vocabulary_is_told_like_other_weights(number_probe):
+    with pytest.raises(ConfigError, match="tokenizer: other for the probe"):
+        apply_probe(changed(number_probe, tokenizer="other"), TEXTS)
+
+
+def test_another_width_or_depth_is_refused_even_if_wished(number_probe, tmp_path):
+    layer = np.ones((1, 255)), np.zeros(1)
+    narrow = SavedProbe((layer,), number_probe.classes, number_probe.facts)
+    with pytest.raises(ConfigError, match="width: 255 for the probe, 256 for the rows"):
+        apply_probe(narrow, TEXTS, allow_other_model=True)
+    probe = changed(number_probe, sites=("blocks.1.attn.hook_z[head=3]",))
+    with pytest.raises(ConfigError, match="width: 256 for the probe, 64 for the rows"):
+        apply_probe(probe, TEXTS, allow_other_model=True)
+    with pytest.raises(UnknownNameError, match="6 blocks"):
+        apply_probe(changed(number_probe, sites=("blocks.9.hook_resid_post",)), TEXTS)
+
+
+def test_a_model_that_is_not_there_says_how_to_give_it(number_probe):
+    with pytest.raises(MissingError, match=r"fitted on './gone'; give its current location"):
+        apply_probe(changed(number_probe, model="./gone"), TEXTS)
+
+
+def test_a_damaged_model_or_an_unknown_device_is_refused(number_probe, other_model):
+    with pytest.raises(ConfigError, match="--device warp"):
+        apply_probe(number_probe, TEXTS, device="warp")
+    (other_model / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(CheckpointError):
+        apply_probe(number_probe, TEXTS, model=str(other_model))
+
+
+def test_weights_that_give_nan_are_told_and_not_scored(number_probe, other_model):
+    tensors = safetensors.torch.load_file(other_model / "model.safetensors")
+    # Finite, or the model would not be loaded; their squares are not.
+    shape = tensors["transformer.wte.weight"].shape
+    tensors["transformer.wte.weight"] = torch.full(shape, 3e38)
+    safetensors.torch.save_file(tensors, other_model / "model.safetensors")
+    with pytest.raises(DataError, match="NaN or infinity"):
+        apply_probe(number_probe, TEXTS, model=str(other_model), allow_other_model=True)
+
+
+def test_the_model_stops_at_the_site(number_probe, monkeypatch):
+    reached = []
+    original = Block.forward
+
+    def counting(self, *arguments):
+        reached.append(self)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Block, "forward", counting)
+    apply_probe(number_probe, TEXTS[:1])
+    assert len(reached) == 3
+
+
+def test_progress_counts_all_rows(number_probe):
+    watcher = Listening()
+    readings = apply_probe(number_probe, TEXTS, watcher=watcher)
+    n_rows = sum(len(reading.answers) + 1 for reading in readings)
+    assert watcher.steps[-1] == (n_rows, n_rows)

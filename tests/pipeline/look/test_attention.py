@@ -1,0 +1,72 @@
+import html
+
+import numpy as np
+import pytest
+import torch
+
+from probekit import GPT2, Tokenizer, explore_attention
+from probekit.errors import ConfigError, DataError
+from probekit.pipeline.look.attention import write_attention_page
+from probekit.pipeline.look.attention_patterns import attention_prompt
+from probekit.report.attention.page import SCORE_NAMES
+
+TEXT = "The keys to the old cabinet, the keys to the old cabinet"
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+
+
+def test_patterns_are_those_of_the_model_and_scores_are_of_the_same_heads(mini):
+    model, tokenizer = mini
+    ids = torch.tensor(tokenizer.encode(TEXT, bos=True).ids)
+    _, cache = model.run_with_cache(ids[None], sites=[("pattern", 3)], logits=False)
+    prompt = attention_prompt(*mini, TEXT, bos=True, layer=3)
+    np.testing.assert_allclose(prompt.patterns[0], cache["pattern", 3][0], atol=1e-6)
+    assert prompt.tokens[:2] == ("<|endoftext|>", "The")
+    assert set(prompt.scores) == set(SCORE_NAMES)
+    previous = np.diagonal(prompt.patterns[0], -1, 1, 2).mean(-1)
+    np.testing.assert_allclose(prompt.scores["previous_token"][0], previous, rtol=1e-5)
+    one = attention_prompt(*mini, TEXT, bos=True, layer=3, head=3)
+    assert (one.layers, one.heads, one.patterns.shape[:2]) == ((3,), (3,), (1, 1))
+    for name, score in one.scores.items():
+        assert score[0, 0] == pytest.approx(prompt.scores[name][0, 3], rel=1e-5)
+
+
+def test_one_text_is_no_list_of_letters(mini):
+    explorer = explore_attention(*mini, TEXT, bos=False, name="mini")
+    assert [prompt.text for prompt in explorer.prompts] == [TEXT]
+    assert html.escape(explorer.page()) in explorer._repr_html_()
+
+
+def test_the_size_is_told_before_the_page_is_written(tmp_path):
+    out = tmp_path / "page.html"
+    told = []
+
+    class Watcher:
+        def tell(self, message):
+            told.append((message, out.exists()))
+
+    assert write_attention_page("mini", [TEXT], out, bos=False, watcher=Watcher()) == out
+    assert told == [("About 0.1 MB: 24 heads of 15 tokens.", False)]
+    assert out.stat().st_size < 0.25e6
+
+
+@pytest.mark.parametrize(
+    ("choices", "error", "problem"),
+    [
+        ({"layer": 6}, ConfigError, "no layer 6. Allowed: 0 to 5"),
+        ({"head": -1}, ConfigError, "no head -1. Allowed: 0 to 3"),
+        ({"texts": [""]}, DataError, "empty"),
+        ({"texts": []}, DataError, "No prompt"),
+        ({"texts": ["word " * 300]}, DataError, "context of 256"),
+        ({"most_mb": 0.01}, DataError, "24 heads of 15 tokens .*--max-mb"),
+        ({"device": "toaster"}, ConfigError, "toaster"),
+    ],
+)
+def test_mistakes_are_told_and_write_nothing(tmp_path, choices, error, problem):
+    arguments = {"texts": [TEXT], "bos": False} | choices
+    with pytest.raises(error, match=problem):
+        write_attention_page("mini", out=tmp_path / "page.html", **arguments)
+    assert not list(tmp_path.iterdir())

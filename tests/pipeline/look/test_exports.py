@@ -1,0 +1,85 @@
+"""The files that a kept probe gives."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.csv_files import read_csv
+from probekit.errors import ConfigError, StoreError
+from probekit.pipeline.look.apply import apply_probe
+from probekit.pipeline.look.exports import write_answers, write_directions
+from probekit.probes.saved.saved_probe import SavedProbe
+
+TEXTS = ("The keys to the old, old cabinet", 'A "dog"', "=cmd|' /C calc'!A0", "-1")
+
+
+@pytest.fixture(scope="module")
+def readings(number_probe):
+    return apply_probe(number_probe, TEXTS)
+
+
+def test_tables_hold_the_answers(number_probe, readings, tmp_path):
+    path = write_answers(tmp_path / "a.csv", readings, number_probe, "text")
+    table = read_csv(path)
+    lines = write_answers(tmp_path / "a.jsonl", readings, number_probe, "text").read_text()
+    rows = [json.loads(line) for line in lines.splitlines()]
+    assert pd.read_csv(path)["text"].tolist() == [*TEXTS[:2], *(f"'{text}" for text in TEXTS[2:])]
+    for found in (table.to_dict("records"), rows):
+        assert [row["text"] for row in found] == list(TEXTS)
+        assert [row["label"] for row in found] == [r.answer.label for r in readings]
+        expected = [reading.answer.score for reading in readings]
+        np.testing.assert_allclose([row["score"] for row in found], expected, rtol=1e-9)
+
+
+def test_drafts_of_killed_processes_are_removed(number_probe, readings, tmp_path):
+    own, other = (tmp_path / f".{name}.csv.{'0' * 16}" for name in ("a", "b"))
+    own.touch()
+    other.touch()
+    write_answers(tmp_path / "a.csv", readings, number_probe, "text")
+    assert not own.exists()
+    assert other.exists()
+
+
+def test_a_table_a_token_gives_back_the_text(number_probe, readings, tmp_path):
+    table = read_csv(write_answers(tmp_path / "a.csv", readings, number_probe, "token"))
+    for number, text in enumerate(TEXTS, start=1):
+        rows = table[table["number"] == number]
+        assert "".join(rows["token"]) == text
+        assert rows["end"].iloc[-1] == len(text)
+
+
+def test_a_page_holds_both(number_probe, readings, tmp_path):
+    page = write_answers(tmp_path / "a.html", readings, number_probe, "text").read_text("utf-8")
+    assert page.count('class="token"') == sum(len(reading.tokens) for reading in readings)
+    assert readings[0].answer.text in page
+
+
+def test_directions_are_read_by_numpy_and_named(number_probe, tmp_path):
+    array, names = write_directions(number_probe, tmp_path / "d.npy")
+    directions = np.load(array)
+    np.testing.assert_array_equal(directions, number_probe.directions)
+    assert directions.dtype == np.float64
+    facts = json.loads(names.read_text())
+    assert facts["names"] == ["singular"]
+    assert facts["classes"] == ["plural", "singular"]
+    assert facts["sites"] == ["blocks.2.hook_resid_post"]
+    unit, names = write_directions(number_probe, tmp_path / "u.npy", unit=True)
+    np.testing.assert_allclose(np.linalg.norm(np.load(unit), axis=1), 1)
+    assert json.loads(names.read_text())["unit"] is True
+
+
+def test_what_cannot_be_written_is_told(number_probe, readings, tmp_path):
+    with pytest.raises(ConfigError, match=r"\.html, \.csv, \.jsonl"):
+        write_answers(tmp_path / "a.xlsx", readings, number_probe, "text")
+    with pytest.raises(ConfigError, match=r"\.npy"):
+        write_directions(number_probe, tmp_path / "d.npz")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="Cannot write"):
+        write_directions(number_probe, tmp_path / "file" / "d.npy")
+    layers = (np.ones((3, 256)), np.zeros(3)), (np.ones((1, 3)), np.zeros(1))
+    network = SavedProbe(layers, number_probe.classes, number_probe.facts)
+    with pytest.raises(ConfigError, match="2 layers"):
+        write_directions(network, tmp_path / "d.npy")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]

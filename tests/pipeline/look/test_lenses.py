@@ -1,0 +1,126 @@
+"""Texts through lens, attribution and head scores, on the model that ships."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from probekit.errors import ConfigError, DataError, MissingError
+from probekit.model.gpt2 import GPT2
+from probekit.pipeline.look.heads import score_random_repeats, score_texts
+from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute, one_token, read_lens
+from probekit.results.network import MEAN
+
+TEXT = "The keys to the old cabinet"
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return ModelAndTokenizer.load("mini")
+
+
+def test_every_text_is_read_by_itself(mini):
+    both = read_lens(mini, [TEXT, "A door"], bos=False, top_k=2)
+    for number, text in enumerate([TEXT, "A door"], start=1):
+        alone = read_lens(mini, [text], bos=False, top_k=2)
+        of_both = both[both["prompt"] == number]
+        assert of_both["token_2"].tolist() == alone["token_2"].tolist()
+        np.testing.assert_allclose(of_both["kl"], alone["kl"], atol=1e-6)
+
+
+def test_bos_is_read_and_the_output_stands_last_whatever_is_asked_for(mini):
+    rows = read_lens(mini, [TEXT], bos=True, sites=["blocks.2.hook_attn_out"])
+    assert rows["token"].iloc[0] == "<|endoftext|>"
+    assert list(rows["site"].unique()) == ["blocks.2.hook_attn_out", "blocks.5.hook_resid_post"]
+    assert rows["kl"].iloc[-1] == 0
+
+
+def test_without_a_token_the_likeliest_is_taken(mini):
+    found = attribute(mini, TEXT, bos=False)
+    ids = mini.ids(TEXT, bos=False)
+    logits = mini.model(ids[None])[0, -1]
+    assert found.rank == 1
+    assert mini.tokenizer.strings([int(logits.argmax())]) == [found.token]
+    assert found.logit == pytest.approx(float(logits.max()))
+    assert found.probability == pytest.approx(float(logits.softmax(-1).max()), rel=1e-5)
+    assert found.minus == ""
+
+
+def test_position_and_what_is_taken_off_are_as_asked(mini):
+    found = attribute(mini, TEXT, " the", bos=True, minus=" his", position=2)
+    logits = mini.model(mini.ids(TEXT, bos=True)[None])[0, 2]
+    the, his = (one_token(mini.tokenizer, text) for text in (" the", " his"))
+    assert found.logit == pytest.approx(float(logits[the] - logits[his]), abs=1e-5)
+    assert (found.position, found.token, found.minus) == (2, " the", " his")
+    assert found.rows["value"].sum() == pytest.approx(found.logit, abs=1e-4)
+    assert attribute(mini, TEXT, " the", bos=True, minus_mean=True).minus == MEAN
+    before = attribute(mini, TEXT, " the", bos=True, position=-6)
+    assert before.position == mini.ids(TEXT, bos=True).shape[0] - 6
+
+
+def test_a_special_token_has_its_own_name(mini):
+    assert one_token(mini.tokenizer, "<|endoftext|>") == mini.tokenizer.bos_id
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        ("", "is empty"),
+        (" the keys", "is 2 tokens of this model: ' the', ' keys'. Give the text of a single"),
+        ("window", "With a space before it, ' window', it is a single token"),
+    ],
+)
+def test_what_is_no_token_is_refused_with_a_way_to_mend_it(mini, token, message):
+    with pytest.raises(ConfigError, match=message):
+        attribute(mini, TEXT, token, bos=False)
+
+
+def test_mistakes_are_refused(mini):
+    with pytest.raises(DataError, match="empty"):
+        read_lens(mini, [TEXT, ""], bos=False)
+    with pytest.raises(DataError, match="context of 256"):
+        score_texts(mini, ["word " * 300], bos=False)
+    with pytest.raises(MissingError, match="Nearest: mini"):
+        ModelAndTokenizer.load("minni")
+    with pytest.raises(ConfigError, match=r"--device nowhere.*Available devices: cpu"):
+        ModelAndTokenizer.load("mini", device="nowhere")
+    with pytest.raises(ConfigError, match="at most 128"):
+        score_random_repeats(mini, 1, length=129, bos=False)
+    with pytest.raises(ConfigError, match="at most 127"):
+        score_random_repeats(mini, 1, length=128, bos=True)
+
+
+def test_random_repeats_hold_no_special_token_but_the_one_asked_for(mini, monkeypatch):
+    seen = []
+
+    def keep(_model, sequences, _watcher):
+        seen.extend(sequences)
+
+    monkeypatch.setattr("probekit.pipeline.look.heads.score_heads", keep)
+    found = score_random_repeats(mini, 3, length=120, seed=1, bos=True)
+    assert found.read == "3 sequences of 120 random tokens, each repeated once, seed 1"
+    bos = mini.tokenizer.bos_id
+    assert [int((ids == bos).sum()) for ids in seen] == [1, 1, 1]
+    assert torch.equal(seen[0][1:121], seen[0][121:])
+
+
+def test_mini_looks_back_and_continues_what_came_before_and_an_untrained_one_does_neither(mini):
+    scores = ("previous_token", "induction")
+    untrained = replace(mini, model=GPT2(mini.model.config, seed=0))
+    for network, is_learnt in ((mini, True), (untrained, False)):
+        found = score_random_repeats(network, 4, bos=False)
+        assert set(found.rows["n"]) == {4}
+        assert found.known == {}
+        previous, induction = (found.strongest(score, 1).iloc[0] for score in scores)
+        assert (previous["value"] > 0.5) == (induction["value"] > 0.4) == is_learnt
+        # What an induction head reads was brought over by a head of an earlier block.
+        assert previous["layer"] < induction["layer"] or not is_learnt
+
+
+def test_texts_without_repeats_have_no_induction_score(mini):
+    found = score_texts(mini, ["The keys", "One two"], bos=False)
+    of = found.rows.groupby("score")["n"].max()
+    assert of["induction"] == of["duplicate_token"] == 0
+    assert of["previous_token"] == 2
+    assert found.strongest("induction", 5).empty

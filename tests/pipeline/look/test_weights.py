@@ -1,0 +1,226 @@
+"""Pages of weights: what is drawn is what is in the file; mistakes are answered."""
+
+import base64
+import html
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from probekit.errors import CheckpointError, ConfigError, MissingError, StoreError
+from probekit.model.gpt2 import GPT2
+from probekit.pipeline.look.weights import write_weights_page
+from tests.model.reference import TINY
+
+FIRST_SHARD = "model-00001-of-00002.safetensors"
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    GPT2(TINY).save_pretrained(tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+@pytest.fixture
+def look(tmp_path):
+    """A function that gives the figures, by their titles, and the text of a page of weights."""
+
+    def look(source, **options):
+        page = write_weights_page(str(source), tmp_path / "page.html", **options).read_text()
+        plots = re.findall(
+            r'<(?:h3|summary)>(.*?)</.*?application/json">(.*?)</script>', page, re.S
+        )
+        return {html.unescape(title): json.loads(figure) for title, figure in plots}, page
+
+    return look
+
+
+def numbers(packed):
+    array = np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+    shape = packed.get("shape")
+    return array.reshape([int(n) for n in shape.split(",")]) if shape else array
+
+
+def test_an_overview_has_every_tensor(look, tiny):
+    figures, page = look(tiny)
+    names = [name.removeprefix("transformer.") for name in load_file(tiny / "model.safetensors")]
+    assert len(names) == 52
+    assert all(f"<bdi>{name}</bdi>" in page for name in names)
+    lines = figures["Norm by block"]["data"]
+    norms = [block.mlp.c_fc.weight.norm().item() for block in GPT2.from_pretrained(tiny).h]
+    drawn = next(line for line in lines if line["name"] == "mlp.c_fc.weight")
+    assert drawn["y"] == pytest.approx(norms)
+    assert drawn["x"] == [0, 1, 2, 3]
+
+
+def test_position_embeddings_are_drawn_in_full_with_columns(look, tiny):
+    wpe = load_file(tiny / "model.safetensors")["transformer.wpe.weight"]
+    figures, _ = look(tiny, tensor="wpe.weight", columns=(20, 3), corner=5)
+    assert np.array_equal(numbers(figures["The matrix"]["data"][0]["z"]), wpe)
+    curves = figures["Columns 20, 3"]["data"]
+    assert np.array_equal(numbers(curves[0]["y"]), wpe[:, 20])
+    assert np.array_equal(numbers(curves[1]["y"]), wpe[:, 3])
+
+
+def test_an_attention_is_drawn_as_corner_parts_norms_and_spectra(look, tiny):
+    weight = load_file(tiny / "model.safetensors")["transformer.h.2.attn.c_attn.weight"]
+    figures, _ = look(tiny, tensor="transformer.h.2.attn.c_attn.weight", corner=10)
+    corner = figures.pop("The first 10 x 10 weights")["data"][0]
+    assert np.array_equal(numbers(corner["z"]), weight[:10, :10])
+    assert corner["zmin"] == -corner["zmax"] < 0
+    assert list(figures) == [
+        "Norm by head",
+        "Singular values of W_QK",
+        "Singular values of W_OV",
+        "Head 0",
+        "Head 1",
+        "Head 2",
+    ]
+    query, key, value = figures["Head 1"]["data"]
+    for number, part in enumerate((query, key, value)):
+        assert np.array_equal(numbers(part["z"]), weight[:10, 21 * number + 7 : 21 * number + 14])
+    for name in ("QK", "OV"):
+        assert [len(head["y"]) for head in figures[f"Singular values of W_{name}"]["data"]] == [
+            7
+        ] * 3
+
+
+def test_the_output_of_an_attention_is_split_by_its_rows(look, tiny):
+    weight = load_file(tiny / "model.safetensors")["transformer.h.2.attn.c_proj.weight"]
+    figures, _ = look(tiny, tensor="h.2.attn.c_proj.weight")
+    (drawn,) = figures["Head 2"]["data"]
+    assert np.array_equal(numbers(drawn["z"]), weight[14:21])
+
+
+def test_a_vector_is_drawn_over_its_index(look, tiny):
+    figures, _ = look(tiny, tensor="ln_f.weight")
+    assert np.array_equal(numbers(figures["All values"]["data"][0]["y"]), np.ones(21))
+
+
+def test_a_file_with_some_tensors_is_enough(look, tmp_path):
+    part = {"h.1.attn.c_attn.weight": np.ones((21, 63), np.float32)}
+    save_file(part, tmp_path / "part.safetensors")
+    with pytest.raises(ConfigError, match="--n-head"):
+        look(tmp_path / "part.safetensors", tensor="h.1.attn.c_attn.weight")
+    figures, _ = look(tmp_path / "part.safetensors", tensor="h.1.attn.c_attn.weight", n_head=3)
+    assert "Singular values of W_QK" not in figures  # needs the output of the block too
+    assert len(figures["Norm by head"]["layout"]["yaxis"]["ticktext"]) == 3
+
+
+def test_a_lone_shard_beside_its_index_is_not_shown_as_the_model(tiny, tmp_path):
+    tensors = load_file(tiny / "model.safetensors")
+    (tiny / "model.safetensors").unlink()
+    save_file({"transformer.wte.weight": tensors["transformer.wte.weight"]}, tiny / FIRST_SHARD)
+    files = {name: FIRST_SHARD if "wte" in name else "model-00002-of-00002" for name in tensors}
+    index = {
+        "weight_map": {name: f"{file.split('.')[0]}.safetensors" for name, file in files.items()}
+    }
+    (tiny / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(MissingError, match="model-00002-of-00002"):
+        write_weights_page(str(tiny), tmp_path / "page.html")
+
+
+def test_an_adapter_beside_the_model_is_not_shown_as_the_model(look, tiny):
+    tensors = {n: torch.from_numpy(t) for n, t in load_file(tiny / "model.safetensors").items()}
+    (tiny / "model.safetensors").rename(tiny / "adapter.safetensors")
+    save_file({"adapter": np.ones(3, np.float32)}, tiny / "adapter.safetensors")
+    torch.save(tensors, tiny / "pytorch_model.bin")
+    _, page = look(tiny)
+    assert "<bdi>wpe.weight</bdi>" in page
+    assert "<bdi>adapter</bdi>" not in page
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 4), (2, 3, 4)])
+def test_what_cannot_be_drawn_is_in_the_overview_alone(look, tmp_path, shape):
+    part = {"one": np.ones(shape, np.float32), "two": np.ones((2, 2), np.float32)}
+    save_file(part, tmp_path / "part.safetensors")
+    _, page = look(tmp_path / "part.safetensors")
+    assert "<bdi>one</bdi>" in page
+    with pytest.raises(
+        ConfigError, match=re.escape(f"one has shape {shape}: only vectors and matrices")
+    ):
+        look(tmp_path / "part.safetensors", tensor="one")
+
+
+def test_a_vector_of_the_name_of_the_position_embeddings_has_no_columns(look, tmp_path):
+    save_file({"wpe.weight": np.ones(4, np.float32)}, tmp_path / "part.safetensors")
+    figures, _ = look(tmp_path / "part.safetensors", tensor="wpe.weight")
+    assert list(figures) == ["All values"]
+
+
+def test_parameters_in_a_pytorch_file_are_drawn(look, tmp_path):
+    torch.save({"ln_f.weight": torch.nn.Parameter(torch.ones(5))}, tmp_path / "part.bin")
+    figures, _ = look(tmp_path / "part.bin", tensor="ln_f.weight")
+    assert np.array_equal(numbers(figures["All values"]["data"][0]["y"]), np.ones(5))
+
+
+def test_the_real_part_of_gpt2_small_is_drawn(look, shared):
+    part = shared / "weights/gpt2_small_part"
+    figures, _ = look(part, tensor="wpe.weight")
+    wpe = load_file(part / "part.safetensors")["wpe.weight"]
+    assert np.array_equal(numbers(figures["The matrix"]["data"][0]["z"]), wpe)
+    assert np.array_equal(numbers(figures["Columns 150, 200, 250"]["data"][1]["y"]), wpe[:, 200])
+    figures, _ = look(part, tensor="h.4.attn.c_attn.weight")
+    assert "Head 11" in figures  # the published width tells the number of heads
+    assert numbers(figures["The first 300 x 300 weights"]["data"][0]["z"]).shape == (300, 300)
+
+
+def roughness(curves):
+    """Squares of the steps along the first axis over those of the values; of noise it is 2."""
+    inner = curves[1:-1] - curves[1:-1].mean(0)
+    return (np.diff(inner, axis=0) ** 2).sum() / (inner**2).sum()
+
+
+def test_columns_of_the_real_position_embeddings_are_smooth_waves(look, shared):
+    figures, _ = look(shared / "weights/gpt2_small_part", tensor="wpe.weight")
+    matrix = numbers(figures["The matrix"]["data"][0]["z"])
+    assert roughness(matrix) < 0.01
+    assert roughness(matrix.T) > 1.9  # along the other axis there is no order
+    for curve in figures["Columns 150, 200, 250"]["data"]:
+        values = numbers(curve["y"])
+        assert len(values) == 1024
+        assert roughness(values) < 0.8
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"tensor": "wpe"}, ConfigError, r"no tensor 'wpe'\. Nearest: .*wpe\.weight"),
+        ({"tensor": ""}, ConfigError, "no tensor ''"),
+        ({"tensor": "wpe.weight", "columns": (21,)}, ConfigError, "no column 21. Allowed: 0 to 20"),
+        ({"tensor": "ln_f.bias", "columns": (1,)}, ConfigError, "no columns"),
+        ({"columns": (1,)}, ConfigError, "require a tensor"),
+        ({"corner": 300}, ConfigError, "require a tensor"),
+        ({"n_head": 3}, ConfigError, "require a tensor"),
+        ({"tensor": "h.0.attn.c_attn.weight", "n_head": 7}, ConfigError, "7 contradicts.* 3 heads"),
+    ],
+)
+def test_mistakes_are_answered(tiny, tmp_path, options, kind, message):
+    with pytest.raises(kind, match=message):
+        write_weights_page(str(tiny), tmp_path / "page.html", **options)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_another_architecture_is_named(tiny, tmp_path):
+    (tiny / "digests.json").unlink()
+    config = json.loads((tiny / "config.json").read_text())
+    (tiny / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
+    with pytest.raises(CheckpointError, match="llama"):
+        write_weights_page(str(tiny), tmp_path / "page.html")
+
+
+def test_what_is_not_there_is_said(tiny, tmp_path):
+    with pytest.raises(MissingError, match="no model folder"):
+        write_weights_page("./nowhere", tmp_path / "page.html")
+    with pytest.raises(StoreError, match="Cannot write"):
+        write_weights_page(str(tiny), tmp_path)
+
+
+def test_half_precision_is_drawn_too(look, tiny):
+    GPT2.from_pretrained(tiny, dtype=torch.bfloat16).save_pretrained(tiny)
+    figures, page = look(tiny, tensor="wpe.weight")
+    assert numbers(figures["The matrix"]["data"][0]["z"]).shape == (23, 21)
+    assert "bfloat16" in page

@@ -1,0 +1,26 @@
+"""The files of the chosen probe where rows hardly differ: a run still comes to its end."""
+
+import pandas as pd
+import pytest
+
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.experiment.run import run
+from tests.pipeline.planted import YAML, write_rows
+
+
+@pytest.mark.parametrize(
+    ("index", "methods"),
+    [(0, set()), (1, {"PCA"}), (2, {"PCA"})],
+    ids=["all rows are one word", "a word for each label", "the same words under each label"],
+)
+def test_planes_are_left_out_where_nothing_parts_the_labels(tmp_path, index, methods):
+    write_rows(tmp_path / "rows.csv")
+    (tmp_path / "planted.yaml").write_text(YAML)
+    place = f"tokens.position={{at: index, index: {index}}}"
+    sites = "capture.sites=[hook_embed]"
+    overrides = (place, sites, "probe.control_draws=0", "model.random_weights=false")
+    experiment = load_experiment(tmp_path / "planted.yaml", overrides)
+    folder = run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache").folder
+    path = folder / "scatter.csv"
+    found = set(pd.read_csv(path)["method"]) if path.exists() else set()
+    assert found == methods

@@ -1,0 +1,71 @@
+"""The folder of a run under way: what is lost is noticed, what dead writers left is removed."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from probekit.disk import Disk
+from probekit.drafts import Draft
+from probekit.errors import StoreError
+from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.provenance import digest
+from probekit.results.site_results import SavedSiteResults, SiteResult
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run folder with three files."""
+    folder = RunFolder(tmp_path / "name" / "key", "now")
+    for name in ("sites/baselines.json", "results.csv", "config.yaml"):
+        folder.write(name, name)
+    return folder
+
+
+def test_every_file_has_its_digest(folder):
+    found = folder.digests()
+    assert list(found) == ["config.yaml", "results.csv", "sites/baselines.json"]
+    assert found["results.csv"] == digest([b"results.csv"])
+    assert (folder.path / ".started").read_text() == "now"
+    folder.finish()
+    assert not (folder.path / ".started").exists()
+
+
+@pytest.mark.parametrize("name", ["sites/baselines.json", "results.csv", "config.yaml"])
+@pytest.mark.parametrize("harm", ["deleted", "changed"])
+def test_a_lost_file_is_named_at_the_end(folder, name, harm):
+    if harm == "deleted":
+        (folder.path / name).unlink()
+    else:
+        (folder.path / name).write_text("other")
+    with pytest.raises(StoreError, match=f"{re.escape(name)} was deleted or changed during"):
+        folder.digests()
+
+
+def test_a_deleted_folder_is_noticed_at_the_next_file(folder):
+    shutil.rmtree(folder.path.parent)
+    with pytest.raises(StoreError, match=r"baselines\.json was deleted .* Run the same command"):
+        folder.write("differences.csv", "")
+
+
+def test_a_probe_that_is_gone_when_its_site_is_kept_is_an_error(tmp_path):
+    site = SiteResult([], {}, probes={"probes/blocks.0.x/logistic.safetensors": "0" * 64})
+    with pytest.raises(StoreError, match=r"logistic\.json: No such file"):
+        SavedSiteResults(tmp_path, truth_of=None, n_classes=2).write(
+            Path("sites/blocks.0.x"), {}, site
+        )
+
+
+def test_drafts_of_dead_writers_are_removed_and_no_other_files(folder):
+    sites = folder.path / "sites"
+    stay = [sites / ".x.json", sites / f".x.{'a' * 15}", sites / f"x.{'a' * 16}"]
+    dead = [sites / f".x.json.{'a' * 16}", folder.path / f".run.json.{'0' * 16}"]
+    for path in (*stay, *dead):
+        path.touch()
+    (sites / f".link.{'b' * 16}").symlink_to(stay[0])
+    with Draft(Disk(), sites / "y.json") as living:
+        RunFolder(folder.path, "later")
+        assert living.temporary.exists()
+    assert all(path.exists() for path in stay)
+    assert not any(path.exists() for path in dead)

@@ -1,0 +1,180 @@
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from probekit.errors import ConfigError, DataError
+from probekit.probes.kinds.logistic import LinearProbe
+
+
+def expected_failures(estimator):
+    if isinstance(estimator.C, float):
+        return {}
+    reason = "folds are drawn over rows, and a row repeated is not the row weighted"
+    return {"check_sample_weight_equivalence_on_dense_data": reason}
+
+
+@parametrize_with_checks(
+    [LinearProbe(folds=2), LinearProbe(C=0.1), LinearProbe(C=0.1, class_weight="balanced")],
+    expected_failed_checks=expected_failures,
+)
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def planted(n_samples: int = 1500, n_features: int = 30, seed: int = 0):
+    generator = np.random.default_rng(seed)
+    direction = generator.normal(size=n_features)
+    direction /= np.linalg.norm(direction)
+    X = generator.normal(size=(n_samples, n_features)) + 3
+    y = np.where((X - 3) @ direction > 0, "pos", "neg")
+    X += 2 * np.outer(np.where(y == "pos", 1, -1), direction)
+    return X.astype(np.float32), y, direction
+
+
+def test_a_planted_direction_is_found():
+    X, y, direction = planted()
+    probe = LinearProbe().fit(X[:1000], y[:1000])
+    assert probe.score(X[1000:], y[1000:]) > 0.99
+    coef = probe.coef_[0]
+    assert coef @ direction / np.linalg.norm(coef) > 0.95
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_answers_equal_those_of_scikit_learns_pipeline(n_classes):
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(300, 5)) * [1, 10, 100, 1, 1] + 50
+    y = np.array(list("abcd"))[(generator.integers(n_classes, size=300))]
+    X[:, 0] += y == "a"
+    reference = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, tol=1e-9, max_iter=5000))
+    reference.fit(X, y)
+    probe = LinearProbe(C=0.1).fit(X, y)
+    np.testing.assert_allclose(probe.predict_proba(X), reference.predict_proba(X), atol=1e-5)
+    np.testing.assert_allclose(
+        probe.decision_function(X), reference.decision_function(X), atol=1e-4
+    )
+    assert np.array_equal(probe.predict(X), reference.predict(X))
+
+
+def test_learned_values_tell_about_the_fit():
+    X, y, _ = planted()
+    probe = LinearProbe(C=(0.01, 1.0)).fit(X, y)
+    assert probe.C_ in (0.01, 1.0)
+    assert probe.converged_ is True
+    assert 0 < probe.gradient_norm_ < 1e-4
+    assert LinearProbe(C=100.0, max_iter=1).fit(X, y).converged_ is False
+
+
+def test_groups_keep_copies_out_of_the_fold_that_validates_them():
+    # Each row stands ten times: without groups a weak penalty that learns rows by heart looks best.
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(120, 100))
+    y = X[:, 0] + generator.normal(size=120) > 0
+    copies = np.repeat(np.arange(120), 10)
+    probe = LinearProbe(C=(1e-3, 1e3))
+    assert probe.fit(X[copies], y[copies]).C_ == 1e3
+    assert probe.fit(X[copies], y[copies], groups=copies).C_ == 1e-3
+
+
+def test_it_can_be_searched_by_scikit_learn():
+    X, y, _ = planted(200)
+    search = GridSearchCV(LinearProbe(C=0.1), {"C": [0.01, 0.1]}, cv=2).fit(X, y)
+    assert search.best_score_ > 0.9
+
+
+@pytest.mark.parametrize("C", [0, -1.0, [0.1, 0.0], [], [np.inf], [np.nan]])
+def test_a_c_that_is_not_positive_is_refused(C):
+    with pytest.raises(ConfigError, match="C must be positive"):
+        LinearProbe(C=C).fit(np.eye(4), [0, 1, 0, 1])
+
+
+def test_folds_that_say_nothing_of_the_penalty_are_refused_as_by_all_kinds():
+    X, y = np.arange(8.0)[:, None], np.arange(8) % 2
+    with pytest.raises(DataError, match="the fitted rows have only one class"):
+        LinearProbe(folds=2).fit(X, y, y)
+    assert LinearProbe(C=0.1, folds=2).fit(X, y, y).C_ == 0.1  # needs no folds
+
+
+def test_one_class_and_too_few_groups_are_refused():
+    with pytest.raises(DataError, match="one class, a"):
+        LinearProbe().fit(np.eye(4), list("aaaa"))
+    with pytest.raises(DataError, match="Set `folds` to at most 2"):
+        LinearProbe().fit(np.eye(4), list("abab"), groups=list("wwxx"))
+
+
+@pytest.mark.parametrize("change", [{"folds": 1}, {"max_iter": 0}])
+def test_too_few_folds_or_steps_are_refused(change):
+    with pytest.raises(ConfigError, match="must be an integer of at least"):
+        LinearProbe(**change).fit([[0.0], [1.0]], [0, 1])
+
+
+@pytest.mark.parametrize("C", [0.1, (0.01, 1.0)])
+def test_each_column_of_a_table_is_a_probe_of_its_own(C):
+    X, y, _ = planted(300)
+    other = X[:, 0] > 3
+    table = np.column_stack([y == "pos", other, np.ones(300), np.zeros(300)]).astype(int)
+    probe = LinearProbe(C=C).fit(X, table)
+    answers = probe.predict(X)
+    assert np.array_equal(answers[:, 2:], table[:, 2:])
+    for column, C_ in zip((0, 1), probe.C_, strict=False):
+        alone = LinearProbe(C=C_).fit(X, table[:, column])
+        assert np.mean(answers[:, column] == alone.predict(X)) > 0.99
+    assert np.isneginf(probe.predict_log_proba(X)[:, 3]).all()
+
+
+def test_each_column_of_a_table_is_balanced_by_itself():
+    X, y, _ = planted(300)
+    rare = X[:, 0] > 4.5
+    table = np.column_stack([y == "pos", rare, np.ones(300)]).astype(int)
+    probe = LinearProbe(C=0.1, class_weight="balanced").fit(X, table)
+    for column in (0, 1):
+        alone = LinearProbe(C=0.1, class_weight="balanced").fit(X, table[:, column])
+        np.testing.assert_allclose(probe.coef_[column], alone.coef_[0], atol=1e-4)
+    usual = LinearProbe(C=0.1).fit(X, table)
+    assert probe.predict(X)[:, 1].mean() > 1.5 * usual.predict(X)[:, 1].mean()
+
+
+def test_a_class_weighs_as_many_rows_as_it_is_given():
+    X, y, _ = planted(300)
+    X = X.astype(np.float64)
+    weighed = LinearProbe(C=0.1, class_weight={"pos": 3, "neg": 1}).fit(X, y)
+    repeated = np.repeat(np.arange(300), np.where(y == "pos", 3, 1))
+    expected = LinearProbe(C=0.1).fit(X[repeated], y[repeated])
+    np.testing.assert_allclose(weighed.coef_, expected.coef_, rtol=1e-6)
+
+
+def test_labels_of_mixed_types_are_refused():
+    with pytest.raises(DataError, match="have several types: number, str"):
+        LinearProbe(C=1.0).fit(np.eye(2), ["1", 1])
+
+
+def test_rows_that_are_no_numbers_or_count_nothing_are_refused():
+    X, y, _ = planted(20)
+    with pytest.raises(ValueError, match="non-zero"):
+        LinearProbe(C=1.0).fit(X, y, sample_weight=np.zeros(20))
+    for wrong in (np.nan, np.inf):
+        X[3, 3] = wrong
+        with pytest.raises(ValueError, match=r"NaN|infinity"):
+            LinearProbe(C=1.0).fit(X, y)
+
+
+@pytest.mark.parametrize("weight", [0, -1, np.nan, np.inf])
+def test_a_class_that_counts_nothing_is_refused(weight):
+    X, y, _ = planted(20)
+    with pytest.raises(ConfigError, match="class_weight of 'pos' must be positive and finite"):
+        LinearProbe(C=1.0, class_weight={"pos": weight, "neg": 1}).fit(X, y)
+
+
+@pytest.mark.parametrize("how", [{"C": 1e-46}, {"C": 1.0, "weight": 1e-44}])
+def test_a_penalty_beyond_float32_leaves_the_shares_of_the_classes(how):
+    X, y, _ = planted(60)
+    y[:10] = "neg"
+    counts = np.full(60, how.get("weight", 1.0))
+    with pytest.warns(UserWarning, match="the penalty is too strong"):
+        probe = LinearProbe(C=how["C"]).fit(X, y, sample_weight=counts)
+    np.testing.assert_allclose(probe.coef_, 0, atol=1e-20)
+    np.testing.assert_allclose(probe.predict_proba(X)[:, 1], np.mean(y == "pos"), rtol=1e-3)
+    assert probe.converged_

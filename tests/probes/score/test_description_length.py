@@ -1,0 +1,131 @@
+"""Online codes compared with their definition, on labels of words and on random labels."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probekit.errors import ConfigError, DataError
+from probekit.probes.score.description_length import (
+    PREFIXES,
+    OnlineCode,
+    blocks,
+    code_lengths,
+    codelength,
+    compression,
+)
+from probekit.probes.score.metrics import Resamples, percentile_interval
+
+N_ROWS, N_CLASSES, N_TYPES = 3000, 3, 40
+
+
+def table(types, truth, block):
+    """Log probabilities of a probe that counts each type's labels; of unseen types it knows none.
+
+    A class that was not seen at all has probability 0, as in a fit that lacks it.
+    """
+    counts = np.zeros((N_TYPES, N_CLASSES))
+    np.add.at(counts, (types[block.fitted], truth[block.fitted]), 1)
+    counts += 0.1 * (counts.sum(axis=0) > 0)
+    with np.errstate(divide="ignore"):
+        return np.log(counts / counts.sum(axis=1, keepdims=True))[types[block.coded]]
+
+
+def online(types, truth, seed=0):
+    """The code of the labels, and its resamples."""
+    groups = np.arange(N_ROWS) // 3
+    parts = blocks(groups, N_CLASSES, seed)
+    tables = [table(types, truth, block) for block in parts[1:]]
+    code = OnlineCode.of_blocks(parts, tables, truth)
+    return code, parts, tables, Resamples.draw(groups, 200, seed)
+
+
+def words(seed=0):
+    return np.random.default_rng(seed).integers(N_TYPES, size=N_ROWS)
+
+
+def test_the_length_is_the_definition_row_by_row():
+    truth = np.random.default_rng(1).integers(N_CLASSES, size=N_ROWS)
+    code, parts, tables, resamples = online(words(), truth)
+    bits = len(parts[0].coded) * np.log2(N_CLASSES)
+    for block, log_p in zip(parts[1:], tables, strict=True):
+        n = len(block.fitted)
+        for row, log_p_of_row in zip(block.coded, log_p, strict=True):
+            p = np.exp(log_p_of_row[truth[row]])
+            mixed = n / (n + N_CLASSES) * p + N_CLASSES / (n + N_CLASSES) * (1 / N_CLASSES)
+            bits -= np.log2(mixed)
+    assert codelength(code, resamples)[0] == pytest.approx(bits, rel=1e-12)
+    uniform = N_ROWS * np.log2(N_CLASSES)
+    assert compression(code, resamples)[0] == pytest.approx(uniform / bits, rel=1e-12)
+
+
+def test_every_draw_is_the_mean_over_the_groups_drawn():
+    truth = words() % N_CLASSES
+    code, _, _, resamples = online(words(), truth)
+    lengths, ratios = codelength(code, resamples), compression(code, resamples)
+    by_group = code.bits.reshape(-1, 3).sum(axis=1)
+    for draw in (1, 7, 200):
+        drawn = np.repeat(by_group, resamples.counts[:, draw].astype(int)).sum()
+        assert lengths[draw] == pytest.approx(drawn, rel=1e-6)
+        assert ratios[draw] == pytest.approx(N_ROWS * np.log2(3) / drawn, rel=1e-6)
+
+
+def test_labels_to_be_looked_up_are_short_and_random_ones_are_not():
+    random = np.random.default_rng(1).integers(N_CLASSES, size=N_ROWS)
+    looked_up, luck = (
+        percentile_interval(compression(*online(words(), truth)[::3]))
+        for truth in (words() % N_CLASSES, random)
+    )
+    assert looked_up.low > 5
+    assert 0.8 < luck.low < luck.value < luck.high < 1.02
+
+
+def test_what_is_learnt_from_fewer_rows_is_shorter():
+    few, many = words() % 4, words()  # four words tell as much as forty, and are learnt sooner
+    truth = few % 2
+    lengths = [codelength(*online(types, truth)[::3])[0] for types in (few, many)]
+    assert lengths[0] < 0.8 * lengths[1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6), n_groups=st.integers(2, 80), n_classes=st.integers(2, 9))
+def test_every_row_is_coded_once_by_a_probe_of_other_groups(seed, n_groups, n_classes):
+    generator = np.random.default_rng(seed)
+    groups = generator.permutation(np.repeat(np.arange(n_groups), generator.integers(1, 9)))
+    parts = blocks(groups, n_classes, seed)
+    assert sorted(np.concatenate([block.coded for block in parts])) == list(range(len(groups)))
+    assert len(parts[0].fitted) == 0
+    assert len(parts[0].coded) >= min(2 * n_classes, len(groups))
+    for before, block in pairwise(parts):
+        assert set(block.fitted) == {*before.fitted, *before.coded}
+        assert not set(groups[block.fitted]) & set(groups[block.coded])
+
+
+def test_large_data_are_fitted_at_the_shares_of_the_paper():
+    parts = blocks(np.arange(100_000), n_classes=2, seed=0)
+    ends = [len(block.fitted) + len(block.coded) for block in parts]
+    assert ends == [round(100_000 * share) for share in PREFIXES]
+
+
+@pytest.mark.parametrize("shares", [(), (0.5,), (0.5, 0.2, 1.0), (0.0, 1.0)])
+def test_shares_that_do_not_rise_to_all_are_refused(shares):
+    with pytest.raises(ConfigError, match="must increase from above 0 to exactly 1"):
+        blocks(np.arange(9), 2, 0, shares)
+
+
+def test_a_class_never_seen_costs_finite_bits():
+    bits = code_lengths(np.array([[0.0, -np.inf]]), np.array([1]), n_fitted=1000)
+    assert bits[0] == pytest.approx(np.log2(1002))
+
+
+def test_codes_with_holes_are_refused():
+    truth = np.zeros(16, int)
+    parts = blocks(np.arange(16), 2, 0, (0.5, 1.0))
+    with pytest.raises(DataError, match="2 blocks need 1 arrays"):
+        OnlineCode.of_blocks(parts, [], truth)
+    with pytest.raises(DataError, match="Check that every block was coded"):
+        OnlineCode.of_blocks([*parts[:1], parts[0]], [np.zeros((8, 2))], truth)
+    with pytest.raises(DataError, match="needs at least two classes"):
+        OnlineCode(np.zeros(3), 1)

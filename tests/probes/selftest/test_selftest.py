@@ -1,0 +1,156 @@
+"""The self-test passes, and every check fails for a broken tool."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from probekit.probes.score.metrics import Resamples
+from probekit.probes.score.permutation import group_leads
+from probekit.probes.selftest.checks import QUICK, probe
+from probekit.probes.selftest.selftest import CHECKS, TOOLS, selftest
+
+
+def keys(verdicts):
+    return {(v.check, v.kind) for v in verdicts}
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    return selftest(quick=True)
+
+
+def test_all_checks_pass(verdicts):
+    assert [verdict for verdict in verdicts if not verdict.ok] == []
+
+
+def with_rows(change):
+    """Tools that probe changed rows."""
+
+    def broken(data, settings, sites):
+        return probe(data, settings, [change(X, data) for X in sites])
+
+    return replace(TOOLS, probe=broken)
+
+
+def with_data(**change):
+    """Tools that probe with changed data."""
+
+    def broken(data, settings, sites):
+        return probe(replace(data, **{k: f(data) for k, f in change.items()}), settings, sites)
+
+    return replace(TOOLS, probe=broken)
+
+
+def leaked(X, data):
+    """Rows that contain their label."""
+    return X + 50 * np.unique(data.y, return_inverse=True)[1][:, None]
+
+
+def mixed_up(X, data):
+    """Rows in a different order from their labels."""
+    return X[np.random.default_rng(0).permutation(len(X))]
+
+
+def unsteady():
+    generator = np.random.default_rng(0)
+    return with_rows(lambda X, data: X + generator.normal(size=X.shape))
+
+
+def of_rows(groups, draws, seed):
+    """Resamples of rows instead of groups."""
+    return Resamples.draw(np.arange(len(groups)), draws, seed)
+
+
+def leads_of_rows(scores, uninformed, groups):
+    """Score differences of rows instead of groups."""
+    return group_leads(scores, uninformed, np.arange(len(scores)))
+
+
+def unexchanged(leads, draws, seed):
+    """Score differences without exchange."""
+    return np.tile(leads.sum(axis=1, keepdims=True), draws)
+
+
+def too_wide(groups, draws, seed):
+    """Resamples of a tenth of the groups."""
+    found = Resamples.draw(groups, draws, seed)
+    counts = np.ones_like(found.counts)
+    chosen = np.random.default_rng(seed).integers(len(counts), size=(draws, len(counts) // 10))
+    for draw, drawn in enumerate(chosen, start=1):
+        counts[:, draw] = np.bincount(drawn, minlength=len(counts))
+    return Resamples(found.group_of_row, counts)
+
+
+def shifted(metrics):
+    return {
+        name: lambda answers, resamples, metric=metric: metric(answers, resamples) + 1e-6
+        for name, metric in metrics.items()
+    }
+
+
+BROKEN = {
+    "planted_direction": [with_rows(mixed_up)],
+    "planted_exclusive_or": [with_rows(leaked), with_rows(mixed_up)],
+    "pure_noise": [with_rows(leaked)],
+    "labels_looked_up": [
+        # PITFALL 22: one control label a row, which nobody could look up.
+        with_data(types=lambda data: np.arange(len(data.y)).astype(str)),
+    ],
+    "signal_is_selective": [with_rows(mixed_up)],
+    "imbalanced_labels": [with_rows(leaked), with_rows(mixed_up)],
+    "copied_groups_checks": [
+        # PITFALL 19: each row a group of its own, so that folds contain copies of held-out rows.
+        with_data(groups=lambda data: np.arange(len(data.y)).astype(str)),
+        with_rows(leaked),
+        replace(TOOLS, folds=lambda labels, groups, folds, seed: np.arange(len(labels)) % folds),
+    ],
+    "description_length": [with_rows(leaked), with_rows(mixed_up)],
+    "texts_and_trees": [with_rows(mixed_up)],
+    "uniform_p_values": [
+        replace(TOOLS, leads=leads_of_rows),
+        replace(TOOLS, exchange=unexchanged),
+    ],
+    "interval_coverage": [replace(TOOLS, resample=of_rows), replace(TOOLS, resample=too_wide)],
+    "metrics_agree": [
+        replace(TOOLS, metrics=shifted(TOOLS.metrics), number_metrics=shifted(TOOLS.number_metrics))
+    ],
+    "same_for_all": [unsteady()],
+    "bad_rows": [with_rows(mixed_up), with_rows(lambda X, data: np.nan_to_num(X, posinf=0))],
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_line_of_a_check_fails_on_an_engine_that_is_broken_there(name):
+    found = [list(CHECKS[name](tools, QUICK)) for tools in BROKEN[name]]
+    failed = set.union(*(keys(v for v in verdicts if not v.ok) for verdicts in found))
+    assert failed == keys(found[0])
+
+
+@pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "macro_f1", "auroc"])
+def test_a_metric_that_ignores_ties_or_classes_fails_a_check(name):
+    def by_first(answers, resamples):
+        noise = np.linspace(0, 1e-6, len(answers.truth))[:, None] * np.arange(answers.n_classes)
+        guess = np.minimum(answers.guess, 1)
+        other = replace(answers, guess=guess, scores=answers.scores + noise)
+        return TOOLS.metrics[name](other, resamples)
+
+    tools = replace(TOOLS, metrics={**TOOLS.metrics, name: by_first})
+    bad = {v.kind for v in CHECKS["metrics_agree"](tools, QUICK) if not v.ok}
+    assert bad == {name}
+
+
+def test_progress_is_reported_to_the_end():
+    seen = []
+
+    class Watching:
+        def progress(self, step, done, total):
+            seen.append((step, done, total))
+
+        def tell(self, message):
+            raise AssertionError(message)
+
+    tools = replace(TOOLS, probe=lambda *_: pytest.fail("not called"))
+    with pytest.raises(pytest.fail.Exception):
+        selftest(quick=True, tools=tools, watcher=Watching())
+    assert seen == [("selftest", 0, len(CHECKS))]

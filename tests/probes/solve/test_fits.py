@@ -1,0 +1,166 @@
+"""Tuning of many columns at once: rows of each fold, the selected C, and progress reports."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from probekit.probes.folds import group_folds
+from probekit.probes.solve import design, fits
+from probekit.probes.solve.descent import StoppingRule
+from probekit.probes.solve.fits import count_fits, fit_columns
+from probekit.probes.solve.solver import Problem, Solver
+from tests.probes.logistic import excess
+
+GRID = (1e-3, 1e-1, 10.0)
+
+
+def fit(X, columns, grid=GRID, folds=4, **others):
+    fold_of_row = group_folds(columns[0], np.arange(len(X)), folds, 0)
+    return fit_columns(X, columns, fold_of_row, grid, **others), fold_of_row
+
+
+def planted(n_samples: int = 400, n_features: int = 6, seed: int = 0):
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(n_samples, n_features)).astype(np.float32)
+    return X, (X[:, 0] + 0.5 * generator.normal(size=n_samples) > 0).astype(int)
+
+
+@pytest.fixture
+def tight(monkeypatch):
+    """Search fits as exact as the final ones, so that predictions can be compared."""
+    monkeypatch.setattr(fits, "SEARCH_TOLERANCE", 0.0)
+
+
+def without_fold(X, codes, C, outside, typical=None):
+    """The fit on the rows of the other folds only."""
+    inside = ~outside
+    typical = None if typical is None else typical[inside]
+    solver = Solver(X[inside], [np.ones(inside.sum())], typical=typical)
+    return solver.solve([Problem(codes[inside], C)])[0]
+
+
+@pytest.mark.parametrize("n_features", [6, 500])
+def test_held_out_guesses_are_those_of_fits_that_left_the_fold_out(tight, n_features):
+    X, codes = planted(n_features=n_features)
+    (column,), folds = fit(X, [codes])
+    for fold in range(4):
+        outside = folds == fold
+        alone = without_fold(X, codes, column.penalty, outside)
+        assert np.mean(alone.predict(X[outside]) == column.held_out[outside]) >= 0.99
+        assert column.penalty == column.search[fold].C
+        assert np.array_equal(column.search[fold].predict(X[outside]), column.held_out[outside])
+    assert np.mean(column.solution.predict(X) == column.held_out) < 1
+
+
+def test_the_last_fit_is_as_low_as_a_tight_reference():
+    X, codes = planted()
+    counts = np.random.default_rng(1).uniform(0.5, 2, size=len(X))
+    for weights in (None, counts):
+        (column,), _ = fit(X, [codes], weights=weights)
+        assert column.penalty == column.solution.C
+        assert abs(excess(column.solution, X, codes, weights)) < 1e-6
+
+
+def test_rows_are_standardised_by_the_training_part_of_their_fold_alone(tight):
+    # One enormous row: the fit that leaves its fold out must not have seen it in its scaling.
+    X, codes = planted()
+    X[7] *= 1e4
+    (column,), folds = fit(X, [codes], grid=(0.1,))
+    outside = folds == folds[7]
+    alone = without_fold(X, codes, 0.1, outside)
+    assert np.mean(alone.predict(X[outside]) == column.held_out[outside]) >= 0.99
+    (leaked,) = Solver(X, [np.ones(len(X))]).solve([Problem(codes, 0.1)])
+    assert np.mean(column.held_out[outside] == codes[outside]) > 0.8
+    assert np.mean(leaked.predict(X[outside]) == codes[outside]) < 0.7
+
+
+def test_rows_that_are_not_typical_scale_no_fold(tight):
+    X, codes = planted()
+    X[::25] += 3000
+    typical = np.arange(len(X)) % 25 != 0
+    (column,), folds = fit(X, [codes], grid=(0.1,), typical=typical)
+    for fold in range(4):
+        outside = folds == fold
+        alone = without_fold(X, codes, 0.1, outside, typical).predict(X[outside])
+        assert np.mean(alone == column.held_out[outside]) >= 0.99
+    (spoilt,), _ = fit(X, [codes], grid=(0.1,))
+    right, spoilt_right = (c.held_out[typical] == codes[typical] for c in (column, spoilt))
+    assert right.mean() > spoilt_right.mean() + 0.05
+
+
+def test_several_columns_get_what_each_gets_alone():
+    X, codes = planted()
+    other = np.random.default_rng(1).integers(3, size=len(X))
+    together, folds = fit(X, [codes, other, np.ones_like(codes)])
+    for labels, column in zip((codes, other), together, strict=False):
+        (alone,) = fit_columns(X, [labels], folds, GRID)
+        assert column.penalty == alone.penalty
+        assert np.mean(column.held_out == alone.held_out) > 0.99
+        np.testing.assert_allclose(column.solution.coef, alone.solution.coef, atol=1e-3)
+    assert set(together[2].held_out) == {1}
+
+
+def test_the_most_accurate_c_wins_and_of_equals_the_smallest():
+    X, codes = planted()
+    generator = np.random.default_rng(1)
+    noisy = np.hstack([X, generator.normal(size=(len(X), 150)).astype(np.float32)])
+    (column,), _ = fit(noisy, [codes])
+    accuracies = [np.mean(fit(noisy, [codes], grid=(C,))[0][0].held_out == codes) for C in GRID]
+    assert GRID[np.argmax(accuracies)] == column.penalty
+    assert np.ptp(accuracies) > 0.02
+    separable = np.where(codes[:, None] == 1, 5.0, -5.0) + 0.1 * X
+    (column,), _ = fit(separable, [codes], grid=GRID[::-1])
+    assert min(GRID) == column.penalty
+
+
+def test_a_label_missing_from_a_fold_is_no_obstacle():
+    X, codes = planted()
+    codes[5] = 2
+    (column,), _ = fit(X, [codes])
+    assert column.held_out[5] != 2
+    assert column.solution.classes.tolist() == [0, 1, 2]
+
+
+def test_every_fit_is_heard_of():
+    X, codes = planted()
+    heard = []
+    fit(X, [codes, 1 - codes], on_fit=lambda *done: heard.append(done))
+    total = count_fits(n_columns=2, folds=4, grid=GRID)
+    assert total == 2 * (4 * len(GRID) + 1)
+    assert heard == [(done, total) for done in range(1, total + 1)]
+
+
+def test_the_rows_are_made_ready_once_for_all_columns_folds_and_every_c(monkeypatch):
+    made = []
+
+    class Counted(Solver):
+        def __init__(self, X, shares, **others):
+            super().__init__(X, shares, **others)
+            made.append((len(X), [int(share.sum()) for share in shares]))
+
+    monkeypatch.setattr(fits, "Solver", Counted)
+    X, codes = planted()
+    fit(X, [codes, 1 - codes, codes])
+    assert made == [(400, [300, 300, 300, 300, 400])]
+
+
+def test_too_few_iterations_are_recorded_for_the_search_and_the_final_fit():
+    X, codes = planted()
+    (column,), _ = fit(X, [codes], grid=(100.0,), stopping=StoppingRule(max_iter=1))
+    assert [one.converged for one in (*column.search, column.solution)] == [False] * 5
+
+
+def test_the_memory_of_tuning_does_not_grow_with_the_file(tmp_path, monkeypatch):
+    file = np.memmap(tmp_path / "rows", np.float32, "w+", shape=(20_000, 64))
+    file[:] = np.random.default_rng(0).normal(size=file.shape)
+    codes, folds = (file[:, 0] > 0).astype(int), np.arange(len(file)) % 2
+    monkeypatch.setattr(design, "RESIDENT_BYTES", 0)
+    for module in (design, fits):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 256)
+    tracemalloc.start()
+    (column,) = fit_columns(file, [codes], folds, (0.1,), stopping=StoppingRule(max_iter=3))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < file.nbytes / 2
+    assert np.mean(column.held_out == codes) > 0.95

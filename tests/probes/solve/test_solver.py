@@ -1,0 +1,397 @@
+"""Every fit of the batched solver compared with a tightly converged reference."""
+
+import tracemalloc
+import warnings
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from probekit.probes.solve import coordinates, design, solver
+from probekit.probes.solve.descent import StoppingRule
+from probekit.probes.solve.solver import Problem, Solver
+from tests.probes.logistic import excess, objective, problem, standardised
+
+GRID = (1e-4, 1e-2, 1.0, 100.0)
+
+
+def alone(X, codes, C, counts=None, **others):
+    """The fit of one problem on one share."""
+    counts = np.ones(len(X)) if counts is None else counts
+    stopping = others.pop("stopping", StoppingRule())
+    return Solver(X, [counts], **others).solve([Problem(codes, C)], stopping)[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_objective_is_as_low_as_a_tight_reference(n_classes, dtype):
+    X, codes = problem(n_classes)
+    X = X.astype(dtype)
+    fits = Solver(X, [np.ones(len(X))]).solve([Problem(codes, C) for C in GRID])
+    for fit in fits:
+        assert fit.converged
+        assert abs(excess(fit, X, codes)) < 1e-6
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_each_share_is_standardised_and_solved_within(n_classes):
+    X, codes = problem(n_classes)
+    folds = np.arange(len(X)) % 3
+    # Rows of a fold are larger, so that a spread of all rows is wrong by far in each share.
+    X[folds == 0] *= 1.5
+    shares = [(folds != fold).astype(np.float32) for fold in range(3)]
+    problems = [Problem(codes, C, share) for C in (0.01, 1.0) for share in range(3)]
+    for one, fit in zip(problems, Solver(X, shares).solve(problems), strict=True):
+        assert abs(excess(fit, X, codes, shares[one.share])) < 1e-6
+        assert excess(fit, X, codes) > 1e-4
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("n_features", [7, 400])
+def test_a_weight_is_what_a_row_counts(n_classes, n_features):
+    X, codes = problem(n_classes, n_features=n_features)
+    counts = np.random.default_rng(1).integers(4, size=len(X)) * 0.5
+    fit = alone(X, codes, 0.1, counts)
+    assert abs(excess(fit, X, codes, counts)) < 1e-6
+    assert excess(fit, X, codes) > 1e-4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("n_samples", [40, 59, 61])
+def test_fewer_rows_than_features(n_samples, n_classes, dtype):
+    X, codes = problem(n_classes, n_samples=n_samples, n_features=60)
+    X = X.astype(dtype)
+    for fit in Solver(X, [np.ones(len(X))]).solve([Problem(codes, C) for C in (1e-3, 0.1, 10.0)]):
+        assert fit.converged
+        assert abs(excess(fit, X, codes)) < 1e-6
+
+
+def test_shares_of_few_rows_and_of_many_are_solved_side_by_side():
+    X, codes = problem(3, n_samples=90, n_features=50)
+    shares = [(np.arange(90) < size).astype(np.float32) for size in (80, 30, 90)]
+    problems = [Problem(codes, C=1.0, share=share) for share in (1, 0, 2, 1)]
+    fits = Solver(X, shares).solve(problems)
+    for one, fit in zip(problems, fits, strict=True):
+        assert abs(excess(fit, X, codes, shares[one.share])) < 1e-6
+
+
+@pytest.mark.parametrize("n_features", [20, 500])
+def test_features_of_low_rank_and_copies_of_features(n_features):
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(300, 5)) @ generator.normal(size=(5, n_features))
+    X[:, 1] = X[:, 0]
+    codes = (X[:, 0] + generator.normal(size=300) > 0).astype(int)
+    fit = alone(X.astype(np.float32), codes, C=1.0)
+    assert fit.converged
+    assert abs(excess(fit, X.astype(np.float32), codes)) < 1e-6
+
+
+@pytest.mark.parametrize("n_features", [3, 400])
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1e6])
+def test_a_constant_feature_does_not_matter(constant, n_features):
+    X, codes = problem(2, n_features=n_features)
+    X = X.astype(np.float32)
+    padded = np.hstack([X, np.full((len(X), 1), constant, dtype=np.float32)])
+    with_constant, without = alone(padded, codes, 0.1), alone(X, codes, 0.1)
+    assert with_constant.coef[0, -1] == 0
+    np.testing.assert_allclose(with_constant.scores(padded), without.scores(X), atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [0.1, 1e8])
+def test_a_feature_that_varies_only_by_rounding_is_ignored(dtype, size):
+    generator = np.random.default_rng(0)
+    X, codes = generator.normal(size=(3000, 3)), generator.integers(2, size=3000)
+    # Constant but for the last bit: of a float32 forward pass, of a sum in float64.
+    X[:, 2] = size * (1 + codes * np.finfo(dtype).eps)
+    X = X.astype(dtype)
+    fit = alone(X, codes, C=1.0)
+    assert np.mean(fit.predict(X) == codes) < 0.6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("value", [0.0, 8.0, 300.0])
+def test_a_feature_that_is_constant_in_one_fold_only(value, dtype):
+    X, codes = problem(2)
+    X = X[:, :4] / X[:, :4].std(axis=0)
+    outside = np.arange(len(X)) < 60
+    X[~outside, 3] = value
+    X = X.astype(dtype)
+    shares = [(~outside).astype(np.float32), np.ones(len(X))]
+    problems = [Problem(codes, C=1.0, share=share) for share in (0, 1)]
+    inside, whole = Solver(X, shares).solve(problems)
+    without = alone(X[:, :3], codes, 1.0, shares[0])
+    assert abs(excess(inside, X, codes, shares[0])) < 1e-6
+    assert abs(excess(whole, X, codes)) < 1e-6
+    # Nothing was learnt of it where it did not vary, so that it has no say where it does.
+    np.testing.assert_allclose(inside.scores(X), without.scores(X[:, :3]), atol=1e-3)
+
+
+def test_a_row_of_another_size_is_in_no_scaling_but_its_own():
+    X, codes = problem(2)
+    X[7] *= 1e4
+    X = X.astype(np.float32)
+    shares = [(np.arange(len(X)) != 7).astype(np.float32), np.ones(len(X))]
+    without, whole = Solver(X, shares).solve([Problem(codes, 0.1, share) for share in (0, 1)])
+    assert abs(excess(without, X, codes, shares[0])) < 1e-6
+    assert abs(excess(whole, X, codes)) < 1e-6
+
+
+def test_rows_that_are_not_typical_have_no_say_in_the_scaling():
+    X, codes = problem(2)
+    typical = np.arange(len(X)) % 20 != 0
+    X[~typical] += 300 * X.std(axis=0)  # as GPT-2's position 0
+    fit, spoilt = alone(X, codes, 0.1, typical=typical), alone(X, codes, 0.1)
+    assert abs(excess(fit, X, codes, typical=typical)) < 1e-6
+    assert excess(spoilt, X, codes, typical=typical) > 1e-3
+    nothing = alone(X, codes, 0.1, typical=np.zeros(len(X), dtype=bool))
+    np.testing.assert_array_equal(nothing.coef, spoilt.coef)
+
+
+@pytest.mark.parametrize("n_features", [5, 400])
+def test_many_fits_together_equal_each_alone(n_features):
+    X, codes = problem(3, n_features=n_features)
+    labels = [codes, (codes == 1).astype(int), np.random.default_rng(1).integers(4, size=len(X))]
+    shares = [np.where(np.arange(len(X)) % 4 != fold, 1.0, 0.0) for fold in range(4)]
+    problems = [Problem(y, C, share) for y in labels for C in (0.01, 1.0) for share in range(4)]
+    stopping = StoppingRule(tolerance=1e-16)
+    for one, fit in zip(problems, Solver(X, shares).solve(problems, stopping), strict=True):
+        own = alone(X, one.codes, one.C, shares[one.share], stopping=stopping)
+        np.testing.assert_allclose(fit.scores(X), own.scores(X), atol=1e-6)
+        assert fit.C == one.C
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_a_folded_fit_scores_raw_rows_as_standardised_ones(n_classes):
+    """PITFALL 18: b' = b - sum(w * mean / std)."""
+    X, codes = problem(n_classes)
+    fit = alone(X, codes, C=0.1, stopping=StoppingRule(tolerance=1e-16))
+    Z = standardised(X, np.ones(len(X)))
+    flat = np.zeros(fit.coef.size + len(fit.coef))
+
+    def split(point):
+        coef, intercept = np.split(point, [fit.coef.size])
+        return coef.reshape(fit.coef.shape), intercept
+
+    def value(point):
+        return objective(Z, codes, np.ones(len(Z)), 0.1, *split(point)) / len(Z)
+
+    coef, intercept = split(minimize(value, flat, options={"gtol": 1e-7}).x)
+    scaled, raw = coef @ Z.T + intercept[:, None], fit.coef @ X.T + fit.intercept[:, None]
+    np.testing.assert_allclose(
+        raw - raw.mean(axis=0) * (n_classes > 2),
+        scaled - scaled.mean(axis=0) * (n_classes > 2),
+        atol=1e-3,
+    )
+    assert fit.objective == pytest.approx(value(np.append(coef, intercept)), rel=1e-6)
+    if n_classes > 2:
+        assert fit.intercept.mean() == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_rows_from_a_file_are_streamed_to_the_same_solution(tmp_path, monkeypatch, n_classes):
+    X, codes = problem(n_classes)
+    file = np.memmap(tmp_path / "rows", np.float32, "w+", shape=X.shape)
+    file[:] = X
+    resident = alone(np.array(file), codes, C=1.0)
+    monkeypatch.setattr(design, "RESIDENT_BYTES", 0)
+    monkeypatch.setattr(design, "BLOCK_ROWS", 64)
+    streamed = alone(file, codes, C=1.0)
+    np.testing.assert_allclose(streamed.scores(X), resident.scores(X), atol=2e-3)
+    assert abs(excess(streamed, np.array(file), codes)) < 1e-6
+
+
+def test_the_memory_of_streaming_does_not_grow_with_the_file(tmp_path, monkeypatch):
+    shape = (20_000, 64)
+    file = np.memmap(tmp_path / "rows", np.float32, "w+", shape=shape)
+    file[:] = np.random.default_rng(0).normal(size=shape)
+    codes = (file[:, 0] > 0).astype(int)
+    monkeypatch.setattr(design, "BLOCK_ROWS", 256)
+    peaks, seen = {}, []
+    for resident in (4 << 30, 0):
+        monkeypatch.setattr(design, "RESIDENT_BYTES", resident)
+        seen.clear()
+        original = design.Rows._standardised
+
+        def noted(rows, place, original=original):
+            block = original(rows, place)
+            seen.append(block.nbytes)
+            return block
+
+        with monkeypatch.context() as patch:
+            patch.setattr(design.Rows, "_standardised", noted)
+            tracemalloc.start()
+            alone(file, codes, C=0.1, stopping=StoppingRule(max_iter=3))
+            peaks[resident] = tracemalloc.get_traced_memory()[1], max(seen)
+            tracemalloc.stop()
+    numpy_peak, largest_block = peaks[0]
+    assert largest_block == 256 * 64 * 4
+    assert numpy_peak < file.nbytes / 4
+    assert peaks[4 << 30][1] == file.nbytes
+
+
+@pytest.mark.parametrize(("most", "expected"), [(2, [2, 2, 1]), (4, [3, 2])])
+@pytest.mark.parametrize("bound", ["BATCH_BYTES", "SCORES_BYTES"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_batches_that_fit_the_memory_give_the_same(monkeypatch, n_classes, bound, most, expected):
+    X, codes = problem(n_classes)
+    sizes, descend = [], solver.descend
+
+    def noted(objectives, start, *others):
+        sizes.append(len(start))
+        return descend(objectives, start, *others)
+
+    monkeypatch.setattr(solver, "descend", noted)
+    problems = [Problem(codes, C) for C in (0.01, 0.1, 1.0, 10.0, 100.0)]
+    together = Solver(X, [np.ones(len(X))]).solve(problems)
+    per_number = 8 * (codes.max() if n_classes == 2 else n_classes)
+    needs = {"BATCH_BYTES": 8 * len(X) + 20 * 7 + 8**2, "SCORES_BYTES": len(X)}
+    monkeypatch.setattr(solver, bound, most * per_number * needs[bound])
+    apart = Solver(X, [np.ones(len(X))]).solve(problems)
+    assert sizes == [5, *expected]
+    for one, other in zip(together, apart, strict=True):
+        np.testing.assert_allclose(one.scores(X), other.scores(X), atol=2e-3)
+        assert one.C == other.C
+
+
+def test_a_row_far_off_in_one_feature_leaves_no_fit_short_of_its_minimum():
+    """Folds with and without it have different units and do not share a Hessian."""
+    X, codes = problem(2, n_samples=600, n_features=20)
+    X[0, 3] += 1e4 * X[:, 3].std()
+    shares = [np.where(np.arange(len(X)) % 5 != fold, 1.0, 0.0) for fold in range(5)]
+    problems = [Problem(codes, C, share) for C in (1.0, 1e3) for share in range(5)]
+    for one, fit in zip(problems, Solver(X, shares).solve(problems), strict=True):
+        assert fit.converged
+        assert excess(fit, X, codes, shares[one.share]) < 1e-7
+
+
+def test_fits_share_a_hessian_if_labels_classes_and_shares_are_similar(monkeypatch):
+    X, codes = problem(3)
+    rows, groups, descend = np.arange(len(X)), [], solver.descend
+
+    def noted(objectives, *others):
+        groups.append(objectives.group.tolist())
+        return descend(objectives, *others)
+
+    monkeypatch.setattr(solver, "descend", noted)
+    shares = [rows % 4 != 0, rows % 4 != 1, rows < 40, codes != 0, codes != 1]
+    problems = [Problem(codes, C, share) for C in (0.1, 1.0) for share in range(5)]
+    Solver(X, [share.astype(float) for share in shares]).solve(problems)
+    assert sorted(groups) == [[0, 0, 1, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_exact_hessians_spare_steps_and_end_at_the_same_place(monkeypatch, n_classes):
+    X, codes = problem(n_classes, n_samples=600, n_features=60)
+    shares = [np.where(np.arange(len(X)) % 4 != fold, 1.0, 0.0) for fold in range(4)]
+    problems = [Problem(codes, C=10.0, share=share) for share in range(4)]
+    usual = Solver(X, shares).solve(problems)
+    monkeypatch.setattr(coordinates, "MOST_COORDINATES", 0)
+    without = Solver(X, shares).solve(problems)
+    assert 1.3 * sum(fit.n_iter for fit in usual) < sum(fit.n_iter for fit in without)
+    for fit, other in zip(usual, without, strict=True):
+        assert fit.objective == pytest.approx(other.objective, rel=1e-6)
+
+
+def test_too_few_iterations_are_recorded_and_nothing_is_printed(capfd):
+    X, codes = problem(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit = alone(X, codes, C=100.0, stopping=StoppingRule(max_iter=2))
+    assert (fit.converged, fit.n_iter) == (False, 2)
+    assert fit.gradient_norm > 1e-3
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_a_tolerance_below_rounding_error_stops_unconverged(n_classes, dtype):
+    X, codes = problem(n_classes)
+    fit = alone(
+        X.astype(dtype), codes, C=1.0, stopping=StoppingRule(tolerance=0.0, max_iter=100_000)
+    )
+    assert not fit.converged
+    assert fit.n_iter < 1000
+    assert abs(excess(fit, X.astype(dtype), codes)) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("n_features", [7, 400])
+def test_separable_classes_with_hardly_a_penalty_end(n_features, n_classes, dtype):
+    X, _ = problem(2, n_features=n_features)
+    rank = X[:, 0].argsort().argsort()
+    codes = rank * n_classes // len(X)
+    X[:, 0] += 5 * codes * X[:, 0].std()
+    X = X.astype(dtype)
+    fit = alone(X, codes, C=1e8, stopping=StoppingRule(max_iter=300))
+    assert fit.n_iter <= 300
+    assert np.isfinite(fit.coef).all()
+    assert np.array_equal(fit.predict(X), codes)
+
+
+@pytest.mark.parametrize("n_features", [7, 400])
+def test_a_class_that_is_missing_in_a_share_has_no_probability(n_features):
+    X, codes = problem(4, n_features=n_features)
+    shares = [(codes != 1).astype(np.float32), np.ones(len(X))]
+    part, whole = Solver(X, shares).solve([Problem(codes, 0.1, share) for share in (0, 1)])
+    assert part.classes.tolist() == [0, 2, 3]
+    assert abs(excess(part, X, codes, shares[0])) < 1e-6
+    assert abs(excess(whole, X, codes)) < 1e-6
+    logs = part.log_probabilities(X, 4)
+    assert np.all(np.isneginf(logs[:, 1]))
+    np.testing.assert_allclose(np.exp(logs).sum(axis=1), 1)
+    assert np.array_equal(logs.argmax(axis=1), part.predict(X))
+
+
+def test_one_class_alone_is_always_guessed():
+    X, codes = problem(2)
+    three = np.full(len(X), 3)
+    certain, usual = Solver(X, [np.ones(len(X))]).solve([Problem(three, 0.1), Problem(codes, 0.1)])
+    assert (certain.converged, certain.n_iter, certain.objective) == (True, 0, 0.0)
+    assert set(certain.predict(X)) == {3}
+    assert certain.log_probabilities(X, 4)[:, 3].tolist() == [0.0] * len(X)
+    assert abs(excess(usual, X, codes)) < 1e-6
+
+
+@pytest.mark.parametrize("n_features", [7, 700])
+def test_equal_rows_of_contradicting_labels_get_the_share_of_each(n_features):
+    X, _ = problem(2, n_features=n_features)
+    rows, codes = np.repeat(X, 4, axis=0), np.tile([0, 0, 0, 1], len(X))
+    fit = alone(rows, codes, C=1e6)
+    assert fit.converged
+    np.testing.assert_allclose(np.exp(fit.log_probabilities(rows, 2)[:, 1]), 0.25, atol=1e-3)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_a_start_changes_the_way_but_not_the_solution(n_classes):
+    X, codes = problem(n_classes)
+    X = np.hstack([X, np.ones((len(X), 1))])
+    cold = alone(X, codes, C=1.0)
+    # That of other labels leads the wrong way, that of the same ones at another C nearly there.
+    wrong = alone(X, codes.max() - codes, C=1.0)
+    starts = (cold,), (cold, alone(X, codes, C=2.0)), (wrong,)
+    problems = [Problem(codes, 1.0, start=start) for start in starts]
+    near, mean, far = Solver(X, [np.ones(len(X))]).solve(problems)
+    assert near.n_iter == 0
+    assert mean.n_iter > 0
+    for fit in (near, mean, far):
+        np.testing.assert_allclose(fit.scores(X), cold.scores(X), atol=5e-3)
+
+
+def test_the_same_bytes_each_time():
+    X, codes = problem(3)
+    for rows in (X, X.astype(np.float32), X[:5]):
+        one, other = (alone(rows, codes[: len(rows)], C=1.0) for _ in range(2))
+        assert one.coef.tobytes() == other.coef.tobytes()
+        assert one.intercept.tobytes() == other.intercept.tobytes()
+
+
+def test_each_fit_is_heard_of():
+    X, codes = problem(3)
+    heard = []
+    labels = [codes, codes % 2, np.zeros_like(codes)]
+    problems = [Problem(y, C) for y in labels for C in (0.1, 1.0)]
+    Solver(X, [np.ones(len(X))]).solve(problems, on_fit=lambda *done: heard.append(done))
+    assert heard == [(done, 6) for done in range(1, 7)]

@@ -1,0 +1,261 @@
+import math
+
+import pandas as pd
+import pytest
+
+from probekit.errors import UnknownNameError
+from probekit.report.figures.layer_curve import layer_curve, norm_curve
+from probekit.report.figures.style import LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
+
+
+def traces(figure, name):
+    return [trace for trace in figure.data if trace.name == name]
+
+
+def values(table, target, metric="accuracy"):
+    rows = table[(table["split"] == "test") & (table["metric"] == metric)]
+    return rows.loc[rows["target"] == target, "value"].tolist()
+
+
+@pytest.mark.parametrize("target", LINES)
+def test_lines_hold_the_rows_of_the_table_in_the_order_of_depth(table, target):
+    (line,) = traces(layer_curve(table.sample(frac=1, random_state=0)), LINES[target].label)
+    assert list(line.y) == values(table, target)
+    assert list(line.x) == [-1, 0, 1, 2, 3, 4]
+    assert line.line.dash == LINES[target].dash
+
+
+def test_the_axis_names_every_depth(table):
+    axis = layer_curve(table).layout.xaxis
+    assert list(axis.tickvals) == [-1, 0, 1, 2, 3, 4]
+    assert [text.removeprefix("<br>") for text in axis.ticktext] == [
+        "embed",
+        "0",
+        "1",
+        "2",
+        "3",
+        "final norm",
+    ]
+
+
+def test_a_deep_model_keeps_a_tick_at_every_block_and_names_some(table):
+    row = table[table["site"] == "blocks.2.hook_resid_post"]
+    deep = [row.assign(site=f"blocks.{layer}.hook_resid_post") for layer in range(48)]
+    axis = layer_curve(pd.concat(deep)).layout.xaxis
+    assert len(axis.tickvals) == 48
+    assert [text for text in axis.ticktext if text] == [str(layer) for layer in range(0, 48, 3)]
+
+
+def test_the_band_of_the_task_is_its_interval(table):
+    (band,) = [trace for trace in layer_curve(table).data if trace.fill]
+    rows = table[(table["split"] == "test") & (table["metric"] == "accuracy")]
+    rows = rows[rows["target"] == "task"]
+    assert list(band.y) == [*rows["ci_high"], *rows["ci_low"][::-1]]
+
+
+def test_a_table_without_intervals_has_no_band(table):
+    assert not [
+        t for t in layer_curve(table.assign(ci_low=math.nan, ci_high=math.nan)).data if t.fill
+    ]
+
+
+@pytest.mark.parametrize(("target", "value"), [("majority", 0.5), ("word_identity", 0.71)])
+def test_baselines_are_named_horizontal_lines(table, target, value):
+    figure = layer_curve(table)
+    (line,) = traces(figure, f"{LEVELS[target].label} {value:.2f}")
+    assert list(line.y) == [value, value]
+    labels = {note.text.replace("<br>", " "): note.y for note in figure.layout.annotations}
+    assert labels[f"{LEVELS[target].label} {value:.2f}"] == value
+
+
+def test_chance_is_drawn_if_no_majority_was_measured(table):
+    assert traces(layer_curve(table, "auroc"), "chance 0.50")
+    assert not traces(layer_curve(table), "chance 0.50")
+
+
+def test_the_ring_marks_the_task_at_the_chosen_site(table):
+    figure = layer_curve(table)
+    (ring,) = [trace for trace in figure.data if trace.marker.symbol == "circle-open"]
+    assert (ring.x[0], ring.y[0]) == (2, 0.941)
+    assert "chosen by<br>cross-validation" in [note.text for note in figure.layout.annotations]
+    without = layer_curve(table[table["split"] == "test"])
+    assert "chosen by<br>cross-validation" not in [note.text for note in without.layout.annotations]
+
+
+@pytest.mark.parametrize(("control", "is_above"), [(0.96, False), (0.92, True)])
+def test_the_label_of_the_ring_is_on_the_side_with_more_space(table, control, is_above):
+    is_control = table["target"].eq("control") & table["layer"].eq(2)
+    table.loc[is_control & table["metric"].eq("accuracy"), "value"] = control
+    (label,) = [n for n in layer_curve(table).layout.annotations if n.text.startswith("chosen by")]
+    assert (label.ay < 0) == is_above
+
+
+def test_all_traces_are_inside_the_axes(table):
+    figure = layer_curve(table)
+    low, high = figure.layout.yaxis.range
+    left, right = figure.layout.xaxis.range
+    assert all(low < y < high for trace in figure.data for y in trace.y)
+    assert all(left <= x <= right for trace in figure.data for x in trace.x)
+
+
+def test_the_hover_shows_value_interval_rows_groups_and_c(table):
+    (line,) = traces(layer_curve(table), "task")
+    assert line.hovertext[3] == (
+        "<b>blocks.2.hook_resid_post</b><br>task: 0.941 [0.921, 0.961]"
+        "<br>test rows: 1,039<br>test groups: 15<br>C: 0.01"
+    )
+
+
+def test_chance_of_selectivity_is_0(table):
+    figure = layer_curve(table, "selectivity")
+    (line,) = traces(figure, "task")
+    assert list(line.y) == values(table, "task", "selectivity")
+    assert list(traces(figure, "chance 0.00")[0].y) == [0, 0]
+
+
+def test_an_unmeasured_metric_is_refused_with_the_nearest_match(table):
+    with pytest.raises(UnknownNameError, match=r"'acuracy' at any site\. Nearest: accuracy"):
+        layer_curve(table, "acuracy")
+
+
+def test_a_metric_of_baselines_alone_has_no_curve(table):
+    with pytest.raises(UnknownNameError, match="at any site"):
+        layer_curve(table[(table["site"] == "") | (table["metric"] == "auroc")], "accuracy")
+
+
+def several_lines(table):
+    sited = table[table["site"].str.contains("resid_post")]
+    names = ["hook_attn_out", "hook_mlp_out", "attn.hook_z", "attn.hook_q", "attn.hook_k"]
+    others = [
+        sited.assign(site=sited["site"].str.replace("hook_resid_post", name)) for name in names
+    ]
+    return pd.concat([table, *others])
+
+
+def test_every_component_is_a_line_with_its_own_colour_and_marker(table):
+    lines = [t for t in layer_curve(several_lines(table)).data if (t.name or "").startswith("task")]
+    assert [line.name for line in lines] == [
+        "task · residual stream",
+        "task · attn_out",
+        "task · mlp_out",
+        "task · attn.z",
+        "task · attn.q",
+        "task · attn.k",
+    ]
+    looks = {(line.line.color, line.marker.symbol) for line in lines}
+    assert len(looks) == len(lines)
+    assert len({line.marker.symbol for line in lines}) == len(lines)
+
+
+def test_the_legend_names_each_control_once(table):
+    many = several_lines(table)
+    figure = layer_curve(many[(many["target"] == "task") | many["site"].str.contains("mlp|attn")])
+    named = [trace.name for trace in figure.data if trace.showlegend is not False]
+    assert named.count("control task") == named.count("random weights") == 1
+
+
+def test_only_what_differs_is_in_a_name(table):
+    both = pd.concat([table.assign(position="first"), table])
+    names = {t.name for t in layer_curve(both).data if (t.name or "").startswith("task")}
+    assert names == {"task · first", "task · last"}
+
+
+def test_names_are_never_interpreted_as_markup(table, hostile):
+    both = pd.concat([table.assign(dataset=hostile), table])
+    text = layer_curve(both).to_json()
+    assert "%{" not in text
+    assert "</script" not in text
+    assert "&lt;b&gt;&#37;{x}" in text
+
+
+def luminance(colour):
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#14171c"])
+def test_colours_have_enough_contrast_on_both_pages(page):
+    styles = [*LINES.values(), *LEVELS.values()]
+    for colour in [*SERIES_COLOURS, *(style.colour for style in styles if style.colour)]:
+        light, dark = sorted([luminance(colour), luminance(page)], reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3, colour
+
+
+def test_colours_and_markers_repeat_at_different_lengths():
+    assert math.gcd(len(SERIES_COLOURS), len(SERIES_MARKERS)) == 1
+
+
+def test_norms_are_drawn_by_depth():
+    norms = pd.DataFrame(
+        {
+            "site": ["blocks.1.hook_resid_pre", "hook_embed"],
+            "first_position_norm": [3000.0, 60.0],
+            "other_norm": [100.0, 50.0],
+        }
+    )
+    first, others = norm_curve(norms).data
+    assert (list(first.x), list(first.y)) == ([-1, 0], [60, 3000])
+    assert list(others.y) == [50, 100]
+    assert first.hovertext[1].endswith("position 0 / others: 30.0")
+
+
+@pytest.mark.parametrize(
+    ("norms", "named"),
+    [
+        ((60, 70), ["50", "100"]),
+        ((50, 3000), ["50", "100", "200", "500", "1,000", "2,000", "5,000"]),
+        ((0.3, 20_000), ["1", "10", "100", "1,000", "10,000"]),
+    ],
+    ids=["near", "far", "decades"],
+)
+def test_the_axis_of_norms_labels_at_least_two_ticks_around_the_values(norms, named):
+    rows = pd.DataFrame(
+        {
+            "site": ["blocks.0.hook_resid_post"],
+            "first_position_norm": norms[1:],
+            "other_norm": norms[:1],
+        }
+    )
+    axis = norm_curve(rows).layout.yaxis
+    assert list(axis.ticktext) == named
+    low, high = (10**end for end in axis.range)
+    assert low <= norms[0] < norms[1] <= high
+
+
+def test_norms_of_zero_are_drawn():
+    norms = pd.DataFrame(
+        {"site": ["blocks.0.hook_attn_out"], "first_position_norm": 0.0, "other_norm": 0.0}
+    )
+    assert len(norm_curve(norms).data) == 2
+
+
+def test_norms_of_other_parts_are_not_joined_to_the_residual_stream():
+    sites = [f"blocks.{n}.hook_{part}" for n in range(2) for part in ("attn_out", "resid_post")]
+    norms = pd.DataFrame({"site": sites, "first_position_norm": 9.0, "other_norm": [1, 2, 3, 4]})
+    lines = {trace.name: list(trace.y) for trace in norm_curve(norms).data}
+    assert lines["all other positions · attn_out"] == [1, 3]
+    assert lines["all other positions · residual stream"] == [2, 4]
+    assert len(lines) == 4
+
+
+def test_concatenated_sites_are_a_horizontal_line_and_no_point(table, heads):
+    joined = heads[heads["site"].str.contains("+", regex=False)]
+    figure = layer_curve(pd.concat([table, joined], ignore_index=True))
+    (line,) = traces(figure, "concatenated 0.98")
+    assert list(line.y) == [0.98, 0.98]
+    assert "blocks.1.attn.hook_z + blocks.3.attn.hook_z" in line.hovertext
+    assert list(traces(figure, "task")[0].y) == values(table, "task")
+
+
+def test_labels_of_close_levels_do_not_overlap(table):
+    table.loc[table["target"] == "word_identity", "value"] = 0.506
+    notes = {n.text: n for n in layer_curve(table).layout.annotations if "<br>" in n.text}
+    assert notes["majority<br>0.50"].yshift == 0
+    assert notes["word identity<br>0.51"].yshift > 20
+
+
+def test_levels_with_equal_rounded_values_share_one_label(table):
+    table.loc[table["target"] == "word_identity", "value"] = 0.501
+    notes = {note.text for note in layer_curve(table).layout.annotations}
+    assert "majority<br>word identity<br>0.50" in notes

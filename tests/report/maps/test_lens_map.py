@@ -1,0 +1,96 @@
+"""The map of a logit lens shows each row in its cell and escapes tokens."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.errors import DataError, UnknownNameError
+from probekit.report.maps.lens_map import MEASURES, lens_map
+from tests.report.pictures import SITES, TOKENS, lens_rows
+
+
+@pytest.fixture
+def rows():
+    return lens_rows()
+
+
+def traces(figure):
+    cells, texts = figure.data
+    return cells, texts
+
+
+def test_sites_go_down_and_tokens_across(rows):
+    figure = lens_map(rows)
+    cells, _ = traces(figure)
+    assert np.shape(cells.z) == (len(SITES), len(TOKENS))
+    assert [row[0] for row in cells.z] == pytest.approx([0.1, 0.3, 0.5, 0.7])
+    assert list(figure.layout.yaxis.ticktext) == ["embed", "0", "1", "2"]
+    assert figure.layout.yaxis.range == (3.5, -0.5)
+    assert figure.layout.xaxis.ticktext[:4] == ("The", "␣keys", "&lt;0xE2&gt;", "␣שלום")
+
+
+def test_cells_show_the_most_probable_token_in_bold_if_it_follows(rows):
+    _, texts = traces(lens_map(rows))
+    at = dict(zip(zip(texts.x, texts.y, strict=True), texts.text, strict=True))
+    assert at[0, 0] == "The"
+    assert at[0, 3] == "<b>␣keys</b>"
+    assert at[1, 3] == "␣keys"
+    assert at[2, 3] == "<b>␣שלום</b>"
+
+
+@pytest.mark.parametrize(
+    ("measure", "first", "last", "ends"),
+    [
+        ("probability", 0.1, 0.7, (0, 1)),
+        ("rank", 4, 0, (0, 4)),
+        ("entropy", 5, 2, (0, 5)),
+        ("kl", 3, 0, (0, 3)),
+    ],
+)
+def test_colours_show_the_requested_measure(rows, measure, first, last, ends):
+    cells, _ = traces(lens_map(rows, measure))
+    assert (cells.z[0][0], cells.z[-1][0]) == pytest.approx((first, last))
+    assert (cells.zmin, cells.zmax) == pytest.approx(ends)
+    assert cells.colorbar.title.text == MEASURES[measure].title
+
+
+def test_the_last_position_has_no_rank(rows):
+    cells, _ = traces(lens_map(rows, "rank"))
+    assert [math.isnan(row[-1]) for row in cells.z] == [True] * 4
+    assert not any(math.isnan(value) for row in cells.z for value in row[:-1])
+    alone, _ = traces(lens_map(lens_rows(("The",)), "rank"))
+    assert alone.zmax == 1
+
+
+def test_the_hover_shows_top_tokens_the_next_token_and_the_measures(rows):
+    cells, _ = traces(lens_map(rows))
+    assert cells.hovertext[3][0] == (
+        "<b>2</b> at [0] The<br>1. ␣keys 0.700<br>2. ␣👩‍👩‍👧 0.050<br>"
+        "follows: ␣keys 0.700, rank 1<br>entropy 2.00 nats, KL from the output 0.00 nats"
+    )
+    assert "follows" not in cells.hovertext[3][4]
+
+
+def test_hostile_tokens_are_escaped(rows):
+    figure = lens_map(rows)
+    cells, texts = traces(figure)
+    texts = [*figure.layout.xaxis.ticktext, *texts.text, *np.ravel(cells.hovertext)]
+    for line in texts:
+        assert "</script" not in line
+        assert "%{" not in line
+        assert "\u202e" not in line
+    assert any("&lt;/script&gt;" in line for line in texts)
+
+
+def test_a_map_with_too_many_cells_has_no_texts():
+    (cells,) = lens_map(lens_rows(tuple(f" t{i}" for i in range(600)))).data
+    assert len(cells.z[0]) == 600
+
+
+def test_mistakes_are_refused(rows):
+    with pytest.raises(UnknownNameError, match="entropy"):
+        lens_map(rows, "entrop")
+    with pytest.raises(DataError, match="several texts"):
+        lens_map(pd.concat([rows, lens_rows(prompt=2)]))

@@ -1,0 +1,238 @@
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from plotly.offline import get_plotlyjs
+from safetensors.numpy import save_file
+
+from probekit.errors import DataError, MissingError
+from probekit.provenance import digest
+from probekit.report.pages.run_page import write_report
+from probekit.results.record import pack_record
+
+
+def report(run):
+    return write_report(run).read_text("utf-8")
+
+
+def without_plotly(page):
+    return page.replace(get_plotlyjs(), "")
+
+
+def test_the_same_folder_gives_the_same_bytes(make_run):
+    run = make_run()
+    first = write_report(run).read_bytes()
+    assert write_report(run).read_bytes() == first
+    assert {path.name for path in run.iterdir()} == {
+        "results.csv",
+        "run.json",
+        "config.yaml",
+        "attention.safetensors",
+        "report.html",
+    }
+
+
+def test_plotly_is_inside_exactly_once_and_nothing_is_asked_of_a_network(make_run):
+    page = report(make_run())
+    assert page.count(get_plotlyjs()) == 1
+    rest = without_plotly(page)
+    assert not re.search(r"""(src|href|action)\s*=\s*["']?(?!data:)[^"' >]""", rest)
+    assert not re.search(r"@import|url\(|https?://", rest)
+    assert "default-src 'none'" in rest
+
+
+def test_every_number_of_the_run_is_on_the_page(make_run, record):
+    page = report(make_run())
+    for value in ("0.941", "[0.921, 0.961]", "0.547", "0.394", "0.736"):
+        assert f">{value}<" in page
+    for text in (
+        "1,039 held-out rows",
+        *record["digests"].values(),
+        "2.13.0",
+        "12.25",
+        "124439808",
+    ):
+        assert text in page
+    assert page.count('<figure class="plot">') == 6  # five metrics and the norms
+    assert 'role="group" aria-label="accuracy by layer. task: embed 0.712' in page
+    assert "The <mark>keys</mark> to the cabinet" in page
+    assert "C: [0.001, 0.01, 0.1]  # &lt;b&gt;tuned&lt;/b&gt;" in page
+
+
+def test_what_a_run_lacks_has_no_section(make_run, table, record):
+    record |= {"attention": [], "norms": [], "best": None, "versions": {}}
+    table = table[table["metric"] == "accuracy"]
+    page = without_plotly(report(make_run(table, record)))
+    for title in ("Attention", "Norm of position 0", "Selectivity", "More figures", "Versions"):
+        assert title not in page
+    assert 'id="attention"' not in page
+
+
+def test_a_run_of_baselines_alone_still_has_its_page(make_run, table):
+    page = without_plotly(report(make_run(table[table["site"] == ""])))
+    assert "No layer was chosen" in page
+    assert "by layer" not in page
+    assert "All sites" not in page
+
+
+def test_what_a_user_wrote_is_text(make_run, table, record, hostile):
+    record["question"] = record["run"] = record["data"]["name"] = hostile
+    record["data"]["labels"] = {"train": {hostile: 3}, "test": {hostile: 1}}
+    record["data"]["examples"] = [{"text": hostile, "span": [0, 9], "label": hostile, "split": "t"}]
+    record["data"]["notes"] = record["warnings"] = [hostile]
+    page = without_plotly(report(make_run(table.assign(dataset=hostile), record)))
+    assert "<b>" not in page
+    assert "%{x}</b>" not in page
+    # One end tag each for: figures, attention data, plotly, and the two modules.
+    assert page.count("</script>") == page.count("<script")
+
+
+def test_warnings_of_the_run_and_of_the_numbers_stand_together(make_run, table, record):
+    record["warnings"] = ["The run was resumed."]
+    record["best"]["site"] = "blocks.0.hook_resid_post"
+    page = report(make_run(table.assign(C=0.1), record))
+    assert "The run was resumed." in page
+    assert "C is 0.1 at the chosen site, the largest" in page
+    assert "run.json names blocks.0.hook_resid_post" in page
+    box = re.search(r"<aside.*?</aside>", page, re.DOTALL)[0]
+    assert "<li>93 texts stand in both.</li>" in box
+    assert page.count("93 texts stand in both.") == 2
+
+
+def test_the_data_card_stands_folded_where_there_is_one(make_run, record):
+    card = "<pre># Nouns\n\nEvery &lt;noun&gt; of the treebank.</pre>"
+    assert card in report(make_run(record=record))
+    record["data"]["card"] = None
+    assert "Data card" not in report(make_run(record=record))
+
+
+@pytest.mark.parametrize(
+    "name", ["results.csv", "run.json", "config.yaml", "attention.safetensors"]
+)
+def test_a_missing_file_is_named(make_run, name):
+    run = make_run()
+    (run / name).unlink()
+    with pytest.raises(MissingError, match=name.replace(".", r"\.")):
+        write_report(run)
+    assert not (run / "report.html").exists()
+
+
+def test_a_missing_pattern_is_named(make_run, record):
+    run = make_run(record=record)
+    record["attention"].append(record["attention"][0])
+    (run / "run.json").write_text(json.dumps(record))
+    with pytest.raises(DataError, match="no tensor 2"):
+        write_report(run)
+
+
+def test_scores_of_heads_are_shown_where_the_run_kept_them(make_run, make_patterns, record):
+    run = make_run(record=record)
+    assert '"scores": {}' in report(run)
+    patterns = {str(i): make_patterns(len(p["tokens"])) for i, p in enumerate(record["attention"])}
+    scores = {f"{i}.entropy": np.full((4, 3), 0.25 + i, np.float32) for i in range(2)}
+    save_file(patterns | scores, run / "attention.safetensors")
+    text = report(run)
+    assert '"scores": {"entropy": [[0.25, 0.25, 0.25]' in text
+    assert '"scores": {"entropy": [[1.25, 1.25, 1.25]' in text
+
+
+def test_a_record_that_lacks_a_key_is_refused_with_the_key(make_run, record):
+    del record["model"]["n_layers"]
+    record["data"]["n_rows"] = "many"
+    with pytest.raises(DataError, match=r"model\.n_layers: .*data\.n_rows: "):
+        write_report(make_run(record=record))
+    run = make_run()
+    (run / "run.json").write_text("{")
+    with pytest.raises(DataError, match="the file: Invalid JSON"):
+        write_report(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("results.csv", b""),
+        ("results.csv", b'a,b\n"c'),
+        ("results.csv", b"\xff\xfe"),
+        ("attention.safetensors", b"\x08"),
+        ("config.yaml", b"\xff\xfe"),
+        ("run.json", b"\xff\xfe"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(make_run, name, content):
+    run = make_run()
+    (run / name).write_bytes(content)
+    with pytest.raises(DataError, match=name.replace(".", r"\.")):
+        write_report(run)
+
+
+def test_a_file_changed_after_the_run_is_refused(make_run, record):
+    path = make_run() / "results.csv"
+    record["files"] = {"results.csv": digest([path.read_bytes()])}
+    run = make_run(record=record)
+    report(run)
+    path.write_text(path.read_text().replace("0.712", "0.999"))
+    with pytest.raises(DataError, match=r"results\.csv changed after the run"):
+        report(run)
+
+
+def test_a_record_may_not_name_files_elsewhere(make_run, record):
+    for name in ("../secret.txt", "/etc/hostname"):
+        record["files"] = {name: digest([b""])}
+        with pytest.raises(DataError, match=f"{name} is outside the folder"):
+            report(make_run(record=record))
+
+
+def test_a_record_without_a_digest_is_warned_about(make_run, record):
+    run = make_run(record=record)
+    assert "written by an older version of probekit" in report(run)
+    (run / "run.json").write_bytes(pack_record(record | {"files": digests(run)}))
+    assert "written by an older version of probekit" not in report(run)
+
+
+def digests(run):
+    return {
+        path.name: digest([path.read_bytes()])
+        for path in run.iterdir()
+        if path.name not in ("run.json", "report.html")
+    }
+
+
+def test_the_folder_above_the_runs_is_answered_with_their_names(make_run):
+    run = make_run()
+    with pytest.raises(
+        MissingError, match=f"is a folder of several runs. Give one of them: {run.name}"
+    ):
+        write_report(run.parent)
+
+
+def test_heads_have_maps_instead_of_lines(make_run, heads):
+    page = without_plotly(report(make_run(heads)))
+    assert re.findall(r"<h2>(\w+ by [^<]*)", page) == [
+        "Accuracy by layer and head · attn.z",
+        "Selectivity by layer and head · attn.z",
+    ]
+    assert page.count('<figure class="plot">') == 3  # those and the norms
+
+
+def test_a_run_over_heads_and_the_residual_stream_has_both(make_run, heads, table):
+    both = pd.concat([heads, table[table["site"] != ""]], ignore_index=True)
+    page = without_plotly(report(make_run(both)))
+    assert "<h2>Accuracy by layer</h2>" in page
+    assert "<h2>Accuracy by layer and head · attn.z</h2>" in page
+
+
+def test_a_sweep_has_a_map_and_the_curve_at_the_span(make_run, sweep):
+    page = without_plotly(report(make_run(sweep)))
+    assert "<h2>Accuracy by layer · word:last</h2>" in page
+    assert "<h2>Accuracy by layer and position · residual stream</h2>" in page
+    assert "<summary>Macro F1 by layer and position · residual stream</summary>" in page
+
+
+def test_what_is_too_much_for_the_table_of_sites_is_folded(make_run, heads):
+    site = heads[heads["head"] == 2]
+    many = [site.assign(head=float(head)) for head in range(20)]
+    page = without_plotly(report(make_run(pd.concat(many, ignore_index=True))))
+    assert "The 20 sites with the highest cross-validated accuracy" in page
+    assert "<summary>The other 20 sites</summary>" in page

@@ -1,0 +1,268 @@
+import math
+
+import pandas as pd
+import pytest
+
+from probekit.report.pages.run_page import write_report
+from probekit.report.sentences.answer import answer
+from probekit.report.sentences.warnings import warnings
+from probekit.report.sentences.words import caption, description, map_caption, map_description
+from probekit.results.record import RunRecord
+
+
+@pytest.fixture
+def clean(record):
+    """Record of a run whose data checks have no findings."""
+    record["data"]["findings"] = []
+    return RunRecord.model_validate(record)
+
+
+def set_value(table, value, **where):
+    rows = pd.Series(True, table.index)
+    for column, cell in where.items():
+        rows &= table[column] == cell
+    table.loc[rows & (table["split"] == "test") & (table["metric"] == "accuracy"), "value"] = value
+
+
+def test_the_answer_contains_all_numbers(table):
+    assert answer(table) == (
+        "Chosen: block 2 (blocks.2.hook_resid_post), with cross-validated accuracy 0.931 on "
+        "training rows (next: block 3, 0.912). Test accuracy 0.941 [0.921, 0.961] on 1,039 "
+        "held-out rows in 15 groups. For comparison: control task 0.547; the words alone 0.710; "
+        "a random network 0.736; the majority label 0.500."
+    )
+
+
+def test_the_answer_leaves_out_what_was_not_measured(table):
+    assert answer(table[table["target"] == "task"]).endswith("No control or baseline was run.")
+    assert answer(table[table["split"] == "test"]).startswith("No layer was chosen")
+
+
+def test_the_answer_names_the_final_norm(table):
+    table.loc[(table["split"] == "validation") & table["site"].str.startswith("ln_"), "value"] = 1
+    assert answer(table).startswith("Chosen: the final norm (ln_final.hook_normalized)")
+
+
+def with_heads(table, values):
+    """Return a table of one block whose head N has the score `values[N]`."""
+    one_site = table[table["site"] == "blocks.1.hook_resid_post"]
+    heads = [
+        one_site.assign(head=float(head), site="blocks.1.attn.hook_z", value=value)
+        for head, value in enumerate(values)
+    ]
+    return pd.concat([*heads, table[table["site"] == ""]], ignore_index=True)
+
+
+def test_the_answer_names_the_best_and_the_second_best_head(table):
+    text = answer(with_heads(table, [0.9, 0.8, 0.7]))
+    assert text.startswith("Chosen: block 1 (blocks.1.attn.hook_z[head=0])")
+    assert "0.900 on training rows (next: block 1 attn.z head 1, 0.800)" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "tied"),
+    [([0.7, 0.9, 0.9], "head 2"), ([0.9, 0.9, 0.7, 0.9], "head 1 and 1 more")],
+)
+def test_the_answer_reports_a_tie(table, values, tied):
+    text = answer(with_heads(table, values))
+    assert f"0.900 on training rows (tied with block 1 attn.z {tied}; the first is taken)" in text
+
+
+def test_the_only_site_has_no_second_best(table):
+    text = answer(table[table["site"].isin(["", "blocks.2.hook_resid_post"])])
+    assert "accuracy 0.931 on training rows. Test accuracy 0.94" in text
+
+
+def test_a_clean_result_has_no_warning(table, clean):
+    assert warnings(table, clean) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ({"target": "control"}, "The control task scores 0.921 (task 0.941 [0.921, 0.961]): at"),
+        ({"target": "random_weights"}, "random weights scores 0.921 at this site"),
+        ({"target": "word_identity"}, "Word identity alone scores 0.921"),
+        (
+            {"target": "task", "site": "blocks.0.hook_resid_pre"},
+            "The embedding scores 0.921",
+        ),
+    ],
+)
+def test_a_baseline_inside_the_interval_gives_a_warning(table, clean, where, text):
+    set_value(table, 0.921, **where)
+    (warning,) = warnings(table, clean)
+    assert text in warning
+    set_value(table, 0.92, **where)
+    assert warnings(table, clean) == []
+
+
+@pytest.mark.parametrize(
+    ("grid", "end"),
+    [
+        ([0.01, 0.1], "smallest"),
+        ([0.1, 0.01, 1], "smallest"),
+        ([0.001, 0.01], "largest"),
+        ([0.001, 0.01, 0.1], None),
+        ([0.01], None),
+        ([], None),
+    ],
+)
+def test_a_c_at_an_end_of_its_grid_gives_a_warning(table, clean, grid, end):
+    expected = [
+        f"C is 0.01 at the chosen site, the {end} value of the grid: "
+        "a wider grid (probe.C) may change the scores."
+    ]
+    texts = warnings(table, clean.model_copy(update={"C_grid": grid}))
+    assert texts == (expected if end else [])
+
+
+def test_only_the_c_of_the_chosen_site_counts(table, clean):
+    table.loc[table["site"] != "blocks.2.hook_resid_post", "C"] = 0.1
+    assert warnings(table, clean) == []
+
+
+def test_errors_and_warnings_about_the_data_are_shown_but_infos_are_not(table, record):
+    record["data"]["findings"] = [
+        {"level": level, "code": "code", "message": f"An {level}."}
+        for level in ("error", "warning", "info")
+    ]
+    texts = warnings(table, RunRecord.model_validate(record))
+    assert texts == ["An error.", "An warning."]
+
+
+def test_a_different_site_in_the_record_gives_a_warning(table, record, clean):
+    best = clean.best.model_copy(update={"head": 2})
+    (warning,) = warnings(table, clean.model_copy(update={"best": best}))
+    assert "run.json names blocks.2.hook_resid_post[head=2] as the chosen site" in warning
+
+
+def test_unconverged_fits_are_counted_once_and_named(table, clean):
+    stopped = table["site"].eq("blocks.1.hook_resid_post") & table["target"].eq("task")
+    table.loc[stopped, "converged"] = False
+    (warning,) = warnings(table, clean)
+    assert warning.startswith("2 of 24 scores come from fits that did not converge, ")
+    assert "at blocks.1.hook_resid_post: " in warning
+
+
+def test_a_control_warning_says_if_memorised_words_do_not_explain_the_score(table, clean):
+    set_value(table, 0.95, target="control")
+    (warning,) = warnings(table, clean)
+    assert "memorise labels of individual words" in warning
+    assert warning.endswith(
+        "Memorised words do not explain the task score, because word identity alone scores 0.710."
+    )
+    set_value(table, 0.95, target="word_identity")
+    assert not any("do not explain" in warning for warning in warnings(table, clean))
+
+
+def test_an_unconverged_validation_fit_gives_a_warning(table, clean):
+    table.loc[table["split"].eq("validation").idxmax(), "converged"] = False
+    (warning,) = warnings(table, clean)
+    assert warning.startswith("1 of 24 scores")
+
+
+def test_a_probe_no_better_than_the_majority_gives_a_warning(table, clean):
+    low = table["target"].eq("task") & table["metric"].eq("accuracy") & table["split"].eq("test")
+    table.loc[low, ["value", "ci_low", "ci_high"]] = (0.55, 0.45, 0.65)
+    assert any("Always predicting" in warning for warning in warnings(table, clean))
+
+
+def test_the_caption_states_rows_groups_intervals_and_seed(table):
+    text = caption(table)
+    for fact in ("1,039 held-out rows", "15 groups", "3,000 rows", "seed 0", "95 % percentile"):
+        assert fact in text
+    assert "resid_pre" not in text
+    later = table.assign(
+        site=table["site"].replace("blocks.0.hook_resid_post", "blocks.1.hook_resid_pre")
+    )
+    assert "resid_pre of a block is resid_post of the block before it" in caption(later)
+    assert "Bands" not in caption(table.assign(ci_low=math.nan, ci_high=math.nan))
+
+
+def test_only_the_caption_of_selectivity_explains_the_control(table):
+    control = "The control task assigns a random label to each word at the probed position, or the"
+    assert control in caption(table, "selectivity")
+    assert control not in caption(table)
+
+
+def test_a_control_by_group_is_described_as_one(table, heads, sweep, clean):
+    for text in (
+        caption(table, "selectivity", "group"),
+        map_caption(heads, "selectivity", "group"),
+    ):
+        assert "each group" in text
+        assert "to each word at" not in text
+    assert "Word identity uses the token" in map_caption(sweep, "accuracy", "group")
+    set_value(table, 0.95, target="control")
+    by_word, by_group = (
+        warnings(table, clean.model_copy(update={"control_by": by}))[0] for by in ("word", "group")
+    )
+    assert "memorise labels of individual groups" in by_group
+    assert "word identity alone" in by_word
+    assert "word identity alone" not in by_group
+
+
+def test_the_page_uses_the_control_and_the_metric_of_its_run(make_run, table, record):
+    many = [
+        table[table["site"] == "blocks.2.hook_resid_post"].assign(
+            site=f"blocks.{layer}.hook_mlp_out", value=lambda rows: rows["value"] - 0.2
+        )
+        for layer in range(40)
+    ]
+    numbers = pd.concat([table, *many]).replace({"metric": {"accuracy": "r2"}})
+    page = write_report(make_run(numbers, record | {"control_by": "group"})).read_text("utf-8")
+    assert "The control task assigns a random label to each group of rows" in page
+    assert "sites of the highest cross-validated R²" in page
+
+
+def test_the_description_contains_every_number_of_the_figure(table):
+    text = description(table)
+    assert "task: embed 0.712, 0 0.801, 1 0.884, 2 0.941, 3 0.922, final norm 0.915;" in text
+    assert "majority: 0.500; word identity: 0.710." in text
+
+
+def test_the_answer_of_a_sweep_names_the_position(sweep, table):
+    assert "block 2 (blocks.2.hook_resid_post at word:last), with" in answer(sweep)
+    assert "residual stream" not in answer(table)
+
+
+def test_concatenated_sites_are_compared_but_never_chosen(heads):
+    text = answer(heads)
+    assert text.startswith("Chosen: block 3 (blocks.3.attn.hook_z[head=2])")
+    assert "concatenated sites 0.980." in text
+
+
+def test_of_many_unconverged_sites_the_first_are_named(table, clean):
+    site = table[table["site"] == "blocks.1.hook_resid_post"]
+    many = [site.assign(site=f"blocks.{layer}.hook_resid_post") for layer in range(20)]
+    stopped = pd.concat(many, ignore_index=True).assign(converged=False)
+    texts = [text for text in warnings(stopped, clean) if "did not converge" in text]
+    assert "blocks.11.hook_resid_post and 8 more: they may" in texts[0]
+
+
+def test_the_caption_explains_normalised_rows_and_concatenated_sites(heads, table):
+    assert "centred" not in caption(table)
+    assert "centred and divided" in caption(table.assign(view="normalized"))
+    assert "Concatenated" not in caption(table)
+    assert "it is never selected" in caption(heads)
+
+
+def test_the_caption_of_a_map_explains_its_colours(heads):
+    text = map_caption(heads)
+    assert "Colours range from 0.500 (chance) to 0.900; lower values" in text
+    assert "The frame marks" in text
+    assert "All offsets" not in text
+    assert "from 0.000 (no selectivity) to 0.350" in map_caption(heads, "selectivity")
+    heads.loc[heads["metric"] == "selectivity", "value"] -= 0.2
+    assert "from −0.150 to 0.150, with 0 in the middle" in map_caption(heads, "selectivity")
+
+
+def test_the_description_of_a_map_names_its_highest_cells(heads, sweep):
+    assert map_description(heads) == (
+        "accuracy by layer and head, 4 cells from 0.600 to 0.900. Highest: "
+        "blocks.3.attn.hook_z[head=2] 0.900, blocks.3.attn.hook_z[head=0] 0.800, "
+        "blocks.1.attn.hook_z[head=2] 0.700, blocks.1.attn.hook_z[head=0] 0.600."
+    )
+    assert "blocks.2.hook_resid_post at word:last 0.941" in map_description(sweep)
+    assert "All offsets have the same examples" in map_caption(sweep)

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from probekit.errors import DataError
+from probekit.results.attention import AttentionPrompt
+
+
+@pytest.fixture
+def patterns(make_patterns):
+    return make_patterns(5)
+
+
+def prompt(patterns, **others):
+    tokens = tuple(f" t{i}" for i in range(5))
+    return AttentionPrompt("text", tokens, patterns, **others)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "problem"),
+    [
+        ((1, 2, 3, 0), np.nan, "is not finite"),
+        ((1, 2, 3, 0), np.inf, "is not finite"),
+        ((1, 2, 3, 0), -0.2, "is negative"),
+        ((1, 2, 3, 4), 1e-6, "is on a later token"),
+        ((1, 2, 3, 0), 0.999, "does not sum to 1"),
+    ],
+)
+def test_what_is_no_attention_pattern_is_refused_with_its_place(patterns, place, value, problem):
+    patterns[place] = value
+    with pytest.raises(DataError, match=rf"Layer 1, head 2, destination 3, source \d: .*{problem}"):
+        prompt(patterns)
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 5, 6), (4, 3, 4, 4), (3, 5, 5), (0, 3, 5, 5)])
+def test_other_shapes_are_refused(shape):
+    with pytest.raises(DataError, match="do not match 5 tokens"):
+        prompt(np.zeros(shape, np.float32))
+
+
+def test_numbers_of_layers_that_do_not_fit_are_refused(patterns):
+    with pytest.raises(DataError, match="2 layers"):
+        prompt(patterns, layers=(0, 1))
+
+
+def test_scores_of_other_heads_are_refused(patterns):
+    assert prompt(patterns, scores={"entropy": np.zeros((4, 3), np.float32)}).scores
+    with pytest.raises(DataError, match=r"'entropy' has shape \(3, 4\)"):
+        prompt(patterns, scores={"entropy": np.zeros((3, 4), np.float32)})

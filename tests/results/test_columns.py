@@ -1,0 +1,91 @@
+"""Tables are read as they were written; columns, metrics and targets are declared once."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.probes.score.metric_table import METRICS, metric_functions
+from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.targets import BASELINES, TARGETS
+from probekit.report.figures.style import LEVELS, LINES
+from probekit.results.columns import DIFFERENCES, RESULTS, make_table
+from probekit.results.metrics import MAIN_METRICS, P_VALUES
+from probekit.results.table import read_columns
+
+CELLS = {"text": "a", "number": 0.25, "boolean": True}
+
+
+@pytest.mark.parametrize("columns", [RESULTS, DIFFERENCES], ids=["results", "differences"])
+def test_a_written_table_is_read_with_its_types(tmp_path, columns):
+    path = tmp_path / "table.csv"
+    full = {c.name: c.allowed[0] if c.allowed else CELLS[c.type] for c in columns}
+    make_table([full, {}], columns).astype(object).to_csv(path, index=False)
+    if any(c.allowed for c in columns):  # an empty cell is no target and no metric
+        with pytest.raises(ValueError, match=r"line 3, column '\w+': '' cannot be read"):
+            read_columns(path, columns)
+    make_table([full], columns).to_csv(path, index=False)
+    read = read_columns(path, columns)
+    assert list(read.columns) == [column.name for column in columns]
+    assert read.iloc[0].to_dict() == full
+
+
+def test_empty_cells_have_the_type_of_their_column(tmp_path):
+    path = tmp_path / "table.csv"
+    free = [column for column in RESULTS if not column.allowed]
+    pd.DataFrame([dict.fromkeys([c.name for c in free], "")] * 2).to_csv(path, index=False)
+    for column in free:
+        cell = read_columns(path, free)[column.name].iloc[0]
+        assert cell == "" if column.type == "text" else pd.isna(cell)
+
+
+def test_every_score_has_a_function_and_nothing_else_has():
+    for metric in METRICS.values():
+        assert bool(metric.functions) == (metric.kind == "score"), metric.name
+    offers = {"class": {"scores", "probabilities"}, "tree": {"uuas", "root_accuracy"}}
+    families = {family for metric in METRICS.values() for family in metric.functions}
+    found = {f: metric_functions(f, frozenset(offers.get(f, ()))) for f in families}
+    assert {name for functions in found.values() for name in functions} == {
+        metric.name for metric in METRICS.values() if metric.kind == "score"
+    }
+    assert all(callable(f) for functions in found.values() for f in functions.values())
+
+
+def test_groups_of_metrics_follow_from_the_table():
+    assert MAIN_METRICS == ("accuracy", "r2", "uuas", "root_accuracy")
+    assert P_VALUES == ("p_value", "p_holm", "p_best")
+    assert {name for name, metric in METRICS.items() if metric.beats_the_mean} == {"r2", "spearman"}
+
+
+def test_every_target_has_a_line_or_a_level_with_its_title():
+    styles = {**LEVELS, **LINES}
+    assert {name: styles[name].label for name in TARGETS} == {
+        name: target.title for name, target in TARGETS.items()
+    }
+    assert set(BASELINES) == set(TARGETS) - set(LINES)
+
+
+@pytest.mark.parametrize("name", [m.name for m in METRICS.values() if m.is_row_mean])
+def test_a_mean_over_rows_is_one(name):
+    """The value on all rows is the mean of the values on two halves of one size."""
+    generator = np.random.default_rng(0)
+    if "number" in METRICS[name].functions:
+        half = generator.normal(size=40)
+        halves = [NumberPredictions(half, generator.normal(size=40)) for _ in range(2)]
+        both = NumberPredictions(*(np.tile(half, 2), np.concatenate([h.guess for h in halves])))
+    else:
+        logs = np.log(generator.dirichlet(np.ones(3), size=80))
+        truth = generator.integers(3, size=80)
+
+        def some(rows):
+            return ClassPredictions(truth[rows], logs[rows].argmax(axis=1), 3, logs[rows], True)
+
+        halves, both = [some(slice(0, 40)), some(slice(40, 80))], some(slice(0, 80))
+
+    def value(predictions):
+        resamples = Resamples.draw(np.arange(len(predictions.truth)), 0, 0)
+        return metric_functions(predictions.family, predictions.offers)[name](
+            predictions, resamples
+        )[0]
+
+    assert value(both) == pytest.approx(np.mean([value(half) for half in halves]))

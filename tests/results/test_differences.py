@@ -1,0 +1,138 @@
+"""Significance is decided by paired intervals, adjusted among the rivals named in advance."""
+
+import pandas as pd
+import pytest
+
+from probekit.errors import DataError
+from probekit.report.sentences.answer import answer
+from probekit.report.sentences.warnings import warnings
+from probekit.results.differences import (
+    BY_ITSELF,
+    DOES_NOT_HOLD,
+    HOLDS,
+    load_differences,
+    rival_differences,
+)
+from probekit.results.record import RunRecord
+
+CHOSEN = "blocks.2.hook_resid_post last logistic task"
+RANDOM = "blocks.2.hook_resid_post last logistic random_weights"
+EMBEDDING = "blocks.0.hook_resid_pre last logistic task"
+FAR = "ln_final.hook_normalized last logistic task"
+
+
+def difference(other, value=0.2, reach=0.05, p=0.002, p_holm=0.2, score=0.5):
+    return {
+        "a": CHOSEN,
+        "b": other,
+        "metric": "accuracy",
+        "value_a": score + value,
+        "value_b": score,
+        "difference": value,
+        "ci_low": value - reach,
+        "ci_high": value + reach,
+        "p": p,
+        "p_holm": p_holm,
+        "n_test": 1039,
+        "n_groups": 15,
+    }
+
+
+@pytest.fixture
+def differences():
+    """Differences of the synthetic run: significant, not significant, or before adjustment only."""
+    return pd.DataFrame(
+        [
+            difference("majority"),
+            difference("word_identity", 0.02, score=0.71, p=0.4),
+            difference(RANDOM, 0.205, score=0.736),
+            difference(EMBEDDING, 0.06, p=0.03, score=0.712),
+            difference(FAR, 0.02, p=0.3, p_holm=0.9),
+        ]
+    )
+
+
+@pytest.fixture
+def clean(record):
+    record["data"]["findings"] = []
+    return RunRecord.model_validate(record)
+
+
+def test_rivals_are_named_and_adjusted_among_themselves(table, differences):
+    found = rival_differences(table, differences)
+    by_name = {one.name: (one.key, one.p, one.verdict) for one in found.named}
+    assert by_name == {
+        "majority": ("majority", 0.008, HOLDS),
+        "word identity": ("word_identity", 0.4, DOES_NOT_HOLD),
+        "random weights, same site": ("random_weights", 0.008, HOLDS),
+        "the embedding": ("embedding", 0.06, BY_ITSELF),
+    }
+
+
+def test_all_others_keep_the_p_of_the_run(table, differences):
+    (far,) = rival_differences(table, differences).others
+    assert (far.name, far.p, far.key) == (FAR, 0.9, "")
+
+
+def test_neighbours_and_other_kinds_at_the_site_are_named(table):
+    other = table[table["target"] == "task"].assign(probe="mass_mean")
+    other.loc[other["split"] == "validation", "value"] -= 0.5
+    both = pd.concat([table, other], ignore_index=True)
+    rows = [
+        difference("blocks.1.hook_resid_post last logistic task"),
+        difference("blocks.2.hook_resid_post last mass_mean task"),
+        difference("blocks.1.hook_resid_post last mass_mean task"),
+    ]
+    found = rival_differences(both, pd.DataFrame(rows))
+    assert [one.name for one in found.named] == ["neighbour: block 1", "mass_mean, same site"]
+    assert [one.name for one in found.others] == [rows[2]["b"]]
+
+
+def test_differences_of_another_choice_are_left_alone(table, differences):
+    found = rival_differences(table, differences.assign(a=FAR))
+    assert (found.named, found.others) == ((), ())
+    assert rival_differences(table, None).named == ()
+
+
+def test_the_answer_names_the_significant_differences(table, differences):
+    text = answer(table, rival_differences(table, differences))
+    assert text.endswith(
+        "On the same test rows it is significantly better than the majority label and a random "
+        "network; better than the embedding, but not after adjustment for multiple comparisons; "
+        "not significantly better than the words alone."
+    )
+    assert "On the same test rows" not in answer(table)
+
+
+def test_the_paired_interval_decides_who_is_a_rival(table, clean, differences):
+    found = warnings(table, clean, rival_differences(table, differences))
+    (warning,) = found
+    assert warning.startswith("Word identity alone scores 0.710")
+    assert "(task 0.9" in warning
+    assert "paired difference 0.020 [−0.030, 0.070]): the probe may not" in warning
+    reaches = table["target"].eq("random_weights") & table["metric"].eq("accuracy")
+    table.loc[reaches, "value"] = 0.93
+    # The difference to a random network of another score says nothing of this one.
+    assert len(warnings(table, clean, rival_differences(table, differences))) == 2
+
+
+def test_a_run_from_before_has_none(tmp_path):
+    assert load_differences(tmp_path / "differences.csv") is None
+
+
+def test_a_file_that_lacks_a_column_is_refused(tmp_path, differences):
+    path = tmp_path / "differences.csv"
+    differences.drop(columns="p_holm").to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"differences\.csv, line 1: no column 'p_holm'"):
+        load_differences(path)
+    differences.astype({"p": object}).assign(p="x").to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"line 2, column 'p': 'x' cannot be read"):
+        load_differences(path)
+
+
+def test_written_differences_are_read_back(tmp_path, differences):
+    path = tmp_path / "differences.csv"
+    differences.to_csv(path, index=False)
+    pd.testing.assert_frame_equal(
+        load_differences(path), differences.astype({"n_test": float, "n_groups": float})
+    )

@@ -1,0 +1,68 @@
+"""A new metric takes two edits: the function that computes it, and its row in the table."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import probekit
+
+PACKAGE = Path(probekit.__file__).parent
+
+FUNCTION = '''
+def error_rate(answers: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the share of rows guessed wrong."""
+    return 1 - accuracy(answers, resamples)
+'''
+ROW = """    Metric(
+        "error_rate",
+        "error rate",
+        {"class": "probekit.probes.score.metrics:error_rate"},
+        lower_is_better=True,
+        explanation="The share of wrong guesses.",
+    ),
+    Metric("p_value","""
+# From a measurement to the figure and its caption, on rows that are written and read.
+USE = """
+import sys
+from dataclasses import asdict
+from pathlib import Path
+import numpy as np
+from probekit.probes.curve import Prober
+from probekit.probes.data import ProbeData
+from probekit.probes.settings import ProbeSettings
+from probekit.results.columns import RESULTS, make_table
+from probekit.results.table import load_table
+from probekit.report.pages.parts import result_parts
+
+y = np.array(["no", "yes"] * 40)
+row = np.arange(80).astype(str)
+data = ProbeData(y, row, row, train=np.arange(60), test=np.arange(60, 80))
+prober = Prober(data, ProbeSettings(folds=2, control_draws=0, bootstrap=100, C=(1.0,)))
+results = prober.site(np.random.default_rng(0).normal(size=(80, 3)))
+place = {"site": "blocks.0.hook_resid_post", "layer": 0, "run": "r", "position": "last"}
+path = Path(sys.argv[1])
+rows = [place | asdict(m) for result in results for m in result.measurements]
+make_table(rows, RESULTS).to_csv(path, index=False)
+(part,) = [p for p in result_parts(load_table(path)) if p.title.startswith("Error rate")]
+assert "The share of wrong guesses." in part.caption, part.caption
+assert "lower is better" in str(part.figure), part.figure
+"""
+
+
+def test_a_metric_is_added_by_its_function_and_its_row(tmp_path):
+    copy = tmp_path / "probekit"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("mini", "__pycache__"))
+    with (copy / "probes/score/metrics.py").open("a") as file:
+        file.write(FUNCTION)
+    table = copy / "probes/score/metric_table.py"
+    rows = table.read_text()
+    assert rows.count('    Metric("p_value",') == 1
+    table.write_text(rows.replace('    Metric("p_value",', ROW))
+    subprocess.run(
+        [sys.executable, "-c", USE, str(tmp_path / "results.csv")],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        check=True,
+    )

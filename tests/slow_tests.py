@@ -1,0 +1,100 @@
+"""Which tests are slow: `make check` leaves out those of slow.txt, and `make slow` lists them anew.
+
+A test is slow if all of its parameters, fixtures and child processes together take more than LIMIT
+seconds of processor time, which hardly depends on what else the machine does. Tests of real data
+and those in a browser are slow, too. A fixture that several tests share counts for the first of
+them, so `make slow` takes no test off the list: remove a line by hand, or empty the file before.
+"""
+
+import gc
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+LIST = Path(__file__).with_name("slow.txt")
+LIMIT = 0.1
+# What these need is slow: real data, and a browser.
+FIXTURES = {"shared", "browser"}
+# In the quick loop the first test of a kind pays for imports: only far more than the limit fails.
+REFUSED = 1.5
+
+
+def listed():
+    """The names of slow tests, file and function without parameters, or files of slow tests."""
+    return set(LIST.read_text().split())
+
+
+def is_slow(item, slow):
+    is_listed = not slow.isdisjoint({name(item), name(item).partition("::")[0]})
+    return is_listed or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def name(item):
+    """File and function of a test; a test class has a part of its own."""
+    return item.nodeid.partition("[")[0]
+
+
+def processor_time():
+    return sum(os.times()[:4])  # user and system, of this process and of its children
+
+
+class Stopwatch:
+    """Notes the processor time of each test, setup and teardown included."""
+
+    def __init__(self, config):
+        self.is_fast = config.getoption("fast")
+        self.writes = config.getoption("write_slow")
+        self.seconds = Counter()
+
+    def pytest_collection_modifyitems(self, config, items):
+        if self.is_fast:
+            slow = listed()
+            config.hook.pytest_deselected(items=[item for item in items if is_slow(item, slow)])
+            items[:] = [item for item in items if not is_slow(item, slow)]
+
+    def pytest_collection_finish(self):
+        gc.freeze()  # else some test pays two seconds for a walk over all that was imported
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        before = processor_time()
+        try:
+            return (yield)
+        finally:
+            self.seconds[name(item)] += processor_time() - before
+
+    def pytest_sessionfinish(self, session):
+        if self.writes:
+            slow = listed() | {test for test, seconds in self.seconds.items() if seconds > LIMIT}
+            LIST.write_text("".join(f"{test}\n" for test in sorted(slow)))
+        elif self.refused() and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def refused(self):
+        if not self.is_fast:
+            return {}
+        return {test: seconds for test, seconds in self.seconds.items() if seconds > REFUSED}
+
+    def pytest_terminal_summary(self, terminalreporter):
+        for test, seconds in self.refused().items():
+            terminalreporter.write_line(
+                f"{test} took {seconds:.1f} s of processor time; at most {LIMIT} s are for the "
+                "quick loop. Make it faster, or add it to tests/slow.txt.",
+                red=True,
+            )
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--fast", action="store_true", help="leave out the tests that tests/slow.txt lists"
+    )
+    parser.addoption(
+        "--write-slow", action="store_true", help="write tests/slow.txt anew; needs one process"
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("fast") or config.getoption("write_slow"):
+        config.pluginmanager.register(Stopwatch(config), "stopwatch")
