@@ -213,7 +213,7 @@ def test_the_page_uses_the_control_and_the_metric_of_its_run(make_run, table, re
     numbers = pd.concat([table, *many]).replace({"metric": {"accuracy": "r2"}})
     page = write_report(make_run(numbers, record | {"control_by": "group"})).read_text("utf-8")
     assert "The control task assigns a random label to each group of rows" in page
-    assert "sites of the highest cross-validated R²" in page
+    assert "sites with the highest cross-validated R²" in page
 
 
 def test_the_description_contains_every_number_of_the_figure(table):
