@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# Kills of each command. PROBEKIT_KILLS=20 takes some minutes.
-N_KILLS = int(os.environ.get("PROBEKIT_KILLS", "1"))
+# Kills of each command. PROBEKIT_COMMAND_KILLS=20 takes some minutes.
+N_KILLS = int(os.environ.get("PROBEKIT_COMMAND_KILLS", "1"))
 
 
 class Commands:

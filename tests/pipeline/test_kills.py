@@ -1,6 +1,6 @@
 """Commands killed at random moments: nothing half-written is accepted, and the next run ends well.
 
-PROBEKIT_KILLS=20 kills each command 20 times, which takes some minutes.
+PROBEKIT_COMMAND_KILLS=20 kills each command 20 times, which takes some minutes.
 """
 
 import contextlib
