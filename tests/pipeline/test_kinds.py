@@ -216,7 +216,9 @@ def test_mistakes_in_kinds_are_told_where_they_stand(load, tmp_path, kinds, mess
 def test_more_features_than_a_site_has_are_refused_before_the_capture(load):
     kinds = "probe.kinds=[{kind: k_sparse, k: [1, 128]}]"
     head = "capture.sites=[blocks.0.hook_resid_pre, 'blocks.0.attn.hook_z[head=1]']"
-    with pytest.raises(ConfigError, match=r"k_sparse:128 is to .* which are 64\. Set k to 64"):
+    with pytest.raises(
+        ConfigError, match=r"k_sparse:128 selects more features than .* has \(64\)\. Set k to 64"
+    ):
         prepare(load(texts(), kinds, head))
     prepare(load(texts(), kinds.replace("128", "64"), head))
 
