@@ -182,7 +182,7 @@ _SIZES = {
 
 
 def read_hparams(folder: Path) -> GPT2Config:
-    """Return the config that stands in `folder`/hparams.json.
+    """Return the config in `folder`/hparams.json.
 
     Raises:
         MissingError: there is no hparams.json.

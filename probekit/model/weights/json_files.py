@@ -38,7 +38,7 @@ def shard_of_tensors(index: Path) -> dict[str, str]:
     """Return the name of the file that holds each tensor, as an index says.
 
     Raises:
-        CheckpointError: the index is damaged, or names what is no weight file beside it.
+        CheckpointError: the index is damaged, or a shard is not a weight file in its folder.
     """
     shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:

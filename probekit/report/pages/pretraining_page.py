@@ -94,7 +94,7 @@ def write_pretraining_report(run_dir: Path) -> Path:
 
 
 def _check_belongs(run_dir: Path, record: PretrainRecord, progress: Progress | None) -> None:
-    """Raise DataError if run.json is not that of the recipe and the training state beside it."""
+    """Raise DataError if run.json belongs to another recipe or training state."""
     damages = [f"{name} {what}" for name, what in changed_files(run_dir, record.files)]
     if progress is not None:
         of_state = {"corpus": progress.corpus, "tokens": progress.tokens}
