@@ -44,7 +44,7 @@ def test_a_child_ignores_ctrl_c_where_signals_cannot_be_blocked(monkeypatch):
     monkeypatch.delattr(signal, "pthread_sigmask")
     before = signal.getsignal(signal.SIGINT)
     try:
-        with workers._deaf_to_ctrl_c():
+        with workers._sigint_blocked_in_children():
             assert signal.getsignal(signal.SIGINT) == before
         workers._ignore_ctrl_c()
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
@@ -66,6 +66,6 @@ def test_every_signal_that_ends_a_command_lets_it_clean_up(monkeypatch):
     """Windows has SIGBREAK in addition to SIGTERM."""
     monkeypatch.setattr(command, "_TERMINATE", [signal.SIGTERM, signal.SIGUSR1])
     before = signal.getsignal(signal.SIGUSR1)
-    with pytest.raises(command._Terminated), command._told_of_sigterm():
+    with pytest.raises(command._Terminated), command._sigterm_raises():
         signal.raise_signal(signal.SIGUSR1)
     assert signal.getsignal(signal.SIGUSR1) == before

@@ -17,6 +17,7 @@ def p_value(share_said, share_true, seed):
     prober = SimpleNamespace(
         truth_of=lambda probe: truth,
         rows_of=lambda probe: np.arange(200),
+        main_metric="accuracy",
         data=SimpleNamespace(groups=np.arange(200).astype(str)),
         settings=SimpleNamespace(reads_numbers=False, seed=seed),
     )

@@ -351,7 +351,7 @@ def test_texts_over_the_context_follow_the_policy_and_are_counted(
     with (tmp_path / "rows.csv").open("a") as file:
         file.write(f"{'The red house was ' * 80},red,long\n")
     with pytest.raises(
-        DataError, match=r"rows\.csv:\d+: the text has .* the context 256 .1 text too"
+        DataError, match=r"rows\.csv:\d+: the text has .*, but the context has 256 .1 text too"
     ):
         go(experiment())
     result = go(experiment(f"tokens.too_long={policy}"))

@@ -59,7 +59,7 @@ def test_an_overview_has_every_tensor(look, tiny):
 def test_position_embeddings_are_drawn_in_full_with_columns(look, tiny):
     wpe = load_file(tiny / "model.safetensors")["transformer.wpe.weight"]
     figures, _ = look(tiny, tensor="wpe.weight", columns=(20, 3), corner=5)
-    assert np.array_equal(numbers(figures["The matrix"]["data"][0]["z"]), wpe)
+    assert np.array_equal(numbers(figures["Heat map of the matrix"]["data"][0]["z"]), wpe)
     curves = figures["Columns 20, 3"]["data"]
     assert np.array_equal(numbers(curves[0]["y"]), wpe[:, 20])
     assert np.array_equal(numbers(curves[1]["y"]), wpe[:, 3])
@@ -68,7 +68,7 @@ def test_position_embeddings_are_drawn_in_full_with_columns(look, tiny):
 def test_an_attention_is_drawn_as_corner_parts_norms_and_spectra(look, tiny):
     weight = load_file(tiny / "model.safetensors")["transformer.h.2.attn.c_attn.weight"]
     figures, _ = look(tiny, tensor="transformer.h.2.attn.c_attn.weight", corner=10)
-    corner = figures.pop("The first 10 x 10 weights")["data"][0]
+    corner = figures.pop("Heat map of the first 10 x 10 weights")["data"][0]
     assert np.array_equal(numbers(corner["z"]), weight[:10, :10])
     assert corner["zmin"] == -corner["zmax"] < 0
     assert list(figures) == [
@@ -161,11 +161,14 @@ def test_the_real_part_of_gpt2_small_is_drawn(look, shared):
     part = shared / "weights/gpt2_small_part"
     figures, _ = look(part, tensor="wpe.weight")
     wpe = load_file(part / "part.safetensors")["wpe.weight"]
-    assert np.array_equal(numbers(figures["The matrix"]["data"][0]["z"]), wpe)
+    assert np.array_equal(numbers(figures["Heat map of the matrix"]["data"][0]["z"]), wpe)
     assert np.array_equal(numbers(figures["Columns 150, 200, 250"]["data"][1]["y"]), wpe[:, 200])
     figures, _ = look(part, tensor="h.4.attn.c_attn.weight")
     assert "Head 11" in figures  # the published width tells the number of heads
-    assert numbers(figures["The first 300 x 300 weights"]["data"][0]["z"]).shape == (300, 300)
+    assert numbers(figures["Heat map of the first 300 x 300 weights"]["data"][0]["z"]).shape == (
+        300,
+        300,
+    )
 
 
 def roughness(curves):
@@ -176,7 +179,7 @@ def roughness(curves):
 
 def test_columns_of_the_real_position_embeddings_are_smooth_waves(look, shared):
     figures, _ = look(shared / "weights/gpt2_small_part", tensor="wpe.weight")
-    matrix = numbers(figures["The matrix"]["data"][0]["z"])
+    matrix = numbers(figures["Heat map of the matrix"]["data"][0]["z"])
     assert roughness(matrix) < 0.01
     assert roughness(matrix.T) > 1.9  # along the other axis there is no order
     for curve in figures["Columns 150, 200, 250"]["data"]:
@@ -222,5 +225,5 @@ def test_what_is_not_there_is_said(tiny, tmp_path):
 def test_half_precision_is_drawn_too(look, tiny):
     GPT2.from_pretrained(tiny, dtype=torch.bfloat16).save_pretrained(tiny)
     figures, page = look(tiny, tensor="wpe.weight")
-    assert numbers(figures["The matrix"]["data"][0]["z"]).shape == (23, 21)
+    assert numbers(figures["Heat map of the matrix"]["data"][0]["z"]).shape == (23, 21)
     assert "bfloat16" in page
