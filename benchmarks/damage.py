@@ -49,9 +49,9 @@ from probekit.pipeline.experiment.run import run
 from probekit.pipeline.pretrain import pretrain
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.measurement import Predictions
+from probekit.probes.site_result import Predictor
 from probekit.report.pages.pretraining_page import write_pretraining_report
 from probekit.results.finished_run import FinishedRun
-from probekit.results.predictions import Predictor
 from probekit.results.saved_probes import load_probe
 from probekit.results.site_results import SavedSiteResults
 from probekit.training.corpus import read_corpus

@@ -172,8 +172,9 @@ def test_pitfall_23_test_rows_choose_nothing():
     turned = replace(data.data, y=data.data.y.copy())
     turned.y[turned.test] = np.where(turned.y[turned.test] == "yes", "no", "yes")
     settings = ProbeSettings(C=(1e-3, 1.0), folds=3, control_draws=0, bootstrap=100)
-    first, second = (Prober(one, settings).site(data.X)[0] for one in (data.data, turned))
-    assert first.predictions.guess.tolist() == second.predictions.guess.tolist()
+    first, second = (Prober(one, settings).site(data.X) for one in (data.data, turned))
+    ours, theirs = (next(iter(one.predictions.values())).guess for one in (first, second))
+    assert ours.tolist() == theirs.tolist()
     for ours, theirs in zip(first.measurements, second.measurements, strict=True):
         if ours.split != "test":
             assert ours == theirs
@@ -291,8 +292,8 @@ def test_pitfall_30_every_site_has_controls_unless_disabled():
     texts = np.array([f"word {n}" for n in range(120)], dtype=object)
     settings = replace(schema.settings(), folds=3, bootstrap=100)
     prober = Prober(replace(data.data, texts=texts), settings)
-    assert {one.target for one in prober.site(data.X)[0].measurements} == {"task", "control"}
-    assert set(prober.baselines()) == set(schema.baselines)
-    for one in prober.site(data.X)[0].measurements:
+    assert {one.target for one in prober.site(data.X).measurements} == {"task", "control"}
+    assert {one.target for one in prober.baselines().predictions} == set(schema.baselines)
+    for one in prober.site(data.X).measurements:
         assert np.isfinite([one.chance, one.ci_low, one.ci_high]).all()
         assert min(one.n_train, one.n_test, one.n_groups) > 0

@@ -7,7 +7,6 @@ differ only in their activations, and their bootstrap draws are paired.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,39 +14,15 @@ from probekit.errors import DataError
 from probekit.probes.controls.controls import control_types
 from probekit.probes.data import ProbeData
 from probekit.probes.fitters import LabelColumn
-from probekit.probes.score.measurement import (
-    Measurement,
-    Predictions,
-    Resampler,
-    Score,
-    measure,
-)
+from probekit.probes.score.measurement import Resampler, Score, measure
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.settings import ProbeSettings, ProbeSpec
+from probekit.probes.settings import ProbeSettings
+from probekit.probes.site_result import Predictor, SiteResult
 from probekit.probes.solve.design import Features
-from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import Codes, OnFit
 from probekit.probes.split import SplitProber
 
 FLOATS = (np.float16, np.float32, np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class ProbeResult:
-    """Result of one kind of probe at one site.
-
-    Attributes:
-        spec: the kind; None for a baseline.
-        measurements: the scores.
-        predictions: the predictions of the task on the test rows.
-        solution: the fitted probe of the task; None for kinds that are not a stack of layers, and
-            for several splits, each of which has its own fit.
-    """
-
-    spec: ProbeSpec | None
-    measurements: tuple[Measurement, ...]
-    predictions: Predictions
-    solution: FittedLayers | None = None
 
 
 class Prober:
@@ -68,7 +43,7 @@ class Prober:
     >>> data = ProbeData(y, row, row, train=np.arange(60), test=np.arange(60, 80))
     >>> prober = Prober(data, ProbeSettings(folds=2, control_draws=1, bootstrap=100))
     >>> X = np.random.default_rng(0).normal(size=(80, 3)) + 9 * (y == "yes")[:, None]
-    >>> first = prober.site(X)[0].measurements[0]
+    >>> first = prober.site(X).measurements[0]
     >>> first.target, first.split, first.metric, first.value
     ('task', 'test', 'accuracy', 1.0)
     """
@@ -127,10 +102,8 @@ class Prober:
         """The metric by which sites are selected."""
         return self._splits[0].main_metric
 
-    def site(
-        self, X: Features, *, random: bool = False, on_fit: OnFit | None = None
-    ) -> tuple[ProbeResult, ...]:
-        """Return the result of each kind at one site.
+    def site(self, X: Features, *, random: bool = False, on_fit: OnFit | None = None) -> SiteResult:
+        """Return the results of all kinds at one site, kind by kind.
 
         Args:
             X: the activations (n_rows, n_features).
@@ -143,7 +116,7 @@ class Prober:
         """
         self._check(X)
         kinds, n_splits = self.settings.kinds, len(self._splits)
-        results = []
+        result = SiteResult()
         for number, spec in enumerate(kinds):
             outcomes = [
                 split.read(
@@ -151,25 +124,26 @@ class Prober:
                 )
                 for n, split in enumerate(self._splits)
             ]
-            results.append(self._result(spec, outcomes))
-        return tuple(results)
+            self._add(result, outcomes)
+        return result
 
-    def baselines(self) -> dict[str, ProbeResult]:
-        """Return the result of each baseline, by its target."""
+    def baselines(self) -> SiteResult:
+        """Return the results of all baselines."""
         of_splits = [split.baselines() for split in self._splits]
-        return {
-            target: self._result(None, [scores[target] for scores in of_splits])
-            for target in of_splits[0]
-        }
+        result = SiteResult()
+        for target in of_splits[0]:
+            self._add(result, [scores[target] for scores in of_splits])
+        return result
 
-    def _result(self, spec: ProbeSpec | None, of_splits: Sequence[Sequence[Score]]) -> ProbeResult:
+    def _add(self, result: SiteResult, of_splits: Sequence[Sequence[Score]]) -> None:
+        """Add the scores of a kind or baseline, given for each split, to a result."""
         scores = [Score.of_all(same) for same in zip(*of_splits, strict=True)]
-        return ProbeResult(
-            spec,
-            tuple(one for score in scores for one in measure(score, self._resampler)),
-            predictions=scores[0].pairs[0][0],
-            solution=scores[0].fit,
-        )
+        first = scores[0]
+        for score in scores:
+            result.measurements.extend(measure(score, self._resampler))
+        result.predictions[Predictor(first.probe, first.target)] = first.pairs[0][0]
+        if first.fit is not None:
+            result.fits[first.probe] = first.fit
 
     def _check(self, X: Features) -> None:
         if X.ndim != 2 or len(X) != len(self.data.y):

@@ -16,7 +16,8 @@ from probekit.disk import inside
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.results.predictions import Predictor, read_test_rows
+from probekit.probes.site_result import Predictor
+from probekit.results.predictions import read_test_rows
 from probekit.results.record import STARTED, RunRecord, open_record, reading_run_file
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.results.table import load_table

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,15 +21,9 @@ from probekit.csv_files import read_csv
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.site_result import Predictor
 
 SEPARATOR = "|"
-
-
-class Predictor(NamedTuple):
-    """Origin of predictions: the kind of probe ("none" for a baseline) and the target."""
-
-    probe: str
-    target: str
 
 
 def read_test_rows(path: Path) -> pd.DataFrame:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +20,15 @@ from safetensors import SafetensorError
 from probekit.disk import as_store_error, inside
 from probekit.errors import DataError, MissingError, StoreError
 from probekit.probes.saved.files import probe_files, read_probe
-from probekit.probes.score.measurement import Measurement, Predictions
+from probekit.probes.score.measurement import Measurement
+from probekit.probes.site_result import SiteResult
 from probekit.provenance import digest, digest_json, pretty_json, write_atomic
-from probekit.results.columns import RESULTS
-from probekit.results.predictions import Predictor, pack, unpack
+from probekit.results.predictions import pack, unpack
 from probekit.results.record import changed_files
 
 # Exceptions that reading a truncated or changed file can raise.
 _READ_ERRORS = (ValueError, TypeError, KeyError, RecursionError, SafetensorError)
 LONGEST_NAME = 100  # characters of a file name; file systems allow 255 bytes
-
-
-@dataclass(frozen=True, eq=False)
-class SiteResult:
-    """The measurements of one site, or of the baselines, and the predictions on test rows.
-
-    Attributes:
-        measurements: the rows of results.csv, without the columns in `place`.
-        predictions: the predictions of each probe on the test rows.
-        place: the columns of results.csv that identify run, site and position.
-        probes: digests of the weights of the fitted probes, by file name relative to the run's
-            folder.
-        files: digests of all files of the site, including its probes; empty before it is saved.
-    """
-
-    measurements: list[Measurement]
-    predictions: dict[Predictor, Predictions]
-    place: Mapping[str, Any] = field(default_factory=dict)
-    probes: dict[str, str] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-
-    @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows of results.csv."""
-        rows = [{**self.place, **asdict(measurement)} for measurement in self.measurements]
-        return [{column.name: row.get(column.name) for column in RESULTS} for row in rows]
 
 
 def site_stem(site: str, offset: int = 0) -> Path:

@@ -123,7 +123,7 @@ def test_all_offsets_share_folds_and_resamples(experiment):
     swept = experiment("tokens.sweep=[0, 1]", "probe.control_draws=0")
     first, second = make_probers(swept, prepare(swept))
     X = np.random.default_rng(0).normal(size=(40, 3))
-    assert first.site(X)[0].measurements == second.site(X)[0].measurements
+    assert first.site(X).measurements == second.site(X).measurements
 
 
 def test_an_offset_that_cannot_be_probed_is_named(experiment, tmp_path):

@@ -35,13 +35,12 @@ def signal(data: ProbeData, strength: float, seed: int = 1) -> np.ndarray:
 
 
 def site(prober: Prober, X, **options):
-    """The measurements of the one kind."""
-    (result,) = prober.site(X, **options)
-    return result.measurements
+    """The measurements of all kinds."""
+    return prober.site(X, **options).measurements
 
 
 def baselines(prober: Prober):
-    return [one for found in prober.baselines().values() for one in found.measurements]
+    return prober.baselines().measurements
 
 
 def pick(measured, target="task", metric="accuracy", split="test") -> Measurement:
@@ -332,7 +331,7 @@ def test_rows_too_few_to_be_coded_online_are_probed_all_the_same():
     data = ProbeData(y, groups, rows.astype(str), train=rows[:12], test=rows[12:])
     prober = Prober(data, ProbeSettings(C=(0.1,), folds=2, control_draws=0, bootstrap=100))
     assert not prober.codes_online
-    (found,) = prober.site(np.random.default_rng(0).normal(size=(24, 3)))
+    found = prober.site(np.random.default_rng(0).normal(size=(24, 3)))
     assert {m.split for m in found.measurements} == {"test", "validation"}
 
 
@@ -341,7 +340,7 @@ def test_a_control_label_for_each_row_is_refused():
     with pytest.raises(ConfigError, match="each training row is a group of its own"):
         Prober(data, replace(SETTINGS, control_by="group"))
     by_group = Prober(make_data(), replace(SETTINGS, control_by="group")).site(signal(data, 5))
-    assert pick(by_group[0].measurements, "control").n_train == 300
+    assert pick(by_group.measurements, "control").n_train == 300
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,10 @@ y = np.array(["no", "yes"] * 40)
 row = np.arange(80).astype(str)
 data = ProbeData(y, row, row, train=np.arange(60), test=np.arange(60, 80))
 prober = Prober(data, ProbeSettings(folds=2, control_draws=0, bootstrap=100, C=(1.0,)))
-results = prober.site(np.random.default_rng(0).normal(size=(80, 3)))
+result = prober.site(np.random.default_rng(0).normal(size=(80, 3)))
 place = {"site": "blocks.0.hook_resid_post", "layer": 0, "run": "r", "position": "last"}
 path = Path(sys.argv[1])
-rows = [place | asdict(m) for result in results for m in result.measurements]
+rows = [place | asdict(m) for m in result.measurements]
 make_table(rows, RESULTS).to_csv(path, index=False)
 (part,) = [p for p in result_parts(load_table(path)) if p.title.startswith("Error rate")]
 assert "The share of wrong guesses." in part.caption, part.caption

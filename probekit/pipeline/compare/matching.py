@@ -11,8 +11,8 @@ import pandas as pd
 from probekit.errors import ConfigError, nearest
 from probekit.experiment.schema import Experiment
 from probekit.probes.score.measurement import Predictions
+from probekit.probes.site_result import Predictor
 from probekit.results.finished_run import FinishedRun
-from probekit.results.predictions import Predictor
 from probekit.results.selection import chosen_row, selection
 from probekit.results.settings import differing, run_facts
 from probekit.results.table import concatenated, only, placed

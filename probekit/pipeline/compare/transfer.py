@@ -23,16 +23,17 @@ from probekit.model.weights.sources import find_model
 from probekit.pipeline.compare.transfer_sets import SharedRows, TransferSet, find_leak, make_sets
 from probekit.pipeline.experiment.features import Probed
 from probekit.probes.controls.control_labels import majority_guess
-from probekit.probes.curve import Prober, ProbeResult
+from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData
 from probekit.probes.directions import cosine, direction, pooled_spread
 from probekit.probes.fitters import number_guess
 from probekit.probes.score.differences import paired_difference
-from probekit.probes.score.measurement import Predictions, metrics_of
+from probekit.probes.score.measurement import Measurement, Predictions, metrics_of
 from probekit.probes.score.metrics import ClassPredictions, percentile_interval
 from probekit.probes.score.permutation import permuted_labels
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.settings import LEAST_DRAWS, ProbeSpec
+from probekit.probes.site_result import SiteResult
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.layers import FittedLayers
 from probekit.provenance import pretty_json, versions, write_atomic
@@ -49,8 +50,8 @@ class _Fitted:
 
     data: TransferSet
     spec: ProbeSpec
-    result: ProbeResult
-    solution: FittedLayers
+    measurements: Sequence[Measurement]
+    fit: FittedLayers
     direction: Floats | None
     null: tuple[Floats, ...]
 
@@ -127,7 +128,7 @@ def _place(one: TransferSet, selection: Probed, spec: ProbeSpec) -> dict[str, An
 
 def _cross_validated(fits: Sequence[_Fitted]) -> float:
     """Return the cross-validated score, averaged over the sets."""
-    measured = (one for fit in fits for one in fit.result.measurements)
+    measured = (one for fit in fits for one in fit.measurements)
     return float(
         np.mean([m.value for m in measured if m.split == "validation" and m.target == "task"])
     )
@@ -145,20 +146,20 @@ def _fit(
 ) -> Iterator[tuple[_Fitted, ...]]:
     """Yield the fits on all sets for each kind of probe."""
     results = [one.prober.site(x) for one, x in zip(sets, X, strict=True)]
-    for spec, *of_kind in zip(sets[0].prober.settings.kinds, *results, strict=True):
+    for spec in sets[0].prober.settings.kinds:
         yield tuple(
             _fitted(one, x, spec, result, null_draws)
-            for one, x, result in zip(sets, X, of_kind, strict=True)
+            for one, x, result in zip(sets, X, results, strict=True)
         )
 
 
 def _fitted(
-    one: TransferSet, X: Features, spec: ProbeSpec, result: ProbeResult, null_draws: int
+    one: TransferSet, X: Features, spec: ProbeSpec, result: SiteResult, null_draws: int
 ) -> _Fitted:
-    assert result.solution is not None
-    own, penalty = direction(result.solution), result.measurements[0].C
+    fit, measurements = result.fits[spec.text], result.of_kind(spec.text)
+    own, penalty = direction(fit), measurements[0].C
     null = () if own is None else tuple(_null(one.prober, X, spec, penalty, null_draws))
-    return _Fitted(one, spec, result, result.solution, own, null)
+    return _Fitted(one, spec, measurements, fit, own, null)
 
 
 def _null(
@@ -178,9 +179,8 @@ def _null(
         bootstrap=LEAST_DRAWS,
     )
     for labels in _permuted(prober.data, draws, prober.settings.seed):
-        (result,) = Prober(replace(prober.data, y=labels), settings).site(X)
-        assert result.solution is not None
-        drawn = direction(result.solution)
+        result = Prober(replace(prober.data, y=labels), settings).site(X)
+        drawn = direction(result.fits[spec.text])
         assert drawn is not None
         yield drawn
 
@@ -200,9 +200,9 @@ def _scores(
     for column, test in enumerate(fits):
         prober = test.data.prober
         rows = X[column][prober.test_rows].astype(np.float64)
-        own = _predict(test.spec, test.solution, rows, prober)
+        own = _predict(test.spec, test.fit, rows, prober)
         for train in fits:
-            predictions = _predict(train.spec, train.solution, rows, prober)
+            predictions = _predict(train.spec, train.fit, rows, prober)
             leak = leaks.get((train.data.name, test.data.name))
             shared = (
                 {} if leak is None else {"known_texts": leak.texts, "known_groups": leak.groups}
@@ -215,7 +215,7 @@ def _cells(
     train: _Fitted, test: _Fitted, predictions: Predictions, own: Predictions
 ) -> Iterator[dict[str, Any]]:
     """Yield the metrics of one pair, each with the difference from the test set's own probe."""
-    resamples, first = test.data.prober.resamples_of(test.spec.text), train.result.measurements[0]
+    resamples, first = test.data.prober.resamples_of(test.spec.text), train.measurements[0]
     uninformed = _uninformed(train.data.prober, predictions)
     for metric, function in metrics_of(uninformed).items():
         interval = percentile_interval(function(predictions, resamples))
@@ -243,12 +243,12 @@ def _cells(
             }
 
 
-def _predict(spec: ProbeSpec, solution: FittedLayers, X: Floats, prober: Prober) -> Predictions:
+def _predict(spec: ProbeSpec, fit: FittedLayers, X: Floats, prober: Prober) -> Predictions:
     """Return the predictions of a fit on the test rows X (n_test, n_features) of a prober."""
     if prober.settings.reads_numbers:
-        return NumberPredictions(prober.truth_of(spec.text), number_guess(solution, X))
+        return NumberPredictions(prober.truth_of(spec.text), number_guess(fit, X))
     n_classes = len(prober.data.classes)
-    scores = solution.class_scores(X, n_classes)
+    scores = fit.class_scores(X, n_classes)
     if spec.logits:
         scores = log_softmax(scores, axis=1)
     return ClassPredictions(

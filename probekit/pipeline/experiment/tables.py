@@ -28,10 +28,10 @@ from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.significance import difference_rows, p_value_rows, scored
 from probekit.pipeline.measure.sparse_features import feature_rows
 from probekit.probes.curve import Prober
+from probekit.probes.site_result import SiteResult
 from probekit.results.attention import AttentionPrompt
 from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.selection import chosen_row
-from probekit.results.site_results import SiteResult
 from probekit.watcher import Watcher
 
 if TYPE_CHECKING:  # code that finds and fills caches does not affect the results

@@ -11,9 +11,8 @@ from probekit.probes.curve import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.results.predictions import Predictor
+from probekit.probes.site_result import Predictor, SiteResult
 from probekit.results.selection import ranked_rows
-from probekit.results.site_results import SiteResult
 
 PLACE = ("site", "head", "position")
 COLUMNS = ("probe", *PLACE, *ReliabilityBin.__dataclass_fields__)

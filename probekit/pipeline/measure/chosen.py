@@ -31,10 +31,10 @@ from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.probes.curve import Prober
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.site_result import Predictor, SiteResult
 from probekit.provenance import pretty_json
-from probekit.results.predictions import Predictor
 from probekit.results.selection import chosen_row, selection
-from probekit.results.site_results import SiteResult, file_name
+from probekit.results.site_results import file_name
 from probekit.results.table import only, placed
 from probekit.results.text_readings import TextReading
 

@@ -18,12 +18,13 @@ from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.experiment.rows import PositionRows
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
-from probekit.probes.curve import Prober, ProbeResult
+from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData
 from probekit.probes.saved.files import probe_files
+from probekit.probes.settings import ProbeSpec
+from probekit.probes.site_result import SiteResult
 from probekit.provenance import digest
-from probekit.results.predictions import Predictor
-from probekit.results.site_results import SavedSiteResults, SiteResult, site_stem
+from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.watcher import InProcessWatcher, Watcher
 from probekit.workers import parallel_map
 
@@ -158,7 +159,7 @@ class _Job:
     def __call__(self, task: _Task) -> SiteResult:
         """Return the results of a site as read back from disk, so that a resumed run is equal."""
         if task.selection is None:
-            site = _baselines(self.prober)
+            site = self.prober.baselines()
         else:
             site = _measure(self, task.selection, Path("probes") / task.stem.relative_to("sites"))
         site = self.saved.write(task.stem, task.origin, site)
@@ -191,14 +192,6 @@ class _Progress:
         return on_fit
 
 
-def _baselines(prober: Prober) -> SiteResult:
-    results = prober.baselines()
-    return SiteResult(
-        [measurement for result in results.values() for measurement in result.measurements],
-        {Predictor("none", target): result.predictions for target, result in results.items()},
-    )
-
-
 def _measure(job: _Job, selection: Probed, folder: Path) -> SiteResult:
     """Return the results at a site and save the probes fitted on the trained model.
 
@@ -207,74 +200,84 @@ def _measure(job: _Job, selection: Probed, folder: Path) -> SiteResult:
         selection: the site.
         folder: folder of the site's probes, relative to the run folder.
     """
-    site = SiteResult([], {})
+    site = SiteResult()
     for number, (target, store) in enumerate(job.stores.items()):
         is_random = target == "random_weights"
         on_fit = job.progress.part(number, len(job.stores))
-        results = job.prober.site(store.features(selection), random=is_random, on_fit=on_fit)
-        for result in results:
-            site.measurements.extend(result.measurements)
-            assert result.spec is not None
-            site.predictions[Predictor(result.spec.text, target)] = result.predictions
-            if not is_random and result.solution is not None:
-                stem = folder / result.spec.text.replace(":", "-")
-                _save(job.run_dir / stem, result, job.experiment, job.prober, store, selection)
-                _, weights = probe_files(stem)
-                with as_store_error("read", job.run_dir / weights):
-                    site.probes[weights.as_posix()] = digest([(job.run_dir / weights).read_bytes()])
+        result = job.prober.site(store.features(selection), random=is_random, on_fit=on_fit)
+        site.measurements.extend(result.measurements)
+        site.predictions.update(result.predictions)
+        if not is_random:
+            site.probes.update(_save_probes(job, result, store, selection, folder))
     return site
 
 
+def _save_probes(
+    job: _Job, result: SiteResult, store: FeatureReader, selection: Probed, folder: Path
+) -> dict[str, str]:
+    """Save the fitted probes of a site and return the digests of their weights by file name."""
+    digests = {}
+    for spec in job.prober.settings.kinds:
+        if spec.text in result.fits:
+            stem = folder / spec.text.replace(":", "-")
+            _save(job, stem, spec, result, store, selection)
+            _, weights = probe_files(stem)
+            with as_store_error("read", job.run_dir / weights):
+                digests[weights.as_posix()] = digest([(job.run_dir / weights).read_bytes()])
+    return digests
+
+
 def _save(
-    path: Path,
-    result: ProbeResult,
-    experiment: Experiment,
-    prober: Prober,
+    job: _Job,
+    stem: Path,
+    spec: ProbeSpec,
+    result: SiteResult,
     store: FeatureReader,
     selection: Probed,
 ) -> None:
     """Save a fitted probe; classes that were absent in training have no scores."""
-    spec, solution = result.spec, result.solution
-    assert spec is not None
-    assert solution is not None
-    classes = () if prober.settings.reads_numbers else prober.data.classes[solution.classes]
-    first = result.measurements[0]
-    penalty = {} if first.C is None else {spec.grid_name or "C": first.C}
+    data, fit, measured = job.prober.data, result.fits[spec.text], result.of_kind(spec.text)
+    classes = () if job.prober.settings.reads_numbers else data.classes[fit.classes]
+    penalty = {} if measured[0].C is None else {spec.grid_name or "C": measured[0].C}
     fitted = FittedProbe(
         kind=spec.text,
-        layers=solution.layers,
+        layers=fit.layers,
         classes=tuple(map(str, classes)),
         scores_are_logits=spec.logits,
         hyperparameters={**dict(spec.options), **penalty},
     )
     save_probe(
-        path,
+        job.run_dir / stem,
         fitted,
-        experiment,
+        job.experiment,
         store.identity,
         sites=[part.text for part in selection.parts],
-        measured=result.measurements,
-        view=experiment.capture.view,
+        measured=measured,
+        view=job.experiment.capture.view,
     )
 
 
+_SITE_COLUMNS = ("site", "layer", "component", "head")
+
+
 def _place(experiment: Experiment, selection: Probed | None) -> dict[str, Any]:
-    """Return the columns for run, site and position; baselines have no site."""
-    names = {
+    """Return the columns for run, site and position; those of the site are None for baselines."""
+    names: dict[str, Any] = {
         "run": experiment.name,
         "model": experiment.model.source,
         "dataset": experiment.data.name,
         "position": experiment.tokens.position.text,
     }
     if selection is None:
-        return names
+        return names | dict.fromkeys((*_SITE_COLUMNS, "view"))
     return names | _site_columns(selection) | {"view": experiment.capture.view}
 
 
 def _site_columns(selection: Probed) -> dict[str, Any]:
     """Return the columns for the site; a concatenation has no layer and no head."""
     components = dict.fromkeys(describe(part.site).component for part in selection.parts)
-    place: dict[str, Any] = {"site": selection.text, "component": JOINT.join(components)}
+    place: dict[str, Any] = dict.fromkeys(_SITE_COLUMNS)
+    place |= {"site": selection.text, "component": JOINT.join(components)}
     if isinstance(selection, SiteSelection):
         place |= {
             "site": selection.without_head.text,

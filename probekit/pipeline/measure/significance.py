@@ -17,10 +17,9 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.permutation import exchanged_leads, group_leads, holm, p_values
 from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.site_result import Predictor, SiteResult
 from probekit.results.differences import answers_name
 from probekit.results.metrics import P_VALUES
-from probekit.results.predictions import Predictor
-from probekit.results.site_results import SiteResult
 
 
 @dataclass(frozen=True, eq=False)

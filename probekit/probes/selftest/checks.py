@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.curve import Prober, ProbeResult
+from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData
 from probekit.probes.folds import group_folds
 from probekit.probes.score.measurement import Measurement
@@ -21,6 +21,7 @@ from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.planted import Planted
 from probekit.probes.settings import ProbeSettings, ProbeSpec
+from probekit.probes.site_result import SiteResult
 from probekit.probes.solve.design import Floats
 
 # False alarm rate of a randomised check over the choice of seeds. The seeds are fixed, so that a
@@ -64,15 +65,11 @@ class SimulationSize:
     fits: int
 
 
-ProbeFunction = Callable[
-    [ProbeData, ProbeSettings, Sequence[Floats]], list[tuple[ProbeResult, ...]]
-]
+ProbeFunction = Callable[[ProbeData, ProbeSettings, Sequence[Floats]], list[SiteResult]]
 QUICK, FULL = SimulationSize(draws=100, fits=4), SimulationSize(draws=500, fits=20)
 
 
-def probe(
-    data: ProbeData, settings: ProbeSettings, sites: Sequence[Floats]
-) -> list[tuple[ProbeResult, ...]]:
+def probe(data: ProbeData, settings: ProbeSettings, sites: Sequence[Floats]) -> list[SiteResult]:
     """Return the results of all kinds at each of the sites X (n_rows, n_features)."""
     prober = Prober(data, settings)
     return [prober.site(X) for X in sites]
@@ -94,7 +91,7 @@ class Tools:
         default_factory=lambda: metric_functions("number")
     )
 
-    def one(self, spec: ProbeSpec, data: Planted, **settings: Any) -> ProbeResult:
+    def one(self, spec: ProbeSpec, data: Planted, **settings: Any) -> SiteResult:
         """Return the result of one kind on synthetic data."""
         defaults: dict[str, Any] = {
             "C": (1e-2, 1.0),
@@ -104,16 +101,14 @@ class Tools:
             "description": False,
         }
         probe_settings = ProbeSettings(kinds=(spec,), **(defaults | settings))
-        ((result,),) = self.probe(data.data, probe_settings, [data.X])
+        (result,) = self.probe(data.data, probe_settings, [data.X])
         return result
 
 
 Check = Callable[[Tools, SimulationSize], Iterator[Verdict]]
 
 
-def pick(
-    result: ProbeResult, metric: str, split: str = "test", target: str = "task"
-) -> Measurement:
+def pick(result: SiteResult, metric: str, split: str = "test", target: str = "task") -> Measurement:
     """Return the measurement with this metric, split and target."""
     key = (metric, split, target)
     (measurement,) = [m for m in result.measurements if (m.metric, m.split, m.target) == key]

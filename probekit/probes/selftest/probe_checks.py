@@ -34,7 +34,7 @@ def planted_direction(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     for kind, spec in SPECS.items():
         result = tools.one(spec, data)
         if spec.kind != "mlp":  # an MLP has no single direction
-            yield _along("planted direction", kind, result.solution, data)
+            yield _along("planted direction", kind, result.fits[kind], data)
         # The class means are two standard deviations apart.
         accuracy, best = pick(result, "accuracy"), float(norm.cdf(1))
         ok = abs(accuracy.value - best) < FOUR_ERRORS
@@ -42,13 +42,13 @@ def planted_direction(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
         yield Verdict("planted direction", kind, expected, interval_text(accuracy), ok)
     numbers = planted.number(3000, seed=0)
     result = tools.one(ProbeSpec("ridge_regression"), numbers)
-    yield _along("planted number", "ridge_regression", result.solution, numbers)
+    fit = result.fits["ridge_regression"]
+    yield _along("planted number", "ridge_regression", fit, numbers)
 
 
-def _along(check: str, kind: str, solution: FittedLayers | None, data: Planted) -> Verdict:
-    assert solution is not None
+def _along(check: str, kind: str, fit: FittedLayers, data: Planted) -> Verdict:
     assert data.direction is not None
-    weight = solution.layers[0].weight[0]
+    weight = fit.layers[0].weight[0]
     cosine = float(weight @ data.direction / np.linalg.norm(weight))
     return Verdict(check, kind, "cosine over 0.99", f"{cosine:.4f}", cosine > 0.99)
 

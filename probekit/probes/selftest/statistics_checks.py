@@ -15,7 +15,6 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from probekit.probes.curve import ProbeResult
 from probekit.probes.score.metrics import ClassPredictions, percentile_interval
 from probekit.probes.score.permutation import p_values
 from probekit.probes.score.regression import NumberPredictions
@@ -30,6 +29,7 @@ from probekit.probes.selftest.checks import (
     Verdict,
 )
 from probekit.probes.settings import ProbeSettings
+from probekit.probes.site_result import Predictor, SiteResult
 from probekit.probes.solve.design import Floats
 
 
@@ -171,16 +171,16 @@ def same_for_all(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
     alone = tools.probe(first.data, settings, [first.X])[0]
     again = tools.probe(first.data, settings, [first.X])[0]
     after = tools.probe(first.data, settings, [second.X, first.X])[1]
-    for place, kind in enumerate(SPECS):
+    for kind in SPECS:
         for check, other in (("same seed", again), ("after another site", after)):
-            ok = _bytes(alone[place]) == _bytes(other[place])
+            ok = _bytes(alone, kind) == _bytes(other, kind)
             yield Verdict(check, kind, "same bytes", "same" if ok else "different", ok)
 
 
-def _bytes(result: ProbeResult) -> tuple[str, bytes]:
-    """Return the exact measurements and predictions of a result."""
-    assert isinstance(result.predictions, ClassPredictions)
-    scores = b"" if result.predictions.scores is None else result.predictions.scores.tobytes()
-    return repr(
-        [asdict(m) for m in result.measurements]
-    ), result.predictions.guess.tobytes() + scores
+def _bytes(result: SiteResult, kind: str) -> tuple[str, bytes]:
+    """Return the exact measurements and predictions of one kind of probe."""
+    predictions = result.predictions[Predictor(kind, "task")]
+    assert isinstance(predictions, ClassPredictions)
+    scores = b"" if predictions.scores is None else predictions.scores.tobytes()
+    measurements = repr([asdict(m) for m in result.of_kind(kind)])
+    return measurements, predictions.guess.tobytes() + scores

@@ -9,8 +9,7 @@ import pandas as pd
 from probekit.pipeline.measure.calibration import COLUMNS, reliability_rows
 from probekit.probes.score.measurement import Measurement
 from probekit.probes.score.metrics import ClassPredictions, Resamples
-from probekit.results.predictions import Predictor
-from probekit.results.site_results import SiteResult
+from probekit.probes.site_result import Predictor, SiteResult
 
 TRUTH = np.array([0, 1, 0, 1])
 
@@ -19,11 +18,18 @@ def site(name, probe, sure, validated, are_logs=True):
     """A site whose probe always guesses right, at a confidence of `sure`."""
     shares = np.where(np.eye(2)[TRUTH] > 0, sure, 1 - sure)
     said = ClassPredictions(TRUTH, TRUTH, 2, np.log(shares), are_logs)
-    place = {"run": "r", "dataset": "d", "site": name, "position": "last", "view": "raw"}
+    place = {
+        "run": "r",
+        "dataset": "d",
+        "site": name,
+        "head": None,
+        "position": "last",
+        "view": "raw",
+    }
     numbers = dict.fromkeys([field.name for field in fields(Measurement)])
     where = {"probe": probe, "target": "task", "split": "validation", "metric": "accuracy"}
     measured = Measurement(**(numbers | where | {"value": validated}))
-    return SiteResult([measured], {Predictor(probe, "task"): said}, place)
+    return SiteResult([measured], {Predictor(probe, "task"): said}, place=place)
 
 
 def test_each_kind_is_counted_at_its_best_site():

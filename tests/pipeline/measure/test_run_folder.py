@@ -10,8 +10,9 @@ from probekit.disk import Disk
 from probekit.drafts import Draft
 from probekit.errors import StoreError
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.probes.site_result import SiteResult
 from probekit.provenance import digest
-from probekit.results.site_results import SavedSiteResults, SiteResult
+from probekit.results.site_results import SavedSiteResults
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_a_deleted_folder_is_noticed_at_the_next_file(folder):
 
 
 def test_a_probe_that_is_gone_when_its_site_is_kept_is_an_error(tmp_path):
-    site = SiteResult([], {}, probes={"probes/blocks.0.x/logistic.safetensors": "0" * 64})
+    site = SiteResult(probes={"probes/blocks.0.x/logistic.safetensors": "0" * 64})
     with pytest.raises(StoreError, match=r"logistic\.json: No such file"):
         SavedSiteResults(tmp_path, truth_of=None, n_classes=2).write(
             Path("sites/blocks.0.x"), {}, site

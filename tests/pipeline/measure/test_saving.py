@@ -27,7 +27,7 @@ def test_the_facts_are_those_of_the_run(kept, number_probe):
 
 def test_metrics_are_those_of_the_task_on_test_rows(kept, tmp_path):
     (prober,) = make_probers(kept.experiment, kept.prepared)
-    measured = prober.site(kept.rows(SITE))[0].measurements
+    measured = prober.site(kept.rows(SITE)).measurements
     layer = np.ones((1, 256)), np.zeros(1)
     fitted = FittedProbe("logistic", (layer,), ("plural", "singular"), True, {})
     path = save_probe(
