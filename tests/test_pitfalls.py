@@ -197,7 +197,7 @@ def test_pitfall_23_test_rows_choose_nothing():
             ("blocks.1.x", "test", 1.0),
         )
     ]
-    assert best_site(pd.DataFrame(rows))["site"] == "blocks.0.x"
+    assert best_site(pd.DataFrame(rows)).site == "blocks.0.x"
     # The best of many sites of chance is no finding.
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(50, 1000))

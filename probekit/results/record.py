@@ -52,7 +52,10 @@ class RecordPart(BaseModel):
 
 
 class ModelFacts(RecordPart):
-    """The network whose activations were probed."""
+    """The network whose activations were probed.
+
+    `compared_with` names the source of the digest that each file was checked against.
+    """
 
     source: str
     n_layers: int
@@ -61,6 +64,7 @@ class ModelFacts(RecordPart):
     d_vocab: int
     n_ctx: int
     parameters: int
+    compared_with: dict[str, str] = {}
 
 
 class ExampleRecord(RecordPart):
@@ -100,6 +104,7 @@ class Best(RecordPart):
     site: str
     layer: int | None
     head: int | None = None
+    position: str | None = None
     chosen_by: str
 
 
@@ -123,7 +128,7 @@ ControlBy = Literal["word", "group"]
 
 
 class RunRecord(RecordPart):
-    """The contents of run.json that the report uses.
+    """The contents of run.json, in their order; defaults are for files of older releases.
 
     `files` holds the digest of each result file by its name within the folder. `is_sealed` is
     whether run.json contains a digest of itself, which older releases did not write.
@@ -131,22 +136,23 @@ class RunRecord(RecordPart):
 
     run: str
     key: str
-    question: str | None
     created: str
+    question: str | None
     model: ModelFacts
     data: DataFacts
     best: Best | None = None
-    warnings: list[str] = []
     attention: list[AttentionText] = []
-    norms: list[Norms] = []
     versions: dict[str, str] = {}
     digests: dict[str, str] = {}
-    seeds: dict[str, Any] = {}
-    seconds: dict[str, float] = {}
     C_grid: list[float] = []
     control_by: ControlBy = "word"
+    seeds: dict[str, Any] = {}
+    caches: dict[str, str] = {}
+    norms: list[Norms] = []
+    seconds: dict[str, float] = {}
     files: dict[str, str] = {}
-    is_sealed: bool = False
+    warnings: list[str] = Field(default=[], exclude=True)  # only in files of older releases
+    is_sealed: bool = Field(default=False, exclude=True)
 
 
 def check_results_folder(folder: Path) -> None:

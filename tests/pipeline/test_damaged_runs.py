@@ -14,7 +14,7 @@ from probekit.pipeline.experiment.run import run
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.run_page import run_figures, write_report
 from probekit.report.pages.runs_page import load_runs
-from probekit.results.record import OLD_RECORD, RESULT_FILES
+from probekit.results.record import OLD_RECORD, RESULT_FILES, RunRecord, load_record, pack_record
 from probekit.results.saved_probes import load_probe
 from probekit.watcher import SILENT
 from tests.pipeline.planted import YAML, write_rows
@@ -79,6 +79,13 @@ def test_run_json_has_the_digest_of_every_file_and_of_itself(whole):
     assert {name for name in record["files"] if "/" not in name} <= set(RESULT_FILES)
     assert WEIGHTS in record["files"]
     assert len(record["seal"]) == 64
+
+
+def test_run_json_has_the_fields_that_the_record_declares_in_this_order(whole):
+    content = (whole / "run.json").read_bytes()
+    declared = [name for name, field in RunRecord.model_fields.items() if not field.exclude]
+    assert list(json.loads(content)) == ["format", *declared, "seal"]
+    assert pack_record(load_record(whole / "run.json").model_dump()) == content
 
 
 READERS = {

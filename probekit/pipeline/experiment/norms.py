@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +12,13 @@ from probekit.data.positions import IntArray
 from probekit.model.network import Network
 from probekit.model.sites import describe, layer_of
 from probekit.pipeline.experiment.prepare import Prepared
+from probekit.results.record import Norms
 
 SAMPLE = 64  # sequences; few suffice, because the ratio is large (about 30 in GPT-2 small)
 
 
 @torch.inference_mode()
-def residual_norms(model: Network, prepared: Prepared) -> list[dict[str, Any]]:
+def residual_norms(model: Network, prepared: Prepared) -> list[Norms]:
     """Return the mean norm at position 0 and at all other positions, for each site along d_model.
 
     Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks".
@@ -41,12 +41,12 @@ def residual_norms(model: Network, prepared: Prepared) -> list[dict[str, Any]]:
         model(tokens[None], tap=measure, sites=sites, logits=False)
     n_others = sum(len(ids) - 1 for ids in sequences)
     return [
-        {
-            "site": site,
-            "layer": layer_of(site),
-            "first_position_norm": first[site] / len(sequences),
-            "other_norm": others[site] / n_others,
-        }
+        Norms(
+            site=site,
+            layer=layer_of(site),
+            first_position_norm=first[site] / len(sequences),
+            other_norm=others[site] / n_others,
+        )
         for site in sites
     ]
 

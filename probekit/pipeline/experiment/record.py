@@ -25,6 +25,15 @@ from probekit.pipeline.experiment.tables import RunInputs
 from probekit.probes.curve import Prober
 from probekit.provenance import digest_json, versions
 from probekit.results.attention import AttentionPrompt
+from probekit.results.record import (
+    AttentionText,
+    Best,
+    DataFacts,
+    ExampleRecord,
+    FindingRecord,
+    ModelFacts,
+    RunRecord,
+)
 from probekit.results.selection import chosen_row
 
 SHOWN_PER_LABEL = 2
@@ -44,66 +53,80 @@ def describe_run(
     captured: Mapping[str, Captured],
     table: pd.DataFrame,
     prompts: Sequence[AttentionPrompt],
-) -> dict[str, Any]:
-    """Return the entries of run.json that describe inputs, settings and the chosen site."""
+    key: str,
+    created: str,
+) -> RunRecord:
+    """Return the record of a run, without norms, durations and digests of its files.
+
+    Args:
+        inputs: experiment, data, models and probers.
+        captured: the activations of each target.
+        table: the rows of results.csv.
+        prompts: the texts whose attention patterns are saved.
+        key: the run key.
+        created: the time at which the run began.
+    """
     experiment = inputs.experiment
-    return {
-        "question": experiment.question,
-        "model": model_facts(experiment, inputs.models[TASK]),
-        "data": data_facts(inputs.prepared, inputs.probers, inputs.card),
-        "best": best_site(table),
-        "attention": [{"text": p.text, "tokens": list(p.tokens)} for p in prompts],
-        "versions": versions(),
-        "digests": digests(inputs.prepared, captured),
-        "C_grid": list(experiment.probe.C),
-        "control_by": experiment.probe.control_by,
-        "seeds": {
+    return RunRecord(
+        run=experiment.name,
+        key=key,
+        created=created,
+        question=experiment.question,
+        model=model_facts(experiment, inputs.models[TASK]),
+        data=data_facts(inputs.prepared, inputs.probers, inputs.card),
+        best=best_site(table),
+        attention=[AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
+        versions=versions(),
+        digests=digests(inputs.prepared, captured),
+        C_grid=list(experiment.probe.C),
+        control_by=experiment.probe.control_by,
+        seeds={
             "split": experiment.split.seed,
             "probe": experiment.probe.seed,
             "random_weights": experiment.model.random_seed,
         },
-        "caches": {target: str(part.store.folder) for target, part in captured.items()},
-    }
+        caches={target: str(part.store.folder) for target, part in captured.items()},
+    )
 
 
-def model_facts(experiment: Experiment, model: Network) -> dict[str, Any]:
+def model_facts(experiment: Experiment, model: Network) -> ModelFacts:
     """Return name and sizes of the probed model, and the checks made on its files."""
     config = model.config
-    return {
-        "source": experiment.model.source,
-        "n_layers": config.n_layer,
-        "n_heads": config.n_head,
-        "d_model": config.n_embd,
-        "d_vocab": config.vocab_size,
-        "n_ctx": config.n_positions,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "compared_with": file_checks(find_model(experiment.model.source)),
-    }
+    return ModelFacts(
+        source=experiment.model.source,
+        n_layers=config.n_layer,
+        n_heads=config.n_head,
+        d_model=config.n_embd,
+        d_vocab=config.vocab_size,
+        n_ctx=config.n_positions,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        compared_with=file_checks(find_model(experiment.model.source)),
+    )
 
 
-def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) -> dict[str, Any]:
+def data_facts(prepared: Prepared, probers: Sequence[Prober], card: str | None) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
     dataset, split = prepared.dataset, prepared.split
     rows = {"train": prepared.train, "test": prepared.test}
     examples = {"train": split.train, "test": split.test}
-    return {
-        "name": dataset.name,
-        "n_examples": len(dataset),
-        "n_rows": len(prepared.labels),
-        "labels": _label_counts(prepared, probers[0], rows),
-        "groups": {side: len(np.unique(prepared.groups[r])) for side, r in rows.items()},
-        "examples": [
-            {"text": e.text, "span": e.span, "label": e.label, "split": side}
+    return DataFacts(
+        name=dataset.name,
+        n_examples=len(dataset),
+        n_rows=len(prepared.labels),
+        labels=_label_counts(prepared, probers[0], rows),
+        groups={side: len(np.unique(prepared.groups[r])) for side, r in rows.items()},
+        examples=[
+            ExampleRecord(text=e.text, span=e.span, label=e.label, split=side)
             for side, indices in examples.items()
             for e in _a_few(dataset, indices, _shown_labels(dataset, probers[0]))
         ],
-        "notes": list(dataset.notes),
-        "findings": [
-            {"level": finding.level, "code": finding.code, "message": finding.message}
-            for finding in findings(prepared, probers)
+        notes=list(dataset.notes),
+        findings=[
+            FindingRecord(level=one.level, code=one.code, message=one.message)
+            for one in findings(prepared, probers)
         ],
-        "card": card,
-    }
+        card=card,
+    )
 
 
 def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ...]:
@@ -139,18 +162,18 @@ def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ..
     return by_level(results)
 
 
-def best_site(table: pd.DataFrame) -> dict[str, Any] | None:
+def best_site(table: pd.DataFrame) -> Best | None:
     """Return the site with the best cross-validated score; test rows are not used."""
     row = chosen_row(table)
     if row is None:
         return None
-    return {
-        "site": row["site"],
-        "layer": layer_of(row["site"]),
-        "head": None if pd.isna(row["head"]) else int(row["head"]),
-        "position": row["position"],
-        "chosen_by": f"cross-validated {row['metric']} on the training rows",
-    }
+    return Best(
+        site=row["site"],
+        layer=layer_of(row["site"]),
+        head=None if pd.isna(row["head"]) else int(row["head"]),
+        position=row["position"],
+        chosen_by=f"cross-validated {row['metric']} on the training rows",
+    )
 
 
 def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, str]:

@@ -23,9 +23,7 @@ from probekit.pipeline.experiment.key import run_key
 from probekit.pipeline.experiment.models import TASK
 from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.over_training import over_training
-from probekit.pipeline.experiment.record import (
-    describe_run,
-)
+from probekit.pipeline.experiment.record import describe_run
 from probekit.pipeline.experiment.tables import (
     probe_positions,
     read_inputs,
@@ -139,16 +137,10 @@ def run(
         with clock.step("look"):
             prompts = write_details(inputs, captured, results, table, folder)
             norms = residual_norms(inputs.models[TASK], inputs.prepared)
-        record = {
-            "run": experiment.name,
-            "key": folder.path.name,
-            "created": created,
-            **describe_run(inputs, captured, table, prompts),
-            "norms": norms,
-            "seconds": clock.seconds,
-            "files": folder.digests(),
-        }
-        write_atomic(folder.path / "run.json", pack_record(record))
+        record = describe_run(inputs, captured, table, prompts, folder.path.name, created)
+        ended = {"norms": norms, "seconds": clock.seconds, "files": folder.digests()}
+        content = record.model_copy(update=ended).model_dump()
+        write_atomic(folder.path / "run.json", pack_record(content))
         folder.finish()
         report = write_report(folder.path) if page else None
-        return RunResult(folder.path, table, folder.path / "results.csv", report, record)
+        return RunResult(folder.path, table, folder.path / "results.csv", report, content)

@@ -180,7 +180,7 @@ def best(values):
         for site, pair in values.items()
         for split, value in zip(("validation", "test"), pair, strict=True)
     ]
-    return best_site(pd.DataFrame(rows))["site"]
+    return best_site(pd.DataFrame(rows)).site
 
 
 def test_among_equals_the_run_and_the_report_choose_the_same(experiment, go):
@@ -372,8 +372,8 @@ def test_norms_are_told_per_site(experiment, go, monkeypatch):
         sums += (each[0].item(), 1)
         rest += np.array([each[1:].sum().item(), len(each) - 1])
     found = residual_norms(model, prepared)[2]
-    assert found["first_position_norm"] == pytest.approx(sums[0] / sums[1], rel=1e-4)
-    assert found["other_norm"] == pytest.approx(rest[0] / rest[1], rel=1e-4)
+    assert found.first_position_norm == pytest.approx(sums[0] / sums[1], rel=1e-4)
+    assert found.other_norm == pytest.approx(rest[0] / rest[1], rel=1e-4)
 
 
 def test_confusions_directions_and_errors_are_those_of_the_chosen_probe(experiment, go):
