@@ -96,7 +96,7 @@ class SettingsFile(Section):
             yield
 
 
-def broken(problem: str, *keys: str) -> PydanticCustomError:
+def rule_error(problem: str, *keys: str) -> PydanticCustomError:
     """Return a validation error about several keys; `keys` is the path of the one to blame."""
     return PydanticCustomError("rule", "{problem}", {"problem": problem, "keys": keys})
 

@@ -12,7 +12,7 @@ from probekit.probes.kinds.registry import KINDS
 from probekit.probes.kinds.registry import ProbeKind as KindOfProbe
 from probekit.probes.settings import ProbeSettings, ProbeSpec, Reads
 from probekit.probes.targets import BASELINES, Baseline
-from probekit.section import Section, Seed, broken, unique_items
+from probekit.section import Section, Seed, rule_error, unique_items
 
 # Values outside this range are useless: with smaller C all weights round to 0; with larger C fits
 # on separable data do not converge, and above about 1e30 the description length overflows.
@@ -52,7 +52,7 @@ class KindSection(Section):
             return given  # rejected later by the validation of the section or of its name
         for name in cls.model_fields:
             if name != "kind" and given.get(name) is not None and name not in kind.options:
-                raise broken(
+                raise rule_error(
                     f"`{name}` is not an option of `kind: {kind.name}`. {_options(kind, name)}",
                     name,
                 )
@@ -153,7 +153,7 @@ class ProbeSection(Section):
     @model_validator(mode="after")
     def _a_curve_has_two_points(self) -> ProbeSection:
         if self.learning_steps == 1:
-            raise broken("a learning curve has at least 2 steps; 0 for none", "learning_steps")
+            raise rule_error("a learning curve has at least 2 steps; 0 for none", "learning_steps")
         return self
 
     @model_validator(mode="after")
@@ -163,7 +163,7 @@ class ProbeSection(Section):
             problem = (
                 f"with {counted(self.permutations, 'permutation')} no p-value is below {LEVEL}"
             )
-            raise broken(f"{problem}; give at least {fewest}, or 0 for none", "permutations")
+            raise rule_error(f"{problem}; give at least {fewest}, or 0 for none", "permutations")
         return self
 
     def settings(self, device: str = "cpu") -> ProbeSettings:

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.tokens import PositionSection, TokensSection
 from probekit.provenance import write_atomic
-from probekit.section import FolderName, Name, Section, Seed, SettingsFile, broken
+from probekit.section import FolderName, Name, Section, Seed, SettingsFile, rule_error
 
 
 def _all_or_listed(steps: Any) -> Any:
@@ -87,7 +87,7 @@ class ModelSection(Section):
     @model_validator(mode="after")
     def _checkpoints_have_a_path(self) -> ModelSection:
         if self.checkpoints is not None and self.path is None:
-            raise broken("`checkpoints` requires the `path` of a pretraining run", "path")
+            raise rule_error("`checkpoints` requires the `path` of a pretraining run", "path")
         return self
 
 
@@ -121,7 +121,7 @@ class ColumnsSection(Section):
     def _span_is_whole(self) -> ColumnsSection:
         if (self.start is None) != (self.end is None):
             key = "end" if self.start is None else "start"
-            raise broken("`start` and `end` must be given together, or neither", key)
+            raise rule_error("`start` and `end` must be given together, or neither", key)
         return self
 
 
@@ -147,7 +147,7 @@ class DataSection(Section):
             for key, info in type(self.columns).model_fields.items():
                 is_given = getattr(self.columns, key) != info.default
                 if is_given and key not in ("label", "group"):
-                    raise broken(
+                    raise rule_error(
                         f"`columns.{key}` is for tables; for CoNLL-U only `label` and `group` can "
                         "be set",
                         "columns",
@@ -167,9 +167,9 @@ class DataSection(Section):
         two = self.train is not None and self.test is not None
         none_of_two = self.train is None and self.test is None
         if not ((self.file is not None and none_of_two) or (self.file is None and two)):
-            raise broken("give either `file`, or both `train` and `test`")
+            raise rule_error("give either `file`, or both `train` and `test`")
         if two and self.columns.split is not None:
-            raise broken(
+            raise rule_error(
                 "`columns.split` requires `file`; `train` and `test` are split already",
                 "columns",
                 "split",
@@ -202,7 +202,7 @@ class SplitSection(Section):
     @model_validator(mode="after")
     def _nested_folds_stand_alone(self) -> SplitSection:
         if self.folds is not None and (self.drop_repeated or self.word_disjoint):
-            raise broken(
+            raise rule_error(
                 "`folds` tests every row once; it cannot be combined with `drop_repeated` or "
                 "`word_disjoint`, which remove rows",
                 "folds",
@@ -277,7 +277,7 @@ class Experiment(SettingsFile):
     @model_validator(mode="after")
     def _words_of_a_sweep_differ(self) -> Experiment:
         if self.split.word_disjoint and self.tokens.sweep:
-            raise broken(
+            raise rule_error(
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
                 "split",
                 "word_disjoint",
@@ -288,14 +288,14 @@ class Experiment(SettingsFile):
     def _nested_folds_split_themselves(self) -> Experiment:
         is_given = self.data.test is not None or self.data.columns.split is not None
         if self.split.folds is not None and is_given:
-            raise broken("`split.folds` requires data without a given split", "split", "folds")
+            raise rule_error("`split.folds` requires data without a given split", "split", "folds")
         return self
 
     @model_validator(mode="after")
     def _texts_have_several_tokens(self) -> Experiment:
         position, kinds = self.tokens.position, [kind.kind for kind in self.probe.kinds]
         if "attention_pooled" in kinds and "all" not in (position.at, position.pieces):
-            raise broken(
+            raise rule_error(
                 "attention_pooled computes a weighted mean over all tokens of a text: it requires "
                 f"`tokens.position: {{at: all}}`, not `at: {position.at}`, which is one token",
                 "probe",
@@ -307,7 +307,7 @@ class Experiment(SettingsFile):
     def _spans_are_there_where_needed(self) -> Experiment:
         has_spans = self.data.format == "conllu" or self.data.columns.start is not None
         if self.tokens.position.at in ("span", "word") and not has_spans:
-            raise broken(
+            raise rule_error(
                 f"tokens.position.at is {self.tokens.position.at!r}, but data.columns has no "
                 "`start` and `end`",
                 "tokens",

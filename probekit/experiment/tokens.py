@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from probekit.section import Section, broken
+from probekit.section import Section, rule_error
 
 Offset = Annotated[int, Field(ge=-1000, le=1000)]
 Offsets = Annotated[tuple[Offset, ...], Field(strict=False)]
@@ -71,10 +71,10 @@ class PositionSection(Section):
     def _details_belong_to_at(self) -> PositionSection:
         if (self.at == "index") != (self.index is not None):
             key = "at" if self.index is None else "index"
-            raise broken("`index` must be given for `at: index`, and only then", key)
+            raise rule_error("`index` must be given for `at: index`, and only then", key)
         # The default is allowed with any `at`: a file written by probekit has every key.
         if self.at != "word" and self.pieces != type(self).model_fields["pieces"].default:
-            raise broken(
+            raise rule_error(
                 f"`pieces: {self.pieces}` requires `at: word`, not `at: {self.at}`", "pieces"
             )
         if self.offset:
@@ -84,13 +84,13 @@ class PositionSection(Section):
     def check_offsets(self, key: str) -> None:
         """Raise an error for offsets at `key` if there is no span or single token to count from."""
         if self.at not in ("span", "word"):
-            raise broken(
+            raise rule_error(
                 f"`{key}` is counted from a span or word: it requires `at: span` or `at: word`, "
                 f"not `at: {self.at}`",
                 key,
             )
         if self.pieces == "all":
-            raise broken(
+            raise rule_error(
                 f"`{key}` requires one row per word: `pieces: first`, `last` or `mean`, not `all`",
                 key,
             )
@@ -128,10 +128,10 @@ class TokensSection(Section):
             return self
         self.position.check_offsets("sweep")
         if self.position.offset:
-            raise broken(
+            raise rule_error(
                 "give either `sweep` or `position.offset`: a sweep is counted from the span itself",
                 "sweep",
             )
         if len(set(self.sweep)) < len(self.sweep):
-            raise broken("`sweep` lists an offset twice", "sweep")
+            raise rule_error("`sweep` lists an offset twice", "sweep")
         return self

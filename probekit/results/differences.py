@@ -17,9 +17,9 @@ from probekit.results.columns import DIFFERENCES
 from probekit.results.selection import chosen_row, hidden_kinds, selection
 from probekit.results.table import EMBED_DEPTH, n_blocks, only, placed, read_columns, tick
 
-HOLDS = "significant"
-BY_ITSELF = "significant before adjustment only"
-DOES_NOT_HOLD = "not significant"
+SIGNIFICANT = "significant"
+SIGNIFICANT_UNADJUSTED = "significant before adjustment only"
+NOT_SIGNIFICANT = "not significant"
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class RivalDifference:
     def verdict(self) -> str:
         """Whether the selected probe is better, by the paired interval and the adjusted p-value."""
         if self.ci_low <= 0:
-            return DOES_NOT_HOLD
-        return HOLDS if self.p < LEVEL else BY_ITSELF
+            return NOT_SIGNIFICANT
+        return SIGNIFICANT if self.p < LEVEL else SIGNIFICANT_UNADJUSTED
 
 
 @dataclass(frozen=True)

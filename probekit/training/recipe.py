@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from probekit.errors import ConfigError
 from probekit.model.config import GPT2Config
 from probekit.provenance import write_atomic
-from probekit.section import FolderName, Section, Seed, SettingsFile, broken
+from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error
 from probekit.training.corpus import MAX_MEGABYTES
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
@@ -96,7 +96,7 @@ class ShapeSection(Section):
         try:
             self.config(vocab_size=258)
         except ConfigError as error:
-            raise broken(str(error).rstrip("."), "n_head") from error
+            raise rule_error(str(error).rstrip("."), "n_head") from error
         return self
 
     def config(self, vocab_size: int) -> GPT2Config:
@@ -141,7 +141,7 @@ class TrainingSection(Section):
     @model_validator(mode="after")
     def _parts_are_whole(self) -> TrainingSection:
         if self.batch % self.accumulate:
-            raise broken(
+            raise rule_error(
                 f"accumulate ({self.accumulate}) does not divide batch ({self.batch})",
                 "accumulate",
             )
@@ -150,7 +150,7 @@ class TrainingSection(Section):
     @model_validator(mode="after")
     def _schedule_fits(self) -> TrainingSection:
         if self.warm_up + (self.decay_steps or 0) > self.steps:
-            raise broken("warm_up and decay_steps add up to more than steps", "warm_up")
+            raise rule_error("warm_up and decay_steps add up to more than steps", "warm_up")
         return self
 
 
@@ -180,7 +180,7 @@ class RepeatsSection(Section):
     @model_validator(mode="after")
     def _period_is_a_range(self) -> RepeatsSection:
         if not 1 <= self.period[0] <= self.period[1]:
-            raise broken("period is [shortest, longest], both at least 1", "period")
+            raise rule_error("period is [shortest, longest], both at least 1", "period")
         return self
 
 
@@ -240,7 +240,7 @@ class Recipe(SettingsFile):
     @model_validator(mode="after")
     def _pieces_fit_into_a_row(self) -> Recipe:
         if any(self.repeats.share) and self.repeats.period[1] > self.model.n_positions // 2:
-            raise broken(
+            raise rule_error(
                 f"a row of {self.model.n_positions} tokens must hold the longest piece twice: the "
                 f"maximum is {self.model.n_positions // 2}",
                 "repeats",
@@ -251,7 +251,7 @@ class Recipe(SettingsFile):
     @model_validator(mode="after")
     def _checkpoints_are_reached(self) -> Recipe:
         if any(step > self.training.steps for step in self.checkpoints.at):
-            raise broken(
+            raise rule_error(
                 f"a checkpoint is after the last step, {self.training.steps}", "checkpoints", "at"
             )
         return self

@@ -7,7 +7,7 @@ import pytest
 
 from probekit.errors import DataError
 from probekit.report.figures.layer_curve import layer_curve
-from probekit.report.figures.learning_curve import growth_curve
+from probekit.report.figures.learning_curve import learning_curve
 from probekit.report.figures.sparse import sparse_curve
 from probekit.report.figures.style import LINES
 from probekit.report.figures.views import curve_rows
@@ -15,7 +15,7 @@ from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.sites_table import site_table
 from probekit.report.sentences.warnings import warnings
-from probekit.report.sentences.words import caption, growth_caption, sparse_description
+from probekit.report.sentences.words import caption, learning_curve_caption, sparse_description
 from probekit.results.record import RunRecord
 from probekit.results.selection import hidden_kinds
 from tests.report.conftest import row
@@ -121,7 +121,7 @@ def learning(table):
 
 
 def test_learning_curves_are_of_the_chosen_site_its_kinds_and_the_embedding(kinds):
-    figure = growth_curve(learning(kinds))
+    figure = learning_curve(learning(kinds))
     assert names(figure) == [
         "logistic",
         "mass_mean",
@@ -133,11 +133,11 @@ def test_learning_curves_are_of_the_chosen_site_its_kinds_and_the_embedding(kind
     own = next(trace for trace in figure.data if trace.name == "logistic")
     assert list(own.x) == [30, 300, 3000]
     assert list(own.y) == pytest.approx([0.741, 0.841, 0.941])
-    assert "at blocks.2.hook_resid_post on 1,039 held-out rows in" in growth_caption(
+    assert "at blocks.2.hook_resid_post on 1,039 held-out rows in" in learning_curve_caption(
         learning(kinds)
     )
     with pytest.raises(DataError, match="learning_steps"):
-        growth_curve(kinds)
+        learning_curve(kinds)
 
 
 def test_baselines_of_a_learning_curve_are_those_of_the_chosen_position(sweep):
@@ -146,7 +146,7 @@ def test_baselines_of_a_learning_curve_are_those_of_the_chosen_position(sweep):
         {"word:last-1": 0.33, "word:last": 0.71, "word:last+2": 0.44}
     )
     nowhere = row("", "bag_of_words", 0.66, position="")
-    figure = growth_curve(learning(pd.concat([sweep, pd.DataFrame([nowhere])])))
+    figure = learning_curve(learning(pd.concat([sweep, pd.DataFrame([nowhere])])))
     told = " ".join(note.text for note in figure.layout.annotations)
     assert "0.71" in told
     assert "0.66" in told

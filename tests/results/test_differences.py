@@ -7,9 +7,9 @@ from probekit.errors import DataError
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.warnings import warnings
 from probekit.results.differences import (
-    BY_ITSELF,
-    DOES_NOT_HOLD,
-    HOLDS,
+    NOT_SIGNIFICANT,
+    SIGNIFICANT,
+    SIGNIFICANT_UNADJUSTED,
     load_differences,
     rival_differences,
 )
@@ -62,10 +62,10 @@ def test_rivals_are_named_and_adjusted_among_themselves(table, differences):
     found = rival_differences(table, differences)
     by_name = {one.name: (one.key, one.p, one.verdict) for one in found.named}
     assert by_name == {
-        "majority": ("majority", 0.008, HOLDS),
-        "word identity": ("word_identity", 0.4, DOES_NOT_HOLD),
-        "random weights, same site": ("random_weights", 0.008, HOLDS),
-        "the embedding": ("embedding", 0.06, BY_ITSELF),
+        "majority": ("majority", 0.008, SIGNIFICANT),
+        "word identity": ("word_identity", 0.4, NOT_SIGNIFICANT),
+        "random weights, same site": ("random_weights", 0.008, SIGNIFICANT),
+        "the embedding": ("embedding", 0.06, SIGNIFICANT_UNADJUSTED),
     }
 
 

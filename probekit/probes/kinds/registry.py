@@ -35,6 +35,8 @@ class ProbeKind:
         grid: Name and candidate values of the penalty that cross-validation selects; None if there
             is no penalty.
         logits: Whether the softmax of its scores gives class probabilities.
+        reference: Name of its reference level, as of a metric: chance, or the tree in which each
+            word depends on its neighbour.
     """
 
     name: str
@@ -44,6 +46,7 @@ class ProbeKind:
     options: Mapping[str, Option] = field(default_factory=dict)
     grid: tuple[str, tuple[float, ...]] | None = None
     logits: bool = False
+    reference: Literal["chance", "chain"] = "chance"
 
     @property
     def estimator(self) -> type[BaseEstimator]:
@@ -209,6 +212,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "tree",
                 "probekit.probes.kinds.structural.probes:DistanceProbe",
                 options={"rank": 64},
+                reference="chain",
             ),
             ProbeKind(
                 "structural_depth",
@@ -216,6 +220,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "tree",
                 "probekit.probes.kinds.structural.probes:DepthProbe",
                 options={"rank": 64},
+                reference="chain",
             ),
             ProbeKind(
                 "attention_pooled",
@@ -243,3 +248,12 @@ def find_kind(name: str) -> ProbeKind:
     if name not in KINDS:
         raise UnknownNameError(f"Unknown kind of probe {name!r}. {nearest(name, KINDS)}")
     return KINDS[name]
+
+
+def kind_of(text: str) -> ProbeKind | None:
+    """Return the kind of a probe named in a table; None for baselines, which have no kind.
+
+    >>> kind_of("k_sparse:16").name, kind_of("none")
+    ('k_sparse', None)
+    """
+    return KINDS.get(text.partition(":")[0])

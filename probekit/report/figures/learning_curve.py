@@ -19,7 +19,7 @@ from probekit.results.table import EMBED_DEPTH, SAME_FEATURES, only, placed, sam
 TICKS = [step * 10**power for power in range(7) for step in (1, 2, 5)]
 
 
-def growth_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+def learning_curve_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield name and rows of each learning curve, in ascending order of training rows.
 
     The order is: the selected probe at the selected site, the other kinds at that site, the
@@ -42,7 +42,7 @@ def growth_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         yield f"{chosen['probe']} at the embedding", embedding
 
 
-def growth_curve(table: pd.DataFrame) -> go.Figure:
+def learning_curve(table: pd.DataFrame) -> go.Figure:
     """Return the figure of test score by number of training rows.
 
     The selected probe shows its interval as a band. Baselines, fitted on all training rows, are
@@ -51,7 +51,7 @@ def growth_curve(table: pd.DataFrame) -> go.Figure:
     Raises:
         DataError: The table has no learning curve, or no selected site.
     """
-    lines = list(growth_lines(table))
+    lines = list(learning_curve_lines(table))
     if not lines:
         raise DataError(
             "The results contain no learning curve of a selected site. Set `probe.learning_steps`."

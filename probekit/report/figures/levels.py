@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
+from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES
 from probekit.report.figures.style import (
@@ -58,12 +59,13 @@ def chance_name(measured: pd.DataFrame) -> str:
 
     >>> chance_name(pd.DataFrame({"metric": ["compression"], "probe": ["logistic"]}))
     'uniform'
+    >>> chance_name(pd.DataFrame({"metric": ["spearman"], "probe": ["structural_depth:64"]}))
+    'chain'
     """
-    is_tree = measured["probe"].str.startswith("structural").any()
-    names = {METRICS[metric].reference for metric in set(measured["metric"])}
-    if "uniform" in names:
-        return "uniform"
-    return "chain" if is_tree or "chain" in names else "chance"
+    kinds = filter(None, map(kind_of, measured["probe"].unique()))
+    names: set[str] = {kind.reference for kind in kinds}
+    names |= {METRICS[metric].reference for metric in measured["metric"].unique()}
+    return next((name for name in ("uniform", "chain") if name in names), "chance")
 
 
 def _is_difference(metric: str) -> bool:

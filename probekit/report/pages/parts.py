@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.facets import facets_height, site_facets
 from probekit.report.figures.layer_curve import layer_curve, norm_curve
-from probekit.report.figures.learning_curve import growth_curve, growth_lines
+from probekit.report.figures.learning_curve import learning_curve, learning_curve_lines
 from probekit.report.figures.reliability import reliability_figure
 from probekit.report.figures.sparse import sparse_curve, sparse_rows
 from probekit.report.figures.views import curve_rows, head_tables, position_tables, shown_position
@@ -61,7 +61,7 @@ def result_parts(table: pd.DataFrame, control_by: ControlBy = "word") -> list[Fi
     parts = [part for metric in first if metric not in codes for part in by_metric[metric]]
     parts += _size_parts(table)
     parts += [part for metric in codes for part in by_metric[metric]]
-    parts += _growth_parts(table)
+    parts += _learning_curve_parts(table)
     return parts + [p for metric in metrics if metric not in first for p in by_metric[metric]]
 
 
@@ -75,13 +75,13 @@ def _size_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
         )
 
 
-def _growth_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
-    if any(True for _ in growth_lines(table)):
+def _learning_curve_parts(table: pd.DataFrame) -> Iterator[FigurePart]:
+    if any(True for _ in learning_curve_lines(table)):
         yield FigurePart(
             f"{title(main_metric(table))} by number of training rows",
-            figure_json(growth_curve(table)),
-            words.growth_caption(table),
-            words.growth_description(table),
+            figure_json(learning_curve(table)),
+            words.learning_curve_caption(table),
+            words.learning_curve_description(table),
         )
 
 

@@ -12,7 +12,12 @@ from probekit.report.figures.layer_curve import series_names
 from probekit.report.figures.levels import chance_name
 from probekit.report.figures.style import LEVELS, format_number, format_p
 from probekit.report.sentences.words import unit_of
-from probekit.results.differences import BY_ITSELF, DOES_NOT_HOLD, HOLDS, RivalDifferences
+from probekit.results.differences import (
+    NOT_SIGNIFICANT,
+    SIGNIFICANT,
+    SIGNIFICANT_UNADJUSTED,
+    RivalDifferences,
+)
 from probekit.results.metrics import MAIN_METRICS, metric_name
 from probekit.results.selection import chosen_row, ranked_rows, selection
 from probekit.results.table import (
@@ -96,12 +101,12 @@ def _significance(comparisons: RivalDifferences | None, names: Mapping[str, str]
     named = [] if comparisons is None else [row for row in comparisons.named if row.key in RIVALS]
     by_verdict = {
         verdict: [names[row.key] for row in named if row.verdict == verdict]
-        for verdict in (HOLDS, BY_ITSELF, DOES_NOT_HOLD)
+        for verdict in (SIGNIFICANT, SIGNIFICANT_UNADJUSTED, NOT_SIGNIFICANT)
     }
     templates = {
-        HOLDS: "significantly better than {}",
-        BY_ITSELF: "better than {}, but not after adjustment for multiple comparisons",
-        DOES_NOT_HOLD: "not significantly better than {}",
+        SIGNIFICANT: "significantly better than {}",
+        SIGNIFICANT_UNADJUSTED: "better than {}, but not after adjustment for multiple comparisons",
+        NOT_SIGNIFICANT: "not significantly better than {}",
     }
     parts = [templates[v].format(_joined(rivals)) for v, rivals in by_verdict.items() if rivals]
     return f"On the same test rows it is {'; '.join(parts)}." if parts else ""

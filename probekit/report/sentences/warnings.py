@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from probekit.probes.kinds.registry import KINDS
+from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.style import format_number
 from probekit.report.sentences.answer import comparison_rows
@@ -174,7 +174,7 @@ def penalties(probe: str) -> tuple[float, ...]:
 
 
 def _grid(probe: str) -> tuple[str, tuple[float, ...]] | None:
-    kind = KINDS.get(probe.partition(":")[0])
+    kind = kind_of(probe)
     return None if kind is None else kind.grid
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from probekit.probes.kinds.registry import KINDS
+from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.facets import panels
 from probekit.report.figures.layer_curve import banded_series, measured_rows, series_of
-from probekit.report.figures.learning_curve import growth_lines
+from probekit.report.figures.learning_curve import learning_curve_lines
 from probekit.report.figures.levels import levels
 from probekit.report.figures.sparse import sparse_rows
 from probekit.report.figures.style import LEVELS, LINES, format_number
@@ -169,7 +169,7 @@ def unit_of(task: pd.DataFrame) -> str:
     >>> unit_of(pd.DataFrame({"probe": ["structural_depth:64"]}))
     'sentences'
     """
-    tasks = {KINDS[kind].task for kind in task["probe"].str.split(":").str[0] if kind in KINDS}
+    tasks = {kind.task for kind in map(kind_of, task["probe"].unique()) if kind is not None}
     return {"tree": "sentences", "text": "texts"}.get(min(tasks, default=""), "rows")
 
 
@@ -224,10 +224,10 @@ def sparse_description(table: pd.DataFrame) -> str:
     return f"{_main_name(table)} by number of features. {'; '.join(parts)}."
 
 
-def growth_caption(table: pd.DataFrame) -> str:
+def learning_curve_caption(table: pd.DataFrame) -> str:
     """Return the caption of the learning curves."""
     chosen = chosen_row(table)
-    (_, rows), *_ = growth_lines(table)
+    (_, rows), *_ = learning_curve_lines(table)
     site = "" if chosen is None else selection(chosen["site"], chosen["head"])
     return (
         f"{_main_name(table)} at {site} on {_spread(rows, 'n_test')} held-out rows in "
@@ -237,7 +237,7 @@ def growth_caption(table: pd.DataFrame) -> str:
     )
 
 
-def growth_description(table: pd.DataFrame) -> str:
+def learning_curve_description(table: pd.DataFrame) -> str:
     """Return the text alternative of the learning curves."""
     parts = [
         f"{name}: "
@@ -245,6 +245,6 @@ def growth_description(table: pd.DataFrame) -> str:
             f"{row['n_train']:,.0f} rows {format_number(row['value'])}"
             for _, row in rows.iterrows()
         )
-        for name, rows in growth_lines(table)
+        for name, rows in learning_curve_lines(table)
     ]
     return f"{_main_name(table)} by number of training rows. {'; '.join(parts)}."
