@@ -26,24 +26,12 @@ from statistics import median
 
 import numpy as np
 
-from probekit.activations.identity import Identity
 from probekit.activations.store.store import ActivationStore
 from probekit.data.positions import RowPlan
+from tests.activations.small_store import IDENTITY
 
 N_ROWS, WIDTH, SHARD = 8192, 768, 4096
 SITES = [f"blocks.{layer}.hook_resid_pre" for layer in range(12)] + ["blocks.11.hook_resid_post"]
-IDENTITY = Identity(
-    weights="",
-    config={},
-    tokenizer="",
-    tokens="",
-    rows="",
-    dtype="float32",
-    compute="float32",
-    device="cpu",
-    torch="",
-    code="",
-)
 
 
 def write_store(root: Path, values: np.ndarray) -> ActivationStore:

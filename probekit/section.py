@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -111,3 +112,11 @@ def unique_items(items: Items) -> Items:
         if item in items[:number]:
             raise PydanticCustomError("twice", "{keys} is a duplicate", {"keys": (number,)})
     return items
+
+
+def json_schema(section: type[Section], title: str) -> str:
+    """Return the JSON schema of a file, as committed next to the experiments."""
+    schema: dict[str, Any] = section.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = title
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

@@ -6,7 +6,6 @@ The numbers are those of the list of pitfalls that the design keeps.
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from probekit.data.checks import check_dataset
@@ -41,6 +40,7 @@ from probekit.probes.score.permutation import p_values
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.checks import SPECS
 from probekit.probes.settings import ProbeSettings
+from tests.pipeline.planted import rows_of_sites
 
 METRICS = metric_functions("class", frozenset({"scores"}))
 BY_ROW = [spec for spec in SPECS.values() if spec.kind != "mlp"]
@@ -179,25 +179,8 @@ def test_pitfall_23_test_rows_choose_nothing():
         if ours.split != "test":
             assert ours == theirs
     # The site is the one of the best held-out score, however it does on the test rows.
-    rows = [
-        {
-            "probe": "logistic",
-            "target": "task",
-            "split": split,
-            "metric": "accuracy",
-            "site": site,
-            "head": None,
-            "position": "last",
-            "value": value,
-        }
-        for site, split, value in (
-            ("blocks.0.x", "validation", 0.9),
-            ("blocks.0.x", "test", 0.1),
-            ("blocks.1.x", "validation", 0.8),
-            ("blocks.1.x", "test", 1.0),
-        )
-    ]
-    assert best_site(pd.DataFrame(rows)).site == "blocks.0.x"
+    rows = rows_of_sites({"blocks.0.x": (0.9, 0.1), "blocks.1.x": (0.8, 1.0)})
+    assert best_site(rows).site == "blocks.0.x"
     # The best of many sites of chance is no finding.
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(50, 1000))

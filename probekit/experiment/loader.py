@@ -10,6 +10,7 @@ from probekit.errors import ConfigError, MissingError
 from probekit.experiment.document import Document, dump_settings, load_settings
 from probekit.experiment.schema import URL, Experiment
 from probekit.model.config import KNOWN_MODELS
+from probekit.section import Section
 from probekit.training.recipe import Recipe
 from probekit.training.saved import find_checkpoints
 
@@ -53,35 +54,37 @@ def dump_experiment(experiment: Experiment) -> str:
     return dump_settings(experiment)
 
 
-# Top-level keys that only one of the two kinds of file has.
-_OF_EXPERIMENT = Experiment.model_fields.keys() - Recipe.model_fields.keys()
-_OF_RECIPE = Recipe.model_fields.keys() - Experiment.model_fields.keys()
+def _refuse_other(
+    values: dict[str, Any], document: Document, own: type[Section], other: type[Section], hint: str
+) -> None:
+    """Raise ConfigError if a file has keys of the other kind of file only, and none of its own.
 
-
-def _refuse_recipe(values: dict[str, Any], document: Document) -> None:
-    """Raise ConfigError if a file has keys of a recipe and no key of an experiment."""
-    keys = [key for key in values if key in _OF_RECIPE]
-    if keys and not _OF_EXPERIMENT & values.keys():
-        text = (
-            f"this is a pretraining recipe (it has {', '.join(keys)}), not an experiment. Run it "
-            f"with `probekit pretrain {document.path}`."
-        )
+    Args:
+        values: the contents of the file.
+        document: the file.
+        own: the sections of the kind that is read.
+        other: the sections of the other kind.
+        hint: template of the message, with the keys and the path.
+    """
+    own_keys, other_keys = own.model_fields.keys(), other.model_fields.keys()
+    keys = [key for key in values if key in other_keys - own_keys]
+    if keys and not (own_keys - other_keys) & values.keys():
+        text = hint.format(keys=", ".join(keys), path=document.path)
         raise ConfigError(document.put((keys[0],), text))
 
 
-def _refuse_experiment(values: dict[str, Any], document: Document) -> None:
-    """Raise ConfigError if a file has keys of an experiment and no key of a recipe."""
-    keys = [key for key in values if key in _OF_EXPERIMENT]
-    if keys and not _OF_RECIPE & values.keys():
-        text = (
-            f"this is an experiment (it has {', '.join(keys)}), not a pretraining recipe. Run it "
-            f"with `probekit run {document.path}`."
-        )
-        raise ConfigError(document.put((keys[0],), text))
+_IS_RECIPE = (
+    "this is a pretraining recipe (it has {keys}), not an experiment. Run it with `probekit "
+    "pretrain {path}`."
+)
+_IS_EXPERIMENT = (
+    "this is an experiment (it has {keys}), not a pretraining recipe. Run it with `probekit run "
+    "{path}`."
+)
 
 
 def _resolve_experiment(values: dict[str, Any], document: Document) -> None:
-    _refuse_recipe(values, document)
+    _refuse_other(values, document, Experiment, Recipe, _IS_RECIPE)
     data = values.get("data")
     if isinstance(data, dict):
         data.setdefault("root", ".")
@@ -120,7 +123,7 @@ def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
 
 
 def _resolve_recipe(values: dict[str, Any], document: Document) -> None:
-    _refuse_experiment(values, document)
+    _refuse_other(values, document, Recipe, Experiment, _IS_EXPERIMENT)
     _resolve_path(values, ("corpus", "source"), document)
     _resolve_model(values, ("vocabulary", "source"), document)
 

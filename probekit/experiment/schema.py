@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.tokens import PositionSection, TokensSection
 from probekit.provenance import write_atomic
-from probekit.section import FolderName, Name, Section, Seed, SettingsFile, rule_error
+from probekit.section import FolderName, Name, Section, Seed, SettingsFile, json_schema, rule_error
 
 
 def _all_or_listed(steps: Any) -> Any:
@@ -319,10 +318,7 @@ class Experiment(SettingsFile):
 
 def experiment_schema() -> str:
     """Return the JSON schema of an experiment file, as committed next to the experiments."""
-    schema: dict[str, Any] = Experiment.model_json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "probekit experiment"
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    return json_schema(Experiment, "probekit experiment")
 
 
 if __name__ == "__main__":

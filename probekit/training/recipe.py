@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +14,7 @@ from pydantic import Field, model_validator
 from probekit.errors import ConfigError
 from probekit.model.config import GPT2Config
 from probekit.provenance import write_atomic
-from probekit.section import FolderName, Section, Seed, SettingsFile, rule_error
+from probekit.section import FolderName, Section, Seed, SettingsFile, json_schema, rule_error
 from probekit.training.corpus import MAX_MEGABYTES
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]  # a YAML list
@@ -280,10 +279,7 @@ def fixed_settings(recipe: Recipe) -> dict[str, Any]:
 
 def recipe_schema() -> str:
     """Return the JSON schema of recipes, which is stored in experiments/."""
-    schema: dict[str, Any] = Recipe.model_json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "probekit pretraining recipe"
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    return json_schema(Recipe, "probekit pretraining recipe")
 
 
 if __name__ == "__main__":

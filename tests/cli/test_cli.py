@@ -221,9 +221,9 @@ def test_an_interrupt_during_mlp_fits_commits_no_half_trained_network(
     assert not list(folder.glob("runs/*/*/sites/blocks*"))
 
 
-def test_a_closed_pipe_is_no_error(folder, environment):
-    command = f"{PROBEKIT} sites gpt2 | head -n 1"
-    done = subprocess.run(
+def shell(command, folder, environment):
+    """The result of a command line of the shell."""
+    return subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
         env=environment,
@@ -231,6 +231,10 @@ def test_a_closed_pipe_is_no_error(folder, environment):
         text=True,
         check=False,
     )
+
+
+def test_a_closed_pipe_is_no_error(folder, environment):
+    done = shell(f"{PROBEKIT} sites gpt2 | head -n 1", folder, environment)
     assert done.stdout.startswith("site")
     assert not done.stderr
 
@@ -239,28 +243,14 @@ def test_a_closed_pipe_is_no_error(folder, environment):
 def test_a_full_disk_behind_stdout_is_told(folder, environment, arguments):
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
-    done = subprocess.run(
-        ["bash", "-c", f"{PROBEKIT} {arguments} > /dev/full"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = shell(f"{PROBEKIT} {arguments} > /dev/full", folder, environment)
     assert done.returncode == 1
     assert done.stderr == "Error: [Errno 28] No space left on device.\n"
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_a_closed_stream_is_silent(folder, environment, closed):
-    done = subprocess.run(
-        ["bash", "-c", f"{PROBEKIT} models {closed}"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = shell(f"{PROBEKIT} models {closed}", folder, environment)
     assert done.returncode == 0
     assert not done.stderr
     assert ("mini" in done.stdout) == (closed == "2>&-")

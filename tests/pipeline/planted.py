@@ -38,3 +38,21 @@ def write_rows(path):
         for colour in ("red", "black")
     ]
     pd.DataFrame(rows).to_csv(path, index=False)
+
+
+def rows_of_sites(values):
+    """Rows of results.csv for sites with these (validation, test) accuracies of the task."""
+    return pd.DataFrame(
+        {
+            "probe": "logistic",
+            "target": "task",
+            "split": split,
+            "metric": "accuracy",
+            "site": site,
+            "head": None,
+            "position": "last",
+            "value": value,
+        }
+        for site, pair in values.items()
+        for split, value in zip(("validation", "test"), pair, strict=True)
+    )

@@ -25,7 +25,7 @@ from probekit.pipeline.experiment.run import run
 from probekit.results.columns import RESULTS
 from probekit.results.selection import chosen_row
 from probekit.results.table import only, placed, same_features
-from tests.pipeline.planted import YAML, write_rows
+from tests.pipeline.planted import YAML, rows_of_sites, write_rows
 
 
 @pytest.fixture
@@ -166,21 +166,7 @@ def test_answers_without_their_numbers_or_cut_short_are_made_anew(experiment, go
 
 def best(values):
     """What best_site says of two sites with these (validation, test) accuracies."""
-    rows = [
-        {
-            "probe": "logistic",
-            "target": "task",
-            "split": split,
-            "metric": "accuracy",
-            "site": site,
-            "head": None,
-            "position": "last",
-            "value": value,
-        }
-        for site, pair in values.items()
-        for split, value in zip(("validation", "test"), pair, strict=True)
-    ]
-    return best_site(pd.DataFrame(rows)).site
+    return best_site(rows_of_sites(values)).site
 
 
 def test_among_equals_the_run_and_the_report_choose_the_same(experiment, go):
