@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from probekit.activations import identity
+from probekit.activations.files.local import LocalFiles
 from probekit.model.gpt2 import GPT2
+from tests.activations.small_store import CONTENT
 from tests.model.reference import TINY
 
 
@@ -34,3 +36,10 @@ def tmp_path(tmp_path):
 @pytest.fixture
 def model():
     return GPT2(TINY, seed=1).requires_grad_(False)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A finished small store."""
+    CONTENT.write(LocalFiles(tmp_path / "key"))
+    return tmp_path / "key"

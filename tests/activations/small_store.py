@@ -9,8 +9,9 @@ from probekit.activations.identity import Identity
 from probekit.activations.store.committed import MANIFEST
 from probekit.activations.store.records import ShardRecord
 from probekit.activations.store.store import ActivationStore
+from probekit.activations.upkeep.maintenance import find_damage
 from probekit.data.positions import RowPlan
-from probekit.errors import MissingError
+from probekit.errors import DamagedError, MissingError
 from tests.activations.captures import files as bytes_of
 
 SITES = ("blocks.0.hook_resid_pre", "hook_embed")
@@ -96,3 +97,16 @@ class Content:
             assert (folder / MANIFEST).exists()
             assert store.is_sealed
             assert store.sites == self.sites
+
+
+CONTENT = Content()
+SITE = SITES[0]
+
+
+def complaints(folder):
+    """Return the names of the damaged files that `verify` reports."""
+    try:
+        store = ActivationStore.open(folder)
+    except DamagedError:
+        return {"spec.json"}
+    return {damage.file for damage in find_damage(store)}

@@ -1,7 +1,6 @@
 """Whole runs on small data: planted answers are found, nothing is recomputed, files are whole."""
 
 import json
-import re
 import shutil
 
 import numpy as np
@@ -16,27 +15,14 @@ from probekit.analysis.head_scores import HEAD_SCORES, head_scores
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.model.gpt2 import GPT2
-from probekit.model.weights.sources import MINI
 from probekit.pipeline.experiment import norms as norms_module
 from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import best_site
-from probekit.pipeline.experiment.run import run
 from probekit.results.columns import RESULTS
 from probekit.results.selection import chosen_row
 from probekit.results.table import only, placed, same_features
-from tests.pipeline.planted import YAML, rows_of_sites, write_rows
-
-
-@pytest.fixture
-def experiment(tmp_path):
-    write_rows(tmp_path / "rows.csv")
-    (tmp_path / "planted.yaml").write_text(YAML)
-
-    def load(*overrides):
-        return load_experiment(tmp_path / "planted.yaml", overrides)
-
-    return load
+from tests.pipeline.planted import rows_of_sites
 
 
 class Counting:
@@ -50,14 +36,6 @@ class Counting:
 
     def tell(self, message):
         self.steps.append(message)
-
-
-@pytest.fixture
-def go(tmp_path):
-    def go(experiment, **options):
-        return run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache", **options)
-
-    return go
 
 
 def value(table, target, site, metric="accuracy", split="test"):
@@ -110,17 +88,6 @@ def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
     assert again == experiment()
 
 
-def test_a_second_run_is_the_same_and_recomputes_nothing(experiment, go, monkeypatch):
-    first = go(experiment())
-    content = first.results.read_bytes()
-    watcher = Counting()
-    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
-    monkeypatch.setattr(ActivationStore, "commit", None)
-    second = go(experiment(), watcher=watcher)
-    assert second.folder == first.folder
-    assert second.results.read_bytes() == content
-
-
 def test_sites_probed_in_other_processes_have_the_same_numbers(experiment, go, monkeypatch):
     monkeypatch.setattr(workers, "START_UP", -1.0)
     monkeypatch.setattr(workers, "cpu_count", lambda: 2)
@@ -135,33 +102,6 @@ def test_sites_probed_in_other_processes_have_the_same_numbers(experiment, go, m
         shutil.rmtree(folder)
     assert len(found[0]) > 5
     assert found[0] == found[1]
-
-
-def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go):
-    whole = go(experiment())
-    content = whole.results.read_bytes()
-    sites = sorted((whole.folder / "sites").iterdir())
-    kept = whole.folder / "sites" / "blocks.0.hook_resid_pre.json"
-    lost = [path for path in sites if path.stem != kept.stem]
-    before = kept.stat().st_mtime_ns
-    for path in (*lost, whole.results, whole.folder / "run.json"):
-        path.unlink()
-    assert go(experiment()).results.read_bytes() == content
-    assert kept.stat().st_mtime_ns == before
-
-
-def test_answers_without_their_numbers_or_cut_short_are_made_anew(experiment, go):
-    """A run may be killed after the answers of a site are written, and before its numbers are."""
-    first = go(experiment(), page=False)
-    content = first.results.read_bytes()
-    answers = first.folder / "sites" / "blocks.3.hook_resid_post.safetensors"
-    whole = answers.read_bytes()
-    for damage in (whole[:-5], whole[:3], b"", whole.replace(b"logs", b"logz", 1)):
-        answers.write_bytes(damage)
-        assert go(experiment(), page=False).results.read_bytes() == content
-        assert answers.read_bytes() == whole
-    answers.with_suffix("").with_name("blocks.3.hook_resid_post.json").unlink()
-    assert go(experiment(), page=False).results.read_bytes() == content
 
 
 def best(values):
@@ -207,80 +147,12 @@ def test_the_best_site_is_chosen_without_a_look_at_the_test_rows():
     assert best({"blocks.0.x": (0.8, 1.0), "blocks.1.x": (0.9, 0.1)}) == "blocks.1.x"
 
 
-@pytest.mark.parametrize(
-    "damage",
-    ["", "{", "[]", "[" * 100_000, '{"digest": "0", "measurements": []}', "altered", "lost"],
-)
-def test_kept_results_that_are_not_whole_are_made_anew(experiment, go, damage):
-    first = go(experiment(), page=False)
-    content = first.results.read_bytes()
-    path = first.folder / "sites" / "blocks.3.hook_resid_post.json"
-    whole = path.read_text()
-    if damage == "lost":
-        path.unlink()
-    else:
-        altered = re.sub(r'"value": [\d.]+', '"value": 0.123', whole, count=1)
-        path.write_text(altered if damage == "altered" else damage)
-    assert go(experiment(), page=False).results.read_bytes() == content
-    assert path.read_text() == whole
-
-
-def test_kept_results_of_another_site_are_made_anew(experiment, go):
-    first = go(experiment(), page=False)
-    content = first.results.read_bytes()
-    one, other = (first.folder / "sites" / f"blocks.{n}.hook_resid_post.json" for n in (0, 3))
-    shutil.copy(one, other)
-    assert go(experiment(), page=False).results.read_bytes() == content
-
-
-def test_other_code_and_other_sizes_never_reuse_a_result(experiment, go, tmp_path, monkeypatch):
-    folders = {go(experiment(), page=False).folder}
-    model = tmp_path / "model"
-    shutil.copytree(MINI, model)
-    (model / "digests.json").unlink()
-    config = json.loads((model / "config.json").read_text())
-    for change in ({}, {"layer_norm_epsilon": 0.5}, {"n_head": 8}):
-        (model / "config.json").write_text(json.dumps(config | change))
-        folders.add(go(experiment(f"model.source={model}"), page=False).folder)
-    for module in ("probekit.pipeline.experiment.key", "probekit.activations.identity"):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"{module}.digest_code", lambda *packages: "other code")
-            folders.add(go(experiment(), page=False).folder)
-    assert len(folders) == 6
-
-
 def test_neurons_are_told_apart(experiment, go):
     names = [f"blocks.2.mlp.hook_post[neuron={n}]" for n in (3, 700)]
     result = go(experiment(f"capture.sites={names}"))
     task = result.table[(result.table["target"] == "task") & (result.table["split"] == "test")]
     assert set(task["site"]) == set(names)
     assert result.record["best"]["site"] in names
-
-
-def test_what_changes_the_numbers_changes_the_key(experiment, go, tmp_path):
-    first = go(experiment())
-    folders = {go(experiment(change)).folder for change in ("probe.seed=1", "split.seed=1")}
-    assert len(folders | {first.folder}) == 3
-    text = (tmp_path / "rows.csv").read_text()
-    (tmp_path / "rows.csv").write_text(text.replace("carriage", "coach"))
-    assert go(experiment()).folder != first.folder
-
-
-def test_relabelling_recomputes_no_activation(experiment, go, tmp_path, monkeypatch):
-    go(experiment())
-    rows = pd.read_csv(tmp_path / "rows.csv")
-    rows["label"] = rows["label"].map({"red": "A", "black": "B"})
-    rows.to_csv(tmp_path / "rows.csv", index=False)
-    monkeypatch.setattr(ActivationStore, "commit", None)
-    assert set(go(experiment()).record["data"]["labels"]["train"]) == {"A", "B"}
-
-
-def test_the_folder_of_the_data_is_not_part_of_the_key(experiment, go, tmp_path):
-    first = go(experiment())
-    moved = tmp_path / "moved"
-    moved.mkdir()
-    shutil.copy(tmp_path / "rows.csv", moved)
-    assert go(experiment(f"data.root={moved}")).folder == first.folder
 
 
 def test_a_head_is_probed_by_itself(experiment, go):

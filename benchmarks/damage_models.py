@@ -1,0 +1,112 @@
+"""The files of models, and those that pretraining is resumed from."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from huggingface_hub import constants
+
+from benchmarks.damage_kinds import Kind
+from probekit.activations.identity import digest_weights
+from probekit.model.gpt2 import GPT2
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.report.pages.pretraining_page import write_pretraining_report
+from probekit.training.corpus import read_corpus
+from probekit.training.first_weights import initial_model
+from probekit.training.log import read_verified_log
+from probekit.training.loop import Learner
+from probekit.training.optimizers import make_optimizers
+from probekit.training.progress import LOG, STATE, read_progress
+from probekit.training.state import load_state
+from probekit.training.token_file import make_token_file
+from probekit.watcher import SILENT
+from tests.training.recipes import tiny_recipe
+
+MODEL_FILES = ("config.json", "vocab.json", "merges.txt", "model.safetensors")
+
+
+def model_kinds(folder: Path, model: Path, other: Path) -> Iterator[Kind]:
+    """Yield the files of a saved model, a downloaded one, and weights of PyTorch's format."""
+    saved = shutil.copytree(model, folder / "saved")
+    for name in (*MODEL_FILES, "digests.json"):
+        yield Kind(f"saved model: {name}", saved / name, lambda: _model(saved), (other / name,))
+    cache = folder / "hub"
+    blobs, others = _as_hub(cache, "org/name", model), _as_hub(cache, "org/other", other)
+    constants.HF_HUB_CACHE, constants.HF_HUB_OFFLINE = str(cache), True
+    for name in MODEL_FILES:
+        yield Kind(
+            f"downloaded model: {name}", blobs[name], lambda: _model("org/name"), (others[name],)
+        )
+    refs = cache / "models--org--name" / "refs" / "main"
+    yield Kind("downloaded model: refs/main", refs, lambda: _model("org/name"))
+    pickled = shutil.copytree(model, folder / "pickled")
+    weights = pickled / "pytorch_model.bin"
+    torch.save(dict(safetensors.torch.load_file(pickled / "model.safetensors")), weights)
+    (pickled / "model.safetensors").unlink()
+    yield Kind("model of others: pytorch_model.bin", weights, lambda: _model(pickled))
+
+
+def _model(source: Path | str) -> Any:
+    model, tokenizer = GPT2.from_pretrained(source), Tokenizer.from_pretrained(source)
+    return model.config, digest_weights(model), tokenizer.digest
+
+
+def _as_hub(cache: Path, name: str, model: Path) -> dict[str, Path]:
+    """Lay a model out as the hub's client does, and return its blobs by the names of the files."""
+    commit = hashlib.sha1(name.encode()).hexdigest()
+    root = cache / f"models--{name.replace('/', '--')}"
+    snapshot, blobs = root / "snapshots" / commit, root / "blobs"
+    for made in (snapshot, blobs, root / "refs"):
+        made.mkdir(parents=True)
+    (root / "refs" / "main").write_text(commit)
+    found = {}
+    for file in MODEL_FILES:
+        content = (model / file).read_bytes()
+        git = hashlib.sha1(b"blob %d\0" % len(content) + content)
+        sha = git if file.endswith((".json", ".txt")) else hashlib.sha256(content)
+        found[file] = blobs / sha.hexdigest()
+        found[file].write_bytes(content)
+        (snapshot / file).symlink_to(found[file])
+    return found
+
+
+def training_kinds(first: Path, second: Path, corpus: Path) -> Iterator[Kind]:
+    """Yield the files that training is resumed from, and those of its page."""
+    recipe = tiny_recipe(corpus)
+    texts = read_corpus(corpus, held_out=0.1)
+    tokenizer = Tokenizer.from_pretrained(first)
+
+    def resume() -> Any:
+        progress = read_progress(first)
+        assert progress is not None
+        progress.check_recipe(recipe, first)
+        model = initial_model(recipe, tokenizer.n_ids)
+        learner = Learner(model, make_optimizers(model, recipe.training))
+        load_state(first / STATE, learner)
+        log = read_verified_log(first / LOG, progress.step, progress.log)
+        tensors = {name: tensor.tolist() for name, tensor in learner.tensors().items()}
+        return progress, repr(log), tensors
+
+    def tokens() -> Any:
+        made = make_token_file(texts, tokenizer, first / "tokens", SILENT)
+        return made.train.tobytes(), made.held_out.tobytes(), made.digest
+
+    def page() -> bytes:
+        return write_pretraining_report(first).read_bytes()
+
+    readers = {
+        resume: (STATE, LOG),
+        tokens: ("tokens/train.npy", "tokens/held_out.npy", "tokens/origin.json"),
+        page: ("run.json", "recipe.yaml", LOG, STATE),
+        lambda: Tokenizer.from_pretrained(first).digest: (*MODEL_FILES[1:3], "digests.json"),
+    }
+    for read, names in readers.items():
+        for name in names:
+            shown = f"{name} for the page" if read is page else name
+            yield Kind(f"training: {shown}", first / name, read, (second / name,))
