@@ -41,7 +41,7 @@ class ProbeResult:
         measurements: the scores.
         predictions: the predictions of the task on the test rows.
         solution: the fitted probe of the task; None for kinds that are not a stack of layers, and
-            for several splits, each of which has its own fit.
+            for several splits, because each one has its own fit.
     """
 
     spec: ProbeSpec | None

@@ -137,9 +137,9 @@ def test_version(probekit):
         (
             ["run", "planted.yaml", "--workers", "x"],
             2,
-            "'x'. It must be a whole number",
+            "'x'. It must be an integer",
         ),
-        (["run", "planted.yaml", "--workers", "0"], 2, "It must be a whole number, at least 1."),
+        (["run", "planted.yaml", "--workers", "0"], 2, "It must be an integer, at least 1."),
         (["verify"], 2, "Did you mean: cache verify?"),
         (["run"], 2, "Missing argument"),
         (["sites", "gpt3"], 3, "Nearest: gpt2"),

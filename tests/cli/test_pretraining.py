@@ -38,7 +38,7 @@ def test_it_goes_on_with_more_steps_and_the_page_can_be_written_anew(call, recip
 @pytest.mark.parametrize(
     ("change", "code", "told"),
     [
-        ("training.steps=none", 2, "--set: training.steps is 'none'. It must be a whole number."),
+        ("training.steps=none", 2, "--set: training.steps is 'none'. It must be an integer."),
         ("corpus.source=nowhere", 3, "does not exist. Check"),
         ("corpus.files=[c.txt]", 3, "does not contain 'c.txt'"),
         ("vocabulary.source=./nowhere", 3, "no model folder"),

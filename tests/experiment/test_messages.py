@@ -53,7 +53,7 @@ def answer(dotted, value):
         ("tokens.position.at", "index 50", "Nearest: index. Allowed: all, first, index, last, "),
         ("tokens.position.at", "index 50", "has its own key: {at: index, index: 3}, "),
         ("tokens.position.at", "word:last-1", "{at: word, pieces: last}, {at: span, offset: -1}."),
-        ("probe.seed", "abc", "It must be a whole number. Allowed: at least 0, less than 4,294,"),
+        ("probe.seed", "abc", "It must be an integer. Allowed: at least 0, less than 4,294,"),
         ("split.test", "half", "It must be a number. Allowed: greater than 0, less than 1."),
         (
             "probe.baselines",
@@ -83,8 +83,8 @@ def answer(dotted, value):
         ("name", "a" * 200, f"name is '{'a' * 79} ..."),
         ("model.source", "", "It must have at least 1 character"),
         ("tokens.bos", "no", "true or false (YAML 1.2 reads yes and no as text)."),
-        ("probe.folds", 2.5, "probe.folds is 2.5. It must be a whole number."),
-        ("probe.folds", True, "probe.folds is true. It must be a whole number."),
+        ("probe.folds", 2.5, "probe.folds is 2.5. It must be an integer."),
+        ("probe.folds", True, "probe.folds is true. It must be an integer."),
         ("probe.folds", 1, "It must be at least 2."),
         ("probe.bootstrap", 1, "It must be at least 100."),
         ("probe.bootstrap", 10**9, "It must be at most 100,000."),
@@ -114,7 +114,7 @@ def test_numbers_are_finite(dotted, number):
 def test_null_is_told_apart_from_a_value():
     assert answer("tokens.bos", None).startswith("tokens.bos is null (empty). It must be true or")
     assert answer("tokens.bos", None).endswith("as text).")  # it has no default
-    assert answer("probe.folds", None).endswith("number. Remove the key to use its default.")
+    assert answer("probe.folds", None).endswith("integer. Remove the key to use its default.")
     assert answer("probe.C", [None]) == "probe.C.0 is null (empty). It must be a number."
     assert answer("probe.fold", None) == "unknown key 'probe.fold'. Nearest: folds."
     Experiment.model_validate(with_value("probe.fit_rows", None))  # where null has a meaning

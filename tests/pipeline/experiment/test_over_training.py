@@ -79,7 +79,7 @@ def test_steps_are_written_out_so_that_the_settings_say_what_was_done(load, tmp_
         ("{path: trained/tiny, checkpoints: [0, 7]}", MissingError, "no checkpoint of step 7; it "),
         ("{path: trained/tiny, checkpoints: some}", ConfigError, "model.checkpoints"),
         ("{path: trained/tiny, checkpoints: [-1]}", MissingError, "no checkpoint of step -1"),
-        ("{path: trained/tiny, checkpoints: [[0], a]}", ConfigError, "must be a whole number"),
+        ("{path: trained/tiny, checkpoints: [[0], a]}", ConfigError, "must be an integer"),
         ("{path: trained/tiny, source: mini}", ConfigError, "either `source` or `path`"),
         ("{source: mini, checkpoints: all}", ConfigError, "requires the `path`"),
         ("{checkpoints: all}", ConfigError, "'model.source' is missing"),
