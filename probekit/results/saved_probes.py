@@ -1,4 +1,4 @@
-"""Reading a saved probe, with the checks of the run that it belongs to."""
+"""Loading of saved probes; those of a finished run are verified by its digests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from probekit.results.record import STARTED, open_record
 
 
 def load_probe(path: Path) -> SavedProbe:
-    """Return a saved probe; in the folder of a finished run its digests are verified.
+    """Load a saved probe, and verify its digests if it belongs to a finished run.
 
     Args:
-        path: common stem of its two files, or one of them.
+        path: one of its two files, or their common path without the extension.
 
     Raises:
         MissingError: a file does not exist.
-        DataError: a file is damaged, or it or the run's run.json was changed after the run.
+        DataError: a file is damaged, or a file of the probe or run.json was changed after the run.
     """
     probe = SavedProbe.load(path)
     run_dir = _run_of(path.absolute())
@@ -28,7 +28,7 @@ def load_probe(path: Path) -> SavedProbe:
 
 
 def _run_of(path: Path) -> Path | None:
-    """Return the finished run that a probe belongs to; None if it belongs to none."""
+    """Return the folder of the finished run that a probe belongs to; None if there is none."""
     folders = (parent.parent for parent in path.parents if parent.name == "probes")
     run_dir = next(folders, None)
     if run_dir is None or (run_dir / STARTED).exists() or not (run_dir / "run.json").exists():
