@@ -42,7 +42,7 @@ COLOUR_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "COLORTERM")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_color_takes_every_colour(keep, tmp_path, name):
+def test_no_color_removes_all_colours(keep, tmp_path, name):
     keep()
     for variables in ({"NO_COLOR": "1"}, {"NO_COLOR": "0", "FORCE_COLOR": "1"}):
         told = on_terminal(COMMANDS[name], tmp_path, **variables)
@@ -50,13 +50,13 @@ def test_no_color_takes_every_colour(keep, tmp_path, name):
         assert not COLOUR.findall(told)
 
 
-def test_an_empty_no_color_asks_for_nothing(keep, tmp_path):
+def test_empty_no_color_has_no_effect(keep, tmp_path):
     keep()
     assert COLOUR.search(on_terminal(COMMANDS["tokens"], tmp_path, NO_COLOR=""))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_pipe_gets_text_alone(keep, tmp_path, name):
+def test_pipe_gets_plain_text(keep, tmp_path, name):
     keep()
     environment = {k: v for k, v in os.environ.items() if k not in COLOUR_VARIABLES}
     command = [sys.executable, "-m", "probekit", *COMMANDS[name]]

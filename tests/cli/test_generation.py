@@ -16,7 +16,7 @@ def run(*arguments):
     return result
 
 
-def test_one_text_is_the_prompt_and_what_follows_and_nothing_else():
+def test_single_text_is_printed_without_a_heading():
     whole = run(*SAID).stdout
     assert whole.startswith("The old man")
     assert len(whole) > 30
@@ -27,7 +27,7 @@ def test_one_text_is_the_prompt_and_what_follows_and_nothing_else():
     assert run(*SAID, "--stop", stop).stdout == stopped
 
 
-def test_several_texts_have_headings_and_a_seed_draws_them_again():
+def test_several_texts_have_headings_and_a_seed_reproduces_them():
     drawn = [*SAID, "--prompt", "She", "--temperature", "1", "--top-p", "0.9", "--top-k", "50"]
     first = run(*drawn, "--num-samples", "2", "--seed", "7").stdout
     headings = [line for line in first.splitlines() if line.startswith("--- prompt")]
@@ -38,12 +38,12 @@ def test_several_texts_have_headings_and_a_seed_draws_them_again():
     assert alone.strip() in first
 
 
-def test_an_option_without_effect_is_told():
+def test_option_without_effect_is_reported():
     assert "temperature 0 always takes" in run(*SAID, "--top-k", "5").stderr
     assert run(*SAID, "--temperature", "1", "--top-k", "5").stderr == ""
 
 
-def test_an_empty_prompt_may_follow_the_beginning_of_text():
+def test_empty_prompt_is_allowed_after_bos():
     assert len(run(*SAID[:2], "--prompt", "", "--max-new-tokens", "3", "--bos").stdout) > 1
 
 
@@ -66,7 +66,7 @@ def test_an_empty_prompt_may_follow_the_beginning_of_text():
     ],
     ids=str,
 )
-def test_a_mistake_gets_one_message_and_its_exit_code(
+def test_each_error_has_one_message_and_its_exit_code(
     monkeypatch, capsys, arguments, code, message
 ):
     monkeypatch.setattr(sys, "argv", ["probekit", "generate", *SAID, *arguments])

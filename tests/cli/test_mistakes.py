@@ -247,7 +247,7 @@ def probekit(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("command", [("cache", "ls"), ("run", "e.yaml")])
-def test_a_cache_root_of_the_environment_that_is_a_file(probekit, tmp_path, command):
+def test_cache_root_that_is_a_file_is_refused(probekit, tmp_path, command):
     write(tmp_path, Mistake("", ()))
     (tmp_path / "cache").write_text("a file")
     code, said = probekit(*command)
@@ -263,7 +263,7 @@ def write(folder, mistake):
 
 @pytest.mark.parametrize("command", ["validate", "run"])
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
-def test_a_mistake_is_answered_before_any_work(probekit, tmp_path, mistake, command):
+def test_each_error_is_reported_before_any_computation(probekit, tmp_path, mistake, command):
     write(tmp_path, mistake)
     code, said = probekit(command, "e.yaml", *mistake.options)
     assert code == mistake.code
@@ -299,7 +299,7 @@ WARNINGS = [
 
 
 @pytest.mark.parametrize("mistake", WARNINGS, ids=lambda mistake: mistake.name)
-def test_what_may_be_a_mistake_is_a_warning_of_validate(probekit, tmp_path, mistake):
+def test_validate_warns_of_possible_errors(probekit, tmp_path, mistake):
     write(tmp_path, mistake)
     code, said = probekit("validate", "e.yaml")
     [line] = [line for line in said.splitlines() if mistake.says[0] in line]
@@ -308,7 +308,7 @@ def test_what_may_be_a_mistake_is_a_warning_of_validate(probekit, tmp_path, mist
     assert not [fragment for fragment in mistake.says if fragment not in line], line
 
 
-def test_pretrain_names_the_command_for_an_experiment(probekit, tmp_path):
+def test_pretrain_suggests_the_command_for_an_experiment(probekit, tmp_path):
     (tmp_path / "e.yaml").write_text(YAML)
     code, said = probekit("pretrain", "e.yaml")
     assert code == 2
@@ -364,7 +364,7 @@ def cases(commands, *wrong):
     ],
     ids=" ".join,
 )
-def test_a_file_where_a_folder_is_needed_is_a_usage_error(probekit, tmp_path, arguments):
+def test_file_instead_of_a_folder_is_a_usage_error(probekit, tmp_path, arguments):
     (tmp_path / "file").write_text("kept")
     code, said = probekit(*arguments)
     assert code == 2
@@ -373,20 +373,20 @@ def test_a_file_where_a_folder_is_needed_is_a_usage_error(probekit, tmp_path, ar
 
 
 @pytest.mark.parametrize("arguments", cases(TO_FILE, ("--out", "folder.html")), ids=" ".join)
-def test_a_folder_where_a_file_is_written_is_a_usage_error(probekit, tmp_path, arguments):
+def test_folder_instead_of_an_output_file_is_a_usage_error(probekit, tmp_path, arguments):
     (tmp_path / "folder.html").mkdir()
     code, said = probekit(*arguments)
     assert code == 2
     assert "Invalid value for '--out': folder.html is a folder. Give the path of a file." in said
 
 
-def test_a_name_that_no_file_system_takes_is_a_usage_error(probekit):
+def test_invalid_file_name_is_a_usage_error(probekit):
     code, said = probekit("run", "e.yaml", "--out", "x" * 300)
     assert code == 2
     assert "cannot be used: File name too long." in said
 
 
-def test_a_place_that_is_not_there_yet_is_taken(probekit, tmp_path):
+def test_new_folders_are_accepted(probekit, tmp_path):
     (tmp_path / "e.yaml").write_text("")
     code, said = probekit("run", "e.yaml", "--out", "a/b", "--cache", "c/d")
     assert code == 2

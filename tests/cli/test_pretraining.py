@@ -14,7 +14,7 @@ def recipe(make_recipe, tmp_path):
     return path
 
 
-def test_it_says_the_loss_and_where_model_and_page_are(call, recipe):
+def test_pretrain_prints_the_loss_and_the_paths(call, recipe):
     code, out, err = call("pretrain", recipe)
     assert code == 0
     told, model, page = out.splitlines()
@@ -26,7 +26,7 @@ def test_it_says_the_loss_and_where_model_and_page_are(call, recipe):
     assert re.search(r"step 10: loss .* [\d,]+ tokens/s", err)
 
 
-def test_it_goes_on_with_more_steps_and_the_page_can_be_written_anew(call, recipe):
+def test_pretrain_continues_with_more_steps_and_report_rewrites_the_page(call, recipe):
     level = ("--set", "training.decay_steps=0")
     assert call("pretrain", recipe, *level)[0] == 0
     code, out, _ = call("pretrain", recipe, *level, "--set", "training.steps=14")
@@ -45,7 +45,7 @@ def test_it_goes_on_with_more_steps_and_the_page_can_be_written_anew(call, recip
         ("model.n_positions=4096", 2, "held-out tokens do not fill"),
     ],
 )
-def test_mistakes_have_their_code_and_place(call, recipe, change, code, told):
+def test_errors_have_exit_codes_and_locations(call, recipe, change, code, told):
     got, out, err = call("pretrain", recipe, "--set", change)
     assert (got, out) == (code, "")
     assert told in err

@@ -64,7 +64,7 @@ print(json.dumps(loaded))
 """
 
 
-def test_a_mistake_is_found_before_anything_heavy_is_imported(tmp_path):
+def test_errors_are_found_before_heavy_imports(tmp_path):
     (tmp_path / "mistaken.yaml").write_text("name: x\nmodle: mini\n")
     lines = [line for line, _ in COMMANDS]
     told = subprocess.run(
@@ -81,7 +81,7 @@ def test_a_mistake_is_found_before_anything_heavy_is_imported(tmp_path):
     assert {line: found for line, found in more.items() if found} == {}
 
 
-def test_every_command_is_in_the_table():
+def test_every_command_has_a_row():
     named = {line.split()[0] for line, _ in COMMANDS} | UNCHECKED
     assert named == set(cli.commands)
     caches = {line.split()[1] for line, _ in COMMANDS if line.startswith("cache ")}

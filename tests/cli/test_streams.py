@@ -65,14 +65,14 @@ def terminal(monkeypatch):
 
 
 @pytest.mark.parametrize("err", [False, True], ids=["stdout", "stderr"])
-def test_lines_are_visible(terminal, err):
+def test_control_characters_of_lines_are_escaped(terminal, err):
     written = terminal()
     click.echo(EVIL, err=err)
     assert written.getvalue().startswith(SHOWN)
     assert not hidden(written.getvalue())
 
 
-def test_warnings_prints_and_lists_of_lines_are_visible(terminal):
+def test_control_characters_of_warnings_and_prints_are_escaped(terminal):
     written = terminal()
     print(EVIL)  # noqa: T201  what a library may do
     sys.stderr.writelines([EVIL])
@@ -81,14 +81,14 @@ def test_warnings_prints_and_lists_of_lines_are_visible(terminal):
     assert not hidden(written.getvalue())
 
 
-def test_text_that_is_meant_stays(terminal):
+def test_ordinary_text_is_unchanged(terminal):
     written = terminal()
     text = "two\nlines\tÜ שלום 👩‍👩‍👧 \\x1b"
     click.echo(text)
     assert written.getvalue() == f"{text}\n"
 
 
-def test_tables_are_visible_and_are_no_markup(terminal):
+def test_control_characters_and_markup_of_tables_are_escaped(terminal):
     written = terminal()
     table = Table(EVIL, "[red]x[/]", box=None)
     table.add_row(Text(EVIL), EVIL)
@@ -102,7 +102,7 @@ def test_tables_are_visible_and_are_no_markup(terminal):
     assert hidden(written.getvalue()) == {"\x1b"}
 
 
-def test_progress_bars_are_visible(terminal):
+def test_control_characters_of_progress_bars_are_escaped(terminal):
     written = terminal()
     with watching() as watcher:
         watcher.progress(EVIL, 1, 2)
@@ -116,7 +116,7 @@ def test_progress_bars_are_visible(terminal):
     assert isinstance(sys.stdout, streams.VisibleStream)
 
 
-def test_json_holds_the_values_and_no_control_character():
+def test_json_contains_the_values_and_no_control_character():
     value = {EVIL: [EVIL, 1.5, None]}
     assert json.loads(streams.json_text(value)) == value
     assert not hidden(streams.json_text(value))
@@ -128,7 +128,7 @@ def test_json_holds_the_values_and_no_control_character():
     [["report", f"run{EVIL[:20]}"], [EVIL], ["models", f"--{EVIL}"], ["cache", "show", EVIL]],
     ids=["our error", "a command", "an option", "a cache"],
 )
-def test_error_messages_are_visible(capsys, monkeypatch, arguments):
+def test_control_characters_of_error_messages_are_escaped(capsys, monkeypatch, arguments):
     arguments = [text.replace("\0", "") for text in arguments]  # no argument can have one
     monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
     with pytest.raises(SystemExit) as ended:
@@ -139,7 +139,7 @@ def test_error_messages_are_visible(capsys, monkeypatch, arguments):
     assert "U+001B" in told.err or r"\x1b" in told.err
 
 
-def test_an_ascii_stream_is_filtered_too(monkeypatch):
+def test_ascii_streams_are_filtered(monkeypatch):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")
     monkeypatch.setattr(sys, "stdout", stream)

@@ -100,18 +100,18 @@ def answer(dotted, value):
         ("data.file", 3, "data.file is 3. It must be text (a number needs quotes"),
     ],
 )
-def test_the_answer_says_what_is_allowed(dotted, value, text):
+def test_message_names_the_allowed_values(dotted, value, text):
     assert text in answer(dotted, value)
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("dotted", ["split.test", "probe.C"])
-def test_numbers_are_finite(dotted, number):
+def test_infinite_numbers_are_refused(dotted, number):
     text = answer(dotted, [1.0, number] if dotted == "probe.C" else number)
     assert "It must be a finite number." in text
 
 
-def test_null_is_told_apart_from_a_value():
+def test_null_has_its_own_message():
     assert answer("tokens.bos", None).startswith("tokens.bos is null (empty). It must be true or")
     assert answer("tokens.bos", None).endswith("as text).")  # it has no default
     assert answer("probe.folds", None).endswith("integer. Remove the key to use its default.")
@@ -121,12 +121,12 @@ def test_null_is_told_apart_from_a_value():
 
 
 @pytest.mark.parametrize("items", [[0], [0, 0], [None], ["x"]])
-def test_a_list_is_not_blamed_for_its_items(items):
+def test_errors_in_items_do_not_name_the_list(items):
     places = [keys for keys, _ in answers("probe.C", items)]
     assert places == [("probe", "C", number) for number in range(len(items))]
 
 
-def test_independent_mistakes_are_all_kept():
+def test_independent_errors_are_all_reported():
     values = with_value("probe.C", [0])
     values["tokens"] = {"bos": 1}
     with pytest.raises(ValidationError) as error:
@@ -146,7 +146,7 @@ WRONG = [None, "", "?", 3, -1, 0.5, float("nan"), True, [], [{}], [0], {}, {"x":
 
 
 @pytest.mark.parametrize("dotted", list(all_keys()))
-def test_no_answer_has_words_of_python(dotted):
+def test_messages_contain_no_python_terms(dotted):
     refused = 0
     for value in WRONG:
         try:
@@ -164,12 +164,12 @@ def test_no_answer_has_words_of_python(dotted):
     ("name", "other"),
     [("aux", "my_aux"), ("NUL.v2", "my_NUL.v2"), ("com1", "my_com1"), ("a.", "a")],
 )
-def test_names_that_windows_takes_for_no_folder_are_refused(name, other):
+def test_names_reserved_on_windows_are_refused(name, other):
     text = answer("name", name)
     assert text.startswith(f"name is {name!r}. Windows ")
     assert text.endswith(f"try {other!r}.")
 
 
-def test_names_that_only_look_like_devices_are_allowed():
+def test_names_similar_to_reserved_ones_are_allowed():
     for name in ("auxiliary", "com", "console", "a.nul", "v1.2"):
         assert Experiment.model_validate(with_value("name", name)).name == name

@@ -99,7 +99,7 @@ def is_finished(out):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_killed_command(place, name):
+def test_killed_command_leaves_no_partial_result(place, name):
     place, commands = place
     command, out = COMMANDS[name](place, f"{name}-killed"), place / f"{name}-killed"
     whole = place / f"{name}-whole"

@@ -28,6 +28,6 @@ def p_value(share_said, share_true, seed):
 
 
 @pytest.mark.parametrize(("said", "true"), [(0.5, 0.5), (0.52, 0.4), (0.55, 0.35), (0.4, 0.6)])
-def test_guesses_by_luck_are_rejected_no_more_often_than_the_level_says(said, true):
+def test_rejection_rate_under_the_null_is_at_most_the_level(said, true):
     small = sum(p_value(said, true, seed) <= 0.05 for seed in range(300))
     assert small <= 27  # of 300 at 5 %, but for one in a thousand

@@ -41,7 +41,7 @@ def alone(tmp_path_factory):
     return capture_only(load(folder), cache_root=folder / "caches")["task"]
 
 
-def test_two_processes_give_what_one_gives(tmp_path, alone):
+def test_two_processes_write_the_same_bytes_as_one(tmp_path, alone):
     heard = Heard()
     both = capture_only(
         load(tmp_path), cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard)
@@ -54,7 +54,7 @@ def test_two_processes_give_what_one_gives(tmp_path, alone):
     assert heard.told == []
 
 
-def test_workers_of_any_launcher_give_what_one_gives(tmp_path, alone):
+def test_separately_started_workers_write_the_same_bytes_as_one_process(tmp_path, alone):
     write_experiment(tmp_path)
     command, how = probekit("cache", "scale.yaml", "--workers", "0", cwd=tmp_path)
     laid_out = subprocess.run(command, **how, check=True).stdout
@@ -88,7 +88,7 @@ class Children:
         monkeypatch.setattr(local_workers.subprocess, "Popen", started)
 
 
-def test_when_one_is_killed_the_other_does_the_rest(tmp_path, alone, monkeypatch):
+def test_other_workers_compute_the_shards_of_a_killed_worker(tmp_path, alone, monkeypatch):
     children = Children(monkeypatch)
     heard = Heard(lambda done: done and children.all[0].kill())
     left = capture_only(
@@ -101,7 +101,7 @@ def test_when_one_is_killed_the_other_does_the_rest(tmp_path, alone, monkeypatch
     assert files(left.store.folder) == files(alone.store.folder)
 
 
-def test_when_all_are_killed_it_says_so_and_goes_on_later(tmp_path, alone, monkeypatch):
+def test_capture_fails_if_all_workers_are_killed_and_resumes_later(tmp_path, alone, monkeypatch):
     children = Children(monkeypatch)
     heard = Heard(lambda done: [child.kill() for child in children.all if done])
     experiment = load(tmp_path)
@@ -120,7 +120,7 @@ def test_when_all_are_killed_it_says_so_and_goes_on_later(tmp_path, alone, monke
     assert files(cache) == files(alone.store.folder)
 
 
-def test_ctrl_c_keeps_what_is_committed(tmp_path):
+def test_ctrl_c_keeps_committed_shards(tmp_path):
     write_experiment(tmp_path)
     command, how = probekit("cache", "scale.yaml", "--workers", "2", cwd=tmp_path)
     code, errors = interrupt(command, lambda: list(tmp_path.glob("caches/*/*/0*.json")), **how)
@@ -137,7 +137,7 @@ def test_ctrl_c_keeps_what_is_committed(tmp_path):
     ActivationStore.open(cache).verify()
 
 
-def test_what_a_worker_says_of_mistakes(tmp_path):
+def test_worker_reports_errors(tmp_path):
     with pytest.raises(MissingError, match=r"contains no cache.*--workers 0"):
         list(work_at(tmp_path))
     experiment = load(tmp_path)
@@ -156,7 +156,7 @@ def test_what_a_worker_says_of_mistakes(tmp_path):
         list(work_at(store.folder))
 
 
-def test_a_place_that_cannot_tell_writers_apart_takes_no_crew(tmp_path, monkeypatch):
+def test_several_workers_require_exclusive_creation(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "probekit.activations.files.object_store.creates_atomically", lambda _: False
     )
@@ -176,7 +176,7 @@ def test_a_place_that_cannot_tell_writers_apart_takes_no_crew(tmp_path, monkeypa
         (["worker", "nowhere", "--device", "nonsense"], 3, "contains no cache"),
     ],
 )
-def test_a_mistake_gets_one_message(tmp_path, arguments, code, message):
+def test_each_error_prints_one_message(tmp_path, arguments, code, message):
     write_experiment(tmp_path)
     command, how = probekit(*arguments, cwd=tmp_path)
     done = subprocess.run(command, **how, check=False)

@@ -56,9 +56,7 @@ class Together(ShardActor):
         return super().compute(shard, sites)
 
 
-def test_a_node_that_goes_in_the_middle_loses_no_shard_and_none_is_computed_twice(
-    cluster, tmp_path, monkeypatch
-):
+def test_failed_node_loses_no_shard_and_no_shard_is_computed_twice(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_workers, "ShardActor", Together)
     experiment = load(tmp_path)
     alone = capture_only(experiment, cache_root=tmp_path / "alone")["task"]
@@ -85,7 +83,7 @@ def test_a_node_that_goes_in_the_middle_loses_no_shard_and_none_is_computed_twic
     assert capture(experiment, tmp_path / "ray", heard).computed == 0
 
 
-def test_the_error_of_an_actor_comes_through_as_it_is(cluster, tmp_path):
+def test_actor_errors_are_raised_unchanged(cluster, tmp_path):
     experiment = load(tmp_path)
 
     def crew(job, work, *arguments, **options):
@@ -105,7 +103,7 @@ class Dying(ShardActor):
         os._exit(1)
 
 
-def test_actors_that_die_again_and_again_end_the_capture(cluster, tmp_path, monkeypatch):
+def test_repeatedly_failing_actors_end_the_capture(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_workers, "ShardActor", Dying)
     monkeypatch.setattr(ray_workers, "_DEATHS_IN_A_ROW", 1)
     heard = Heard()
@@ -115,20 +113,20 @@ def test_actors_that_die_again_and_again_end_the_capture(cluster, tmp_path, monk
     assert told.startswith("an actor died and is replaced")
 
 
-def test_without_ray_it_says_what_to_install(tmp_path, monkeypatch):
+def test_missing_ray_is_reported_with_the_install_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"probekit\[ray\]"):
         capture(load(tmp_path), tmp_path / "ray", Heard())
 
 
-def test_a_cluster_that_is_not_there_is_told(tmp_path, monkeypatch):
+def test_missing_cluster_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
 
     with pytest.raises(ConfigError, match=r"Cannot reach the cluster at 127\.0\.0\.1:9: .*refused"):
         capture(load(tmp_path), tmp_path / "ray", Heard(), address="127.0.0.1:9")
 
 
-def test_our_sigterm_handler_outlives_that_of_ray():
+def test_sigterm_handler_is_restored_after_ray():
     before = signal.getsignal(signal.SIGTERM)
     with ray_workers._sigterm_handler_restored():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as ray.init sets its own

@@ -67,7 +67,7 @@ def value(table, target, site, metric="accuracy", split="test"):
     return rows[rows["site"] == site]["value"].item() if site else rows["value"].item()
 
 
-def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
+def test_run_finds_the_planted_signal_and_writes_all_files(experiment, go):
     result = go(experiment())
     table = pd.read_csv(result.results)
     assert list(table.columns) == [column.name for column in RESULTS]
@@ -110,7 +110,7 @@ def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
     assert again == experiment()
 
 
-def test_a_second_run_is_the_same_and_recomputes_nothing(experiment, go, monkeypatch):
+def test_second_run_recomputes_nothing(experiment, go, monkeypatch):
     first = go(experiment())
     content = first.results.read_bytes()
     watcher = Counting()
@@ -121,7 +121,7 @@ def test_a_second_run_is_the_same_and_recomputes_nothing(experiment, go, monkeyp
     assert second.results.read_bytes() == content
 
 
-def test_sites_probed_in_other_processes_have_the_same_numbers(experiment, go, monkeypatch):
+def test_parallel_probing_gives_the_same_numbers(experiment, go, monkeypatch):
     monkeypatch.setattr(workers, "START_UP", -1.0)
     monkeypatch.setattr(workers, "cpu_count", lambda: 2)
     found = []
@@ -137,7 +137,7 @@ def test_sites_probed_in_other_processes_have_the_same_numbers(experiment, go, m
     assert found[0] == found[1]
 
 
-def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go):
+def test_interrupted_run_resumes_with_the_remaining_sites(experiment, go):
     whole = go(experiment())
     content = whole.results.read_bytes()
     sites = sorted((whole.folder / "sites").iterdir())
@@ -150,7 +150,7 @@ def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go)
     assert kept.stat().st_mtime_ns == before
 
 
-def test_answers_without_their_numbers_or_cut_short_are_made_anew(experiment, go):
+def test_incomplete_site_results_are_recomputed(experiment, go):
     """A run may be killed after the answers of a site are written, and before its numbers are."""
     first = go(experiment(), page=False)
     content = first.results.read_bytes()
@@ -183,7 +183,7 @@ def best(values):
     return best_site(pd.DataFrame(rows))["site"]
 
 
-def test_among_equals_the_run_and_the_report_choose_the_same(experiment, go):
+def test_run_and_report_break_ties_identically(experiment, go):
     chosen = best({"blocks.3.hook_resid_post": (1.0, 1.0), "blocks.0.hook_attn_out": (1.0, 1.0)})
     assert chosen == "blocks.0.hook_attn_out"
     sites = "capture.sites=[blocks.3.hook_resid_post, blocks.0.hook_attn_out]"
@@ -193,7 +193,7 @@ def test_among_equals_the_run_and_the_report_choose_the_same(experiment, go):
     assert "run.json names" not in found.report.read_text()
 
 
-def test_many_examples_without_a_row_are_told_as_a_warning(experiment, go, tmp_path):
+def test_many_examples_without_a_row_cause_a_warning(experiment, go, tmp_path):
     whole = experiment()
     rows = tmp_path / "rows.csv"
     rows.write_text(rows.read_text().replace(" was,", " was there,"))
@@ -209,14 +209,14 @@ def test_many_examples_without_a_row_are_told_as_a_warning(experiment, go, tmp_p
     assert codes(4)["lost"] == "warning"
 
 
-def test_half_precision_runs_to_the_end(experiment, go):
+def test_half_precision_run_completes(experiment, go):
     for dtype in ("bfloat16", "float16"):
         result = go(experiment(f"model.dtype={dtype}", "model.random_weights=false"))
         assert result.report.is_file()
         assert result.record["best"]["site"] != "blocks.0.hook_resid_pre"
 
 
-def test_the_best_site_is_chosen_without_a_look_at_the_test_rows():
+def test_site_selection_does_not_use_test_rows():
     assert best({"blocks.0.x": (0.9, 0.1), "blocks.1.x": (0.8, 1.0)}) == "blocks.0.x"
     assert best({"blocks.0.x": (0.8, 1.0), "blocks.1.x": (0.9, 0.1)}) == "blocks.1.x"
 
@@ -225,7 +225,7 @@ def test_the_best_site_is_chosen_without_a_look_at_the_test_rows():
     "damage",
     ["", "{", "[]", "[" * 100_000, '{"digest": "0", "measurements": []}', "altered", "lost"],
 )
-def test_kept_results_that_are_not_whole_are_made_anew(experiment, go, damage):
+def test_damaged_site_results_are_recomputed(experiment, go, damage):
     first = go(experiment(), page=False)
     content = first.results.read_bytes()
     path = first.folder / "sites" / "blocks.3.hook_resid_post.json"
@@ -239,7 +239,7 @@ def test_kept_results_that_are_not_whole_are_made_anew(experiment, go, damage):
     assert path.read_text() == whole
 
 
-def test_kept_results_of_another_site_are_made_anew(experiment, go):
+def test_saved_results_of_another_site_are_recomputed(experiment, go):
     first = go(experiment(), page=False)
     content = first.results.read_bytes()
     one, other = (first.folder / "sites" / f"blocks.{n}.hook_resid_post.json" for n in (0, 3))
@@ -247,7 +247,7 @@ def test_kept_results_of_another_site_are_made_anew(experiment, go):
     assert go(experiment(), page=False).results.read_bytes() == content
 
 
-def test_other_code_and_other_sizes_never_reuse_a_result(experiment, go, tmp_path, monkeypatch):
+def test_changed_code_or_sizes_reuse_no_result(experiment, go, tmp_path, monkeypatch):
     folders = {go(experiment(), page=False).folder}
     model = tmp_path / "model"
     shutil.copytree(MINI, model)
@@ -263,7 +263,7 @@ def test_other_code_and_other_sizes_never_reuse_a_result(experiment, go, tmp_pat
     assert len(folders) == 6
 
 
-def test_neurons_are_told_apart(experiment, go):
+def test_neurons_have_separate_results(experiment, go):
     names = [f"blocks.2.mlp.hook_post[neuron={n}]" for n in (3, 700)]
     result = go(experiment(f"capture.sites={names}"))
     task = result.table[(result.table["target"] == "task") & (result.table["split"] == "test")]
@@ -271,7 +271,7 @@ def test_neurons_are_told_apart(experiment, go):
     assert result.record["best"]["site"] in names
 
 
-def test_what_changes_the_numbers_changes_the_key(experiment, go, tmp_path):
+def test_settings_that_affect_numbers_change_the_key(experiment, go, tmp_path):
     first = go(experiment())
     folders = {go(experiment(change)).folder for change in ("probe.seed=1", "split.seed=1")}
     assert len(folders | {first.folder}) == 3
@@ -280,7 +280,7 @@ def test_what_changes_the_numbers_changes_the_key(experiment, go, tmp_path):
     assert go(experiment()).folder != first.folder
 
 
-def test_relabelling_recomputes_no_activation(experiment, go, tmp_path, monkeypatch):
+def test_new_labels_recompute_no_activation(experiment, go, tmp_path, monkeypatch):
     go(experiment())
     rows = pd.read_csv(tmp_path / "rows.csv")
     rows["label"] = rows["label"].map({"red": "A", "black": "B"})
@@ -289,7 +289,7 @@ def test_relabelling_recomputes_no_activation(experiment, go, tmp_path, monkeypa
     assert set(go(experiment()).record["data"]["labels"]["train"]) == {"A", "B"}
 
 
-def test_the_folder_of_the_data_is_not_part_of_the_key(experiment, go, tmp_path):
+def test_data_folder_is_not_part_of_the_key(experiment, go, tmp_path):
     first = go(experiment())
     moved = tmp_path / "moved"
     moved.mkdir()
@@ -297,7 +297,7 @@ def test_the_folder_of_the_data_is_not_part_of_the_key(experiment, go, tmp_path)
     assert go(experiment(f"data.root={moved}")).folder == first.folder
 
 
-def test_a_head_is_probed_by_itself(experiment, go):
+def test_single_head_is_probed(experiment, go):
     result = go(experiment("capture.sites=['blocks.2.attn.hook_z[head=3]']", "attention.texts=[]"))
     task = result.table[result.table["target"] == "task"]
     assert set(task["head"]) == {3}
@@ -307,7 +307,7 @@ def test_a_head_is_probed_by_itself(experiment, go):
     assert values.shape == (96, 4, 64)
 
 
-def test_without_the_random_model_it_is_left_out(experiment, go):
+def test_random_weights_control_can_be_disabled(experiment, go):
     result = go(experiment("model.random_weights=false"), page=False)
     assert "random_weights" not in set(result.table["target"])
     assert result.report is None
@@ -335,7 +335,7 @@ def test_without_the_random_model_it_is_left_out(experiment, go):
         ("data.columns.label=group", DataError, "group"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_written(
+def test_invalid_experiments_are_refused_before_anything_is_written(
     experiment, go, tmp_path, override, error, message
 ):
     with pytest.raises(error, match=message):
@@ -345,9 +345,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize(("policy", "rows"), [("truncate", 97), ("skip", 96)])
-def test_texts_over_the_context_follow_the_policy_and_are_counted(
-    experiment, go, tmp_path, policy, rows
-):
+def test_long_texts_follow_the_policy_and_are_counted(experiment, go, tmp_path, policy, rows):
     with (tmp_path / "rows.csv").open("a") as file:
         file.write(f"{'The red house was ' * 80},red,long\n")
     with pytest.raises(
@@ -359,7 +357,7 @@ def test_texts_over_the_context_follow_the_policy_and_are_counted(
     assert any("longer than the context" in note for note in result.record["data"]["notes"])
 
 
-def test_norms_are_told_per_site(experiment, go, monkeypatch):
+def test_norms_are_reported_per_site(experiment, go, monkeypatch):
     monkeypatch.setattr(norms_module, "SAMPLE", 1000)
     norms = go(experiment()).record["norms"]
     assert [entry["layer"] for entry in norms] == [0, 0, 3]
@@ -376,7 +374,7 @@ def test_norms_are_told_per_site(experiment, go, monkeypatch):
     assert found["other_norm"] == pytest.approx(rest[0] / rest[1], rel=1e-4)
 
 
-def test_confusions_directions_and_errors_are_those_of_the_chosen_probe(experiment, go):
+def test_confusions_directions_and_errors_belong_to_the_selected_probe(experiment, go):
     result = go(experiment())
     test = only(placed(result.table), target="task", split="test", metric="accuracy")
     (score,) = same_features(test, chosen_row(result.table))["value"]
@@ -402,7 +400,7 @@ def test_confusions_directions_and_errors_are_those_of_the_chosen_probe(experime
     assert {"confusion.csv", "scatter.csv"} <= set(result.record["files"])
 
 
-def test_the_tokens_of_an_error_keep_their_characters(experiment, go, tmp_path):
+def test_tokens_of_errors_are_stored_unchanged(experiment, go, tmp_path):
     # Labels without a rule, so that there are errors.
     rows = pd.read_csv(tmp_path / "rows.csv")
     rows["label"] = np.random.default_rng(0).permutation(rows["label"])
@@ -414,7 +412,7 @@ def test_the_tokens_of_an_error_keep_their_characters(experiment, go, tmp_path):
         assert " ".join(filter(None, told)).startswith("The ")
 
 
-def test_a_plane_shows_no_row_that_it_was_fitted_on(experiment, go):
+def test_projections_show_held_out_rows_only(experiment, go):
     result = go(experiment("split.folds=3"), page=False)
     points = pd.read_csv(result.folder / "scatter.csv")
     first = sum(result.record["data"]["labels"]["test"].values())

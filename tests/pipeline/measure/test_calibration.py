@@ -26,7 +26,7 @@ def site(name, probe, sure, validated, are_logs=True):
     return SiteResult([measured], {Predictor(probe, "task"): said}, place)
 
 
-def test_each_kind_is_counted_at_its_best_site():
+def test_reliability_is_computed_at_the_best_site_of_each_kind():
     found = [
         site("blocks.0.hook_resid_post", "logistic", 0.7, validated=0.9),
         site("blocks.1.hook_resid_post", "logistic", 0.9, validated=0.8),
@@ -44,7 +44,7 @@ def test_each_kind_is_counted_at_its_best_site():
     assert bins["accuracy"].iloc[0] == 1
 
 
-def test_without_a_choice_there_are_no_bins():
+def test_reliability_is_empty_without_validation_scores():
     one = site("blocks.0.hook_resid_post", "logistic", 0.7, validated=0.9)
     table = pd.DataFrame(one.rows).assign(split="test")
     assert reliability_rows([one], table, SimpleNamespace()).empty

@@ -23,7 +23,7 @@ def folder(tmp_path):
     return folder
 
 
-def test_every_file_has_its_digest(folder):
+def test_every_file_has_a_digest(folder):
     found = folder.digests()
     assert list(found) == ["config.yaml", "results.csv", "sites/baselines.json"]
     assert found["results.csv"] == digest([b"results.csv"])
@@ -34,7 +34,7 @@ def test_every_file_has_its_digest(folder):
 
 @pytest.mark.parametrize("name", ["sites/baselines.json", "results.csv", "config.yaml"])
 @pytest.mark.parametrize("harm", ["deleted", "changed"])
-def test_a_lost_file_is_named_at_the_end(folder, name, harm):
+def test_missing_file_is_named_at_the_end(folder, name, harm):
     if harm == "deleted":
         (folder.path / name).unlink()
     else:
@@ -43,13 +43,13 @@ def test_a_lost_file_is_named_at_the_end(folder, name, harm):
         folder.digests()
 
 
-def test_a_deleted_folder_is_noticed_at_the_next_file(folder):
+def test_deleted_folder_raises_at_the_next_write(folder):
     shutil.rmtree(folder.path.parent)
     with pytest.raises(StoreError, match=r"baselines\.json was deleted .* Run the same command"):
         folder.write("differences.csv", "")
 
 
-def test_a_probe_that_is_gone_when_its_site_is_kept_is_an_error(tmp_path):
+def test_missing_probe_file_raises_when_its_site_is_saved(tmp_path):
     site = SiteResult([], {}, probes={"probes/blocks.0.x/logistic.safetensors": "0" * 64})
     with pytest.raises(StoreError, match=r"logistic\.json: No such file"):
         SavedSiteResults(tmp_path, truth_of=None, n_classes=2).write(
