@@ -1,4 +1,4 @@
-"""`probekit apply` and `probekit directions` as people meet them."""
+"""`probekit apply` and `probekit directions` on the command line."""
 
 import csv
 import json
@@ -87,7 +87,7 @@ def test_written_files_are_reported(keep, call, tmp_path):
 
 @pytest.fixture
 def terminal(call, monkeypatch):
-    """A function that makes stdout a terminal with these colours, after `call` has set its own."""
+    """A function that replaces stdout by a terminal with these colours."""
 
     def terminal(colours):
         monkeypatch.delenv("NO_COLOR")

@@ -1,4 +1,4 @@
-"""`probekit cache`: what each command says, and what it says of mistakes."""
+"""`probekit cache`: output and errors of each command."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def test_damage_is_detected_and_repaired(probekit, root):
     assert "skipped" in probekit("gc", root=root).stderr
     CONTENT.write(LocalFiles(root / "whole"))
     (root / KEY / "spec.json").write_text('{"format": 99}')
-    done = probekit("verify", root=root, code=1)  # one that cannot be read hides no other one
+    done = probekit("verify", root=root, code=1)  # one unreadable cache does not hide others
     assert "has format 99" in done.stdout
     assert f"{root / 'whole'}: intact" in done.stdout
 

@@ -1,4 +1,4 @@
-"""The command line as people meet it: results, exit codes, streams; signals to real processes."""
+"""The command line: results, exit codes and streams; signals to real processes."""
 
 import os
 import re
@@ -80,7 +80,7 @@ def test_validate_reports_a_class_missing_from_training(probekit, folder):
     (folder / "rows.csv").write_text("\n".join(text) + "\n")
     done = probekit("validate", "planted.yaml", "--set", "data.columns.split=side")
     assert done.code == 2
-    assert "Error: " in done.stdout  # as of a command that fails
+    assert "Error: " in done.stdout  # as printed by a failing command
     assert "green" in done.stdout
     assert done.stdout.splitlines()[-1] == "not ok"
 
@@ -161,7 +161,7 @@ def test_each_error_has_one_message_and_its_exit_code(folder, probekit, argument
 
 
 def written(folder):
-    """The files of a folder, but for what the hub keeps and the mark of a run not yet ended."""
+    """Return the files of a folder, except the hub's cache and the mark of an unfinished run."""
     files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     return sorted(p for p in files if p.name != ".started" and p.parts[0] not in ("cache", "hub"))
 
@@ -204,7 +204,7 @@ def test_interrupt_saves_no_partially_trained_mlp(folder, environment, by, expec
     ]
     code, errors = interrupt(
         command,
-        lambda: list(folder.glob("runs/*/*/sites/baselines.*")),  # the fits of a site come next
+        lambda: list(folder.glob("runs/*/*/sites/baselines.*")),  # the next step fits a site
         by,
         cwd=folder,
         env=environment,

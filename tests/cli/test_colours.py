@@ -1,4 +1,4 @@
-"""Colour goes to terminals alone, and to none that asked for none (https://no-color.org)."""
+"""Colours are used on terminals only, and not with NO_COLOR (https://no-color.org)."""
 
 import os
 import pty
@@ -18,7 +18,7 @@ COMMANDS = {
 
 
 def on_terminal(arguments, folder, **variables):
-    """Return what a command writes, to stdout and stderr, where both are a terminal."""
+    """Return the output of a command with stdout and stderr on a terminal."""
     ours, theirs = pty.openpty()
     keep = {name: text for name, text in os.environ.items() if name not in COLOUR_VARIABLES}
     environment = keep | {"TERM": "xterm-256color", "COLUMNS": "100"} | variables
@@ -31,7 +31,7 @@ def on_terminal(arguments, folder, **variables):
     try:
         while part := os.read(ours, 1 << 16):
             written += part
-    except OSError:  # how Linux says that the other end is closed
+    except OSError:  # Linux raises it if the other end is closed
         pass
     process.wait()
     os.close(ours)

@@ -1,4 +1,4 @@
-"""`compare` and `transfer` as people meet them: tables, exit codes, streams."""
+"""`compare` and `transfer`: tables, exit codes and streams."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""`probekit generate` as people call it."""
+"""`probekit generate` on the command line."""
 
 import sys
 

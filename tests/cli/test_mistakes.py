@@ -1,4 +1,4 @@
-"""A table of mistakes that newcomers make, the exit code, and what the message must say."""
+"""Common errors of new users, with their exit codes and messages."""
 
 import sys
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ NUMBERS = {"probe: {": "probe: {kinds: [{kind: ridge_regression}], "}
 
 
 def table(*changes, header="text,label,group,start,end,split"):
-    """A CSV of 48 rows in 12 groups; each change is (row, column, value), None for all rows."""
+    """Return a CSV of 48 rows in 12 groups, with changes (row, column, value); row None is all."""
     lines = [header]
     for row in range(48):
         cells = {
@@ -53,7 +53,7 @@ def table(*changes, header="text,label,group,start,end,split"):
 
 @dataclass(frozen=True)
 class Mistake:
-    """What is typed, and what the answer must contain."""
+    """A command line, and parts of the expected message."""
 
     name: str
     says: tuple[str, ...]
@@ -64,7 +64,7 @@ class Mistake:
 
     @property
     def content(self) -> bytes:
-        """The experiment file, with one text in place of another where `yaml` says so."""
+        """Return the experiment file, with one text replaced if `yaml` is given."""
         if isinstance(self.yaml, bytes):
             return self.yaml
         text = self.yaml if isinstance(self.yaml, str) else YAML
@@ -232,7 +232,7 @@ MISTAKES = [
 
 @pytest.fixture
 def probekit(tmp_path, monkeypatch, capsys):
-    """A function that runs a command in this process; returns exit code and all that it prints."""
+    """A function that runs a command in this process and returns its exit code and output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "cache"))
 

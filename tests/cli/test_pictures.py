@@ -1,4 +1,4 @@
-"""`lens`, `attribution` and `heads` as people meet them: tables, files, exit codes."""
+"""`lens`, `attribution` and `heads`: tables, files and exit codes."""
 
 import pandas as pd
 import pytest

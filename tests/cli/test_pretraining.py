@@ -1,4 +1,4 @@
-"""`pretrain` as people meet it: a line that says what came out, exit codes, going on."""
+"""`pretrain`: printed results, exit codes and resuming."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The table that a run prints: a block for each kind, columns only where there is something."""
+"""Printed results of a run: a block for each kind, and no empty columns."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What each command imports before its first check: a mistake is reported before torch is there."""
+"""Commands report errors before they import torch."""
 
 import json
 import subprocess
@@ -7,8 +7,8 @@ import sys
 from probekit.cli.main import cli
 
 HEAVY = ("torch", "sklearn", "pandas", "scipy", "transformers", "plotly", "joblib")
-# A command line with a mistake for each command, and what may be imported to find it. The lines run
-# in this order in one process, so those that need more come last.
+# An invalid command line for each command, and the modules it may import to report it. They run in
+# this order in one process, so those that import more are last.
 COMMANDS = (
     ("run missing.yaml", ()),
     ("run mistaken.yaml", ()),
@@ -46,7 +46,7 @@ COMMANDS = (
     ("apply missing --text a", ("scipy",)),
     ("directions missing --out directions.npy", ("scipy",)),
 )
-# `selftest` has nothing to check; the others read the tables of a run, or the parts of a cache.
+# `selftest` has no argument to check; the others read the tables of a run, or a cache.
 UNCHECKED = {"selftest", "view", "worker"}
 
 CODE = """

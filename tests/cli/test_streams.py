@@ -1,4 +1,4 @@
-"""Control characters of strangers' texts reach no terminal, on either stream, in any form."""
+"""Control characters in untrusted text are escaped on both streams."""
 
 import io
 import json
@@ -24,7 +24,7 @@ SHOWN = "a<U+001B>]0;owned<U+0007><U+001B>[2J<U+009B>31m<U+202E><U+2066><U+000D>
 
 
 def hidden(text):
-    """The characters of a text that a terminal obeys."""
+    """Return the control characters of a text."""
     return {
         letter
         for letter in text
@@ -38,7 +38,7 @@ def hidden(text):
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that reports to be a terminal."""
 
     encoding = "utf-8"
 
@@ -48,7 +48,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """A function that puts both streams, filtered as by `main`, in front of one terminal."""
+    """A function that connects both streams, filtered as in `main`, to one terminal."""
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "300"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -58,7 +58,7 @@ def terminal(monkeypatch):
         for name in ("stdout", "stderr"):
             monkeypatch.setattr(sys, name, written)
         streams.install()
-        streams.install()  # a second time changes nothing
+        streams.install()  # has no effect the second time
         return written
 
     return connect
@@ -112,7 +112,7 @@ def test_control_characters_of_progress_bars_are_escaped(terminal):
     for text in ("\x1b]0;owned", "\x1b[2J", "\x9b", "\u202e", "\0"):
         assert text not in written.getvalue()
     assert written.getvalue().count("<U+001B>[2J") >= 4
-    assert "\x1b[?25l" in written.getvalue()  # the bars themselves move the cursor
+    assert "\x1b[?25l" in written.getvalue()  # progress bars move the cursor
     assert isinstance(sys.stdout, streams.VisibleStream)
 
 
@@ -129,7 +129,7 @@ def test_json_contains_the_values_and_no_control_character():
     ids=["our error", "a command", "an option", "a cache"],
 )
 def test_control_characters_of_error_messages_are_escaped(capsys, monkeypatch, arguments):
-    arguments = [text.replace("\0", "") for text in arguments]  # no argument can have one
+    arguments = [text.replace("\0", "") for text in arguments]  # arguments cannot contain it
     monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()

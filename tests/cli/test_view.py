@@ -1,4 +1,4 @@
-"""The server of runs: it shows those of its folder, and nothing else, to this machine alone."""
+"""The server of runs serves only its folder, and only to this machine."""
 
 import contextlib
 import http.client
@@ -43,7 +43,7 @@ def serving(folder, limits=None):
 
 
 def ask(server, path, *, hosts=None, method="GET"):
-    """The status and body of an answer."""
+    """Return the status and body of a response."""
     client = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
     client.putrequest(method, path, skip_host=True)
     for host in [f"127.0.0.1:{server.server_port}"] if hosts is None else hosts:
@@ -169,17 +169,17 @@ def test_300_slow_clients_do_not_block_others(root, connect):
         for _ in range(3):
             assert ask(server, "/")[0] == 200
         assert n_threads() <= 21
-        # The oldest had to make room, without an answer to half of a request.
+        # The oldest connections were closed without a response to their incomplete requests.
         assert all(client.recv(1) == b"" for client in slow[:280])
 
 
 def test_slow_request_is_closed(root, connect, monkeypatch):
     with serving(root, Limits(request_seconds=1000)) as server:
         slow = connect(server)
-        assert ask(server, "/")[0] == 200  # so that the server has seen the slow one
+        assert ask(server, "/")[0] == 200  # so that the server has accepted the slow client
         later = time.monotonic() + 1001
         monkeypatch.setattr("probekit.cli.view_server.time.monotonic", lambda: later)
-        slow.sendall(b"-Sent: slowly")  # a byte now and then does not help
+        slow.sendall(b"-Sent: slowly")  # sending single bytes does not extend the time
         assert slow.recv(1) == b""
 
 
@@ -202,12 +202,12 @@ def test_excess_clients_are_refused_if_all_are_being_answered(root, connect, mon
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP", HALF, HALF + b": y\r\n\r\n"])
 def test_early_disconnect_is_not_reported(root, connect, monkeypatch, capfd, sent):
-    """A reset, not an orderly end: writing to it raises."""
+    """The connection is reset, so that writing to it raises."""
     left = threading.Event()
 
     def page(folder, path):
         left.wait(20)
-        return "x" * 10_000_000  # more than the buffers of the system hold
+        return "x" * 10_000_000  # more than fits into the system's buffers
 
     monkeypatch.setattr("probekit.cli.view_server.find_page", page)
     with serving(root) as server:

@@ -1,4 +1,4 @@
-"""Experiment files: types stay what was written, and every mistake gets its line."""
+"""Experiment files: types are preserved, and each error names its line."""
 
 import re
 from pathlib import Path
@@ -291,7 +291,7 @@ def test_folders_are_relative_to_the_file_or_for_overrides_to_the_working_direct
 
 @pytest.fixture
 def source_of(write, monkeypatch, tmp_path):
-    """What `model.source` becomes, in the file of one folder or --set in another."""
+    """Return the parsed `model.source` from a file in one folder, or from --set in another."""
     here = tmp_path / "elsewhere"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -345,7 +345,7 @@ def test_written_experiment_loads_as_the_same(write, tmp_path):
     again.write_text(dump_experiment(experiment))
     assert load_experiment(again) == experiment
     assert "folds: 5" in again.read_text()
-    assert "pieces: last" in again.read_text()  # a default, though `at` is not `word`
+    assert "pieces: last" in again.read_text()  # a default, although `at` is not `word`
 
 
 def test_pieces_may_be_set_with_position_word(write):

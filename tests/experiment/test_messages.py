@@ -1,4 +1,4 @@
-"""Every refusal is in the file's words: what was given, what is allowed, a way out."""
+"""Error messages name the given value, the allowed values and a remedy."""
 
 import re
 
@@ -15,14 +15,14 @@ GOOD = {
     "tokens": {"bos": False, "position": {"at": "last"}},
 }
 
-# Words of Python and pydantic that mean nothing to somebody who writes YAML.
+# Terms of Python and pydantic that do not occur in YAML files.
 JARGON = re.compile(
     r"Input should|Field required|instance|dictionar|[Tt]uple|[Pp]attern|None|True|False|valid"
 )
 
 
 def with_value(dotted, value):
-    """The good file with one value in another's place."""
+    """Return the valid file with one value replaced."""
     *above, last = dotted.split(".")
     values = {**GOOD}
     section = values
@@ -117,7 +117,7 @@ def test_null_has_its_own_message():
     assert answer("probe.folds", None).endswith("integer. Remove the key to use its default.")
     assert answer("probe.C", [None]) == "probe.C.0 is null (empty). It must be a number."
     assert answer("probe.fold", None) == "unknown key 'probe.fold'. Nearest: folds."
-    Experiment.model_validate(with_value("probe.fit_rows", None))  # where null has a meaning
+    Experiment.model_validate(with_value("probe.fit_rows", None))  # null is valid here
 
 
 @pytest.mark.parametrize("items", [[0], [0, 0], [None], ["x"]])

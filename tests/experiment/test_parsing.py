@@ -1,4 +1,4 @@
-"""What the YAML parser refuses is told by the line that is wrong, and how to write it."""
+"""YAML syntax errors name the wrong line and show how to write it."""
 
 import pytest
 

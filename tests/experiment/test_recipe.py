@@ -1,4 +1,4 @@
-"""A recipe is read like an experiment: every mistake with its line, every default written back."""
+"""Recipes: each error names its line, and all defaults are written."""
 
 import dataclasses
 from pathlib import Path

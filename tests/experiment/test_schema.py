@@ -1,4 +1,4 @@
-"""The committed JSON schema is the one that the models give, and describes every key."""
+"""The committed JSON schema matches the models and describes every key."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ def names(settings):
 
 
 def test_sections_have_the_fields_of_their_target():
-    # A fit knows its device, which is no science; the permutations come after all fits.
+    # The device of a fit is not a setting of the experiment; permutations follow all fits.
     assert set(ProbeSection.model_fields) - {"permutations"} == names(ProbeSettings) - {"device"}
     assert set(PositionSection.model_fields) == names(PositionRule)
 

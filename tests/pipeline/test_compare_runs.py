@@ -1,4 +1,4 @@
-"""The answers that a run keeps give its own numbers again, at heads and at each position."""
+"""Scores computed from saved predictions equal those of the run, for heads and positions."""
 
 import numpy as np
 import pandas as pd

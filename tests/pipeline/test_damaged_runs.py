@@ -1,4 +1,4 @@
-"""A finished run whose files were changed is refused by name, and never used to go on from."""
+"""Finished runs with changed files are refused with the file's name and not reused."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ QUICK = (
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A function that runs the experiment, with the caches of the module."""
+    """A function that runs the experiment with shared caches."""
     folder = tmp_path_factory.mktemp("source")
     write_rows(folder / "rows.csv")
     (folder / "planted.yaml").write_text(YAML)
@@ -56,7 +56,7 @@ def whole(source, tmp_path_factory):
 
 @pytest.fixture
 def damaged(whole, tmp_path):
-    """A copy of that folder, to be damaged."""
+    """A copy of that folder for a test to damage."""
     return shutil.copytree(whole, tmp_path / "out" / "planted" / whole.name)
 
 
@@ -172,7 +172,7 @@ def swap_probes(folder):
 
 
 def cut_last_byte(path):
-    """Remove the line break at the end of a JSON file, which changes no value in it."""
+    """Remove the line break at the end of a JSON file; no value changes."""
     path.write_bytes(path.read_bytes()[:-1])
 
 
@@ -209,7 +209,7 @@ def test_second_process_in_the_same_run_folder_is_refused(source, whole, damaged
 
 
 class Deleting:
-    """A watcher that deletes something when so many sites are probed."""
+    """A watcher that deletes a file or folder after some number of probed sites."""
 
     def __init__(self, path, done):
         self.path, self.done = path, done

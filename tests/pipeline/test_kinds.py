@@ -1,4 +1,4 @@
-"""Whole runs of the kinds that read texts, trees and numbers, on small data."""
+"""Complete runs of the kinds for texts, trees and numbers, on small data."""
 
 import numpy as np
 import pandas as pd
@@ -56,7 +56,7 @@ def texts():
 
 
 def numbers():
-    """The label is how many words there are, with a tenth of chance."""
+    """Return texts labelled by their number of words, with noise of standard deviation 0.1."""
     generator = np.random.default_rng(0)
     lengths = np.tile(np.arange(1, 9), 12)
     return [
@@ -86,7 +86,7 @@ def test_run_over_all_tokens_scores_each_text_once_and_is_saved(load, go, monkey
     assert result.record["control_by"] == "group"
     assert told["new-types"].startswith("Only 0% of the groups of the test rows occur in")
     content = result.results.read_bytes()
-    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
+    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # a call would fail
     assert go(experiment).results.read_bytes() == content
 
 

@@ -1,4 +1,4 @@
-"""A whole pretraining run: what it leaves is a model; what would falsify it is refused."""
+"""Complete pretraining runs: their models, resuming, and refused changes."""
 
 import json
 import shutil
@@ -182,7 +182,7 @@ def test_record_lists_the_checksum_source_of_the_vocabulary(go, make_recipe):
 
 
 def test_links_in_a_pretraining_folder_are_followed(go, make_recipe, tmp_path):
-    """Checkpoints are large: people keep them on another disk."""
+    """Checkpoints are large and may be on another disk."""
     folder = go(make_recipe()).folder
     (folder / "checkpoints").rename(tmp_path / "elsewhere")
     (folder / "checkpoints").symlink_to(tmp_path / "elsewhere")

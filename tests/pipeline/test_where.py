@@ -1,4 +1,4 @@
-"""Whole runs over heads, views, concatenations and positions: equal numbers by either way."""
+"""Complete runs over heads, views, concatenations and positions give consistent scores."""
 
 import numpy as np
 import pandas as pd
@@ -36,7 +36,7 @@ def experiment(tmp_path):
         for colour in ("red", "black")
     ]
     bare = {"text": "house", "label": "red", "group": "house", "start": 0, "end": 5}
-    rows.insert(1, bare)  # no token stands beside it
+    rows.insert(1, bare)  # it has no neighbouring token
     pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
     (tmp_path / "where.yaml").write_text(YAML)
 
@@ -55,9 +55,9 @@ def go(tmp_path):
 
 
 def numbers(table, **where):
-    """The measurements of some rows, whatever else was measured beside them.
+    """Return the scores of some rows, without columns that depend on other rows.
 
-    P-values are left out, as they hang on how many other places there are.
+    P-values are omitted, because they depend on the number of sites.
     """
     table = table[~table["metric"].isin(["p_value", "p_holm", "p_best"])]
     for column, value in where.items():
@@ -88,7 +88,7 @@ def test_sweep_offsets_equal_runs_without_a_sweep(experiment, go, tmp_path):
     for offset, text in {0: "word:last", -1: "word:last-1", 2: "word:last+2"}.items():
         alone = go(experiment(f"tokens.position={{at: word, offset: {offset}}}")).table
         pd.testing.assert_frame_equal(numbers(swept.table, position=text), numbers(alone))
-    # The word itself is the token before the span: nothing but looking it up is needed there.
+    # The token before the span is the word itself, so that a lookup suffices.
     found = numbers(swept.table, position="word:last-1", target="word_identity", metric="accuracy")
     assert found["value"].item() == 1
     found = numbers(swept.table, position="word:last", target="word_identity", metric="accuracy")
@@ -154,7 +154,7 @@ def test_view_is_recorded_and_shares_the_cache(experiment, go, tmp_path, monkeyp
 
 
 def test_concatenated_sites_are_never_selected(experiment, go):
-    sites = "capture.sites=[blocks.0.hook_resid_pre]"  # knows nothing of the word before
+    sites = "capture.sites=[blocks.0.hook_resid_pre]"  # does not encode the previous word
     result = go(experiment(sites, "capture.concatenate=[['blocks.*.hook_resid_post']]"), page=True)
     joined = " + ".join(f"blocks.{layer}.hook_resid_post" for layer in range(6))
     found = numbers(result.table, split="validation", target="task")["value"]

@@ -1,4 +1,4 @@
-"""One cache filled by several processes: the same bytes, and what happens when some of them end."""
+"""Captures by several processes: identical bytes, and killed or interrupted workers."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def test_separately_started_workers_write_the_same_bytes_as_one_process(tmp_path
 
 
 class Children:
-    """The processes that are started while it is in place."""
+    """Records the processes that are started."""
 
     def __init__(self, monkeypatch):
         self.all = []

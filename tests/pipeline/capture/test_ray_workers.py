@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes, one of which goes without grace; its shards go to the other."""
+"""Captures on a Ray cluster of two nodes, also if one of them fails."""
 
 import signal
 import sys
@@ -18,7 +18,7 @@ from tests.pipeline.scale import N_SHARDS, Heard, load
 ray = pytest.importorskip("ray", reason="Ray is not there: pip install 'probekit[ray]'")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-# What Ray itself leaves open when it ends.
+# Resources that Ray itself does not close.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
 
 
@@ -40,9 +40,9 @@ def capture(experiment, root, heard, crew=by_ray, **options) -> Captured:
 
 
 class Together(ShardActor):
-    """An actor that begins together with that of another node, which never ends its shard.
+    """An actor that starts together with one on another node, which never finishes its shard.
 
-    The latter is at work, on the node that the file `doomed` names, until that node is removed.
+    The other one runs on the node named in the file `doomed` until that node is removed.
     """
 
     def compute(self, shard, sites):
@@ -79,7 +79,7 @@ def test_failed_node_loses_no_shard_and_no_shard_is_computed_twice(cluster, tmp_
     assert heard.done[-1] == found.store.n_rows
     assert any("an actor died and is replaced" in message for message in heard.told)
     found.store.sweep()
-    assert files(found.store.folder) == files(alone.store.folder)  # no rows of a lost race, either
+    assert files(found.store.folder) == files(alone.store.folder)  # also no rows of a second writer
     assert capture(experiment, tmp_path / "ray", heard).computed == 0
 
 
@@ -95,7 +95,7 @@ def test_actor_errors_are_raised_unchanged(cluster, tmp_path):
 
 
 class Dying(ShardActor):
-    """An actor whose process ends at once."""
+    """An actor that exits immediately."""
 
     def open(self):
         import os

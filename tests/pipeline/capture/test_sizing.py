@@ -1,4 +1,4 @@
-"""What a plan says, beside numbers computed by hand, a cache that was made, and the page on it."""
+"""Plans compared with numbers computed by hand, with a written cache, and with docs/cluster.md."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def test_plan_equals_numbers_computed_by_hand():
     plan = plan_tokens("gpt2", 10_240_000, sites=["blocks.*.hook_resid_post"], length=512)
     numbers = plan.numbers
     assert numbers["rows_of_a_site"] == 10_240_000
-    # 16,384 tokens a batch are 32 sequences of 512, and one batch is more than a shard holds.
+    # A batch of 16,384 tokens has 32 sequences of 512, which is more than one shard.
     assert numbers["shards_of_a_site"] == 625
     header = 8 + len('{"rows":{"dtype":"F16","shape":[16384,768],"data_offsets":[0,25165824]}}')
     assert numbers["bytes_of_rows"] == 12 * (10_240_000 * 768 * 2 + 625 * (header + -header % 8))
@@ -44,7 +44,7 @@ def test_hours_are_the_maximum_of_computing_and_writing():
     assert plan.numbers["rows_of_a_site"] == 1000
     plan = replace(plan, workers=4, speed=Speed(tokens_per_second=1000))
     shards = plan.numbers["shards_of_a_site"]
-    assert plan.numbers["workers"] == shards == 1  # more workers than shards are of no use
+    assert plan.numbers["workers"] == shards == 1  # at most one worker per shard
     plan = replace(plan_tokens("gpt2", 7_200_000, sites=["hook_embed"], length=100), workers=2)
     plan = replace(plan, speed=Speed(tokens_per_second=1000))
     assert plan.numbers["hours"] == 1.0

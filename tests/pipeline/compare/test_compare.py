@@ -1,4 +1,4 @@
-"""Differences between two runs: planted ones are found, none where there are none."""
+"""Comparison of two runs: planted differences are significant, others are not."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def guess_at(share, seed, rows=ROWS):
 
 @pytest.fixture
 def make(tmp_path):
-    """A function that writes a run; give it a share of right answers and a seed."""
+    """A function that writes a run with a share of correct predictions, from a seed."""
 
     def make(name, share, seed, rows=ROWS, **others):
         return write_run(tmp_path / name, rows, guess_at(share, seed, rows), **others)
@@ -33,7 +33,7 @@ def make(tmp_path):
 
 
 def unseal(folder, lost=None):
-    """Have a run.json as an older release wrote it, which may have lacked a file."""
+    """Rewrite run.json as an older release wrote it, optionally without a file."""
     record = json.loads((folder / "run.json").read_text())
     old = ("config.yaml", "results.csv", "test_rows.csv")
     record["files"] = {name: record["files"][name] for name in old if name != lost}
@@ -106,7 +106,7 @@ def test_different_rows_are_resampled_independently(make):
 
 
 def test_pairing_reveals_a_small_difference(make, tmp_path):
-    """Guesses that agree but for a few rows: paired, a small difference shows."""
+    """Predictions that differ in a few rows: a small difference is significant if paired."""
     better = guess_at(0.6, 1)
     truth = (ROWS["label"] == "yes").to_numpy(dtype=np.int64)
     worse = {site: guess.copy() for site, guess in better.items()}

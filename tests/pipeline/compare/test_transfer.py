@@ -1,4 +1,4 @@
-"""Transfer between data sets: the diagonal is the run, planted reversals show, leaks are told."""
+"""Transfer between data sets: the diagonal equals the run, and leaks are reported."""
 
 import json
 
@@ -40,7 +40,7 @@ def write_set(folder, name, rows, yaml=YAML):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, repository):
-    """The bundled data by their attractor: with `other` the last noun has the opposite number."""
+    """The bundled data, split by attractor: in `other` the last noun has the opposite number."""
     folder = tmp_path_factory.mktemp("transfer")
     rows = pd.read_csv(repository / "data" / "subject_number.csv")
     for name in ("same", "other"):
@@ -190,7 +190,7 @@ def test_regression_and_several_labels_are_transferred(folder, go):
     assert found.metric == "r2"
     scores = matrix(only(found.scores, metric="r2"), found.names, "value").to_numpy()
     assert (np.diag(scores) > 0.8).all()
-    assert scores[0, 1] < -0.5  # the numbers are the other way round
+    assert scores[0, 1] < -0.5  # the numbers are reversed
     away = found.cosines[found.cosines["train"] != found.cosines["test"]]
     assert (away["cosine"] < 0).all()
 

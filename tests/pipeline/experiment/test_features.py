@@ -1,4 +1,4 @@
-"""What a probe reads is what the model computed, and costs one reading a site."""
+"""Features of probes equal the activations of the model, and each site is read once."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The run key covers the code that decides a number of a run, found from its imports."""
+"""The run key covers all imported code that affects the results."""
 
 import pytest
 

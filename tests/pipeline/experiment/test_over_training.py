@@ -1,4 +1,4 @@
-"""An experiment over checkpoints: each is probed as it would be alone, and the page shows them."""
+"""Experiments over checkpoints: each one is probed as in a single run, and shown on the page."""
 
 import pandas as pd
 import pytest

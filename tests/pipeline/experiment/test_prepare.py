@@ -1,4 +1,4 @@
-"""From files to rows: which token, which word, which side."""
+"""Preparation of rows: positions, words and the split."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_word_position_is_the_last_piece(trees):
 
 
 def test_position_0_does_not_affect_scaling_by_default(tmp_path, trees):
-    assert prepare(trees).positions[0].typical.all()  # BOS stands at position 0
+    assert prepare(trees).positions[0].typical.all()  # BOS is at position 0
     bare = load_experiment(tmp_path / "trees.yaml", ["tokens.bos=false"])
     assert prepare(bare).positions[0].typical.tolist() == 5 * [False, True, True]
     counted = load_experiment(
@@ -95,7 +95,7 @@ def test_split_column_determines_the_split(tmp_path):
     (tmp_path / "rows.yaml").write_text(TABLE)
     prepared = prepare(load_experiment(tmp_path / "rows.yaml"))
     assert prepared.test.tolist() == [2]
-    assert prepared.positions[0].types.tolist() == ["key", "dog", "key"]  # not the full stop
+    assert prepared.positions[0].types.tolist() == ["key", "dog", "key"]  # excludes the full stop
 
 
 def test_duplicates_are_removed_from_test_and_counted(tmp_path):

@@ -1,4 +1,4 @@
-"""What run.json counts where labels are not classes: ranges of numbers, roots of trees."""
+"""Label counts in run.json for numbers and trees."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Whole runs on small data: planted answers are found, nothing is recomputed, files are whole."""
+"""Complete runs on small data: the planted signal is found, and finished work is reused."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def experiment(tmp_path):
 
 
 class Counting:
-    """A watcher that remembers."""
+    """A watcher that records its messages and progress."""
 
     def __init__(self):
         self.steps = []
@@ -85,7 +85,7 @@ def test_run_finds_the_planted_signal_and_writes_all_files(experiment, go):
     for name in HEAD_SCORES:  # the text repeats no token
         np.testing.assert_allclose(kept[f"0.{name}"], expected[name], rtol=1e-5)
     assert kept["0.first_token"].std() > 0
-    # The embedding of the last word does not show the colour; attention has brought it by block 3.
+    # The embedding of the last word does not encode the colour; the residual after block 3 does.
     assert value(table, "task", "blocks.0.hook_resid_pre") < 0.7
     assert value(table, "task", "blocks.3.hook_resid_post") > 0.9
     assert value(table, "majority", None) == 0.5
@@ -114,7 +114,7 @@ def test_second_run_recomputes_nothing(experiment, go, monkeypatch):
     first = go(experiment())
     content = first.results.read_bytes()
     watcher = Counting()
-    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
+    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # a call would fail
     monkeypatch.setattr(ActivationStore, "commit", None)
     second = go(experiment(), watcher=watcher)
     assert second.folder == first.folder
@@ -129,7 +129,7 @@ def test_parallel_probing_gives_the_same_numbers(experiment, go, monkeypatch):
         watcher = Counting()
         folder = go(experiment(), workers=n_workers, watcher=watcher).folder
         done = [step[1] for step in watcher.steps if step[0] == "probe"]
-        assert done == sorted(done)  # though sites are begun in any order
+        assert done == sorted(done)  # although sites start in any order
         paths = [folder / "results.csv", *folder.rglob("sites/*"), *folder.rglob("probes/*.json")]
         found.append({str(path): path.read_bytes() for path in paths})
         shutil.rmtree(folder)
@@ -151,7 +151,7 @@ def test_interrupted_run_resumes_with_the_remaining_sites(experiment, go):
 
 
 def test_incomplete_site_results_are_recomputed(experiment, go):
-    """A run may be killed after the answers of a site are written, and before its numbers are."""
+    """A run may be killed after it writes the predictions of a site and before the scores."""
     first = go(experiment(), page=False)
     content = first.results.read_bytes()
     answers = first.folder / "sites" / "blocks.3.hook_resid_post.safetensors"
@@ -165,7 +165,7 @@ def test_incomplete_site_results_are_recomputed(experiment, go):
 
 
 def best(values):
-    """What best_site says of two sites with these (validation, test) accuracies."""
+    """Return the result of best_site for two sites with these (validation, test) accuracies."""
     rows = [
         {
             "probe": "logistic",
@@ -401,7 +401,7 @@ def test_confusions_directions_and_errors_belong_to_the_selected_probe(experimen
 
 
 def test_tokens_of_errors_are_stored_unchanged(experiment, go, tmp_path):
-    # Labels without a rule, so that there are errors.
+    # Random labels, so that there are errors.
     rows = pd.read_csv(tmp_path / "rows.csv")
     rows["label"] = np.random.default_rng(0).permutation(rows["label"])
     rows.to_csv(tmp_path / "rows.csv", index=False)

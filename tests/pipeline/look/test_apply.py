@@ -1,4 +1,4 @@
-"""A kept probe on texts: the numbers of its training rows, whatever stands in the batch."""
+"""Saved probes applied to texts give the scores of their stored rows."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ TEXTS = ("The keys to the old cabinet", "A dog", "The", "The key near the doors 
 
 
 class Listening:
-    """A watcher that keeps what it is told."""
+    """A watcher that records its messages."""
 
     def __init__(self):
         self.told, self.steps = [], []
@@ -273,7 +273,7 @@ def test_damaged_model_and_unknown_device_are_refused(number_probe, other_model)
 
 def test_nan_activations_are_reported_and_not_scored(number_probe, other_model):
     tensors = safetensors.torch.load_file(other_model / "model.safetensors")
-    # Finite, or the model would not be loaded; their squares are not.
+    # The weights are finite, as loading requires, but their squares are not.
     shape = tensors["transformer.wte.weight"].shape
     tensors["transformer.wte.weight"] = torch.full(shape, 3e38)
     safetensors.torch.save_file(tensors, other_model / "model.safetensors")

@@ -1,4 +1,4 @@
-"""What is used has an effect when it is erased, and what is not has no more than chance."""
+"""Erasure of used directions affects predictions more than chance, of unused ones it does not."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def probe(kept):
 
 @pytest.fixture(scope="module")
 def used():
-    """The direction in which the last block's output lies at the last token of a text."""
+    """Return the direction of the last block's output at the last token of a text."""
     model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     _, cache = model.run_with_cache(tokenizer.batch(TEXTS[:1], bos=False, side="left").ids)
     return cache[LAST][0, -1].double().numpy()

@@ -1,4 +1,4 @@
-"""The files that a kept probe gives."""
+"""Files exported from a saved probe."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Texts through lens, attribution and head scores, on the model that ships."""
+"""Lens, attribution and head scores of texts, on the included model."""
 
 from dataclasses import replace
 
@@ -114,7 +114,7 @@ def test_mini_has_previous_token_and_induction_heads_and_an_untrained_model_has_
         assert found.known == {}
         previous, induction = (found.strongest(score, 1).iloc[0] for score in scores)
         assert (previous["value"] > 0.5) == (induction["value"] > 0.4) == is_learnt
-        # What an induction head reads was brought over by a head of an earlier block.
+        # An induction head needs a previous-token head in an earlier block.
         assert previous["layer"] < induction["layer"] or not is_learnt
 
 

@@ -1,4 +1,4 @@
-"""Pages of weights: what is drawn is what is in the file; mistakes are answered."""
+"""Pages of weights show the values of the file, and errors are reported."""
 
 import base64
 import html
@@ -26,7 +26,7 @@ def tiny(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    """A function that gives the figures, by their titles, and the text of a page of weights."""
+    """A function that returns the figures of a page of weights by title, and its text."""
 
     def look(source, **options):
         page = write_weights_page(str(source), tmp_path / "page.html", **options).read_text()
@@ -106,7 +106,7 @@ def test_file_with_some_tensors_is_accepted(look, tmp_path):
     with pytest.raises(ConfigError, match="--n-head"):
         look(tmp_path / "part.safetensors", tensor="h.1.attn.c_attn.weight")
     figures, _ = look(tmp_path / "part.safetensors", tensor="h.1.attn.c_attn.weight", n_head=3)
-    assert "Singular values of W_QK" not in figures  # needs the output of the block too
+    assert "Singular values of W_QK" not in figures  # also needs the output matrix of the block
     assert len(figures["Norm by head"]["layout"]["yaxis"]["ticktext"]) == 3
 
 
@@ -164,7 +164,7 @@ def test_real_tensors_of_gpt2_small_are_shown(look, shared):
     assert np.array_equal(numbers(figures["Heat map of the matrix"]["data"][0]["z"]), wpe)
     assert np.array_equal(numbers(figures["Columns 150, 200, 250"]["data"][1]["y"]), wpe[:, 200])
     figures, _ = look(part, tensor="h.4.attn.c_attn.weight")
-    assert "Head 11" in figures  # the published width tells the number of heads
+    assert "Head 11" in figures  # the width of GPT-2 small implies the number of heads
     assert numbers(figures["Heat map of the first 300 x 300 weights"]["data"][0]["z"]).shape == (
         300,
         300,
@@ -172,7 +172,7 @@ def test_real_tensors_of_gpt2_small_are_shown(look, shared):
 
 
 def roughness(curves):
-    """Squares of the steps along the first axis over those of the values; of noise it is 2."""
+    """Return the sum of squared steps along the first axis over that of the values; 2 for noise."""
     inner = curves[1:-1] - curves[1:-1].mean(0)
     return (np.diff(inner, axis=0) ** 2).sum() / (inner**2).sum()
 
@@ -181,7 +181,7 @@ def test_columns_of_the_real_position_embeddings_are_smooth_waves(look, shared):
     figures, _ = look(shared / "weights/gpt2_small_part", tensor="wpe.weight")
     matrix = numbers(figures["Heat map of the matrix"]["data"][0]["z"])
     assert roughness(matrix) < 0.01
-    assert roughness(matrix.T) > 1.9  # along the other axis there is no order
+    assert roughness(matrix.T) > 1.9  # the other axis has no order
     for curve in figures["Columns 150, 200, 250"]["data"]:
         values = numbers(curve["y"])
         assert len(values) == 1024

@@ -1,4 +1,4 @@
-"""Reliability is counted for each kind that has probabilities, where cross-validation was best."""
+"""Reliability of each kind with probabilities, at its site of best cross-validated score."""
 
 from dataclasses import fields
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ TRUTH = np.array([0, 1, 0, 1])
 
 
 def site(name, probe, sure, validated, are_logs=True):
-    """A site whose probe always guesses right, at a confidence of `sure`."""
+    """Return a site with a probe that is always correct, with confidence `sure`."""
     shares = np.where(np.eye(2)[TRUTH] > 0, sure, 1 - sure)
     said = ClassPredictions(TRUTH, TRUTH, 2, np.log(shares), are_logs)
     place = {"run": "r", "dataset": "d", "site": name, "position": "last", "view": "raw"}

@@ -1,4 +1,4 @@
-"""The files of the chosen probe where rows hardly differ: a run still comes to its end."""
+"""Files of the selected probe are written even if the rows hardly differ."""
 
 import pandas as pd
 import pytest

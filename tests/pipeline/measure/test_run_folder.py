@@ -1,4 +1,4 @@
-"""The folder of a run under way: what is lost is noticed, what dead writers left is removed."""
+"""Run folders: missing files are detected, temporary files of dead writers are removed."""
 
 import re
 import shutil

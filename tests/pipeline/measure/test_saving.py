@@ -1,4 +1,4 @@
-"""What a run writes beside the weights of a probe."""
+"""Metadata that a run saves with a probe."""
 
 import numpy as np
 
