@@ -162,7 +162,7 @@ def read_config(folder: Path) -> GPT2Config:
         if entries.get(key, allowed[0]) not in allowed:
             raise CheckpointError(
                 f"{path}: {key} is {entries[key]!r}. Allowed: {' or '.join(map(repr, allowed))}, "
-                "which is what probekit computes."
+                "because probekit computes no other variant."
             )
     known = {entry.name for entry in fields(GPT2Config)}
     try:

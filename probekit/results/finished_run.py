@@ -156,8 +156,8 @@ def _is_by_row(predictions: Predictions) -> bool:
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise MissingError(
-            f"There is no folder {folder}. Give the folder of a run: the one that contains the "
-            "report whose path `probekit run` prints."
+            f"There is no folder {folder}. Give the folder of a run; `probekit run` prints the "
+            "path of the report in it."
         )
     if (folder / STARTED).exists():
         raise MissingError(
