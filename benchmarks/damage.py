@@ -6,7 +6,7 @@ Each file is damaged in three ways: one bit is flipped, the end is cut off, or b
 (two stretches of the file, or the whole file with another of its kind). The columns count outcomes:
 
     tried     damaged copies that were read
-    noticed   refused with an error of ours, or rejected and written anew
+    noticed   refused with an error of ours, or rejected and written again
     harmless  read, and all that was read is what the undamaged file gives
     accepted  read as something else, or ended in a traceback: a defect
 
@@ -74,7 +74,7 @@ OUTCOMES = ("tried", "noticed", "harmless", "accepted")
 
 
 class RefusedError(Exception):
-    """A reader that returns nothing for a damaged file, to have it made anew."""
+    """A reader that returns nothing for a damaged file, so that it is written again."""
 
 
 @dataclass
@@ -301,7 +301,7 @@ def _model(source: Path | str) -> Any:
 
 
 def _as_hub(cache: Path, name: str, model: Path) -> dict[str, Path]:
-    """Lay a model out as the hub's client does, and return its blobs by the names of the files."""
+    """Store a model like the hub's client, and return its blobs by file name."""
     commit = hashlib.sha1(name.encode()).hexdigest()
     root = cache / f"models--{name.replace('/', '--')}"
     snapshot, blobs = root / "snapshots" / commit, root / "blobs"

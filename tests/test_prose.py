@@ -1,4 +1,4 @@
-"""The text of the package and its pages avoids words that have to be decoded."""
+"""The text of the package, its documents and its tests has no words that must be decoded."""
 
 import ast
 import re
@@ -28,7 +28,7 @@ REFUSED = {
     "lies?(?! (on|above|below|between|within|outside))|lay|lain": "is, is stored",
     "told": "reported, logged, passed",
     "tells|to tell|telling": "reports, shows",
-    "(?<!she.)said": "predicted, reported, stated",
+    "(is|are|was|were|be|as|it|probes?|model|message|error) said": "predicted, reported, stated",
     "says": "shows, reports, states, predicts",
     "what (it|he|one|each|the \\w+) (says?|said|told)": "prediction, message",
     "less (its|the|that|those|their|every|each)": "minus",
@@ -67,14 +67,17 @@ PATTERNS = {
     re.compile(rf"\b(?:{words.replace(' ', chr(92) + 's+')})\b", re.IGNORECASE): plain
     for words, plain in REFUSED.items()
 }
-PAGES = ("*.md", "docs/*.md", "data/*.md", "benchmarks/*.md", "experiments/*.yaml")
+PAGES = ("*.md", "docs/*.md", "data/*.md", "experiments/*.yaml", "Makefile", "pyproject.toml")
 TEMPLATES = (".html", ".js", ".css", ".md")
 COMMENT = re.compile(r"(?:^|\s)#\s(.*)$")
 
 
 def documents(repository):
     """Yield the files that contain text for readers."""
-    yield from sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", *TEMPLATES))
+    for folder in (PACKAGE, repository / "benchmarks", repository / "tests"):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".py", *TEMPLATES) and path != Path(__file__):
+                yield path
     for pattern in PAGES:
         yield from sorted(repository.glob(pattern))
 

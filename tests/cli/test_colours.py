@@ -45,9 +45,9 @@ COLOUR_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "COLORTERM")
 def test_no_color_removes_all_colours(keep, tmp_path, name):
     keep()
     for variables in ({"NO_COLOR": "1"}, {"NO_COLOR": "0", "FORCE_COLOR": "1"}):
-        told = on_terminal(COMMANDS[name], tmp_path, **variables)
-        assert told.strip()
-        assert not COLOUR.findall(told)
+        output = on_terminal(COMMANDS[name], tmp_path, **variables)
+        assert output.strip()
+        assert not COLOUR.findall(output)
 
 
 def test_empty_no_color_has_no_effect(keep, tmp_path):

@@ -17,9 +17,9 @@ def recipe(make_recipe, tmp_path):
 def test_pretrain_prints_the_loss_and_the_paths(call, recipe):
     code, out, err = call("pretrain", recipe)
     assert code == 0
-    told, model, page = out.splitlines()
+    message, model, page = out.splitlines()
     assert re.fullmatch(
-        r"step 12: held out \d\.\d{4} nats per token, \d\.\d{4} per character", told
+        r"step 12: held out \d\.\d{4} nats per token, \d\.\d{4} per character", message
     )
     assert model == "runs/tiny/checkpoints/step-0000012"
     assert page == "runs/tiny/report.html"
@@ -36,7 +36,7 @@ def test_pretrain_continues_with_more_steps_and_report_rewrites_the_page(call, r
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "told"),
+    ("change", "code", "message"),
     [
         ("training.steps=none", 2, "--set: training.steps is 'none'. It must be an integer."),
         ("corpus.source=nowhere", 3, "does not exist. Check"),
@@ -45,8 +45,8 @@ def test_pretrain_continues_with_more_steps_and_report_rewrites_the_page(call, r
         ("model.n_positions=4096", 2, "held-out tokens do not fill"),
     ],
 )
-def test_errors_have_exit_codes_and_locations(call, recipe, change, code, told):
+def test_errors_have_exit_codes_and_locations(call, recipe, change, code, message):
     got, out, err = call("pretrain", recipe, "--set", change)
     assert (got, out) == (code, "")
-    assert told in err
+    assert message in err
     assert "Traceback" not in err

@@ -67,7 +67,7 @@ print(json.dumps(loaded))
 def test_errors_are_found_before_heavy_imports(tmp_path):
     (tmp_path / "mistaken.yaml").write_text("name: x\nmodle: mini\n")
     lines = [line for line, _ in COMMANDS]
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", CODE, json.dumps([HEAVY, lines])],
         cwd=tmp_path,
         env={"PROBEKIT_CACHE": str(tmp_path / "caches")},
@@ -75,8 +75,8 @@ def test_errors_are_found_before_heavy_imports(tmp_path):
         text=True,
         check=False,
     )
-    assert not told.returncode, told.stderr
-    loaded = json.loads(told.stdout)
+    assert not done.returncode, done.stderr
+    loaded = json.loads(done.stdout)
     more = {line: set(loaded[line]) - set(allowed) for line, allowed in COMMANDS}
     assert {line: found for line, found in more.items() if found} == {}
 

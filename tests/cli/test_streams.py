@@ -134,9 +134,9 @@ def test_control_characters_of_error_messages_are_escaped(capsys, monkeypatch, a
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code in (1, 2, 3)
-    told = capsys.readouterr()
-    assert not hidden(told.out + told.err)
-    assert "U+001B" in told.err or r"\x1b" in told.err
+    output = capsys.readouterr()
+    assert not hidden(output.out + output.err)
+    assert "U+001B" in output.err or r"\x1b" in output.err
 
 
 def test_ascii_streams_are_filtered(monkeypatch):

@@ -209,8 +209,8 @@ def test_later_errors_name_the_line_of_the_value(write):
         ("capture", "sites"): f"{path}, line 1: ",
         ("model", "source"): "--set model.source: ",
     }.items():
-        said = f"^{re.escape(place)}it is not there$"
-        with pytest.raises(MissingError, match=said), experiment.at(*keys):
+        message = f"^{re.escape(place)}it is not there$"
+        with pytest.raises(MissingError, match=message), experiment.at(*keys):
             raise MissingError("it is not there")
 
 
@@ -228,8 +228,8 @@ def test_other_yaml_versions_are_refused(write):
 def test_override_within_a_section_is_named_with_its_section(write):
     columns = GOOD.replace("rows.csv", "rows.csv\n  columns: {text: body}")
     experiment = load_experiment(write(columns), ["data.columns.label=lab"])
-    said = r"line 8 or --set data\.columns\.label: no column"
-    with pytest.raises(ConfigError, match=said), experiment.at("data", "columns"):
+    message = r"line 8 or --set data\.columns\.label: no column"
+    with pytest.raises(ConfigError, match=message), experiment.at("data", "columns"):
         raise ConfigError("no column")
 
 

@@ -65,7 +65,7 @@ def test_network_section_has_the_keys_and_defaults_of_gpt2_config():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("steps: 10", "steps: 0", "line 4: training.steps is 0. It must be at least 1."),
         ("steps: 10", "step: 10", "unknown key 'training.step'. Nearest: steps."),
@@ -85,8 +85,8 @@ def test_network_section_has_the_keys_and_defaults_of_gpt2_config():
         ("name: tiny", "name: a/b", "name is 'a/b'"),
     ],
 )
-def test_each_error_is_reported_with_its_line(write, old, new, told):
-    with pytest.raises(ConfigError, match=told):
+def test_each_error_is_reported_with_its_line(write, old, new, message):
+    with pytest.raises(ConfigError, match=message):
         load_recipe(write(old, new))
 
 

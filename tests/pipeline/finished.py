@@ -96,10 +96,10 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
     return folder
 
 
-def _keep(folder, site, position, measured, said):
+def _keep(folder, site, position, measured, predictions):
     origin = {"run": folder.name, "position": position, "site": site}
     kept = SavedSiteResults(folder, truth_of=None, n_classes=2)  # the truth is only needed to read
-    kept.write(site_stem(site), origin, SiteResult(measured, said))
+    kept.write(site_stem(site), origin, SiteResult(measured, predictions))
 
 
 def write_record(folder, labels=LABELS, dataset="same"):

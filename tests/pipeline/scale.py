@@ -53,11 +53,11 @@ class Heard:
     """A watcher that records messages and calls a function at each progress report."""
 
     def __init__(self, on_progress=lambda done: None):
-        self.done, self.told, self.on_progress = [], [], on_progress
+        self.done, self.messages, self.on_progress = [], [], on_progress
 
     def progress(self, step, done, total):
         self.done.append(done)
         self.on_progress(done)
 
     def tell(self, message):
-        self.told.append(message)
+        self.messages.append(message)

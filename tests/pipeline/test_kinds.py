@@ -71,20 +71,20 @@ def test_run_over_all_tokens_scores_each_text_once_and_is_saved(load, go, monkey
     experiment = load(texts(), kinds, "tokens.position={at: all}", "probe.control_by=group")
     result = go(experiment)
     table = result.table
-    told = table[(table["probe"] == "attention_pooled") & (table["split"] == "test")]
-    assert {"task", "control", "random_weights"} <= set(told["target"])
+    found = table[(table["probe"] == "attention_pooled") & (table["split"] == "test")]
+    assert {"task", "control", "random_weights"} <= set(found["target"])
     prober = make_probers(experiment, prepare(experiment))[0]
-    assert set(told["n_test"]) == {len(prober.test_rows)} == {8}
-    accuracy = told[(told["target"] == "task") & (told["metric"] == "accuracy")]
+    assert set(found["n_test"]) == {len(prober.test_rows)} == {8}
+    accuracy = found[(found["target"] == "task") & (found["metric"] == "accuracy")]
     assert accuracy["value"].min() > 0.9
-    assert {"selectivity", "p_value", "p_best"} <= set(told["metric"])
+    assert {"selectivity", "p_value", "p_best"} <= set(found["metric"])
     majority = table[(table["target"] == "majority") & (table["metric"] == "accuracy")]
     assert majority["n_test"].item() == 8
     rows = pd.read_csv(result.folder / "test_rows.csv")
     assert len(rows) == 8
-    told = {f["code"]: f["message"] for f in result.record["data"]["findings"]}
+    found = {f["code"]: f["message"] for f in result.record["data"]["findings"]}
     assert result.record["control_by"] == "group"
-    assert told["new-types"].startswith("Only 0% of the groups of the test rows occur in")
+    assert found["new-types"].startswith("Only 0% of the groups of the test rows occur in")
     content = result.results.read_bytes()
     monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # a call would fail
     assert go(experiment).results.read_bytes() == content

@@ -27,7 +27,7 @@ def p_value(share_said, share_true, seed):
     return found["value"]
 
 
-@pytest.mark.parametrize(("said", "true"), [(0.5, 0.5), (0.52, 0.4), (0.55, 0.35), (0.4, 0.6)])
-def test_rejection_rate_under_the_null_is_at_most_the_level(said, true):
-    small = sum(p_value(said, true, seed) <= 0.05 for seed in range(300))
+@pytest.mark.parametrize(("predicted", "true"), [(0.5, 0.5), (0.52, 0.4), (0.55, 0.35), (0.4, 0.6)])
+def test_rejection_rate_under_the_null_is_at_most_the_level(predicted, true):
+    small = sum(p_value(predicted, true, seed) <= 0.05 for seed in range(300))
     assert small <= 27  # of 300 at 5 %; exceeded with probability 0.001

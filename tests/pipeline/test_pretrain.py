@@ -72,7 +72,7 @@ def _with(make_recipe, steps):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"seed": 1}, "general.seed was 0, is 1"),
         ({"training__batch": 8}, "training.batch was 4, is 8"),
@@ -80,9 +80,9 @@ def _with(make_recipe, steps):
         ({"corpus__held_out": 0.2}, "corpus.held_out was 0.1, is 0.2"),
     ],
 )
-def test_different_recipe_does_not_resume_the_folder(go, make_recipe, changes, told):
+def test_different_recipe_does_not_resume_the_folder(go, make_recipe, changes, message):
     go(make_recipe())
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         go(make_recipe(**changes))
 
 

@@ -51,7 +51,7 @@ def test_two_processes_write_the_same_bytes_as_one(tmp_path, alone):
     assert files(both.store.folder) == files(alone.store.folder)
     assert len(heard.done) == 1 + N_SHARDS
     assert heard.done[-1] == alone.store.n_rows
-    assert heard.told == []
+    assert heard.messages == []
 
 
 def test_separately_started_workers_write_the_same_bytes_as_one_process(tmp_path, alone):
@@ -63,9 +63,9 @@ def test_separately_started_workers_write_the_same_bytes_as_one_process(tmp_path
     assert laid_out.strip().endswith(f"probekit worker {cache}")
     command, how = probekit("worker", "caches", "--threads", "1", "--json", cwd=tmp_path)
     workers = [subprocess.Popen(command, **how) for _ in range(2)]
-    told = [worker.communicate(timeout=600) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], told
-    lines = [json.loads(line) for out, _ in told for line in out.splitlines()]
+    outputs = [worker.communicate(timeout=600) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    lines = [json.loads(line) for out, _ in outputs for line in out.splitlines()]
     assert sorted(line["shard"] for line in lines) == list(range(N_SHARDS))  # no shard twice
     assert {line["sites"] for line in lines} == {2}
     assert files(cache) == files(alone.store.folder)
@@ -95,8 +95,8 @@ def test_other_workers_compute_the_shards_of_a_killed_worker(tmp_path, alone, mo
         load(tmp_path), cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard)
     )["task"]
     assert left.root == alone.root
-    assert "1 of 2 workers failed" in heard.told[0]
-    assert "killed by signal 9" in heard.told[0]
+    assert "1 of 2 workers failed" in heard.messages[0]
+    assert "killed by signal 9" in heard.messages[0]
     left.store.sweep()
     assert files(left.store.folder) == files(alone.store.folder)
 

@@ -77,7 +77,7 @@ def test_failed_node_loses_no_shard_and_no_shard_is_computed_twice(cluster, tmp_
     assert found.root == alone.root
     assert len(heard.done) == 1 + N_SHARDS  # each shard was reported once
     assert heard.done[-1] == found.store.n_rows
-    assert any("an actor died and is replaced" in message for message in heard.told)
+    assert any("an actor died and is replaced" in message for message in heard.messages)
     found.store.sweep()
     assert files(found.store.folder) == files(alone.store.folder)  # also no rows of a second writer
     assert capture(experiment, tmp_path / "ray", heard).computed == 0
@@ -109,8 +109,10 @@ def test_repeatedly_failing_actors_end_the_capture(cluster, tmp_path, monkeypatc
     heard = Heard()
     with pytest.raises(StoreError, match="2 actors died in a row"):
         capture(load(tmp_path), tmp_path / "ray", heard, n_workers=1)
-    (told,) = [message for message in heard.told if not message.startswith("waiting for resources")]
-    assert told.startswith("an actor died and is replaced")
+    (death,) = [
+        message for message in heard.messages if not message.startswith("waiting for resources")
+    ]
+    assert death.startswith("an actor died and is replaced")
 
 
 def test_missing_ray_is_reported_with_the_install_command(tmp_path, monkeypatch):

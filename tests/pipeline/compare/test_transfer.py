@@ -154,8 +154,8 @@ def test_rows_in_both_data_sets_are_reported(folder, go):
     expected = sum(text in known for text in tested.texts[tested.test])
     assert expected > 0
     assert only(away, train="same", test="again")["known_texts"].eq(expected).all()
-    told = f"{expected} of {len(tested.test)} test rows of again have the same text"
-    assert any(note.startswith(told) for note in found.notes)
+    message = f"{expected} of {len(tested.test)} test rows of again have the same text"
+    assert any(note.startswith(message) for note in found.notes)
 
 
 def test_regression_and_several_labels_are_transferred(folder, go):
@@ -212,8 +212,8 @@ class TestRefusals:
     def test_different_sites_are_refused(self, folder, go):
         yaml = YAML.replace("blocks.[13]", "blocks.[12]")
         write_set(folder, "sites", pd.read_csv(folder / "same.csv"), yaml)
-        told = "only same has blocks.3.hook_resid_post; only sites has blocks.2.hook_resid_post"
-        with pytest.raises(ConfigError, match=told):
+        message = "only same has blocks.3.hook_resid_post; only sites has blocks.2.hook_resid_post"
+        with pytest.raises(ConfigError, match=message):
             go("same", "sites")
 
     def test_different_labels_are_refused(self, folder, go):

@@ -73,7 +73,7 @@ def test_saved_settings_list_the_steps(load, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "error", "told"),
+    ("model", "error", "message"),
     [
         ("{path: trained/none}", MissingError, r"line 3: .*has no checkpoints"),
         ("{path: trained/tiny, checkpoints: [0, 7]}", MissingError, "no checkpoint of step 7; it "),
@@ -85,6 +85,6 @@ def test_saved_settings_list_the_steps(load, tmp_path):
         ("{checkpoints: all}", ConfigError, "'model.source' is missing"),
     ],
 )
-def test_each_error_is_reported_with_its_line(load, model, error, told):
-    with pytest.raises(error, match=told):
+def test_each_error_is_reported_with_its_line(load, model, error, message):
+    with pytest.raises(error, match=message):
         load(model)

@@ -407,9 +407,9 @@ def test_tokens_of_errors_are_stored_unchanged(experiment, go, tmp_path):
     rows.to_csv(tmp_path / "rows.csv", index=False)
     result = go(experiment(), page=False)
     for example in json.loads((result.folder / "wrong.json").read_text())["examples"]:
-        told = [example["text"][slice(*token["span"])].strip() for token in example["tokens"]]
-        assert told == [token["token"].strip() for token in example["tokens"]]
-        assert " ".join(filter(None, told)).startswith("The ")
+        shown = [example["text"][slice(*token["span"])].strip() for token in example["tokens"]]
+        assert shown == [token["token"].strip() for token in example["tokens"]]
+        assert " ".join(filter(None, shown)).startswith("The ")
 
 
 def test_projections_show_held_out_rows_only(experiment, go):

@@ -22,13 +22,13 @@ class Listening:
     """A watcher that records its messages."""
 
     def __init__(self):
-        self.told, self.steps = [], []
+        self.messages, self.steps = [], []
 
     def progress(self, step, done, total):
         self.steps.append((done, total))
 
     def tell(self, message):
-        self.told.append(message)
+        self.messages.append(message)
 
 
 def scores(readings):
@@ -145,8 +145,8 @@ def test_probe_of_marked_words_scores_tokens_only(number_probe, at):
         choose_per(probe, "text")
     assert choose_per(number_probe, None) == "text"
     assert bool(caution(probe, "token")) == (at != "all")
-    told = "".join(caution(probe, "token"))
-    assert ("is not marked in new texts: each row is one token" in told) == (at in ("span", "word"))
+    text = "".join(caution(probe, "token"))
+    assert ("is not marked in new texts: each row is one token" in text) == (at in ("span", "word"))
     assert caution(number_probe, "token")
     assert caution(number_probe, "text") == []
 
@@ -170,10 +170,10 @@ def test_too_long_texts_are_refused_truncated_or_skipped(number_probe):
     )
     assert [reading.n_cut for reading in cut] == [0, n_tokens - 256, 0]
     assert [len(reading.answers) for reading in cut[1:]] == [256, 2]
-    assert "1 of 3 texts" in watcher.told[0]
+    assert "1 of 3 texts" in watcher.messages[0]
     short = apply_probe(number_probe, [long, TEXTS[1]], too_long="skip", watcher=watcher)
     assert [reading.text for reading in short] == [TEXTS[1]]
-    assert "skipped" in watcher.told[1]
+    assert "skipped" in watcher.messages[1]
     with pytest.raises(DataError, match="no text is left"):
         apply_probe(number_probe, [long], too_long="skip")
 
@@ -238,7 +238,7 @@ def test_different_model_requires_the_option(number_probe, other_model):
         number_probe, TEXTS, model=str(other_model), allow_other_model=True, watcher=watcher
     )
     assert len(readings) == len(TEXTS)
-    assert "is not the model that the probe was fitted on" in watcher.told[0]
+    assert "is not the model that the probe was fitted on" in watcher.messages[0]
 
 
 def test_different_vocabulary_is_reported(number_probe):

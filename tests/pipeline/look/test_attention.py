@@ -42,14 +42,14 @@ def test_single_text_is_not_split_into_letters(mini):
 
 def test_size_is_printed_before_the_page_is_written(tmp_path):
     out = tmp_path / "page.html"
-    told = []
+    messages = []
 
     class Watcher:
         def tell(self, message):
-            told.append((message, out.exists()))
+            messages.append((message, out.exists()))
 
     assert write_attention_page("mini", [TEXT], out, bos=False, watcher=Watcher()) == out
-    assert told == [("About 0.1 MB: 24 heads of 15 tokens.", False)]
+    assert messages == [("About 0.1 MB: 24 heads of 15 tokens.", False)]
     assert out.stat().st_size < 0.25e6
 
 

@@ -18,12 +18,12 @@ TRUTH = np.array([0, 1, 0, 1])
 def site(name, probe, sure, validated, are_logs=True):
     """Return a site with a probe that is always correct, with confidence `sure`."""
     shares = np.where(np.eye(2)[TRUTH] > 0, sure, 1 - sure)
-    said = ClassPredictions(TRUTH, TRUTH, 2, np.log(shares), are_logs)
+    predictions = ClassPredictions(TRUTH, TRUTH, 2, np.log(shares), are_logs)
     place = {"run": "r", "dataset": "d", "site": name, "position": "last", "view": "raw"}
     numbers = dict.fromkeys([field.name for field in fields(Measurement)])
     where = {"probe": probe, "target": "task", "split": "validation", "metric": "accuracy"}
     measured = Measurement(**(numbers | where | {"value": validated}))
-    return SiteResult([measured], {Predictor(probe, "task"): said}, place)
+    return SiteResult([measured], {Predictor(probe, "task"): predictions}, place)
 
 
 def test_reliability_is_computed_at_the_best_site_of_each_kind():
