@@ -39,7 +39,7 @@ format: .venv/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# What is generated and committed: the bundled data sets, and the schemas of experiments and recipes.
+# Generated and committed files: the bundled data sets, and the schemas of experiments and recipes.
 data: .venv/installed
 	$(BIN)/python -m probekit.data.bundled data
 
@@ -71,13 +71,13 @@ bench: .venv/installed-test .bench-venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@
 
-# TransformerLens, which wants older releases than probekit.
+# TransformerLens, which requires older packages than probekit.
 .bench-venv/installed: benchmarks/peers.txt
 	$(PYTHON) -m venv .bench-venv
 	.bench-venv/bin/python -m pip install --quiet --requirement benchmarks/peers.txt
 	touch $@
 
-# What reaches S3 wants an older python-dateutil than the rest: it is laid over the rest in one test.
+# Packages for S3 require an older python-dateutil; one test puts them first on the path.
 .venv/s3/installed: constraints-s3.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --upgrade --target .venv/s3 --no-deps --requirement constraints-s3.txt
 	touch $@

@@ -6,7 +6,7 @@ Each file is damaged in three ways: one bit is flipped, the end is cut off, or b
 (two stretches of the file, or the whole file with another of its kind). The columns count outcomes:
 
     tried     damaged copies that were read
-    noticed   refused with an error of ours, or rejected and written anew
+    noticed   refused with an error of ours, or rejected and written again
     harmless  read, and all that was read is what the undamaged file gives
     accepted  read as something else, or ended in a traceback: a defect
 

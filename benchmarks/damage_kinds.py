@@ -19,7 +19,7 @@ OUTCOMES = ("tried", "noticed", "harmless", "accepted")
 
 
 class RefusedError(Exception):
-    """A reader that returns nothing for a damaged file, to have it made anew."""
+    """A reader that returns nothing for a damaged file, to have it made again."""
 
 
 @dataclass

@@ -47,7 +47,7 @@ def seconds(run: Callable[[], Tensor]) -> tuple[float, Tensor]:
 
 
 def first_difference(ours: GPT2, prompts: Tensor, a: Tensor, b: Tensor) -> str:
-    """Return a phrase that says whether the tokens are equal or where they first differ."""
+    """Return whether the tokens are equal, or where they first differ, as a phrase."""
     if torch.equal(a, b):
         return f"equal over {a.shape[1]} steps"
     step = int((a != b).any(0).int().argmax())

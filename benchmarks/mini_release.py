@@ -2,7 +2,7 @@
 
     python -m benchmarks.mini_release RUN CORPUS OUT [OLD]
 
-RUN is the folder of a run of experiments/pretrain_mini.yaml, of which the last checkpoint is used.
+RUN is the folder of a run of experiments/pretrain_mini.yaml; its last checkpoint is used.
 CORPUS is the folder or archive of its training texts. The files are written to OUT. OLD is another
 model to evaluate for comparison. Every number in the card is measured or read from the run. The
 exit code is 1 if a goal is missed.

@@ -19,7 +19,7 @@ def counted(n: int, name: str) -> str:
 
 
 def size_in_words(n_bytes: float) -> str:
-    """Return a size as people read it.
+    """Return a size in bytes with a unit, such as MB.
 
     >>> size_in_words(999), size_in_words(25_300_000)
     ('999 B', '25.3 MB')

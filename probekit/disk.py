@@ -245,13 +245,13 @@ def inside(path: Path, root: Path | None = None) -> Path:
 
 @contextlib.contextmanager
 def exclusive(folder: Path, refusal: str) -> Iterator[None]:
-    """Lock a folder for this process, made if it does not exist.
+    """Lock a folder for this process; create it if it does not exist.
 
-    The operating system releases the lock when the process ends, even if it is killed. A file
-    system without locks lets every process in.
+    The operating system releases the lock when the process ends, even if it is killed. On a file
+    system without locks, every process succeeds.
 
     Args:
-        folder: gets a file `.lock`, which stays there.
+        folder: the folder; its lock file `.lock` is never removed.
         refusal: the message if another process holds the lock.
 
     Raises:

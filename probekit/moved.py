@@ -17,7 +17,7 @@ def moved(old: str, new: str, renamed: Mapping[str, str] = _SAME) -> Callable[[s
     Args:
         old: dotted name of the module.
         new: dotted name of the module that has the contents now.
-        renamed: new names of the objects that got one.
+        renamed: new names of renamed objects, by their old names.
 
     >>> find = moved("probekit.old", "probekit.amounts", {"number_of": "counted"})
     >>> with warnings.catch_warnings(action="ignore"):

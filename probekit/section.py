@@ -51,7 +51,7 @@ class Section(BaseModel):
 class KeyLocation:
     """Location of each key in the file it was read from, for error messages.
 
-    Not part of the settings: any two are equal.
+    Any two instances are equal, so that locations do not affect the comparison of settings.
 
     Attributes:
         put: maps (keys, text) to the text preceded by the location of the key.

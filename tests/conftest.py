@@ -24,11 +24,11 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real data beside the checkout; a test that needs it skips, loudly, without."""
+    """The folder of real data next to the checkout; tests that need it are skipped without it."""
     folder = REPOSITORY.parent / "shared"
     if not folder.is_dir():
         pytest.skip(
-            "../shared (real weights, vocabularies and treebanks) is not beside this checkout"
+            "../shared (real weights, vocabularies and treebanks) is not next to this checkout"
         )
     return folder
 

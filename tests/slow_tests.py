@@ -1,4 +1,4 @@
-"""Which tests are slow: `make check` leaves out those of slow.txt, and `make slow` lists them anew.
+"""The list of slow tests: `make check` leaves them out, and `make slow` rewrites slow.txt.
 
 A test is slow if all of its parameters, fixtures and child processes together take more than LIMIT
 seconds of processor time, which hardly depends on what else the machine does. Tests of real data
@@ -91,7 +91,7 @@ def pytest_addoption(parser):
         "--fast", action="store_true", help="leave out the tests that tests/slow.txt lists"
     )
     parser.addoption(
-        "--write-slow", action="store_true", help="write tests/slow.txt anew; needs one process"
+        "--write-slow", action="store_true", help="rewrite tests/slow.txt; needs one process"
     )
 
 

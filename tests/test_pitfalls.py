@@ -69,7 +69,7 @@ def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
     X, held_out = data.X, np.arange(120) % 3 == 0
     other = X.copy()
     other[held_out] = other[held_out] * [1, 9, 1, 3, 1, 1, 1, 5, 1, 1, 1, 1] + 20
-    known = [tuned(spec, X, codes)]  # at one penalty, which rows held out would choose anew
+    known = [tuned(spec, X, codes)]  # at one penalty, which held-out rows would select differently
     first, second = (
         machine(spec, 120).refit(rows, [codes], known, [~held_out])[0][0] for rows in (X, other)
     )
@@ -255,7 +255,7 @@ def test_pitfall_28_a_label_that_is_a_length_is_predicted_by_length_alone():
     features = text_lengths(texts)
     predicted = length_guess(features[train], codes[train], folds, features[test], 2)
     assert np.mean(predicted.guess == codes[test]) > 0.97
-    # As a bag of words knows how many there are, it finds the same: a leak, not a meaning.
+    # A bag of words contains the number of words, so it scores the same: a leak, not a meaning.
     counted = bag_of_words_guess(texts[:300], codes[train], folds, texts[300:], 2)
     assert np.mean(counted.guess == codes[test]) > 0.9
     examples = tuple(

@@ -92,7 +92,7 @@ def probe_arrays():
 
 
 def main(folder):
-    """Write what came of a probe, an experiment and a claim."""
+    """Write the results of a probe, an experiment and a shard lock."""
     # Windows decodes text that names no encoding by its own code page.
     warnings.filterwarnings("error", category=EncodingWarning, module="probekit")
     import probekit

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.amounts import counted
-from probekit.cli.options import PlaceType, WholeNumber, capture_options
+from probekit.cli.options import IntegerInRange, PlaceType, capture_options
 
 if TYPE_CHECKING:
     from probekit.activations.files.local import Location
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @capture_options
 @click.option(
     "--workers",
-    type=WholeNumber(min=0),
+    type=IntegerInRange(min=0),
     help="Number of parallel processes or Ray actors; 0 only creates the caches, to be filled by "
     "`probekit worker`.",
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--threads",
-    type=WholeNumber(min=1),
+    type=IntegerInRange(min=1),
     help="Threads per worker.  [default: cores divided by workers; Ray: 1]",
 )
 def capture_command(
@@ -116,10 +116,10 @@ def _lay_out(experiment: Experiment, cache_root: Location | None, device: str) -
 @click.command()
 @click.argument("place", type=PlaceType(), metavar="CACHE_DIR")
 @click.option("--device", help="Compute device, e.g. cuda:1.  [default: that of the cache]")
-@click.option("--threads", type=WholeNumber(min=1), help="Number of CPU threads.")
+@click.option("--threads", type=IntegerInRange(min=1), help="Number of CPU threads.")
 @click.option(
     "--seed",
-    type=WholeNumber(min=0),
+    type=IntegerInRange(min=0),
     help="Random seed for the order of shards.  [default: different for each worker]",
 )
 @click.option("--job", hidden=True, help="Name of the only job to do.")

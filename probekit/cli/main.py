@@ -25,10 +25,10 @@ from probekit.cli.caches import cache
 from probekit.cli.captures import worker
 from probekit.cli.generation import generate_command
 from probekit.cli.options import (
+    IntegerInRange,
     ModelName,
     OutFolder,
     OutputFile,
-    WholeNumber,
     cache_option,
     capture_options,
     file_options,
@@ -143,7 +143,7 @@ _run_options = together(
     _out_option,
     click.option(
         "--workers",
-        type=WholeNumber(min=1),
+        type=IntegerInRange(min=1),
         help="Number of sites probed in parallel.  [default: number of cores]",
     ),
 )
@@ -220,7 +220,7 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
 @click.option("--kind", "kinds", multiple=True, help="Kind of probe, for all files; repeatable.")
 @click.option(
     "--null-draws",
-    type=WholeNumber(0, 1000),
+    type=IntegerInRange(0, 1000),
     default=10,
     show_default=True,
     help="Number of label permutations for the null distribution of cosines.",

@@ -29,10 +29,10 @@ class _NumberRange(click.ParamType[Any]):
             self.fail(f"{value!r}. It must be {self.what}{_limits_text(self)}.", param, ctx)
 
 
-class WholeNumber(_NumberRange, click.IntRange):
-    """Whole numbers in a range."""
+class IntegerInRange(_NumberRange, click.IntRange):
+    """Integers in a range."""
 
-    what = "a whole number"
+    what = "an integer"
 
 
 class NumberInRange(_NumberRange, click.FloatRange):
@@ -50,7 +50,7 @@ class Days(NumberInRange):
 def _limits_text(numbers: Any) -> str:
     """Return the limits of a range as text.
 
-    >>> _limits_text(WholeNumber(1, 9)), _limits_text(NumberInRange(0, min_open=True))
+    >>> _limits_text(IntegerInRange(1, 9)), _limits_text(NumberInRange(0, min_open=True))
     (', at least 1, at most 9', ', more than 0')
     """
     low = "more than" if numbers.min_open else "at least"

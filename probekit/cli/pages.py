@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from probekit.cli.options import OutputFile, WholeNumber, together
+from probekit.cli.options import IntegerInRange, OutputFile, together
 
 
 def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -21,7 +21,7 @@ def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--columns",
-            type=WholeNumber(1, 2),
+            type=IntegerInRange(1, 2),
             default=2,
             show_default=True,
             help="Width of --figures in columns of a paper.",
@@ -109,7 +109,7 @@ def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], co
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default="runs")
 @click.option(
-    "--port", type=WholeNumber(0, 65535), default=0, help="Local port; 0 for any free port."
+    "--port", type=IntegerInRange(0, 65535), default=0, help="Local port; 0 for any free port."
 )
 def view(folder: Path, port: int) -> None:
     """Serve the runs in FOLDER to a browser on this machine, including runs in progress."""

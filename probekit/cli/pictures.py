@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from probekit.cli.options import (
+    IntegerInRange,
     ModelName,
     NumberInRange,
     OutputFile,
-    WholeNumber,
     optional_texts_options,
     texts_options,
 )
@@ -137,13 +137,13 @@ def attribution(
 @optional_texts_options
 @click.option(
     "--random-repeats",
-    type=WholeNumber(min=1),
+    type=IntegerInRange(min=1),
     metavar="N",
     help="Number of sequences of repeated random tokens.  [default without texts: 10]",
 )
 @click.option(
     "--length",
-    type=WholeNumber(min=1),
+    type=IntegerInRange(min=1),
     default=50,
     show_default=True,
     help="Length of the repeated sequence in tokens.",
@@ -244,16 +244,18 @@ def attention(
 @click.option(
     "--column",
     "columns",
-    type=WholeNumber(0),
+    type=IntegerInRange(0),
     multiple=True,
     help="Column to plot as a curve; repeatable.  [default for wpe.weight: 150, 200, 250]",
 )
 @click.option(
     "--corner",
-    type=WholeNumber(1, 2000),
+    type=IntegerInRange(1, 2000),
     help="Number of rows and columns shown of a matrix too large to show in full.  [default: 300]",
 )
-@click.option("--n-head", type=WholeNumber(1), help="Number of heads, if there is no config.json.")
+@click.option(
+    "--n-head", type=IntegerInRange(1), help="Number of heads, if there is no config.json."
+)
 @click.option("--out", type=OutputFile(), required=True, help="Output page.")
 def weights(
     model: str,

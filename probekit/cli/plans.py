@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probekit.amounts import size_in_words
-from probekit.cli.options import NumberInRange, WholeNumber
+from probekit.cli.options import IntegerInRange, NumberInRange
 from probekit.cli.streams import json_text
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("what", metavar="MODEL|FILE.yaml")
 @click.option("--tokens", type=float, help="Number of tokens, such as 100e6; for a MODEL only.")
 @click.option(
-    "--length", type=WholeNumber(min=1), help="Tokens per sequence.  [default: the context]"
+    "--length", type=IntegerInRange(min=1), help="Tokens per sequence.  [default: the context]"
 )
 @click.option(
     "--position",
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 @click.option("--device", default="cuda", show_default=True, help="Compute device of the workers.")
 @click.option(
     "--workers",
-    type=WholeNumber(min=1),
+    type=IntegerInRange(min=1),
     default=1,
     show_default=True,
     help="Number of workers.",

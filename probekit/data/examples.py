@@ -106,7 +106,7 @@ class Dataset:
     Attributes:
         name: name shown in reports.
         examples: examples in the order of the file.
-        notes: what the reader skipped or repaired, with counts, one sentence each.
+        notes: one sentence with a count for each type of row that the reader skipped or repaired.
         has_groups: whether the file assigns groups; otherwise each row is its own group.
         marks_words: whether spans are words of a treebank, where "don't" is two words.
 

@@ -27,8 +27,8 @@ from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 DataFormat = Literal["csv", "tsv", "jsonl", "conllu"]
 DataRow: TypeAlias = tuple[int, Mapping[str, Any]]  # first line of the row, and its cells by column
 
-# What pandas and other programs write for a missing value; indistinguishable from a class of that
-# name.
+# Spellings of a missing value by pandas and other programs. A class with such a name cannot be
+# distinguished from it.
 _MISSING_VALUES = frozenset(
     {"nan", "NaN", "NAN", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
 )
@@ -225,7 +225,7 @@ def _example(
     span = _span(where, {name: string(name) for name in columns.span or ()})
     if label in _MISSING_VALUES:
         raise DataError(
-            f"{where}: the label {label!r} is what programs write for a missing value. Remove the "
+            f"{where}: the label {label!r} is a common spelling of a missing value. Remove the "
             "row, or, if it is a class, rename it."
         )
     try:

@@ -32,7 +32,7 @@ _MESSAGES = {
     "tuple_type": "{given}. It must be a list, such as {given.example}.",
     "too_short": "{given}. It must list at least {min_length}.",
     "bool_type": "{given}. It must be true or false (YAML 1.2 reads yes and no as text).",
-    "int_type": "{given}. It must be a whole number. {given.limits}",
+    "int_type": "{given}. It must be an integer. {given.limits}",
     "float_type": "{given}. It must be a number. {given.limits}",
     "finite_number": "{given}. It must be a finite number.",
     "greater_than": "{given}. It must be greater than {gt:,.12g}.",

@@ -167,7 +167,7 @@ class ProbeSection(Section):
         return self
 
     def settings(self, device: str = "cpu") -> ProbeSettings:
-        """Return the settings of the probes for computation on a device."""
+        """Return the settings of the probes, with the device to compute on."""
         values = self.model_dump(exclude={"kinds", "permutations"})
         specs = tuple(spec for kind in self.kinds for spec in kind.specs)
         return ProbeSettings(kinds=specs, device=device, **values)

@@ -162,7 +162,7 @@ def read_config(folder: Path) -> GPT2Config:
         if entries.get(key, allowed[0]) not in allowed:
             raise CheckpointError(
                 f"{path}: {key} is {entries[key]!r}. Allowed: {' or '.join(map(repr, allowed))}, "
-                "which is what probekit computes."
+                "because probekit computes no other variant."
             )
     known = {entry.name for entry in fields(GPT2Config)}
     try:
@@ -205,7 +205,7 @@ def model_config(folder: Path) -> GPT2Config:
 
     Raises:
         MissingError: it has neither.
-        CheckpointError: what is there is not a GPT-2.
+        CheckpointError: the folder contains another kind of model.
     """
     is_original = (folder / HPARAMS).is_file() and not (folder / "config.json").is_file()
     return read_hparams(folder) if is_original else read_config(folder)

@@ -156,7 +156,7 @@ def _check_mask(tokens: Tensor, mask: Tensor) -> None:
 
 
 def check_context(config: GPT2Config, positions: Tensor) -> None:
-    """Raise DataError if a position, shape [batch pos], is outside the context.
+    """Raise DataError if any of the positions, shape [batch pos], is outside the context.
 
     Raises:
         DataError: there are more tokens than the context.

@@ -138,7 +138,7 @@ def _find_vocabulary(
 
 
 def _vocabulary_source(recipe: Recipe) -> dict[str, Any]:
-    """Return where the vocabulary is from, and what each of its files was compared with."""
+    """Return the source of the vocabulary, and how each of its files was verified."""
     source = recipe.vocabulary.source
     if source is None:
         return {"source": None, "compared_with": {}}

@@ -26,7 +26,7 @@ class SiteResult:
         measurements: the rows of results.csv, without the columns in `place`.
         predictions: the predictions of each probe on the test rows.
         fits: the fitted probe of the task, by kind; not for kinds that are not a stack of layers,
-            nor for several splits, each of which has its own fit. Results read from disk have none.
+            nor for several splits, because each has its own fit. Results read from disk have none.
         place: the columns of results.csv that identify run, site and position.
         probes: digests of the weights of the saved probes, by file name relative to the run's
             folder.

@@ -180,7 +180,7 @@ class SplitProber:
         return "r2" if self.settings.reads_numbers else "accuracy"
 
     def _score(self, spec: ProbeSpec, target: str) -> Score:
-        """Return a score on the test rows, still without predictions."""
+        """Return a test score without predictions, which the caller adds."""
         seed, groups = self.settings.seed, self._test_groups
         return Score(spec.text, target, seed, len(self.fitted), groups=groups)
 

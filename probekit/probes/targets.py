@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 @dataclass(frozen=True)
 class Target:
-    """One target: what a probe or a baseline predicts.
+    """Target of a prediction: the task, a control or a baseline.
 
     Attributes:
         name: the value in the column `target`.

@@ -105,7 +105,7 @@ class GroupedTokenProber:
         return self.data.groups[self.test.first]
 
     def _score(self, spec: ProbeSpec, target: str, fits: Sequence[Any]) -> Score:
-        """Return a score on the test rows, still without predictions."""
+        """Return a test score without predictions, which the caller adds."""
         penalties = {getattr(probe, "C_", None) for probe in fits}
         return Score(
             spec.text,

@@ -55,7 +55,7 @@ def refuse_mixed_types(y: ArrayLike, what: str = "labels") -> None:
 
     Args:
         y: The values.
-        what: What the values are, for the message.
+        what: Name of the values in the message.
 
     Raises:
         DataError: The values have several types.

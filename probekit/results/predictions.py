@@ -51,7 +51,7 @@ def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
 def unpack(
     content: bytes, truth_of: Callable[[str], NDArray[np.generic]], n_classes: int
 ) -> dict[Predictor, Predictions]:
-    """Return the predictions in the bytes that `pack` returned.
+    """Return the predictions from bytes returned by `pack`.
 
     Args:
         content: the bytes.

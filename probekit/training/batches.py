@@ -27,8 +27,8 @@ IntArray = npt.NDArray[np.int64]
 class Batches:
     """Token rows of each training step.
 
-    All windows of the text are read once before any is read again. Order and offset are drawn
-    anew for each pass. Repeated rows are spread evenly among them.
+    All windows of the text are read once before any is read again. Each pass has a new random order
+    and offset. Repeated rows are spread evenly among them.
 
     Attributes:
         tokens: token ids of the text, shape (n_tokens,).

@@ -141,7 +141,7 @@ def _gradients(
     rows = training.batch // training.accumulate
     total = 0.0
     for part, target in zip(torch.split(ids, rows), torch.split(targets, rows), strict=True):
-        # The loss averages over counted targets, of which each part may have a different number.
+        # The loss averages over counted targets, and parts may have different numbers of them.
         share = ((target != NOT_COUNTED).sum() / n_counted).item()
         with torch.autocast(device.type, torch.bfloat16, enabled=_uses_bfloat16(training, device)):
             loss = model.loss(part.to(device), targets=target.to(device)) * share

@@ -65,8 +65,8 @@ def held_out_windows(tokens: TokenArray, n_ctx: int) -> TokenArray:
 def repeat_losses(model: GPT2, seed: int = 0) -> tuple[float, float]:
     """Return the mean loss on random tokens, and on their repetition in the same sequence.
 
-    Tokens are drawn uniformly from the vocabulary, half a context but at most 64. The decrease in
-    loss from the first to the second half measures induction.
+    Half a context of tokens, but at most 64, is drawn uniformly from the vocabulary. The decrease
+    in loss from the first to the second half measures induction.
 
     Source: Olsson et al. 2022, "In-context learning and induction heads".
 

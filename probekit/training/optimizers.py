@@ -19,7 +19,7 @@ def make_optimizers(model: GPT2, training: TrainingSection) -> tuple[Optimizer, 
 
     Source: Brown et al. 2020, appendix B, for AdamW; Jordan et al. 2024, "Muon: an optimizer for
     hidden layers in neural networks", with the scaling of Liu et al. 2025, "Muon is scalable for
-    LLM training", which lets one learning rate serve both.
+    LLM training", so that both optimizers use the same learning rate.
 
     >>> from probekit.model.config import GPT2Config
     >>> model = GPT2(GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=97, n_positions=16))

@@ -54,14 +54,15 @@ class Progress:
         return {name: str(value) for name, value in asdict(self).items()} | {_SEAL: _BLANK}
 
     def check_recipe(self, recipe: Recipe, folder: Path) -> None:
-        """Raise if the completed steps would have had other results under a recipe.
+        """Raise if a recipe would have changed the results of the completed steps.
 
         Args:
             recipe: recipe of the run to be resumed.
             folder: run folder, for messages.
 
         Raises:
-            ConfigError: a setting differs that must not, or more steps are already completed.
+            ConfigError: a setting that affects completed steps differs, or the run has already
+                completed more steps.
             CheckpointError: this release cannot read the recipe in the state.
         """
         try:

@@ -5,7 +5,7 @@ import numpy as np
 from probekit.activations.capture import capture
 from probekit.data.positions import RowPlan
 
-# Asking for the norms or for the result of single heads must change no bit elsewhere.
+# Requesting the norms or the results of single heads must not change a bit of other sites.
 SITES = (
     "blocks.0.hook_resid_pre",
     "blocks.0.ln1.hook_normalized",

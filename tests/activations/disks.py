@@ -59,7 +59,7 @@ def failing(at, code, *, for_good=False):
     def around(number, name, call, arguments):
         if number == at or (for_good and number > at):
             if name == "close":
-                call(*arguments)  # it closes even where it tells of an error
+                call(*arguments)  # closes the file even if it reports an error
             raise OSError(code, os.strerror(code))
         return call(*arguments)
 
@@ -110,7 +110,9 @@ class ForgetfulDisk(WatchedDisk):
     def around(self, number, name, call, arguments):
         self.on_call()
         if self.is_dead:
-            if name == "close":  # the system does it for the dead, which lets go of their locks
+            if (
+                name == "close"
+            ):  # the system closes the files of a dead process, which releases its locks
                 return call(*arguments)
             raise OSError(errno.EIO, "dead")
         result = call(*arguments)

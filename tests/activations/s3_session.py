@@ -85,7 +85,7 @@ def main(folder: Path) -> None:
     try:
         ActivationStore.open("s3://elsewhere/key")
     except StoreError as error:
-        tell(f"an unreachable server is told: {error}")
+        tell(f"an unreachable server is reported: {error}")
     server.stop()
 
 

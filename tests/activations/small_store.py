@@ -88,7 +88,7 @@ class Content:
                 record = ShardRecord.unpack(path.read_bytes(), path.name)
                 assert records.get(record.shard) == record, "a record came before its rows"
             reported = {shard for name, shard in done - {CREATED, SEALED} if name == site}
-            assert reported <= records.keys(), "what was committed is lost"
+            assert reported <= records.keys(), "a committed record is lost"
             if records:
                 rows = store.rows_at(site)
                 found = store.read(site, rows, partial=True)

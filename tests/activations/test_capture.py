@@ -112,7 +112,7 @@ def test_a_second_run_computes_nothing_and_a_new_site_only_itself(tmp_path, mode
     more = run(tmp_path, model, sites=(*SITES, "blocks.1.hook_mlp_out"))
     assert more.computed == len(first.store.shards)
     assert set(more.store.sites) == {*SITES, "blocks.1.hook_mlp_out"}
-    # What others have added says nothing of this capture.
+    # Rows added by other captures do not count.
     assert run(tmp_path, model).root == first.root != more.root
 
 
@@ -166,7 +166,7 @@ def test_killed_at_random_moments_and_resumed_gives_the_same_bytes(tmp_path, mod
         process.join()
         assert len(list(root.rglob("0*.json"))) >= committed  # nothing committed is lost
         if process.exitcode == 0:
-            shutil.rmtree(root)  # came to its end: start over, so that each kill finds work
+            shutil.rmtree(root)  # finished: start over, so that each kill interrupts work
     assert interrupted >= 15
     resumed = run(root, model)
     assert files(resumed.store.folder) == files(expected.folder)

@@ -122,6 +122,6 @@ def test_no_sync_can_be_left_out(tmp_path, forget):
         shutil.rmtree(tmp_path / "disk")
         kill_everywhere_then_crash(tmp_path, forget)
 
-    # Something promised is lost, or what is there cannot be used.
+    # A committed file is lost, or an existing one cannot be used.
     with pytest.raises((AssertionError, DamagedError)):
         all_trials()

@@ -42,7 +42,7 @@ def in_a_child(work):
     if child:
         os.close(into)
         return child, out
-    try:  # pytest must not go on in the child
+    try:  # pytest must not continue in the child
         work(lambda what: os.write(into, f"{what!r}\n".encode()))
     finally:
         os._exit(0)
@@ -111,7 +111,7 @@ def test_kills_at_random_moments_some_with_two_writers(tmp_path):
         done, killed = set(), 0
         for child, pipe in work:
             os.kill(child, signal.SIGKILL)
-            killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])  # else it had come to its end
+            killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])  # else it had finished
             done |= what_it_told(pipe)
         n_kills += killed
         n_pairs += killed == 2

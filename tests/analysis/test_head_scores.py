@@ -11,11 +11,11 @@ IDS = torch.tensor([5, 6, 7, 5, 6, 7, 8])
 
 
 def looking(*sources):
-    """The pattern of a head whose destinations each look at one source."""
+    """Return the pattern of a head in which each destination attends to one source."""
     return torch.eye(len(sources))[list(sources)]
 
 
-# Each head does one thing only; where it has nothing to look at, it rests on itself.
+# Each head does one thing only; a token without a source attends to itself.
 PREVIOUS = looking(0, 0, 1, 2, 3, 4, 5)
 DUPLICATE = looking(0, 1, 2, 0, 1, 2, 6)
 INDUCTION = looking(0, 1, 2, 1, 2, 3, 6)
@@ -54,7 +54,7 @@ def test_weights_on_all_earlier_occurrences_are_summed():
     patterns = torch.eye(5)[None].clone()
     patterns[0, 4] = torch.tensor(last)
     scores = head_scores(patterns, torch.tensor([5, 5, 6, 7, 5]))
-    # Destinations 1 and 4 hold a token that came before; 1 looks at itself, which does not count.
+    # Destinations 1 and 4 repeat an earlier token; 1 attends to itself, which does not count.
     assert scores["duplicate_token"].item() == pytest.approx((0 + 0.1 + 0.2) / 2)
     # What followed token 5 before position 4: positions 1 and 2. Before position 1: itself.
     assert scores["induction"].item() == pytest.approx(0.2 + 0.3)

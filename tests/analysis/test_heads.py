@@ -1,4 +1,4 @@
-"""Scores over texts, and random tokens that come twice."""
+"""Scores over texts and over repeated random tokens."""
 
 import math
 

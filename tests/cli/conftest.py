@@ -1,4 +1,4 @@
-"""The command line in the test's own process, and a saved probe for it."""
+"""Fixtures: the command line in this process, and a saved probe."""
 
 import sys
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from probekit.probes.saved.saved_probe import SavedProbe
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code, and what it wrote to each stream."""
+    """Result of a command: exit code and output of each stream."""
 
     code: int
     stdout: str
@@ -40,7 +40,7 @@ def call(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture(scope="session")
 def mini_digests():
-    """What a probe of mini must name."""
+    """Digests of mini, as stored with a probe."""
     return {
         "weights": digest_weights(GPT2.from_pretrained("mini")),
         "tokenizer": Tokenizer.from_pretrained("mini").digest,
@@ -49,7 +49,7 @@ def mini_digests():
 
 @pytest.fixture
 def keep(tmp_path, mini_digests):
-    """A function that keeps a probe of random directions under a name in the test's folder."""
+    """A function that saves a probe with random directions under a name."""
 
     def keep(name="probe", classes=("no", "yes"), **facts):
         n_scores = len(classes) if len(classes) > 2 else 1

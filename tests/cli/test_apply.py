@@ -1,4 +1,4 @@
-"""`probekit apply` and `probekit directions` as people meet them."""
+"""`probekit apply` and `probekit directions` on the command line."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ def columns(out):
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def test_a_label_and_a_score_a_text(keep, call):
+def test_apply_prints_label_and_score_per_text(keep, call):
     keep()
     code, out, errors = call("apply", "probe", "--text", "The keys", "--text", "A dog\t\x1b[2J\n")
     assert code == 0, errors
@@ -27,7 +27,7 @@ def test_a_label_and_a_score_a_text(keep, call):
     assert "apply:" in errors
 
 
-def test_a_label_and_a_score_a_token(keep, call):
+def test_apply_prints_label_and_score_per_token(keep, call):
     keep()
     code, out, errors = call("apply", "probe.json", "--text", "The keys\n", "--per", "token")
     assert code == 0, errors
@@ -37,7 +37,7 @@ def test_a_label_and_a_score_a_token(keep, call):
     assert "trained at: last" in errors
 
 
-def test_a_probe_of_words_answers_a_token_without_being_asked(keep, call):
+def test_probe_of_words_is_applied_per_token_by_default(keep, call):
     keep(position={"at": "word", "pieces": "last"})
     assert "token" in columns(call("apply", "probe", "--text", "The keys")[1])[0]
     errors = call("apply", "probe", "--text", "The keys", "--out", "scores.csv")[2]
@@ -46,7 +46,7 @@ def test_a_probe_of_words_answers_a_token_without_being_asked(keep, call):
     assert (code, "--per token" in errors) == (2, True)
 
 
-def test_more_classes_and_numbers(keep, call):
+def test_multiclass_and_regression_probes_are_printed(keep, call):
     keep("many", ("a", "b", "c"))
     keep("number", ())
     assert columns(call("apply", "many", "--text", "The keys")[1])[0]["label"] in "abc"
@@ -63,7 +63,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_files_of_texts(keep, call, tmp_path, name):
+def test_texts_are_read_from_files(keep, call, tmp_path, name):
     keep()
     content, options = FILES[name]
     (tmp_path / name).write_text(content)
@@ -72,7 +72,7 @@ def test_files_of_texts(keep, call, tmp_path, name):
     assert [row["text"] for row in columns(out)] == ["The keys", "A dog"]
 
 
-def test_what_is_written_is_told(keep, call, tmp_path):
+def test_written_files_are_reported(keep, call, tmp_path):
     keep()
     ask = ("apply", "probe", "--text", "The keys", "--text", "A dog", "--out")
     assert call(*ask, "page.html")[1] == "page.html\n"
@@ -87,7 +87,7 @@ def test_what_is_written_is_told(keep, call, tmp_path):
 
 @pytest.fixture
 def terminal(call, monkeypatch):
-    """A function that makes stdout a terminal with these colours, after `call` has set its own."""
+    """A function that replaces stdout by a terminal with these colours."""
 
     def terminal(colours):
         monkeypatch.delenv("NO_COLOR")
@@ -99,7 +99,7 @@ def terminal(call, monkeypatch):
 
 @pytest.mark.parametrize("per", ["text", "token"])
 @pytest.mark.parametrize("classes", [("no", "yes"), ("a", "b", "c"), ()], ids=len)
-def test_a_terminal_with_colours_shows_the_tokens_themselves(keep, call, terminal, classes, per):
+def test_colour_terminal_shows_coloured_tokens(keep, call, terminal, classes, per):
     keep(classes=classes)
     terminal("truecolor")
     arguments = ("--text", "The keys to\nit \x1b[2J", "--per", per)
@@ -115,7 +115,7 @@ def test_a_terminal_with_colours_shows_the_tokens_themselves(keep, call, termina
         assert f" {name} " in out
 
 
-def test_a_terminal_of_few_colours_shows_columns(keep, call, terminal):
+def test_terminal_with_few_colours_shows_columns(keep, call, terminal):
     keep(classes=("no", "yes"))
     terminal("")
     code, out, _ = call("apply", "probe", "--text", "The keys")
@@ -150,7 +150,7 @@ def test_a_terminal_of_few_colours_shows_columns(keep, call, terminal):
         (["directions", "nothing", "--out", "d.npy"], 3, "no probe file"),
     ],
 )
-def test_a_mistake_gets_one_message_and_its_exit_code(
+def test_each_error_has_one_message_and_its_exit_code(
     keep, call, tmp_path, arguments, code, message
 ):
     keep()
@@ -166,7 +166,7 @@ def test_a_mistake_gets_one_message_and_its_exit_code(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_another_model_is_used_if_wished_and_told(keep, call):
+def test_different_model_can_be_allowed_and_is_reported(keep, call):
     keep(weights="other")
     code, out, errors = call("apply", "probe", "--text", "The keys", "--allow-other-model")
     assert code == 0
@@ -174,7 +174,7 @@ def test_another_model_is_used_if_wished_and_told(keep, call):
     assert "is not the model that the probe was fitted on" in errors
 
 
-def test_directions_for_numpy(keep, call, tmp_path):
+def test_directions_can_be_loaded_with_numpy(keep, call, tmp_path):
     probe = SavedProbe.load(keep(classes=("a", "b", "c")))
     code, out, _ = call("directions", "probe", "--out", "d.npy", "--unit")
     assert code == 0

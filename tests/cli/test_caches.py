@@ -1,4 +1,4 @@
-"""`probekit cache`: what each command says, and what it says of mistakes."""
+"""`probekit cache`: output and errors of each command."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def probekit(call, monkeypatch):
     return probekit
 
 
-def test_ls_and_show_say_what_there_is(probekit, root):
+def test_ls_and_show_list_the_contents(probekit, root):
     listed = probekit("ls", root=root)
     assert listed.stdout.startswith(KEY)
     assert "6 rows of 6 examples, one token each, at 2 sites" in listed.stdout
@@ -46,7 +46,7 @@ def test_ls_and_show_say_what_there_is(probekit, root):
     assert json.loads(probekit("ls", "--json", root=root / "none").stdout) == []
 
 
-def test_damage_is_verified_and_repaired(probekit, root):
+def test_damage_is_detected_and_repaired(probekit, root):
     assert probekit("verify", root=root).stdout == f"{root / KEY}: intact\n"
     path = next((root / KEY / SITES[0]).glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:-1])
@@ -65,12 +65,12 @@ def test_damage_is_verified_and_repaired(probekit, root):
     assert "skipped" in probekit("gc", root=root).stderr
     CONTENT.write(LocalFiles(root / "whole"))
     (root / KEY / "spec.json").write_text('{"format": 99}')
-    done = probekit("verify", root=root, code=1)  # one that cannot be read hides no other one
+    done = probekit("verify", root=root, code=1)  # one unreadable cache does not hide others
     assert "has format 99" in done.stdout
     assert f"{root / 'whole'}: intact" in done.stdout
 
 
-def test_gc_takes_leftovers_and_what_is_old(probekit, root):
+def test_gc_removes_temporary_files_and_old_caches(probekit, root):
     left = root / KEY / SITES[0] / f"00000.{'ab' * 8}.safetensors"
     left.write_bytes(b"x" * 1500)
     assert "1.5 kB" in probekit("gc", root=root).stdout
@@ -85,7 +85,7 @@ def test_gc_takes_leftovers_and_what_is_old(probekit, root):
     assert not (root / KEY).exists()
 
 
-def test_rm_removes_caches_and_nothing_else(probekit, root, tmp_path):
+def test_rm_removes_only_caches(probekit, root, tmp_path):
     (tmp_path / "mine").mkdir()
     done = probekit("rm", tmp_path / "mine", root=root, code=3)
     assert f"There is no cache '{tmp_path / 'mine'}'" in done.stderr
@@ -94,7 +94,7 @@ def test_rm_removes_caches_and_nothing_else(probekit, root, tmp_path):
     assert (tmp_path / "mine").exists()
 
 
-def test_push_pull_and_export(probekit, root, tmp_path):
+def test_push_pull_and_export_copy_a_cache(probekit, root, tmp_path):
     pushed = probekit("push", KEY, tmp_path / "there", root=root).stdout
     assert pushed.startswith(f"{tmp_path / 'there' / KEY}: 4 shards copied, root ")
     pin = pushed.split()[-1]
@@ -111,19 +111,19 @@ def test_push_pull_and_export(probekit, root, tmp_path):
     assert "Allowed: npy, parquet, zarr" in none.stderr
 
 
-def test_where_there_are_no_caches_it_is_said(probekit, tmp_path):
+def test_empty_root_is_reported(probekit, tmp_path):
     for command in ("verify", "gc"):
         assert f"There are no caches in {tmp_path}." in probekit(command, root=tmp_path).stderr
     assert json.loads(probekit("verify", "--json", root=tmp_path).stdout) == {}
 
 
 @pytest.mark.parametrize("days", ["x", "-1"])
-def test_an_age_that_is_none_is_told_what_is_allowed(probekit, root, days):
+def test_invalid_age_is_refused_with_the_allowed_values(probekit, root, days):
     done = probekit("gc", "--older-than", days, root=root, code=2)
     assert f"'{days}'. It must be a number of days, such as 30 or 0.5, at least 0." in done.stderr
 
 
-def test_what_is_no_command_is_told_from_a_file(probekit, root, tmp_path):
+def test_mistyped_command_is_distinguished_from_a_file(probekit, root, tmp_path):
     assert "Nearest: verify" in probekit("vrify", root=root, code=2).stderr
     assert "nothing.yaml" in probekit("nothing.yaml", root=root, code=3).stderr
     assert "no such option" in probekit("--nonsense", root=root, code=2).stderr.lower()
@@ -133,7 +133,7 @@ def test_what_is_no_command_is_told_from_a_file(probekit, root, tmp_path):
         assert f"  {command} " in help
 
 
-def test_a_url_is_a_place_for_caches(probekit, tmp_path):
+def test_caches_may_be_at_a_url(probekit, tmp_path):
     CONTENT.write(LocalFiles(tmp_path / KEY))
     store, _ = copy_cache(tmp_path / KEY, "memory://caches")
     assert store.folder == f"memory://caches/{KEY}"

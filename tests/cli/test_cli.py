@@ -1,4 +1,4 @@
-"""The command line as people meet it: results, exit codes, streams; signals to real processes."""
+"""The command line: results, exit codes and streams; signals to real processes."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def probekit(folder, call, monkeypatch):
     return call
 
 
-def test_run_prints_the_table_and_last_the_report(probekit, folder):
+def test_run_prints_the_table_and_then_the_report_path(probekit, folder):
     done = probekit("run", "planted.yaml")
     assert done.code == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -56,7 +56,7 @@ def test_run_prints_the_table_and_last_the_report(probekit, folder):
     assert again.stdout.strip().endswith("report.html")
 
 
-def test_cache_then_probe_reuses_what_was_captured(probekit):
+def test_probe_reuses_the_cache(probekit):
     first = probekit("cache", "planted.yaml")
     assert re.search(r"task: 96 rows, 3 shards computed, 0 reused", first.stdout), first.stderr
     second = probekit("cache", "planted.yaml")
@@ -66,7 +66,7 @@ def test_cache_then_probe_reuses_what_was_captured(probekit):
     assert probed.stdout.strip().endswith("results.csv")
 
 
-def test_validate_says_what_a_run_will_cost(probekit):
+def test_validate_prints_the_cost_of_a_run(probekit):
     done = probekit("validate", "planted.yaml")
     assert done.code == 0, done.stderr
     assert "96 examples, 96 rows at each of 3 sites, 0.6 MB, " in done.stdout
@@ -74,18 +74,18 @@ def test_validate_says_what_a_run_will_cost(probekit):
     assert done.stdout.splitlines()[-1] == "ok"
 
 
-def test_validate_finds_a_class_that_training_lacks(probekit, folder):
+def test_validate_reports_a_class_missing_from_training(probekit, folder):
     text = (folder / "rows.csv").read_text().splitlines()
     text = [text[0] + ",side", *(line + ",train" for line in text[1:]), "Late rows,green,z,test"]
     (folder / "rows.csv").write_text("\n".join(text) + "\n")
     done = probekit("validate", "planted.yaml", "--set", "data.columns.split=side")
     assert done.code == 2
-    assert "Error: " in done.stdout  # as of a command that fails
+    assert "Error: " in done.stdout  # as printed by a failing command
     assert "green" in done.stdout
     assert done.stdout.splitlines()[-1] == "not ok"
 
 
-def test_attention_writes_one_page(probekit, folder):
+def test_attention_writes_a_page(probekit, folder):
     done = probekit(
         "attention",
         "--model",
@@ -115,7 +115,7 @@ def test_models_and_sites_need_no_network(probekit):
     assert probekit("sites", "mini").code == 0
 
 
-def test_version(probekit):
+def test_version_is_printed(probekit):
     assert re.fullmatch(r"probekit \d+\.\d+\.\d+\n", probekit("--version").stdout)
 
 
@@ -137,9 +137,9 @@ def test_version(probekit):
         (
             ["run", "planted.yaml", "--workers", "x"],
             2,
-            "'x'. It must be a whole number",
+            "'x'. It must be an integer",
         ),
-        (["run", "planted.yaml", "--workers", "0"], 2, "It must be a whole number, at least 1."),
+        (["run", "planted.yaml", "--workers", "0"], 2, "It must be an integer, at least 1."),
         (["verify"], 2, "Did you mean: cache verify?"),
         (["run"], 2, "Missing argument"),
         (["sites", "gpt3"], 3, "Nearest: gpt2"),
@@ -152,7 +152,7 @@ def test_version(probekit):
         (["attention", "--model", "mini", "--text", "", "--out", "x"], 2, "empty"),
     ],
 )
-def test_a_mistake_gets_one_message_and_its_exit_code(folder, probekit, arguments, code, message):
+def test_each_error_has_one_message_and_its_exit_code(folder, probekit, arguments, code, message):
     before = written(folder)
     done = probekit(*arguments)
     assert done.code == code, done.stderr
@@ -161,13 +161,13 @@ def test_a_mistake_gets_one_message_and_its_exit_code(folder, probekit, argument
 
 
 def written(folder):
-    """The files of a folder, but for what the hub keeps and the mark of a run not yet ended."""
+    """Return the files of a folder, except the hub's cache and the mark of an unfinished run."""
     files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
     return sorted(p for p in files if p.name != ".started" and p.parts[0] not in ("cache", "hub"))
 
 
 @pytest.mark.parametrize(("by", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_who_interrupts_keeps_what_is_done_and_reads_how_to_go_on(
+def test_interrupt_keeps_completed_work_and_prints_the_command_to_resume(
     folder, environment, by, expected
 ):
     code, errors = interrupt(
@@ -188,9 +188,7 @@ def test_who_interrupts_keeps_what_is_done_and_reads_how_to_go_on(
 @pytest.mark.parametrize(
     ("by", "expected", "workers"), [(signal.SIGINT, 130, "1"), (signal.SIGTERM, 143, "2")]
 )
-def test_an_interrupt_during_mlp_fits_commits_no_half_trained_network(
-    folder, environment, by, expected, workers
-):
+def test_interrupt_saves_no_partially_trained_mlp(folder, environment, by, expected, workers):
     command = [
         PROBEKIT,
         "run",
@@ -206,7 +204,7 @@ def test_an_interrupt_during_mlp_fits_commits_no_half_trained_network(
     ]
     code, errors = interrupt(
         command,
-        lambda: list(folder.glob("runs/*/*/sites/baselines.*")),  # the fits of a site come next
+        lambda: list(folder.glob("runs/*/*/sites/baselines.*")),  # the next step fits a site
         by,
         cwd=folder,
         env=environment,
@@ -222,7 +220,7 @@ def test_an_interrupt_during_mlp_fits_commits_no_half_trained_network(
 
 
 def shell(command, folder, environment):
-    """The result of a command line of the shell."""
+    """Return the result of a shell command."""
     return subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
@@ -240,7 +238,7 @@ def test_a_closed_pipe_is_no_error(folder, environment):
 
 
 @pytest.mark.parametrize("arguments", ["models", "sites mini", "--version"])
-def test_a_full_disk_behind_stdout_is_told(folder, environment, arguments):
+def test_full_disk_behind_stdout_is_reported(folder, environment, arguments):
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
     done = shell(f"{PROBEKIT} {arguments} > /dev/full", folder, environment)
@@ -249,14 +247,14 @@ def test_a_full_disk_behind_stdout_is_told(folder, environment, arguments):
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_a_closed_stream_is_silent(folder, environment, closed):
+def test_closed_stream_is_ignored(folder, environment, closed):
     done = shell(f"{PROBEKIT} models {closed}", folder, environment)
     assert done.returncode == 0
     assert not done.stderr
     assert ("mini" in done.stdout) == (closed == "2>&-")
 
 
-def test_a_local_model_folder_is_used(probekit, folder):
+def test_local_model_folder_is_used(probekit, folder):
     from probekit.model.weights.sources import MINI
 
     model = folder / "model"

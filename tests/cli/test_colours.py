@@ -1,4 +1,4 @@
-"""Colour goes to terminals alone, and to none that asked for none (https://no-color.org)."""
+"""Colours are used on terminals only, and not with NO_COLOR (https://no-color.org)."""
 
 import os
 import pty
@@ -18,7 +18,7 @@ COMMANDS = {
 
 
 def on_terminal(arguments, folder, **variables):
-    """Return what a command writes, to stdout and stderr, where both are a terminal."""
+    """Return the output of a command with stdout and stderr on a terminal."""
     ours, theirs = pty.openpty()
     keep = {name: text for name, text in os.environ.items() if name not in COLOUR_VARIABLES}
     environment = keep | {"TERM": "xterm-256color", "COLUMNS": "100"} | variables
@@ -31,7 +31,7 @@ def on_terminal(arguments, folder, **variables):
     try:
         while part := os.read(ours, 1 << 16):
             written += part
-    except OSError:  # how Linux says that the other end is closed
+    except OSError:  # Linux raises it if the other end is closed
         pass
     process.wait()
     os.close(ours)
@@ -42,21 +42,21 @@ COLOUR_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "COLORTERM")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_color_takes_every_colour(keep, tmp_path, name):
+def test_no_color_removes_all_colours(keep, tmp_path, name):
     keep()
     for variables in ({"NO_COLOR": "1"}, {"NO_COLOR": "0", "FORCE_COLOR": "1"}):
-        told = on_terminal(COMMANDS[name], tmp_path, **variables)
-        assert told.strip()
-        assert not COLOUR.findall(told)
+        output = on_terminal(COMMANDS[name], tmp_path, **variables)
+        assert output.strip()
+        assert not COLOUR.findall(output)
 
 
-def test_an_empty_no_color_asks_for_nothing(keep, tmp_path):
+def test_empty_no_color_has_no_effect(keep, tmp_path):
     keep()
     assert COLOUR.search(on_terminal(COMMANDS["tokens"], tmp_path, NO_COLOR=""))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_pipe_gets_text_alone(keep, tmp_path, name):
+def test_pipe_gets_plain_text(keep, tmp_path, name):
     keep()
     environment = {k: v for k, v in os.environ.items() if k not in COLOUR_VARIABLES}
     command = [sys.executable, "-m", "probekit", *COMMANDS[name]]

@@ -1,4 +1,4 @@
-"""`compare` and `transfer` as people meet them: tables, exit codes, streams."""
+"""`compare` and `transfer`: tables, exit codes and streams."""
 
 import re
 
@@ -19,7 +19,7 @@ def runs(tmp_path):
     ]
 
 
-def test_compare_says_what_holds(call, runs, tmp_path):
+def test_compare_lists_significant_differences(call, runs, tmp_path):
     code, out, _ = call("compare", *runs, "--out", tmp_path / "found.csv")
     assert code == 0
     lines = out.splitlines()
@@ -37,7 +37,7 @@ def test_compare_says_what_holds(call, runs, tmp_path):
     )
 
 
-def test_compare_ends_with_the_code_of_its_error(call, runs, tmp_path):
+def test_compare_exits_with_the_code_of_its_error(call, runs, tmp_path):
     code, out, err = call("compare", runs[0], runs[0])
     assert (code, out) == (2, "")
     assert "same folder" in err
@@ -48,7 +48,7 @@ def test_compare_ends_with_the_code_of_its_error(call, runs, tmp_path):
     assert call("compare", *runs)[0] == 2
 
 
-def test_names_cannot_command_the_terminal(call, tmp_path):
+def test_names_cannot_control_the_terminal(call, tmp_path):
     rows = made_rows(n_groups=4)
     guess = {SITES[0]: np.zeros(len(rows), dtype=np.int64)}
     runs = [write_run(tmp_path / name, rows, guess) for name in ("a[red]\x1b[2J", "b")]
@@ -58,7 +58,7 @@ def test_names_cannot_command_the_terminal(call, tmp_path):
     assert "made/a[red]<U+001B>[2J" in out
 
 
-def test_transfer_prints_the_matrix_and_last_the_page(call, tmp_path):
+def test_transfer_prints_the_matrix_and_then_the_page_path(call, tmp_path):
     for seed, (name, colour) in enumerate({"one": "red", "two": "black"}.items()):
         rows = [
             {"text": f"The {colour} {noun} {verb}", "label": "xy"[n % 2], "group": noun}

@@ -1,4 +1,4 @@
-"""`probekit generate` as people call it."""
+"""`probekit generate` on the command line."""
 
 import sys
 
@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from probekit.cli.main import cli, main
 
-SAID = ["--model", "mini", "--prompt", "The old man", "--max-new-tokens", "12"]
+ARGUMENTS = ["--model", "mini", "--prompt", "The old man", "--max-new-tokens", "12"]
 
 
 def run(*arguments):
@@ -16,35 +16,37 @@ def run(*arguments):
     return result
 
 
-def test_one_text_is_the_prompt_and_what_follows_and_nothing_else():
-    whole = run(*SAID).stdout
+def test_single_text_is_printed_without_a_heading():
+    whole = run(*ARGUMENTS).stdout
     assert whole.startswith("The old man")
     assert len(whole) > 30
-    assert run(*SAID, "--stream").stdout == whole
+    assert run(*ARGUMENTS, "--stream").stdout == whole
     stop = whole[20:22]
     stopped = whole.partition(stop)[0] + "\n"
-    assert run(*SAID, "--stop", stop).stdout == run(*SAID, "--stop", stop, "--stream").stdout
-    assert run(*SAID, "--stop", stop).stdout == stopped
+    assert (
+        run(*ARGUMENTS, "--stop", stop).stdout == run(*ARGUMENTS, "--stop", stop, "--stream").stdout
+    )
+    assert run(*ARGUMENTS, "--stop", stop).stdout == stopped
 
 
-def test_several_texts_have_headings_and_a_seed_draws_them_again():
-    drawn = [*SAID, "--prompt", "She", "--temperature", "1", "--top-p", "0.9", "--top-k", "50"]
+def test_several_texts_have_headings_and_a_seed_reproduces_them():
+    drawn = [*ARGUMENTS, "--prompt", "She", "--temperature", "1", "--top-p", "0.9", "--top-k", "50"]
     first = run(*drawn, "--num-samples", "2", "--seed", "7").stdout
     headings = [line for line in first.splitlines() if line.startswith("--- prompt")]
     assert headings == [f"--- prompt {p}, sample {s} ---" for p in (1, 2) for s in (1, 2)]
     assert run(*drawn, "--num-samples", "2", "--seed", "7").stdout == first
     assert run(*drawn, "--num-samples", "2", "--seed", "8").stdout != first
-    alone = run(*SAID, *drawn[len(SAID) + 2 :], "--seed", "7").stdout
+    alone = run(*ARGUMENTS, *drawn[len(ARGUMENTS) + 2 :], "--seed", "7").stdout
     assert alone.strip() in first
 
 
-def test_an_option_without_effect_is_told():
-    assert "temperature 0 always takes" in run(*SAID, "--top-k", "5").stderr
-    assert run(*SAID, "--temperature", "1", "--top-k", "5").stderr == ""
+def test_option_without_effect_is_reported():
+    assert "temperature 0 always takes" in run(*ARGUMENTS, "--top-k", "5").stderr
+    assert run(*ARGUMENTS, "--temperature", "1", "--top-k", "5").stderr == ""
 
 
-def test_an_empty_prompt_may_follow_the_beginning_of_text():
-    assert len(run(*SAID[:2], "--prompt", "", "--max-new-tokens", "3", "--bos").stdout) > 1
+def test_empty_prompt_is_allowed_after_bos():
+    assert len(run(*ARGUMENTS[:2], "--prompt", "", "--max-new-tokens", "3", "--bos").stdout) > 1
 
 
 @pytest.mark.parametrize(
@@ -66,10 +68,10 @@ def test_an_empty_prompt_may_follow_the_beginning_of_text():
     ],
     ids=str,
 )
-def test_a_mistake_gets_one_message_and_its_exit_code(
+def test_each_error_has_one_message_and_its_exit_code(
     monkeypatch, capsys, arguments, code, message
 ):
-    monkeypatch.setattr(sys, "argv", ["probekit", "generate", *SAID, *arguments])
+    monkeypatch.setattr(sys, "argv", ["probekit", "generate", *ARGUMENTS, *arguments])
     with pytest.raises(SystemExit) as end:
         main()
     out = capsys.readouterr()

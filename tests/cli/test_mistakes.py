@@ -1,4 +1,4 @@
-"""A table of mistakes that newcomers make, the exit code, and what the message must say."""
+"""Common errors of new users, with their exit codes and messages."""
 
 import sys
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ NUMBERS = {"probe: {": "probe: {kinds: [{kind: ridge_regression}], "}
 
 
 def table(*changes, header="text,label,group,start,end,split"):
-    """A CSV of 48 rows in 12 groups; each change is (row, column, value), None for all rows."""
+    """Return a CSV of 48 rows in 12 groups, with changes (row, column, value); row None is all."""
     lines = [header]
     for row in range(48):
         cells = {
@@ -53,10 +53,10 @@ def table(*changes, header="text,label,group,start,end,split"):
 
 @dataclass(frozen=True)
 class Mistake:
-    """What is typed, and what the answer must contain."""
+    """A command line, and parts of the expected message."""
 
     name: str
-    says: tuple[str, ...]
+    expected: tuple[str, ...]
     yaml: dict[str, str] | str | bytes = field(default_factory=dict)
     rows: str = table()
     options: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Mistake:
 
     @property
     def content(self) -> bytes:
-        """The experiment file, with one text in place of another where `yaml` says so."""
+        """Return the experiment file, with one text replaced if `yaml` is given."""
         if isinstance(self.yaml, bytes):
             return self.yaml
         text = self.yaml if isinstance(self.yaml, str) else YAML
@@ -232,7 +232,7 @@ MISTAKES = [
 
 @pytest.fixture
 def probekit(tmp_path, monkeypatch, capsys):
-    """A function that runs a command in this process; returns exit code and all that it prints."""
+    """A function that runs a command in this process and returns its exit code and output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "cache"))
 
@@ -240,20 +240,20 @@ def probekit(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
         with pytest.raises(SystemExit) as end:
             main()
-        said = capsys.readouterr()
-        return end.value.code or 0, said.out + said.err
+        output = capsys.readouterr()
+        return end.value.code or 0, output.out + output.err
 
     return call
 
 
 @pytest.mark.parametrize("command", [("cache", "ls"), ("run", "e.yaml")])
-def test_a_cache_root_of_the_environment_that_is_a_file(probekit, tmp_path, command):
+def test_cache_root_that_is_a_file_is_refused(probekit, tmp_path, command):
     write(tmp_path, Mistake("", ()))
     (tmp_path / "cache").write_text("a file")
-    code, said = probekit(*command)
+    code, output = probekit(*command)
     assert code == 2
-    assert "PROBEKIT_CACHE is" in said
-    assert "is a file, not a folder" in said
+    assert "PROBEKIT_CACHE is" in output
+    assert "is a file, not a folder" in output
 
 
 def write(folder, mistake):
@@ -263,11 +263,11 @@ def write(folder, mistake):
 
 @pytest.mark.parametrize("command", ["validate", "run"])
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
-def test_a_mistake_is_answered_before_any_work(probekit, tmp_path, mistake, command):
+def test_each_error_is_reported_before_any_computation(probekit, tmp_path, mistake, command):
     write(tmp_path, mistake)
-    code, said = probekit(command, "e.yaml", *mistake.options)
+    code, output = probekit(command, "e.yaml", *mistake.options)
     assert code == mistake.code
-    assert not [fragment for fragment in mistake.says if fragment not in said], said
+    assert not [fragment for fragment in mistake.expected if fragment not in output], output
     assert not {path.name for path in tmp_path.iterdir()} - {"e.yaml", "rows.csv"}
 
 
@@ -299,21 +299,21 @@ WARNINGS = [
 
 
 @pytest.mark.parametrize("mistake", WARNINGS, ids=lambda mistake: mistake.name)
-def test_what_may_be_a_mistake_is_a_warning_of_validate(probekit, tmp_path, mistake):
+def test_validate_warns_of_possible_errors(probekit, tmp_path, mistake):
     write(tmp_path, mistake)
-    code, said = probekit("validate", "e.yaml")
-    [line] = [line for line in said.splitlines() if mistake.says[0] in line]
-    assert code == mistake.code, said
+    code, output = probekit("validate", "e.yaml")
+    [line] = [line for line in output.splitlines() if mistake.expected[0] in line]
+    assert code == mistake.code, output
     assert line.startswith("warning: ")
-    assert not [fragment for fragment in mistake.says if fragment not in line], line
+    assert not [fragment for fragment in mistake.expected if fragment not in line], line
 
 
-def test_pretrain_names_the_command_for_an_experiment(probekit, tmp_path):
+def test_pretrain_suggests_the_command_for_an_experiment(probekit, tmp_path):
     (tmp_path / "e.yaml").write_text(YAML)
-    code, said = probekit("pretrain", "e.yaml")
+    code, output = probekit("pretrain", "e.yaml")
     assert code == 2
-    assert "line 3: this is an experiment (it has data, tokens, capture, probe)" in said
-    assert "`probekit run e.yaml`" in said
+    assert "line 3: this is an experiment (it has data, tokens, capture, probe)" in output
+    assert "`probekit run e.yaml`" in output
 
 
 TO_FOLDER = {
@@ -364,31 +364,31 @@ def cases(commands, *wrong):
     ],
     ids=" ".join,
 )
-def test_a_file_where_a_folder_is_needed_is_a_usage_error(probekit, tmp_path, arguments):
+def test_file_instead_of_a_folder_is_a_usage_error(probekit, tmp_path, arguments):
     (tmp_path / "file").write_text("kept")
-    code, said = probekit(*arguments)
+    code, output = probekit(*arguments)
     assert code == 2
-    assert f"Invalid value for '{arguments[-2]}': file is a file, not a folder." in said
+    assert f"Invalid value for '{arguments[-2]}': file is a file, not a folder." in output
     assert (tmp_path / "file").read_text() == "kept"
 
 
 @pytest.mark.parametrize("arguments", cases(TO_FILE, ("--out", "folder.html")), ids=" ".join)
-def test_a_folder_where_a_file_is_written_is_a_usage_error(probekit, tmp_path, arguments):
+def test_folder_instead_of_an_output_file_is_a_usage_error(probekit, tmp_path, arguments):
     (tmp_path / "folder.html").mkdir()
-    code, said = probekit(*arguments)
+    code, output = probekit(*arguments)
     assert code == 2
-    assert "Invalid value for '--out': folder.html is a folder. Give the path of a file." in said
+    assert "Invalid value for '--out': folder.html is a folder. Give the path of a file." in output
 
 
-def test_a_name_that_no_file_system_takes_is_a_usage_error(probekit):
-    code, said = probekit("run", "e.yaml", "--out", "x" * 300)
+def test_invalid_file_name_is_a_usage_error(probekit):
+    code, output = probekit("run", "e.yaml", "--out", "x" * 300)
     assert code == 2
-    assert "cannot be used: File name too long." in said
+    assert "cannot be used: File name too long." in output
 
 
-def test_a_place_that_is_not_there_yet_is_taken(probekit, tmp_path):
+def test_new_folders_are_accepted(probekit, tmp_path):
     (tmp_path / "e.yaml").write_text("")
-    code, said = probekit("run", "e.yaml", "--out", "a/b", "--cache", "c/d")
+    code, output = probekit("run", "e.yaml", "--out", "a/b", "--cache", "c/d")
     assert code == 2
-    assert "Invalid value" not in said
-    assert "the file is empty" in said
+    assert "Invalid value" not in output
+    assert "the file is empty" in output

@@ -15,7 +15,7 @@ def run(*arguments):
     return result.output
 
 
-def test_the_table_has_a_line_for_each_component_and_sum():
+def test_table_has_a_line_for_each_component_and_sum():
     lines = {line[:20].strip(): line.split() for line in run("gpt2").splitlines()}
     assert lines["attn.c_attn"][-7:] == [
         "1,771,776",
@@ -30,7 +30,7 @@ def test_the_table_has_a_line_for_each_component_and_sum():
     assert lines["total"][-6:] == ["1", "124,439,808", "100.00%", "474.70", "237.35", "237.35"]
 
 
-def test_the_options_change_the_count():
+def test_options_change_the_count():
     out = run("gpt2-xl", "--untied", "--no-qkv-bias")
     assert "1,637,792,000" in out
     assert "6,247.68" in out
@@ -38,7 +38,7 @@ def test_the_options_change_the_count():
     assert "102,400" in run("gpt2-medium", "--vocab-size", "100")
 
 
-def test_the_json_holds_the_same_and_its_shares_are_the_whole():
+def test_json_equals_the_table_and_its_shares_sum_to_one():
     found = json.loads(run("gpt2", "--untied", "--json"))
     assert sum(part["share"] for part in found["components"]) == pytest.approx(1)
     total = found["sums"][-1]
@@ -48,7 +48,7 @@ def test_the_json_holds_the_same_and_its_shares_are_the_whole():
     assert found["config"]["tie_word_embeddings"] is False
 
 
-def test_a_folder_is_counted_by_its_config(tmp_path):
+def test_folder_is_counted_from_its_config(tmp_path):
     (tmp_path / "config.json").write_text('{"n_layer": 1, "bias": false, "n_inner": 5}')
     d = 768
     expected = 50257 * d + 1024 * d + 4 * d * d + 2 * d * 5 + 3 * d
@@ -65,7 +65,7 @@ def test_a_folder_is_counted_by_its_config(tmp_path):
         ([], 2, "Missing argument"),
     ],
 )
-def test_a_mistake_gets_one_message_and_its_exit_code(
+def test_each_error_has_one_message_and_its_exit_code(
     monkeypatch, capsys, arguments, code, message
 ):
     monkeypatch.setattr(sys, "argv", ["probekit", "params", *arguments])

@@ -1,4 +1,4 @@
-"""`lens`, `attribution` and `heads` as people meet them: tables, files, exit codes."""
+"""`lens`, `attribution` and `heads`: tables, files and exit codes."""
 
 import pandas as pd
 import pytest
@@ -35,7 +35,7 @@ def test_lens_prints_every_layer_and_writes_the_rows(call, tmp_path):
     assert f"{shown['probability_2']:.3f}" in lines[8]
 
 
-def test_attribution_prints_parts_that_sum(call):
+def test_attribution_prints_parts_that_sum_to_the_logit(call):
     code, out, err = call(
         "attribution",
         "--model",
@@ -59,7 +59,7 @@ def test_attribution_prints_parts_that_sum(call):
     assert "39 components" in answer
 
 
-def test_heads_prints_the_strongest_of_each_score(call):
+def test_heads_prints_the_highest_of_each_score(call):
     code, out, err = call("heads", "--model", "mini", "--random-repeats", 2, "--length", 20)
     assert code == 0, err
     assert "On 2 sequences of 20 random tokens, each repeated once, seed 0" in out
@@ -109,7 +109,7 @@ def test_out_writes_a_page(call, tmp_path, command):
         ("heads --model mini --length 500", 2, "at most 128"),
     ],
 )
-def test_a_mistake_gets_one_message_and_its_exit_code(call, arguments, code, message):
+def test_each_error_has_one_message_and_its_exit_code(call, arguments, code, message):
     found, out, err = call(*arguments.split())
     assert found == code
     assert message in err

@@ -1,4 +1,4 @@
-"""`pretrain` as people meet it: a line that says what came out, exit codes, going on."""
+"""`pretrain`: printed results, exit codes and resuming."""
 
 import re
 
@@ -14,19 +14,19 @@ def recipe(make_recipe, tmp_path):
     return path
 
 
-def test_it_says_the_loss_and_where_model_and_page_are(call, recipe):
+def test_pretrain_prints_the_loss_and_the_paths(call, recipe):
     code, out, err = call("pretrain", recipe)
     assert code == 0
-    told, model, page = out.splitlines()
+    message, model, page = out.splitlines()
     assert re.fullmatch(
-        r"step 12: held out \d\.\d{4} nats per token, \d\.\d{4} per character", told
+        r"step 12: held out \d\.\d{4} nats per token, \d\.\d{4} per character", message
     )
     assert model == "runs/tiny/checkpoints/step-0000012"
     assert page == "runs/tiny/report.html"
     assert re.search(r"step 10: loss .* [\d,]+ tokens/s", err)
 
 
-def test_it_goes_on_with_more_steps_and_the_page_can_be_written_anew(call, recipe):
+def test_pretrain_continues_with_more_steps_and_report_rewrites_the_page(call, recipe):
     level = ("--set", "training.decay_steps=0")
     assert call("pretrain", recipe, *level)[0] == 0
     code, out, _ = call("pretrain", recipe, *level, "--set", "training.steps=14")
@@ -36,17 +36,17 @@ def test_it_goes_on_with_more_steps_and_the_page_can_be_written_anew(call, recip
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "told"),
+    ("change", "code", "message"),
     [
-        ("training.steps=none", 2, "--set: training.steps is 'none'. It must be a whole number."),
+        ("training.steps=none", 2, "--set: training.steps is 'none'. It must be an integer."),
         ("corpus.source=nowhere", 3, "does not exist. Check"),
         ("corpus.files=[c.txt]", 3, "does not contain 'c.txt'"),
         ("vocabulary.source=./nowhere", 3, "no model folder"),
         ("model.n_positions=4096", 2, "held-out tokens do not fill"),
     ],
 )
-def test_mistakes_have_their_code_and_place(call, recipe, change, code, told):
+def test_errors_have_exit_codes_and_locations(call, recipe, change, code, message):
     got, out, err = call("pretrain", recipe, "--set", change)
     assert (got, out) == (code, "")
-    assert told in err
+    assert message in err
     assert "Traceback" not in err

@@ -1,4 +1,4 @@
-"""The table that a run prints: a block for each kind, columns only where there is something."""
+"""Printed results of a run: a block for each kind, and no empty columns."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,7 +66,7 @@ def show(tmp_path, capsys):
     return call
 
 
-def test_one_kind_is_one_block_without_a_heading(show):
+def test_single_kind_has_no_heading(show):
     baseline = row(None, "majority", 0.5, probe="none", position="last")
     assert [line.split() for line in show([*make_rows("logistic"), baseline])] == [
         ["site", "accuracy", "95", "%", "interval", "control"],
@@ -77,7 +77,7 @@ def test_one_kind_is_one_block_without_a_heading(show):
     ]
 
 
-def test_several_kinds_are_blocks_and_one_site_is_marked(show):
+def test_each_kind_has_a_block_and_one_site_is_marked(show):
     lines = show([*make_rows("logistic"), *make_rows("mass_mean")])
     assert [line for line in lines if line in ("logistic", "mass_mean")] == [
         "logistic",
@@ -86,7 +86,7 @@ def test_several_kinds_are_blocks_and_one_site_is_marked(show):
     assert sum("*" in line and "blocks" in line for line in lines) == 1
 
 
-def test_p_and_compression_have_columns_where_they_were_measured(show):
+def test_p_and_compression_have_columns_if_measured(show):
     more = [row(site, "task", 0.02, metric="p_best") for site in SITES]
     more += [row(site, "task", 1.5, metric="compression", split="online") for site in SITES]
     head, first, *_ = show([*make_rows("logistic"), *more])
@@ -94,7 +94,7 @@ def test_p_and_compression_have_columns_where_they_were_measured(show):
     assert first.split()[-2:] == ["0.020", "1.500"]
 
 
-def test_a_sweep_says_a_baseline_once_unless_its_positions_differ(show):
+def test_sweep_lists_a_baseline_once_unless_it_depends_on_the_position(show):
     rows = [
         line
         for n, position in enumerate(("word:last-1", "word:last"))

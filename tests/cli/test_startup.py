@@ -1,4 +1,4 @@
-"""What each command imports before its first check: a mistake is reported before torch is there."""
+"""Commands report errors before they import torch."""
 
 import json
 import subprocess
@@ -7,8 +7,8 @@ import sys
 from probekit.cli.main import cli
 
 HEAVY = ("torch", "sklearn", "pandas", "scipy", "transformers", "plotly", "joblib")
-# A command line with a mistake for each command, and what may be imported to find it. The lines run
-# in this order in one process, so those that need more come last.
+# An invalid command line for each command, and the modules it may import to report it. They run in
+# this order in one process, so those that import more are last.
 COMMANDS = (
     ("run missing.yaml", ()),
     ("run mistaken.yaml", ()),
@@ -68,10 +68,10 @@ print(json.dumps(loaded))
 """
 
 
-def test_a_mistake_is_found_before_anything_heavy_is_imported(tmp_path):
+def test_errors_are_found_before_heavy_imports(tmp_path):
     (tmp_path / "mistaken.yaml").write_text("name: x\nmodle: mini\n")
     lines = [line for line, _ in COMMANDS]
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", CODE, json.dumps([HEAVY, lines])],
         cwd=tmp_path,
         env={"PROBEKIT_CACHE": str(tmp_path / "caches")},
@@ -79,13 +79,13 @@ def test_a_mistake_is_found_before_anything_heavy_is_imported(tmp_path):
         text=True,
         check=False,
     )
-    assert not told.returncode, told.stderr
-    loaded = json.loads(told.stdout)
+    assert not done.returncode, done.stderr
+    loaded = json.loads(done.stdout)
     more = {line: set(loaded[line]) - set(allowed) for line, allowed in COMMANDS}
     assert {line: found for line, found in more.items() if found} == {}
 
 
-def test_every_command_is_in_the_table():
+def test_every_command_has_a_row():
     named = {line.split()[0] for line, _ in COMMANDS} | UNCHECKED
     assert named == set(cli.commands)
     caches = {line.split()[1] for line, _ in COMMANDS if line.startswith("cache ")}

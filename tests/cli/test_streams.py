@@ -1,4 +1,4 @@
-"""Control characters of strangers' texts reach no terminal, on either stream, in any form."""
+"""Control characters in untrusted text are escaped on both streams."""
 
 import io
 import json
@@ -24,7 +24,7 @@ SHOWN = "a<U+001B>]0;owned<U+0007><U+001B>[2J<U+009B>31m<U+202E><U+2066><U+000D>
 
 
 def hidden(text):
-    """The characters of a text that a terminal obeys."""
+    """Return the control characters of a text."""
     return {
         letter
         for letter in text
@@ -38,7 +38,7 @@ def hidden(text):
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that reports to be a terminal."""
 
     encoding = "utf-8"
 
@@ -48,7 +48,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """A function that puts both streams, filtered as by `main`, in front of one terminal."""
+    """A function that connects both streams, filtered as in `main`, to one terminal."""
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "300"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -58,21 +58,21 @@ def terminal(monkeypatch):
         for name in ("stdout", "stderr"):
             monkeypatch.setattr(sys, name, written)
         streams.install()
-        streams.install()  # a second time changes nothing
+        streams.install()  # has no effect the second time
         return written
 
     return connect
 
 
 @pytest.mark.parametrize("err", [False, True], ids=["stdout", "stderr"])
-def test_lines_are_visible(terminal, err):
+def test_control_characters_of_lines_are_escaped(terminal, err):
     written = terminal()
     click.echo(EVIL, err=err)
     assert written.getvalue().startswith(SHOWN)
     assert not hidden(written.getvalue())
 
 
-def test_warnings_prints_and_lists_of_lines_are_visible(terminal):
+def test_control_characters_of_warnings_and_prints_are_escaped(terminal):
     written = terminal()
     print(EVIL)  # noqa: T201  what a library may do
     sys.stderr.writelines([EVIL])
@@ -81,14 +81,14 @@ def test_warnings_prints_and_lists_of_lines_are_visible(terminal):
     assert not hidden(written.getvalue())
 
 
-def test_text_that_is_meant_stays(terminal):
+def test_ordinary_text_is_unchanged(terminal):
     written = terminal()
     text = "two\nlines\tÜ שלום 👩‍👩‍👧 \\x1b"
     click.echo(text)
     assert written.getvalue() == f"{text}\n"
 
 
-def test_tables_are_visible_and_are_no_markup(terminal):
+def test_control_characters_and_markup_of_tables_are_escaped(terminal):
     written = terminal()
     table = Table(EVIL, "[red]x[/]", box=None)
     table.add_row(Text(EVIL), EVIL)
@@ -102,7 +102,7 @@ def test_tables_are_visible_and_are_no_markup(terminal):
     assert hidden(written.getvalue()) == {"\x1b"}
 
 
-def test_progress_bars_are_visible(terminal):
+def test_control_characters_of_progress_bars_are_escaped(terminal):
     written = terminal()
     with watching() as watcher:
         watcher.progress(EVIL, 1, 2)
@@ -112,11 +112,11 @@ def test_progress_bars_are_visible(terminal):
     for text in ("\x1b]0;owned", "\x1b[2J", "\x9b", "\u202e", "\0"):
         assert text not in written.getvalue()
     assert written.getvalue().count("<U+001B>[2J") >= 4
-    assert "\x1b[?25l" in written.getvalue()  # the bars themselves move the cursor
+    assert "\x1b[?25l" in written.getvalue()  # progress bars move the cursor
     assert isinstance(sys.stdout, streams.VisibleStream)
 
 
-def test_json_holds_the_values_and_no_control_character():
+def test_json_contains_the_values_and_no_control_character():
     value = {EVIL: [EVIL, 1.5, None]}
     assert json.loads(streams.json_text(value)) == value
     assert not hidden(streams.json_text(value))
@@ -128,18 +128,18 @@ def test_json_holds_the_values_and_no_control_character():
     [["report", f"run{EVIL[:20]}"], [EVIL], ["models", f"--{EVIL}"], ["cache", "show", EVIL]],
     ids=["our error", "a command", "an option", "a cache"],
 )
-def test_error_messages_are_visible(capsys, monkeypatch, arguments):
-    arguments = [text.replace("\0", "") for text in arguments]  # no argument can have one
+def test_control_characters_of_error_messages_are_escaped(capsys, monkeypatch, arguments):
+    arguments = [text.replace("\0", "") for text in arguments]  # arguments cannot contain it
     monkeypatch.setattr(sys, "argv", ["probekit", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code in (1, 2, 3)
-    told = capsys.readouterr()
-    assert not hidden(told.out + told.err)
-    assert "U+001B" in told.err or r"\x1b" in told.err
+    output = capsys.readouterr()
+    assert not hidden(output.out + output.err)
+    assert "U+001B" in output.err or r"\x1b" in output.err
 
 
-def test_an_ascii_stream_is_filtered_too(monkeypatch):
+def test_ascii_streams_are_filtered(monkeypatch):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")
     monkeypatch.setattr(sys, "stdout", stream)

@@ -1,4 +1,4 @@
-"""The server of runs: it shows those of its folder, and nothing else, to this machine alone."""
+"""The server of runs serves only its folder, and only to this machine."""
 
 import contextlib
 import http.client
@@ -43,7 +43,7 @@ def serving(folder, limits=None):
 
 
 def ask(server, path, *, hosts=None, method="GET"):
-    """The status and body of an answer."""
+    """Return the status and body of a response."""
     client = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
     client.putrequest(method, path, skip_host=True)
     for host in [f"127.0.0.1:{server.server_port}"] if hosts is None else hosts:
@@ -62,7 +62,7 @@ def get(root):
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_is_the_normal_end_of_the_server(root, monkeypatch, by):
+def test_ctrl_c_ends_the_server_with_code_0(root, monkeypatch, by):
     def serve_forever(server):
         signal.raise_signal(by)
 
@@ -77,7 +77,7 @@ def test_ctrl_c_is_the_normal_end_of_the_server(root, monkeypatch, by):
     assert end.value.code == 0
 
 
-def test_the_index_grows_while_runs_go_on(get, root):
+def test_index_shows_new_runs(get, root):
     status, page = get("/")
     assert status == 200
     assert "0 sites probed" in page
@@ -103,7 +103,7 @@ def test_the_index_grows_while_runs_go_on(get, root):
         "/run//report.html",
     ],
 )
-def test_nothing_but_finished_runs_is_answered(get, path):
+def test_only_finished_runs_are_served(get, path):
     status, body = get(path)
     assert status == 404
     assert "secret" not in body
@@ -132,11 +132,11 @@ def test_nothing_but_finished_runs_is_answered(get, path):
     ],
     ids=repr,
 )
-def test_only_the_exact_address_is_answered(get, hosts, status):
+def test_only_exact_addresses_are_served(get, hosts, status):
     assert get("/", hosts=hosts)[0] == status
 
 
-def test_only_pages_of_this_address_can_be_read(get):
+def test_foreign_hosts_and_methods_are_refused(get):
     assert get("http://evil.example/")[0] == 403
     assert get("/", method="POST")[0] == 501
 
@@ -163,29 +163,27 @@ def n_threads():
     return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
 
-def test_300_slow_clients_keep_nobody_waiting(root, connect):
+def test_300_slow_clients_do_not_block_others(root, connect):
     with serving(root, Limits(connections=20, request_seconds=1000)) as server:
         slow = [connect(server) for _ in range(300)]
         for _ in range(3):
             assert ask(server, "/")[0] == 200
         assert n_threads() <= 21
-        # The oldest had to make room, without an answer to half of a request.
+        # The oldest connections were closed without a response to their incomplete requests.
         assert all(client.recv(1) == b"" for client in slow[:280])
 
 
-def test_a_request_that_takes_too_long_is_ended(root, connect, monkeypatch):
+def test_slow_request_is_closed(root, connect, monkeypatch):
     with serving(root, Limits(request_seconds=1000)) as server:
         slow = connect(server)
-        assert ask(server, "/")[0] == 200  # so that the server has seen the slow one
+        assert ask(server, "/")[0] == 200  # so that the server has accepted the slow client
         later = time.monotonic() + 1001
         monkeypatch.setattr("probekit.cli.view_server.time.monotonic", lambda: later)
-        slow.sendall(b"-Sent: slowly")  # a byte now and then does not help
+        slow.sendall(b"-Sent: slowly")  # sending single bytes does not extend the time
         assert slow.recv(1) == b""
 
 
-def test_clients_beyond_the_bound_are_turned_away_where_all_are_answered(
-    root, connect, monkeypatch
-):
+def test_excess_clients_are_refused_if_all_are_being_answered(root, connect, monkeypatch):
     begun, let_go = threading.Event(), threading.Event()
 
     def slow_page(folder, path):
@@ -203,13 +201,13 @@ def test_clients_beyond_the_bound_are_turned_away_where_all_are_answered(
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP", HALF, HALF + b": y\r\n\r\n"])
-def test_a_client_that_leaves_early_is_no_news(root, connect, monkeypatch, capfd, sent):
-    """A reset, not an orderly end: writing to it raises."""
+def test_early_disconnect_is_not_reported(root, connect, monkeypatch, capfd, sent):
+    """The connection is reset, so that writing to it raises."""
     left = threading.Event()
 
     def page(folder, path):
         left.wait(20)
-        return "x" * 10_000_000  # more than the buffers of the system hold
+        return "x" * 10_000_000  # more than fits into the system's buffers
 
     monkeypatch.setattr("probekit.cli.view_server.find_page", page)
     with serving(root) as server:
@@ -221,7 +219,7 @@ def test_a_client_that_leaves_early_is_no_news(root, connect, monkeypatch, capfd
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_defect_of_ours_is_printed_and_the_server_goes_on(root, monkeypatch, capsys):
+def test_internal_errors_are_printed_and_the_server_continues(root, monkeypatch, capsys):
     def broken(folder, path):
         raise ZeroDivisionError("a defect")
 
@@ -234,7 +232,7 @@ def test_a_defect_of_ours_is_printed_and_the_server_goes_on(root, monkeypatch, c
     assert "ZeroDivisionError: a defect" in capsys.readouterr().err
 
 
-def test_a_finished_run_is_shown_from_its_files(get, root, finished):
+def test_finished_run_is_rendered_from_its_files(get, root, finished):
     finished.rename(root / "n" / "done ü")
     _, page = get("/")
     assert "finished" in page
@@ -256,7 +254,7 @@ def finished(tmp_path):
     return folder
 
 
-def test_what_cannot_be_served_is_said(tmp_path):
+def test_unusable_folder_is_reported(tmp_path):
     with pytest.raises(MissingError, match="no folder"):
         make_server(tmp_path / "none", 0)
     with make_server(tmp_path, 0) as server, pytest.raises(ConfigError, match="--port"):

@@ -12,7 +12,7 @@ def invoke(*arguments):
     return CliRunner().invoke(cli, ["weights", *map(str, arguments)])
 
 
-def test_a_page_is_written_and_named(tmp_path):
+def test_page_is_written_and_its_path_printed(tmp_path):
     page = tmp_path / "page.html"
     chosen = ["--tensor", "wpe.weight", "--column", "7", "--column", "9", "--out", page]
     result = invoke("--model", "mini", *chosen)
@@ -32,18 +32,18 @@ def test_a_page_is_written_and_named(tmp_path):
         (["--model", "mini", "--out", "x.html", "--n-head", "none"], "--n-head"),
     ],
 )
-def test_a_wrong_option_is_named(arguments, word):
+def test_invalid_option_is_named(arguments, word):
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert word in result.output
 
 
-def test_the_help_tells_the_defaults():
+def test_help_lists_the_defaults():
     text = invoke("--help").output
     assert f"[default: {CORNER}]" in text
     assert f"wpe.weight: {', '.join(map(str, COLUMNS))}]" in " ".join(text.split())
 
 
-def test_a_model_that_is_none_is_an_error_of_ours(tmp_path):
+def test_invalid_model_is_reported(tmp_path):
     result = invoke("--model", "minni", "--out", tmp_path / "page.html")
     assert isinstance(result.exception, ProbekitError)

@@ -1,4 +1,4 @@
-"""Experiment files: types stay what was written, and every mistake gets its line."""
+"""Experiment files: types are preserved, and each error names its line."""
 
 import re
 from pathlib import Path
@@ -127,7 +127,7 @@ def refusal(path, overrides=()):
         ("source: mini", "source: mini\nprobe:\n  bootstrap: 10", r"line 5: probe\.bootstrap"),
     ],
 )
-def test_a_mistake_is_answered_with_its_line(write, old, new, message):
+def test_each_invalid_value_is_reported_with_its_line(write, old, new, message):
     text = GOOD.replace(old, new)
     assert text != GOOD
     path = write(text)
@@ -136,12 +136,12 @@ def test_a_mistake_is_answered_with_its_line(write, old, new, message):
     assert str(path) in answer
 
 
-def test_all_mistakes_are_listed_at_once(write):
+def test_all_errors_are_listed_together(write):
     path = write(GOOD.replace("source", "sauce").replace("bos: false", "bos: 1"))
     assert len(refusal(path).splitlines()) == 3  # unknown key, missing key, wrong type
 
 
-def test_a_refused_tag_names_its_file_once(write):
+def test_refused_tag_names_the_file_once(write):
     path = write(GOOD.replace("name: small", "name: !!python/object:os.system x"))
     tag = "tag:yaml.org,2002:python/object:os.system"
     assert refusal(path) == f"{path}, line 1: tags ({tag}) are not allowed."
@@ -150,12 +150,12 @@ def test_a_refused_tag_names_its_file_once(write):
 @pytest.mark.parametrize(
     ("text", "line"), [("\ta: 1", 1), ("a:\n\tb: 1\n", 2), ("a:\n- b\n\t- c\n", 3)]
 )
-def test_a_tab_is_called_a_tab(write, text, line):
+def test_tab_is_named_in_the_message(write, text, line):
     path = write(text)
     assert refusal(path) == f"{path}, line {line}: a tab; indent with spaces."
 
 
-def test_what_yaml_itself_refuses_is_one_line(write):
+def test_yaml_syntax_errors_are_one_line(write):
     for text in ("a: 2024-13-45", "a: " + "1" * 5000, "\x00"):
         answer = refusal(write(text))
         assert "is not valid YAML" in answer
@@ -172,7 +172,7 @@ def test_what_yaml_itself_refuses_is_one_line(write):
         ("text\n", 1, "a value without a key"),
     ],
 )
-def test_what_has_no_keys_is_told_what_a_file_holds(write, text, line, held):
+def test_file_without_keys_is_refused_with_an_example(write, text, line, held):
     path = write(text)
     answer = refusal(path)
     assert answer.startswith(f"{path}, line {line}: {held}. A file must have keys and values")
@@ -180,11 +180,11 @@ def test_what_has_no_keys_is_told_what_a_file_holds(write, text, line, held):
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "text\n", "\x00", "a: 1\n---\nb: 2\n", "\ta: 1"])
-def test_what_is_no_mapping_is_refused(write, text):
+def test_file_that_is_not_a_mapping_is_refused(write, text):
     assert "file.yaml" in refusal(write(text))
 
 
-def test_exploding_aliases_and_large_files_are_refused_before_they_are_built(write):
+def test_alias_bombs_and_large_files_are_refused_before_parsing(write):
     bomb = "a: &a [x, x]\n" + "".join(
         f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(20)
     )
@@ -193,7 +193,7 @@ def test_exploding_aliases_and_large_files_are_refused_before_they_are_built(wri
     assert "deeper than 20" in refusal(write("a: " + "[" * 10_000))
 
 
-def test_strings_stay_strings(write):
+def test_strings_are_not_converted(write):
     path = write(GOOD.replace("rows.csv", "no").replace("name: rows", "name: 4-8"))
     experiment = load_experiment(path, ["data.columns.label=no", "question=1:30"])
     assert experiment.data.file == "no"
@@ -201,7 +201,7 @@ def test_strings_stay_strings(write):
     assert experiment.question == "1:30"
 
 
-def test_what_is_wrong_with_a_value_later_on_is_told_with_its_place(write):
+def test_later_errors_name_the_line_of_the_value(write):
     path = write(GOOD + "attention:\n  texts:\n    - one\n    - two\n")
     experiment = load_experiment(path, ["model.source=gpt2"])
     for keys, place in {
@@ -209,31 +209,31 @@ def test_what_is_wrong_with_a_value_later_on_is_told_with_its_place(write):
         ("capture", "sites"): f"{path}, line 1: ",
         ("model", "source"): "--set model.source: ",
     }.items():
-        said = f"^{re.escape(place)}it is not there$"
-        with pytest.raises(MissingError, match=said), experiment.at(*keys):
+        message = f"^{re.escape(place)}it is not there$"
+        with pytest.raises(MissingError, match=message), experiment.at(*keys):
             raise MissingError("it is not there")
 
 
-def test_an_override_is_one_value(write):
+def test_override_is_a_single_value(write):
     assert refusal(write(GOOD), ["probe.folds=3\nx: 4"]) == (
         "--set probe.folds: give one value on one line."
     )
     assert refusal(write(GOOD), ["prob.folds=3"]).startswith("--set: unknown key 'prob'")
 
 
-def test_yaml_of_another_version_is_refused(write):
+def test_other_yaml_versions_are_refused(write):
     assert "a %YAML line is not allowed" in refusal(write("%YAML 1.1\n---\n" + GOOD))
 
 
-def test_an_override_within_a_section_is_named_with_the_section(write):
+def test_override_within_a_section_is_named_with_its_section(write):
     columns = GOOD.replace("rows.csv", "rows.csv\n  columns: {text: body}")
     experiment = load_experiment(write(columns), ["data.columns.label=lab"])
-    said = r"line 8 or --set data\.columns\.label: no column"
-    with pytest.raises(ConfigError, match=said), experiment.at("data", "columns"):
+    message = r"line 8 or --set data\.columns\.label: no column"
+    with pytest.raises(ConfigError, match=message), experiment.at("data", "columns"):
         raise ConfigError("no column")
 
 
-def test_of_very_many_mistakes_the_first_are_told(write):
+def test_only_the_first_of_many_errors_are_listed(write):
     answer = refusal(write(GOOD + "".join(f"x{n}: 1\n" for n in range(5000))))
     assert answer.count("\n") == 20
     assert answer.endswith("... and 4,980 more.")
@@ -241,7 +241,7 @@ def test_of_very_many_mistakes_the_first_are_told(write):
     assert " more." not in refusal(write(GOOD), [f"capture.sites=[{items}]"])
 
 
-def test_places_are_no_part_of_what_is_asked(write):
+def test_line_numbers_are_not_part_of_the_experiment(write):
     path = write(GOOD)
     moved = path.with_name("moved.yaml")
     moved.write_text("\n\n" + GOOD)
@@ -254,7 +254,7 @@ def test_places_are_no_part_of_what_is_asked(write):
         raise ConfigError("wrong")
 
 
-def test_overrides_are_typed_and_named_in_messages(write):
+def test_overrides_are_parsed_and_named_in_messages(write):
     path = write(GOOD)
     assert load_experiment(path, ["probe.C=[1, 0.1]"]).probe.C == (1.0, 0.1)
     assert load_experiment(path, ["probe.folds=3", "probe.seed=2"]).probe.seed == 2
@@ -278,7 +278,9 @@ def test_overrides_are_typed_and_named_in_messages(write):
     assert "--set name" in refusal(path, ["name=[a"])
 
 
-def test_folders_are_found_from_the_file_or_for_overrides_from_here(write, monkeypatch, tmp_path):
+def test_folders_are_relative_to_the_file_or_for_overrides_to_the_working_directory(
+    write, monkeypatch, tmp_path
+):
     path = write(GOOD + "")
     here = tmp_path / "elsewhere"
     here.mkdir()
@@ -289,7 +291,7 @@ def test_folders_are_found_from_the_file_or_for_overrides_from_here(write, monke
 
 @pytest.fixture
 def source_of(write, monkeypatch, tmp_path):
-    """What `model.source` becomes, in the file of one folder or --set in another."""
+    """Return the parsed `model.source` from a file in one folder, or from --set in another."""
     here = tmp_path / "elsewhere"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -303,7 +305,7 @@ def source_of(write, monkeypatch, tmp_path):
     return source_of
 
 
-def test_a_source_is_a_folder_if_there_is_one_of_that_path(source_of, tmp_path):
+def test_source_is_a_folder_if_the_path_exists(source_of, tmp_path):
     for folder in ("org/mine", "elsewhere/org/yours"):
         (tmp_path / folder).mkdir(parents=True)
     assert source_of("org/mine") == str(tmp_path / "org/mine")
@@ -313,7 +315,7 @@ def test_a_source_is_a_folder_if_there_is_one_of_that_path(source_of, tmp_path):
     assert source_of(str(tmp_path / "org")) == str(tmp_path / "org")
 
 
-def test_a_source_that_begins_like_a_path_is_a_folder_even_if_it_is_not_there(source_of, tmp_path):
+def test_source_that_begins_like_a_path_is_always_a_folder(source_of, tmp_path):
     assert source_of("./model") == str(tmp_path / "model")
     assert source_of("./model", by_set=True) == str(tmp_path / "elsewhere/model")
     assert source_of("../model") == str(tmp_path.parent / "model")
@@ -321,7 +323,7 @@ def test_a_source_that_begins_like_a_path_is_a_folder_even_if_it_is_not_there(so
 
 
 @pytest.mark.parametrize("name", ["mini", "gpt2", "gpt2-xl"])
-def test_a_known_name_is_never_a_folder(source_of, tmp_path, name):
+def test_known_model_name_is_never_a_folder(source_of, tmp_path, name):
     (tmp_path / name).mkdir()
     assert source_of(name) == name
     assert source_of(f"./{name}") == str(tmp_path / name)
@@ -331,34 +333,34 @@ def test_a_known_name_is_never_a_folder(source_of, tmp_path, name):
     ("key", "text"),
     [("model.source", "~nobody.at.all/x"), ("data.root", "x" * 300)],
 )
-def test_a_path_that_cannot_be_is_refused(write, key, text):
+def test_impossible_path_is_refused(write, key, text):
     answer = refusal(write(GOOD), [f"{key}={text}"])
     assert answer.startswith(f"--set: {key} is ")
     assert "is not a valid path" in answer
 
 
-def test_what_is_written_back_means_the_same(write, tmp_path):
+def test_written_experiment_loads_as_the_same(write, tmp_path):
     experiment = load_experiment(write(GOOD), ["question=Does it know?"])
     again = tmp_path / "again.yaml"
     again.write_text(dump_experiment(experiment))
     assert load_experiment(again) == experiment
     assert "folds: 5" in again.read_text()
-    assert "pieces: last" in again.read_text()  # a default, though `at` is not `word`
+    assert "pieces: last" in again.read_text()  # a default, although `at` is not `word`
 
 
-def test_pieces_are_free_with_word(write):
+def test_pieces_may_be_set_with_position_word(write):
     columns = ["data.columns.start=s", "data.columns.end=e", "tokens.position.at=word"]
     experiment = load_experiment(write(GOOD), [*columns, "tokens.position.pieces=mean"])
     assert experiment.tokens.position.text == "word:mean"
 
 
-def test_a_missing_file_and_a_folder_are_told_apart(tmp_path):
+def test_missing_file_and_folder_have_different_messages(tmp_path):
     with pytest.raises(MissingError, match=str(tmp_path / "none.yaml")):
         load_experiment(tmp_path / "none.yaml")
     assert "is not a file" in refusal(tmp_path)
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path):
+def test_binary_files_are_refused(tmp_path):
     path = tmp_path / "latin.yaml"
     path.write_bytes(b"name: caf\xe9\n")
     assert "not UTF-8" in refusal(path)
@@ -370,7 +372,7 @@ def shipped():
 
 
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
-def test_every_shipped_experiment_loads_and_names_its_schema(path):
+def test_included_experiments_load_and_name_their_schema(path):
     assert load_experiment(path).name == path.stem
     first = path.read_text().splitlines()[0]
     assert first == "# yaml-language-server: $schema=experiment.schema.json"

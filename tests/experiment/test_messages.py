@@ -1,4 +1,4 @@
-"""Every refusal is in the file's words: what was given, what is allowed, a way out."""
+"""Error messages name the given value, the allowed values and a remedy."""
 
 import re
 
@@ -15,14 +15,14 @@ GOOD = {
     "tokens": {"bos": False, "position": {"at": "last"}},
 }
 
-# Words of Python and pydantic that mean nothing to somebody who writes YAML.
+# Terms of Python and pydantic that do not occur in YAML files.
 JARGON = re.compile(
     r"Input should|Field required|instance|dictionar|[Tt]uple|[Pp]attern|None|True|False|valid"
 )
 
 
 def with_value(dotted, value):
-    """The good file with one value in another's place."""
+    """Return the valid file with one value replaced."""
     *above, last = dotted.split(".")
     values = {**GOOD}
     section = values
@@ -53,7 +53,7 @@ def answer(dotted, value):
         ("tokens.position.at", "index 50", "Nearest: index. Allowed: all, first, index, last, "),
         ("tokens.position.at", "index 50", "has its own key: {at: index, index: 3}, "),
         ("tokens.position.at", "word:last-1", "{at: word, pieces: last}, {at: span, offset: -1}."),
-        ("probe.seed", "abc", "It must be a whole number. Allowed: at least 0, less than 4,294,"),
+        ("probe.seed", "abc", "It must be an integer. Allowed: at least 0, less than 4,294,"),
         ("split.test", "half", "It must be a number. Allowed: greater than 0, less than 1."),
         (
             "probe.baselines",
@@ -83,8 +83,8 @@ def answer(dotted, value):
         ("name", "a" * 200, f"name is '{'a' * 79} ..."),
         ("model.source", "", "It must have at least 1 character"),
         ("tokens.bos", "no", "true or false (YAML 1.2 reads yes and no as text)."),
-        ("probe.folds", 2.5, "probe.folds is 2.5. It must be a whole number."),
-        ("probe.folds", True, "probe.folds is true. It must be a whole number."),
+        ("probe.folds", 2.5, "probe.folds is 2.5. It must be an integer."),
+        ("probe.folds", True, "probe.folds is true. It must be an integer."),
         ("probe.folds", 1, "It must be at least 2."),
         ("probe.bootstrap", 1, "It must be at least 100."),
         ("probe.bootstrap", 10**9, "It must be at most 100,000."),
@@ -100,33 +100,33 @@ def answer(dotted, value):
         ("data.file", 3, "data.file is 3. It must be text (a number needs quotes"),
     ],
 )
-def test_the_answer_says_what_is_allowed(dotted, value, text):
+def test_message_names_the_allowed_values(dotted, value, text):
     assert text in answer(dotted, value)
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("dotted", ["split.test", "probe.C"])
-def test_numbers_are_finite(dotted, number):
+def test_infinite_numbers_are_refused(dotted, number):
     text = answer(dotted, [1.0, number] if dotted == "probe.C" else number)
     assert "It must be a finite number." in text
 
 
-def test_null_is_told_apart_from_a_value():
+def test_null_has_its_own_message():
     assert answer("tokens.bos", None).startswith("tokens.bos is null (empty). It must be true or")
     assert answer("tokens.bos", None).endswith("as text).")  # it has no default
-    assert answer("probe.folds", None).endswith("number. Remove the key to use its default.")
+    assert answer("probe.folds", None).endswith("integer. Remove the key to use its default.")
     assert answer("probe.C", [None]) == "probe.C.0 is null (empty). It must be a number."
     assert answer("probe.fold", None) == "unknown key 'probe.fold'. Nearest: folds."
-    Experiment.model_validate(with_value("probe.fit_rows", None))  # where null has a meaning
+    Experiment.model_validate(with_value("probe.fit_rows", None))  # null is valid here
 
 
 @pytest.mark.parametrize("items", [[0], [0, 0], [None], ["x"]])
-def test_a_list_is_not_blamed_for_its_items(items):
+def test_errors_in_items_do_not_name_the_list(items):
     places = [keys for keys, _ in answers("probe.C", items)]
     assert places == [("probe", "C", number) for number in range(len(items))]
 
 
-def test_independent_mistakes_are_all_kept():
+def test_independent_errors_are_all_reported():
     values = with_value("probe.C", [0])
     values["tokens"] = {"bos": 1}
     with pytest.raises(ValidationError) as error:
@@ -146,7 +146,7 @@ WRONG = [None, "", "?", 3, -1, 0.5, float("nan"), True, [], [{}], [0], {}, {"x":
 
 
 @pytest.mark.parametrize("dotted", list(all_keys()))
-def test_no_answer_has_words_of_python(dotted):
+def test_messages_contain_no_python_terms(dotted):
     refused = 0
     for value in WRONG:
         try:
@@ -164,12 +164,12 @@ def test_no_answer_has_words_of_python(dotted):
     ("name", "other"),
     [("aux", "my_aux"), ("NUL.v2", "my_NUL.v2"), ("com1", "my_com1"), ("a.", "a")],
 )
-def test_names_that_windows_takes_for_no_folder_are_refused(name, other):
+def test_names_reserved_on_windows_are_refused(name, other):
     text = answer("name", name)
     assert text.startswith(f"name is {name!r}. Windows ")
     assert text.endswith(f"try {other!r}.")
 
 
-def test_names_that_only_look_like_devices_are_allowed():
+def test_names_similar_to_reserved_ones_are_allowed():
     for name in ("auxiliary", "com", "console", "a.nul", "v1.2"):
         assert Experiment.model_validate(with_value("name", name)).name == name

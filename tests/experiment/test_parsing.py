@@ -1,4 +1,4 @@
-"""What the YAML parser refuses is told by the line that is wrong, and how to write it."""
+"""YAML syntax errors name the wrong line and show how to write it."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def refusal(text):
         ("a: b\nname:tense\n", 2, "no space after its colon; write `name: tense`"),
     ],
 )
-def test_a_key_without_a_colon_is_named_with_its_own_line(text, line, written):
+def test_key_without_a_colon_is_reported_with_its_line(text, line, written):
     answer = refusal(text)
     assert answer.startswith(f"f, line {line}: `")
     assert written in answer
@@ -39,7 +39,7 @@ def test_a_key_without_a_colon_is_named_with_its_own_line(text, line, written):
 @pytest.mark.parametrize(
     ("text", "line"), [("a: b: c\n", 1), ("a:\n  b: t\n  q: x: y\n", 3), ("a: t\n   on: x\n", 2)]
 )
-def test_a_second_colon_is_called_one(text, line):
+def test_second_colon_is_named_in_the_message(text, line):
     assert (
         refusal(text)
         == f"f, line {line}: a second colon; put text that contains a colon in quotes."
@@ -57,7 +57,7 @@ def test_a_second_colon_is_called_one(text, line):
         ("- *", '"*"'),
     ],
 )
-def test_a_glob_without_quotes_is_shown_in_quotes(text, quoted):
+def test_unquoted_glob_is_shown_with_quotes(text, quoted):
     assert refusal(text).endswith(f"text that begins with * needs quotes: {quoted}.")
 
 
@@ -65,7 +65,7 @@ def test_a_glob_without_quotes_is_shown_in_quotes(text, quoted):
     ("content", "line", "column", "letter"),
     [(b"\xe9: 1", 1, 1, "é"), (b"a: 1\nb: caf\xe9\n", 2, 7, "é"), (b"a: \x93x\x94", 1, 4, "\\x93")],
 )
-def test_a_byte_of_another_encoding_has_line_and_column(tmp_path, content, line, column, letter):
+def test_byte_of_another_encoding_has_line_and_column(tmp_path, content, line, column, letter):
     path = tmp_path / "latin.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError) as error:

@@ -1,4 +1,4 @@
-"""A recipe is read like an experiment: every mistake with its line, every default written back."""
+"""Recipes: each error names its line, and all defaults are written."""
 
 import dataclasses
 from pathlib import Path
@@ -34,13 +34,13 @@ def shipped():
 
 
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
-def test_every_shipped_recipe_loads_and_names_its_schema(path):
+def test_included_recipes_load_and_name_their_schema(path):
     assert load_recipe(path).corpus.files
     first = path.read_text().splitlines()[0]
     assert first == "# yaml-language-server: $schema=recipe.schema.json"
 
 
-def test_paths_are_found_from_the_folder_of_the_recipe(write, tmp_path):
+def test_paths_are_relative_to_the_folder_of_the_recipe(write, tmp_path):
     assert load_recipe(write()).corpus.source == str(tmp_path / "books")
     (tmp_path / "other").mkdir()
     recipe = load_recipe(write("training:", "vocabulary: {source: other}\ntraining:"))
@@ -49,13 +49,13 @@ def test_paths_are_found_from_the_folder_of_the_recipe(write, tmp_path):
     assert named.vocabulary.source == "mini"
 
 
-def test_what_is_written_back_reads_as_the_same(write, tmp_path):
+def test_written_recipe_loads_as_the_same(write, tmp_path):
     recipe = load_recipe(write())
     (tmp_path / "again.yaml").write_text(dump_settings(recipe))
     assert load_recipe(tmp_path / "again.yaml") == recipe
 
 
-def test_the_network_has_the_keys_and_defaults_of_the_config():
+def test_network_section_has_the_keys_and_defaults_of_gpt2_config():
     own = {field.name: field.default for field in dataclasses.fields(GPT2Config)}
     keys = {k: f for k, f in ShapeSection.model_fields.items() if k != "position_waves"}
     for key, field in keys.items():
@@ -65,7 +65,7 @@ def test_the_network_has_the_keys_and_defaults_of_the_config():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("steps: 10", "steps: 0", "line 4: training.steps is 0. It must be at least 1."),
         ("steps: 10", "step: 10", "unknown key 'training.step'. Nearest: steps."),
@@ -85,16 +85,16 @@ def test_the_network_has_the_keys_and_defaults_of_the_config():
         ("name: tiny", "name: a/b", "name is 'a/b'"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(write, old, new, told):
-    with pytest.raises(ConfigError, match=told):
+def test_each_error_is_reported_with_its_line(write, old, new, message):
+    with pytest.raises(ConfigError, match=message):
         load_recipe(write(old, new))
 
 
-def test_an_override_is_told_as_one(write):
+def test_invalid_override_is_named_as_override(write):
     with pytest.raises(ConfigError, match=r"--set: training.steps is -1"):
         load_recipe(write(), ["training.steps=-1"])
 
 
-def test_a_recipe_that_is_not_there_is_told(tmp_path):
+def test_missing_recipe_is_reported(tmp_path):
     with pytest.raises(MissingError, match=r"none.yaml"):
         load_recipe(tmp_path / "none.yaml")

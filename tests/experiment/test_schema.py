@@ -1,4 +1,4 @@
-"""The committed JSON schema is the one that the models give, and describes every key."""
+"""The committed JSON schema matches the models and describes every key."""
 
 import dataclasses
 import json
@@ -16,13 +16,13 @@ SCHEMAS = {"experiment": experiment_schema, "recipe": recipe_schema}
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_the_committed_schema_is_up_to_date(repository, name):
+def test_committed_schema_is_up_to_date(repository, name):
     committed = (repository / f"experiments/{name}.schema.json").read_text()
     assert committed == SCHEMAS[name](), "run `make schema`"
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_every_key_is_described(name):
+def test_every_key_has_a_description(name):
     schema = json.loads(SCHEMAS[name]())
     for name, section in schema["$defs"].items():
         for key, entry in section["properties"].items():
@@ -33,13 +33,13 @@ def names(settings):
     return {field.name for field in dataclasses.fields(settings)}
 
 
-def test_the_sections_have_the_fields_of_what_they_configure():
-    # A fit knows its device, which is no science; the permutations come after all fits.
+def test_sections_have_the_fields_of_their_target():
+    # The device of a fit is not a setting of the experiment; permutations follow all fits.
     assert set(ProbeSection.model_fields) - {"permutations"} == names(ProbeSettings) - {"device"}
     assert set(PositionSection.model_fields) == names(PositionRule)
 
 
-def test_the_defaults_are_those_of_what_they_configure():
+def test_sections_have_the_defaults_of_their_target():
     assert ProbeSection().settings() == ProbeSettings()
     rule = PositionRule(**PositionSection(at="last").model_dump())
     assert rule == PositionRule("last")

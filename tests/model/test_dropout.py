@@ -42,7 +42,7 @@ def test_a_new_model_is_in_evaluation_mode():
 
 @pytest.mark.parametrize("sites", [None, [EXPLICIT]], ids=["fused", "explicit"])
 def test_attention_is_dropped_on_both_paths_by_the_same_share(sites):
-    """With v all ones, z is the sum of what is left of a pattern: on average 1, at spread by p."""
+    """With v all ones, z is the sum of the remaining pattern: mean 1, spread set by p."""
     model, p = training_model(attn_pdrop=0.4), 0.4
     seen = {}
 

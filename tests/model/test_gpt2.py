@@ -68,7 +68,7 @@ def test_fused_and_explicit_attention_agree(model):
 
 @pytest.mark.parametrize("site", site_names(TINY.n_layer, on_request=True))
 def test_a_write_at_a_site_reaches_the_logits_as_read_there(model, site):
-    """Writing back what was read changes nothing; writing something else changes the output."""
+    """A tap that returns its value changes nothing; one that returns another changes the output."""
     plain = model(TOKENS)
     same = model(TOKENS, tap=lambda name, value: value.clone(), sites=[site])
     torch.testing.assert_close(same, plain, rtol=1e-9, atol=1e-12)

@@ -39,7 +39,7 @@ def names(patterns):
     return expand(patterns, CONFIG.n_layer)
 
 
-# What else is tapped meanwhile: patterns of sites, and what goes on there.
+# Other taps at the same time: patterns of sites, and a function applied there.
 COMPANIONS = {
     "nothing": ((), None),
     "explicit attention": (EXPLICIT, lambda value, constant: value),

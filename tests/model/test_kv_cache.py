@@ -1,4 +1,4 @@
-"""The key-value cache: reading on gives what reading anew gives."""
+"""The key-value cache gives the same results as a pass over the whole text."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""A probe of the bundled data, fitted on captured rows and kept."""
+"""Fixtures: a probe of the bundled data, fitted on captured rows and saved."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ SITES = ("blocks.1.attn.hook_z[head=3]", "blocks.2.hook_resid_post", "blocks.2.m
 
 @dataclass(frozen=True)
 class Kept:
-    """A capture of several sites, and what probes of them were fitted on."""
+    """A capture of several sites, with the data that its probes are fitted on."""
 
     folder: Path
     experiment: Experiment
@@ -30,7 +30,7 @@ class Kept:
     store: ActivationStore
 
     def rows(self, *sites):
-        """The rows of sites side by side, as the store has them."""
+        """Return the concatenated rows of sites from the store."""
         parts = []
         for site in sites:
             name, _, head = site.partition("[head=")
@@ -40,7 +40,7 @@ class Kept:
         return np.concatenate(parts, axis=1)
 
     def keep(self, *sites, view="raw", change=lambda rows: rows):
-        """Fit a probe, keep it, and return it with the estimator and its rows."""
+        """Fit and save a probe; return it with the estimator and its rows."""
         X = change(self.rows(*sites))
         train = self.prepared.train
         probe = LinearProbe(C=0.01).fit(X[train], self.prepared.labels[train])
@@ -60,7 +60,7 @@ class Kept:
 
 @pytest.fixture(scope="session")
 def make_kept(tmp_path_factory, repository):
-    """A function that captures 240 bundled examples under an experiment with other settings."""
+    """A function that captures 240 bundled examples, with some settings changed."""
 
     def make(*overrides):
         folder = tmp_path_factory.mktemp("kept")

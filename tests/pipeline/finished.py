@@ -1,4 +1,4 @@
-"""Finished runs made of answers alone: what `compare` reads of a run, without a model."""
+"""Finished runs that contain predictions only, as read by `compare`; no model is needed."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +29,7 @@ LABELS = ("no", "yes")
 
 
 def made_rows(n_groups=60, rows_of_group=4, prefix="g"):
-    """Rows whose labels alternate, with names for examples and groups."""
+    """Return rows with alternating labels, and with names of examples and groups."""
     n = n_groups * rows_of_group
     return pd.DataFrame(
         {
@@ -41,7 +41,7 @@ def made_rows(n_groups=60, rows_of_group=4, prefix="g"):
 
 
 def guesses(rows, share, seed):
-    """Guesses that are right in about `share` of the groups' rows, alike within a group."""
+    """Return predictions with about `share` correct, correlated within each group."""
     generator = np.random.default_rng(seed)
     groups = rows["group"].unique()
     level = dict(zip(groups, generator.normal(0, 0.1, len(groups)), strict=True))
@@ -96,14 +96,14 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
     return folder
 
 
-def _keep(folder, site, position, measured, said):
+def _keep(folder, site, position, measured, predictions):
     origin = {"run": folder.name, "position": position, "site": site}
-    kept = SavedSiteResults(folder, truth_of=None, n_classes=2)  # the truth is for reading alone
-    kept.write(site_stem(site), origin, SiteResult(measured, said))
+    kept = SavedSiteResults(folder, truth_of=None, n_classes=2)  # the truth is only needed to read
+    kept.write(site_stem(site), origin, SiteResult(measured, predictions))
 
 
 def write_record(folder, labels=LABELS, dataset="same"):
-    """Write run.json with the digests of the files as they are now."""
+    """Write run.json with the digests of the current files."""
     paths = [folder / name for name in ("config.yaml", "results.csv", "test_rows.csv")]
     paths += sorted((folder / "sites").iterdir())
     model = {

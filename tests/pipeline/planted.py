@@ -1,4 +1,4 @@
-"""A small data set with a planted answer, and the experiment that finds it."""
+"""A small data set with a planted signal, and an experiment on it."""
 
 import pandas as pd
 
@@ -30,7 +30,7 @@ VERBS = ("was", "is", "stood", "seemed")
 
 
 def write_rows(path):
-    """Colour of the noun as label; the last word, which is probed, says nothing of it."""
+    """Write rows labelled by the colour of the noun; the probed last word is independent of it."""
     rows = [
         {"text": f"The {colour} {noun} {verb}", "label": colour, "group": noun}
         for noun in NOUNS

@@ -1,4 +1,4 @@
-"""An experiment with a few shards, for the tests of captures by many."""
+"""An experiment with a few shards, for tests with several workers."""
 
 import random
 
@@ -35,7 +35,7 @@ N_SHARDS = 4
 
 
 def write_experiment(folder, n_texts=1000):
-    """The path of an experiment of four shards, beside its data."""
+    """Write an experiment of four shards and its data; return its path."""
     draw = random.Random(0)
     texts = [" ".join(draw.choices(_WORDS, k=draw.randint(3, 20))) for _ in range(n_texts)]
     lines = ["text,label", *(f"{text},{draw.choice('ab')}" for text in texts)]
@@ -45,19 +45,19 @@ def write_experiment(folder, n_texts=1000):
 
 
 def load(folder):
-    """The experiment itself."""
+    """Return the loaded experiment."""
     return load_experiment(write_experiment(folder))
 
 
 class Heard:
-    """A watcher that keeps what it hears, and does something at each progress."""
+    """A watcher that records messages and calls a function at each progress report."""
 
     def __init__(self, on_progress=lambda done: None):
-        self.done, self.told, self.on_progress = [], [], on_progress
+        self.done, self.messages, self.on_progress = [], [], on_progress
 
     def progress(self, step, done, total):
         self.done.append(done)
         self.on_progress(done)
 
     def tell(self, message):
-        self.told.append(message)
+        self.messages.append(message)

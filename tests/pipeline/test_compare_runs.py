@@ -1,4 +1,4 @@
-"""The answers that a run keeps give its own numbers again, at heads and at each position."""
+"""Scores computed from saved predictions equal those of the run, for heads and positions."""
 
 import numpy as np
 import pandas as pd
@@ -50,7 +50,7 @@ def runs(tmp_path_factory):
     ]
 
 
-def test_values_are_those_of_the_two_tables(runs):
+def test_comparison_values_equal_the_results_tables(runs):
     a, b = runs
     found = compare(a.folder, b.folder)
     rows = found.rows[found.rows["target"] == "task"]
@@ -66,7 +66,7 @@ def test_values_are_those_of_the_two_tables(runs):
     assert {"span", "span+1"} == set(rows["position_a"])
 
 
-def test_a_run_read_back_has_the_scores_that_other_metrics_need(runs):
+def test_saved_predictions_contain_scores_for_other_metrics(runs):
     found = compare(runs[0].folder, runs[1].folder, metric="auroc")
     table = only(runs[0].table, target="task", split="test", metric="auroc")
     site = found.rows[found.rows["target"] == "task"].iloc[-1]

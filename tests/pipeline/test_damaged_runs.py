@@ -1,4 +1,4 @@
-"""A finished run whose files were changed is refused by name, and never used to go on from."""
+"""Finished runs with changed files are refused with the file's name and not reused."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ QUICK = (
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A function that runs the experiment, with the caches of the module."""
+    """A function that runs the experiment with shared caches."""
     folder = tmp_path_factory.mktemp("source")
     write_rows(folder / "rows.csv")
     (folder / "planted.yaml").write_text(YAML)
@@ -56,7 +56,7 @@ def whole(source, tmp_path_factory):
 
 @pytest.fixture
 def damaged(whole, tmp_path):
-    """A copy of that folder, to be damaged."""
+    """A copy of that folder for a test to damage."""
     return shutil.copytree(whole, tmp_path / "out" / "planted" / whole.name)
 
 
@@ -71,7 +71,7 @@ def files_of(folder):
     return sorted(p.relative_to(folder).as_posix() for p in files)
 
 
-def test_run_json_has_the_digest_of_every_file_and_of_itself(whole):
+def test_run_json_has_digests_of_itself_and_every_file(whole):
     record = json.loads((whole / "run.json").read_text())
     assert sorted(record["files"]) == [
         name for name in files_of(whole) if name not in ("run.json", "report.html")
@@ -99,13 +99,13 @@ READERS = {
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", ["results.csv", WEIGHTS, f"sites/{SITES[0]}.safetensors"])
-def test_a_changed_file_is_named(damaged, reader, name):
+def test_changed_file_is_named(damaged, reader, name):
     flip(damaged / name)
     with pytest.raises(DataError, match=f"damaged: {name} changed after the run"):
         READERS[reader](damaged)
 
 
-def test_every_file_is_covered(damaged, whole):
+def test_every_changed_file_is_detected(damaged, whole):
     for name in json.loads((whole / "run.json").read_text())["files"]:
         flip(damaged / name, 0)
         with pytest.raises(DataError, match=f"{name} changed"):
@@ -117,13 +117,13 @@ def test_every_file_is_covered(damaged, whole):
     load_runs([damaged])
 
 
-def test_a_file_that_the_run_did_not_write_is_named(damaged):
+def test_unexpected_file_is_named(damaged):
     (damaged / "training.csv").write_text("step\n1\n")
     with pytest.raises(DataError, match=r"training\.csv was added after the run"):
         write_report(damaged)
 
 
-def test_no_changed_byte_of_run_json_is_accepted(damaged):
+def test_any_changed_byte_of_run_json_is_detected(damaged):
     path = damaged / "run.json"
     content = path.read_bytes()
     places = {*range(0, len(content), 211), content.index(b"format"), content.index(b'"seal"') + 1}
@@ -138,13 +138,13 @@ def test_no_changed_byte_of_run_json_is_accepted(damaged):
             load_runs([damaged])
 
 
-def test_the_index_of_runs_shows_a_damaged_one(damaged):
+def test_index_shows_damaged_runs(damaged):
     assert "finished" in index_page(damaged.parents[1])
     flip(damaged / "results.csv")
     assert "results.csv changed after the run" in index_page(damaged.parents[1])
 
 
-def test_a_record_of_an_older_release_is_read_with_a_warning(damaged):
+def test_older_record_is_read_with_a_warning(damaged):
     record = json.loads((damaged / "run.json").read_text())
     del record["format"], record["seal"]
     record["files"] = {name: d for name, d in record["files"].items() if "/" not in name}
@@ -156,7 +156,7 @@ def test_a_record_of_an_older_release_is_read_with_a_warning(damaged):
         write_report(damaged)
 
 
-def test_a_probe_is_that_of_its_run(damaged):
+def test_replaced_probe_of_a_run_is_refused(damaged):
     path = damaged / "probes" / SITES[0] / "logistic.json"
     assert load_probe(path).facts.sites == SITES[:1]
     for kept in (damaged / "probes" / SITES[1]).iterdir():
@@ -179,7 +179,7 @@ def swap_probes(folder):
 
 
 def cut_last_byte(path):
-    """Remove the line break at the end of a JSON file, which changes no value in it."""
+    """Remove the line break at the end of a JSON file; no value changes."""
     path.write_bytes(path.read_bytes()[:-1])
 
 
@@ -196,7 +196,7 @@ def cut_last_byte(path):
     ],
     ids=["weights", "facts", "no probes", "swapped probes", "site", "run.json", "last byte"],
 )
-def test_a_run_goes_on_from_nothing_that_was_changed(source, whole, damaged, harm):
+def test_changed_files_are_not_reused(source, whole, damaged, harm):
     harm(damaged)
     again = source(damaged.parents[1], page=False).folder
     assert again == damaged
@@ -205,7 +205,7 @@ def test_a_run_goes_on_from_nothing_that_was_changed(source, whole, damaged, har
     load_runs([again])
 
 
-def test_two_processes_do_not_run_one_experiment_in_one_folder(source, whole, damaged):
+def test_second_process_in_the_same_run_folder_is_refused(source, whole, damaged):
     with (
         FileLock(damaged / ".lock"),
         pytest.raises(ConfigError, match=rf"Another process is running .* in {damaged}"),
@@ -216,7 +216,7 @@ def test_two_processes_do_not_run_one_experiment_in_one_folder(source, whole, da
 
 
 class Deleting:
-    """A watcher that deletes something when so many sites are probed."""
+    """A watcher that deletes a file or folder after some number of probed sites."""
 
     def __init__(self, path, done):
         self.path, self.done = path, done
@@ -233,7 +233,7 @@ class Deleting:
 @pytest.mark.parametrize(
     ("what", "done"), [("planted", 1), ("planted", 2), ("planted/{key}/probes", 2)]
 )
-def test_a_folder_deleted_during_the_run_is_an_error(source, whole, tmp_path, what, done):
+def test_deleting_the_run_folder_during_the_run_raises(source, whole, tmp_path, what, done):
     watcher = Deleting(tmp_path / what.format(key=whole.name), done)
     with pytest.raises(StoreError, match="was deleted or changed during the run"):
         source(tmp_path, watcher, page=False)

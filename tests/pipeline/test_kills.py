@@ -1,4 +1,4 @@
-"""Commands killed at random moments: nothing half-written is accepted, and the next run ends well.
+"""Commands killed at random times leave no partial result, and the next call succeeds.
 
 PROBEKIT_COMMAND_KILLS=20 kills each command 20 times, which takes some minutes.
 """
@@ -31,7 +31,7 @@ SITE = "blocks.3.hook_resid_post"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with two experiments and a finished run of each, and what runs commands there."""
+    """A folder with two experiments and a finished run of each, and a runner of commands."""
     folder = tmp_path_factory.mktemp("kills")
     write_rows(folder / "rows.csv")
     pd.read_csv(folder / "rows.csv").iloc[:64].to_csv(folder / "fewer.csv", index=False)
@@ -73,12 +73,12 @@ COMMANDS = {
     "transfer": transfer_command,
     "apply": apply_command,
 }
-# What has times in it, or is no table.
+# Files that contain times, or are not tables.
 TIMED = ("run.json", "report.html", "config.yaml")
 
 
 def contents(folder):
-    """Return the bytes of every table and answer in a folder."""
+    """Return the bytes of all tables and predictions in a folder."""
     paths = (path for path in folder.rglob("*") if path.is_file() and "probes" not in path.parts)
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -88,7 +88,7 @@ def contents(folder):
 
 
 def is_finished(out):
-    """Return whether there is a whole run in a folder; a run that is not whole is refused."""
+    """Return whether a folder contains a finished run; a partial run is refused."""
     runs = [path for path in out.glob("planted/*") if path.is_dir()]
     try:
         for path in runs:
@@ -99,7 +99,7 @@ def is_finished(out):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_killed_command(place, name):
+def test_killed_command_leaves_no_partial_result(place, name):
     place, commands = place
     command, out = COMMANDS[name](place, f"{name}-killed"), place / f"{name}-killed"
     whole = place / f"{name}-whole"

@@ -1,4 +1,4 @@
-"""Whole runs of the kinds that read texts, trees and numbers, on small data."""
+"""Complete runs of the kinds for texts, trees and numbers, on small data."""
 
 import numpy as np
 import pandas as pd
@@ -56,7 +56,7 @@ def texts():
 
 
 def numbers():
-    """The label is how many words there are, with a tenth of chance."""
+    """Return texts labelled by their number of words, with noise of standard deviation 0.1."""
     generator = np.random.default_rng(0)
     lengths = np.tile(np.arange(1, 9), 12)
     return [
@@ -66,31 +66,31 @@ def numbers():
     ]
 
 
-def test_a_run_over_all_tokens_scores_each_text_once_and_is_kept(load, go, monkeypatch):
+def test_run_over_all_tokens_scores_each_text_once_and_is_saved(load, go, monkeypatch):
     kinds = "probe.kinds=[{kind: attention_pooled}]"
     experiment = load(texts(), kinds, "tokens.position={at: all}", "probe.control_by=group")
     result = go(experiment)
     table = result.table
-    told = table[(table["probe"] == "attention_pooled") & (table["split"] == "test")]
-    assert {"task", "control", "random_weights"} <= set(told["target"])
+    found = table[(table["probe"] == "attention_pooled") & (table["split"] == "test")]
+    assert {"task", "control", "random_weights"} <= set(found["target"])
     prober = make_probers(experiment, prepare(experiment))[0]
-    assert set(told["n_test"]) == {len(prober.test_rows)} == {8}
-    accuracy = told[(told["target"] == "task") & (told["metric"] == "accuracy")]
+    assert set(found["n_test"]) == {len(prober.test_rows)} == {8}
+    accuracy = found[(found["target"] == "task") & (found["metric"] == "accuracy")]
     assert accuracy["value"].min() > 0.9
-    assert {"selectivity", "p_value", "p_best"} <= set(told["metric"])
+    assert {"selectivity", "p_value", "p_best"} <= set(found["metric"])
     majority = table[(table["target"] == "majority") & (table["metric"] == "accuracy")]
     assert majority["n_test"].item() == 8
     rows = pd.read_csv(result.folder / "test_rows.csv")
     assert len(rows) == 8
-    told = {f["code"]: f["message"] for f in result.record["data"]["findings"]}
+    found = {f["code"]: f["message"] for f in result.record["data"]["findings"]}
     assert result.record["control_by"] == "group"
-    assert told["new-types"].startswith("Only 0% of the groups of the test rows occur in")
+    assert found["new-types"].startswith("Only 0% of the groups of the test rows occur in")
     content = result.results.read_bytes()
-    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
+    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # a call would fail
     assert go(experiment).results.read_bytes() == content
 
 
-def test_texts_have_no_control_by_word(load, go):
+def test_text_probes_have_no_control_by_word(load, go):
     kinds = "probe.kinds=[{kind: attention_pooled}, {kind: nearest_mean}]"
     table = go(load(texts(), kinds, "tokens.position={at: all}"), page=False).table
     controls = table[table["target"] == "control"]
@@ -99,7 +99,7 @@ def test_texts_have_no_control_by_word(load, go):
     assert n_rows["attention_pooled"].item() == 8 < n_rows["nearest_mean"].item()
 
 
-def test_a_number_is_read_with_its_own_metrics(load, go):
+def test_regression_has_its_own_metrics(load, go):
     experiment = load(numbers(), "probe.kinds=[{kind: ridge_regression}]")
     result = go(experiment)
     table = result.table
@@ -125,7 +125,7 @@ def test_a_number_is_read_with_its_own_metrics(load, go):
     assert go(experiment).results.read_bytes() == result.results.read_bytes()
 
 
-def test_words_where_numbers_are_read_are_refused_before_the_capture(load, tmp_path, go):
+def test_text_labels_for_regression_are_refused_before_the_capture(load, tmp_path, go):
     with pytest.raises(
         DataError, match=r"csv:\d+: the label 'red' is not a number .*40 such labels"
     ):
@@ -133,7 +133,7 @@ def test_words_where_numbers_are_read_are_refused_before_the_capture(load, tmp_p
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_labels_of_two_sorts_are_refused_with_the_line(load):
+def test_labels_of_mixed_types_are_refused_with_the_line(load):
     experiment = load(texts(), "probe.kinds=[{kind: ridge_regression}, {kind: logistic}]")
     with pytest.raises(ConfigError, match=r"logistic needs classes and ridge_regression needs num"):
         make_probers(experiment, prepare(experiment))
@@ -167,7 +167,7 @@ def trees(tmp_path):
     return load_experiment(tmp_path / "trees.yaml")
 
 
-def test_trees_of_a_treebank_are_found_and_kept(trees, go, monkeypatch):
+def test_dependency_trees_are_probed_and_saved(trees, go, monkeypatch):
     result = go(trees)
     table = result.table
     task = table[(table["target"] == "task") & (table["split"] == "test")]
@@ -180,7 +180,7 @@ def test_trees_of_a_treebank_are_found_and_kept(trees, go, monkeypatch):
     assert go(trees).results.read_bytes() == content
 
 
-def test_a_tree_that_lost_a_word_is_refused_before_the_capture(trees, tmp_path, go):
+def test_incomplete_tree_is_refused_before_the_capture(trees, tmp_path, go):
     cut = trees.model_copy(
         update={
             "tokens": trees.tokens.model_copy(
@@ -204,7 +204,7 @@ def test_a_tree_that_lost_a_word_is_refused_before_the_capture(trees, tmp_path, 
         ("[{kind: k_sparse, kk: 1}]", "unknown key.*kk"),
     ],
 )
-def test_mistakes_in_kinds_are_told_where_they_stand(load, tmp_path, kinds, message):
+def test_invalid_kinds_are_reported_with_their_line(load, tmp_path, kinds, message):
     load(texts())
     text = YAML.replace("[{kind: logistic}]", kinds)
     (tmp_path / "wrong.yaml").write_text(text)
@@ -213,7 +213,7 @@ def test_mistakes_in_kinds_are_told_where_they_stand(load, tmp_path, kinds, mess
         load_experiment(tmp_path / "wrong.yaml")
 
 
-def test_more_features_than_a_site_has_are_refused_before_the_capture(load):
+def test_too_large_k_is_refused_before_the_capture(load):
     kinds = "probe.kinds=[{kind: k_sparse, k: [1, 128]}]"
     head = "capture.sites=[blocks.0.hook_resid_pre, 'blocks.0.attn.hook_z[head=1]']"
     with pytest.raises(
@@ -223,7 +223,7 @@ def test_more_features_than_a_site_has_are_refused_before_the_capture(load):
     prepare(load(texts(), kinds.replace("128", "64"), head))
 
 
-def test_the_features_of_the_ranking_are_those_that_the_probes_read(load, go):
+def test_ranked_features_are_those_of_the_k_sparse_probes(load, go):
     sparse = 'probe.kinds=[{"kind": "logistic"}, {"kind": "k_sparse", "k": [2, 8]}]'
     sites = 'capture.sites=["blocks.[03].mlp.hook_post"]'
     found = go(load(texts(), sparse, sites))

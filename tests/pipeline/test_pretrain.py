@@ -1,4 +1,4 @@
-"""A whole pretraining run: what it leaves is a model; what would falsify it is refused."""
+"""Complete pretraining runs: their models, resuming, and refused changes."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def go(tmp_path):
     return go
 
 
-def test_each_checkpoint_is_a_model_that_transformers_opens_too(go, make_recipe):
+def test_each_checkpoint_can_be_loaded_by_transformers(go, make_recipe):
     result = go(make_recipe())
     kept = find_checkpoints(result.folder)
     assert sorted(kept) == [0, 6, 12]
@@ -44,7 +44,7 @@ def test_each_checkpoint_is_a_model_that_transformers_opens_too(go, make_recipe)
     assert (ours - GPT2.from_pretrained(kept[0])(tokens)).abs().max() > 1e-3
 
 
-def test_a_killed_run_goes_on_to_the_same_losses_and_the_same_files(go, make_recipe):
+def test_killed_run_resumes_to_identical_losses_and_files(go, make_recipe):
     whole = go(make_recipe(), "whole")
     with pytest.raises(KeyboardInterrupt):
         go(make_recipe(), "killed", watcher=Killer(7))
@@ -55,7 +55,7 @@ def test_a_killed_run_goes_on_to_the_same_losses_and_the_same_files(go, make_rec
     assert losses[0] == losses[1]
 
 
-def test_more_steps_go_on_where_the_run_ended(go, make_recipe):
+def test_more_steps_continue_a_finished_run(go, make_recipe):
     first = go(_with(make_recipe, 12))
     more = go(_with(make_recipe, 16))
     assert (first.last.step, more.last.step) == (12, 16)
@@ -72,7 +72,7 @@ def _with(make_recipe, steps):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"seed": 1}, "general.seed was 0, is 1"),
         ({"training__batch": 8}, "training.batch was 4, is 8"),
@@ -80,13 +80,13 @@ def _with(make_recipe, steps):
         ({"corpus__held_out": 0.2}, "corpus.held_out was 0.1, is 0.2"),
     ],
 )
-def test_another_recipe_does_not_go_on_in_the_same_folder(go, make_recipe, changes, told):
+def test_different_recipe_does_not_resume_the_folder(go, make_recipe, changes, message):
     go(make_recipe())
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         go(make_recipe(**changes))
 
 
-def test_a_schedule_that_would_rewrite_the_past_is_refused(go, make_recipe):
+def test_schedule_that_changes_completed_steps_is_refused(go, make_recipe):
     go(make_recipe())
     longer = make_recipe().training.model_dump() | {"steps": 20}
     with pytest.raises(
@@ -95,7 +95,7 @@ def test_a_schedule_that_would_rewrite_the_past_is_refused(go, make_recipe):
         go(make_recipe(training=longer))
 
 
-def test_fewer_steps_than_are_done_are_refused(go, make_recipe):
+def test_fewer_steps_than_completed_are_refused(go, make_recipe):
     go(make_recipe())
     with pytest.raises(
         ConfigError, match=r"has already completed 12 steps, more than training.steps, 6"
@@ -103,28 +103,28 @@ def test_fewer_steps_than_are_done_are_refused(go, make_recipe):
         go(make_recipe(training=make_recipe().training.model_dump() | {"steps": 6}, checkpoints={}))
 
 
-def test_other_texts_under_the_same_names_are_refused(go, make_recipe, corpus):
+def test_changed_texts_are_refused(go, make_recipe, corpus):
     go(make_recipe())
     (corpus / "a.txt").write_text((corpus / "a.txt").read_text() + " One sentence more.")
     with pytest.raises(ConfigError, match="corpus differs from the one"):
         go(make_recipe())
 
 
-def test_the_vocabulary_of_another_model_serves(go, make_recipe):
+def test_vocabulary_of_another_model_can_be_used(go, make_recipe):
     result = go(make_recipe(vocabulary={"source": "mini"}))
     assert GPT2.from_pretrained(result.model).config.vocab_size == 8192
     mini, own = (Tokenizer.from_pretrained(source) for source in ("mini", result.model))
     assert own.digest == mini.digest
 
 
-def test_a_vocabulary_left_by_a_run_that_learnt_nothing_is_not_used(go, make_recipe):
+def test_vocabulary_of_a_run_without_steps_is_not_reused(go, make_recipe):
     with pytest.raises(KeyboardInterrupt):
         go(make_recipe(), watcher=Killer(1))
     result = go(make_recipe(vocabulary__size=280))
     assert GPT2.from_pretrained(result.model).config.vocab_size == 280
 
 
-def test_a_vocabulary_in_another_layout_goes_with_the_checkpoints(go, make_recipe, tmp_path):
+def test_vocabulary_in_another_layout_is_copied_to_the_checkpoints(go, make_recipe, tmp_path):
     source = shutil.copytree(MINI, tmp_path / "source")
     (source / "vocab.json").rename(source / "encoder.json")
     (source / "merges.txt").rename(source / "vocab.bpe")
@@ -133,14 +133,14 @@ def test_a_vocabulary_in_another_layout_goes_with_the_checkpoints(go, make_recip
     assert own.digest == mini.digest
 
 
-def test_checkpoints_can_be_half_as_large(go, make_recipe):
+def test_checkpoints_can_be_saved_in_float16(go, make_recipe):
     result = go(make_recipe(checkpoints={"dtype": "float16"}))
     full = go(make_recipe(checkpoints={}), "full")
     sizes = [(r.model / "model.safetensors").stat().st_size for r in (result, full)]
     assert sizes[0] < 0.6 * sizes[1]
 
 
-def test_what_the_numbers_came_from_is_written_down(go, make_recipe):
+def test_record_lists_the_inputs_of_the_run(go, make_recipe):
     result = go(make_recipe())
     record = json.loads((result.folder / "run.json").read_text())
     assert record["texts"] == ["a.txt", "b.txt"]
@@ -154,7 +154,7 @@ def test_what_the_numbers_came_from_is_written_down(go, make_recipe):
         write_pretraining_report(result.folder)
 
 
-def test_a_page_is_not_written_of_a_changed_recipe_or_the_record_of_another_run(go, make_recipe):
+def test_page_is_refused_for_a_changed_recipe_or_record(go, make_recipe):
     folder = go(make_recipe()).folder
     path = folder / "recipe.yaml"
     content = path.read_text()
@@ -169,7 +169,7 @@ def test_a_page_is_not_written_of_a_changed_recipe_or_the_record_of_another_run(
         write_pretraining_report(folder)
 
 
-def test_the_record_has_what_a_vocabulary_was_compared_with(go, make_recipe):
+def test_record_lists_the_checksum_source_of_the_vocabulary(go, make_recipe):
     def source_of(result):
         return json.loads((result.folder / "run.json").read_text())["vocabulary_source"]
 
@@ -181,8 +181,8 @@ def test_the_record_has_what_a_vocabulary_was_compared_with(go, make_recipe):
     assert source_of(go(make_recipe())) == {"source": None, "compared_with": {}}
 
 
-def test_links_in_a_pretraining_run_are_followed(go, make_recipe, tmp_path):
-    """Checkpoints are large: people keep them on another disk."""
+def test_links_in_a_pretraining_folder_are_followed(go, make_recipe, tmp_path):
+    """Checkpoints are large and may be on another disk."""
     folder = go(make_recipe()).folder
     (folder / "checkpoints").rename(tmp_path / "elsewhere")
     (folder / "checkpoints").symlink_to(tmp_path / "elsewhere")
@@ -197,33 +197,33 @@ def test_drafts_of_a_killed_run_are_removed(go, make_recipe, tmp_path):
     assert not dead.exists()
 
 
-def test_a_text_that_is_not_utf8_is_told_before_any_work(go, make_recipe, corpus):
+def test_text_that_is_not_utf8_is_reported_before_training(go, make_recipe, corpus):
     (corpus / "c.txt").write_bytes(b"good\n\xff\xfe bad")
     with pytest.raises(DataError, match=r"texts: c.txt, line 2: the byte 0xff is not UTF-8"):
         go(make_recipe())
 
 
-def test_a_corpus_that_is_not_there_is_told_with_its_key(go, make_recipe, tmp_path):
+def test_missing_corpus_is_reported_with_its_key(go, make_recipe, tmp_path):
     with pytest.raises(MissingError, match=r"does not exist. Check `corpus.source`"):
         go(make_recipe(corpus__source=str(tmp_path / "none")))
 
 
-def test_too_little_text_for_the_vocabulary_is_told_with_its_key(go, make_recipe):
+def test_too_little_text_for_the_vocabulary_is_reported_with_its_key(go, make_recipe):
     with pytest.raises(DataError, match=r"tokens instead of 5000.*vocabulary.size"):
         go(make_recipe(vocabulary__size=5000))
 
 
-def test_an_unknown_device_is_told(go, make_recipe):
+def test_unknown_device_is_reported(go, make_recipe):
     with pytest.raises(ConfigError, match="--device"):
         go(make_recipe(), device="abacus")
 
 
-def test_a_path_is_read_as_a_recipe(make_recipe, tmp_path):
+def test_path_is_loaded_as_a_recipe(make_recipe, tmp_path):
     (tmp_path / "tiny.yaml").write_text(dump_settings(make_recipe()))
     assert probekit.pretrain(tmp_path / "tiny.yaml", out=tmp_path / "runs").last.step == 12
 
 
-def test_two_processes_do_not_train_in_one_folder(go, make_recipe, tmp_path):
+def test_second_process_in_the_same_training_folder_is_refused(go, make_recipe, tmp_path):
     (tmp_path / "runs" / "tiny").mkdir(parents=True)
     with (
         FileLock(tmp_path / "runs" / "tiny" / ".lock"),
@@ -233,7 +233,7 @@ def test_two_processes_do_not_train_in_one_folder(go, make_recipe, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt"])
-def test_a_run_whose_vocabulary_was_changed_does_not_go_on(go, make_recipe, name):
+def test_run_with_a_changed_vocabulary_is_not_resumed(go, make_recipe, name):
     path = go(make_recipe()).folder / name
     content = path.read_bytes()
     for damaged in flipped(content, 20):
@@ -242,7 +242,7 @@ def test_a_run_whose_vocabulary_was_changed_does_not_go_on(go, make_recipe, name
             go(make_recipe())
 
 
-def test_what_a_checkpoint_is_read_from_has_digests(go, make_recipe):
+def test_checkpoint_files_have_digests(go, make_recipe):
     folder = go(make_recipe()).model
     files = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
     assert file_checks(folder) == dict.fromkeys(files, "digests.json")
@@ -252,18 +252,18 @@ def test_what_a_checkpoint_is_read_from_has_digests(go, make_recipe):
         GPT2.from_pretrained(folder)
 
 
-def test_a_run_does_not_need_its_recipe_to_refuse_another(go, make_recipe):
+def test_different_recipe_is_refused_without_the_saved_recipe(go, make_recipe):
     (go(make_recipe()).folder / "recipe.yaml").unlink()
     with pytest.raises(ConfigError, match=r"general\.seed was 0, is 1"):
         go(make_recipe(seed=1))
 
 
-def test_the_limit_on_an_archive_may_be_raised_in_mid_run(go, make_recipe):
+def test_archive_limit_may_be_raised_when_resuming(go, make_recipe):
     go(make_recipe())
     assert go(make_recipe(corpus__max_megabytes=5000)).last.step == 12
 
 
-def test_a_run_whose_log_is_gone_does_not_go_on(go, make_recipe):
+def test_run_without_its_log_is_not_resumed(go, make_recipe):
     (go(make_recipe()).folder / "log.csv").unlink()
     with pytest.raises(MissingError, match=r"log.csv does not exist"):
         go(make_recipe())

@@ -1,4 +1,4 @@
-"""Whole runs over heads, views, concatenations and positions: equal numbers by either way."""
+"""Complete runs over heads, views, concatenations and positions give consistent scores."""
 
 import numpy as np
 import pandas as pd
@@ -36,7 +36,7 @@ def experiment(tmp_path):
         for colour in ("red", "black")
     ]
     bare = {"text": "house", "label": "red", "group": "house", "start": 0, "end": 5}
-    rows.insert(1, bare)  # no token stands beside it
+    rows.insert(1, bare)  # it has no neighbouring token
     pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
     (tmp_path / "where.yaml").write_text(YAML)
 
@@ -55,9 +55,9 @@ def go(tmp_path):
 
 
 def numbers(table, **where):
-    """The measurements of some rows, whatever else was measured beside them.
+    """Return the scores of some rows, without columns that depend on other rows.
 
-    P-values are left out, as they hang on how many other places there are.
+    P-values are omitted, because they depend on the number of sites.
     """
     table = table[~table["metric"].isin(["p_value", "p_holm", "p_best"])]
     for column, value in where.items():
@@ -67,7 +67,7 @@ def numbers(table, **where):
     return table[measured].reset_index(drop=True)
 
 
-def test_a_head_has_the_same_numbers_alone_and_among_all(experiment, go):
+def test_head_has_the_same_numbers_alone_and_among_all_heads(experiment, go):
     every = go(experiment("capture.sites=['blocks.[12].attn.hook_z[head=*]']"), page=True)
     assert every.table["head"].nunique() == 4
     assert "Accuracy by layer and head" in every.report.read_text()
@@ -76,7 +76,7 @@ def test_a_head_has_the_same_numbers_alone_and_among_all(experiment, go):
     pd.testing.assert_frame_equal(among, numbers(alone, head=3))
 
 
-def test_the_span_of_a_sweep_has_the_numbers_of_no_sweep(experiment, go, tmp_path):
+def test_sweep_offsets_equal_runs_without_a_sweep(experiment, go, tmp_path):
     swept = go(experiment("tokens.sweep=[-1, 0, 2]"), page=True)
     assert "Accuracy by layer and position" in swept.report.read_text()
     assert swept.table["position"].unique().tolist() == ["word:last-1", "word:last", "word:last+2"]
@@ -88,14 +88,14 @@ def test_the_span_of_a_sweep_has_the_numbers_of_no_sweep(experiment, go, tmp_pat
     for offset, text in {0: "word:last", -1: "word:last-1", 2: "word:last+2"}.items():
         alone = go(experiment(f"tokens.position={{at: word, offset: {offset}}}")).table
         pd.testing.assert_frame_equal(numbers(swept.table, position=text), numbers(alone))
-    # The word itself is the token before the span: nothing but looking it up is needed there.
+    # The token before the span is the word itself, so that a lookup suffices.
     found = numbers(swept.table, position="word:last-1", target="word_identity", metric="accuracy")
     assert found["value"].item() == 1
     found = numbers(swept.table, position="word:last", target="word_identity", metric="accuracy")
     assert found["value"].item() == 0.5
 
 
-def test_a_sweep_leaves_out_what_lacks_an_offset_and_says_so(experiment):
+def test_sweep_excludes_and_reports_examples_without_an_offset(experiment):
     prepared = prepare(experiment("tokens.sweep=[0, 2]"))
     assert [len(at.rows) for at in prepared.positions] == [40, 40]
     assert len(prepared.plan.example) == 80
@@ -107,7 +107,7 @@ def test_a_sweep_leaves_out_what_lacks_an_offset_and_says_so(experiment):
     assert len(prepare(experiment()).labels) == 41
 
 
-def test_rows_of_a_sweep_stand_where_their_offset_says(experiment):
+def test_sweep_rows_are_at_their_offsets(experiment):
     prepared = prepare(experiment("tokens.sweep=[1, -1]", "tokens.bos=true"))
     for at, (step, typical) in zip(prepared.positions, ((1, 1), (-1, 1)), strict=True):
         for row, word in zip(at.rows, at.types, strict=True):
@@ -126,7 +126,7 @@ def test_all_offsets_share_folds_and_resamples(experiment):
     assert first.site(X).measurements == second.site(X).measurements
 
 
-def test_an_offset_that_cannot_be_probed_is_named(experiment, tmp_path):
+def test_invalid_offset_is_named(experiment, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text(rows.read_text().replace("was old", "was new"))
     swept = experiment("tokens.sweep=[0, 2]")
@@ -136,16 +136,14 @@ def test_an_offset_that_cannot_be_probed_is_named(experiment, tmp_path):
         make_probers(swept, prepare(swept))
 
 
-def test_no_example_with_all_offsets_is_an_error(experiment, tmp_path):
+def test_sweep_without_complete_examples_is_refused(experiment, tmp_path):
     rows = ["text,label,group,start,end", "The key,a,1,4,7", "key was,b,2,0,3"]
     (tmp_path / "rows.csv").write_text("\n".join(rows))
     with pytest.raises(DataError, match=r"2 examples dropped, .* -1, 1.*Use fewer offsets"):
         prepare(experiment("tokens.sweep=[-1, 1]"))
 
 
-def test_the_view_is_told_in_the_results_and_shares_the_cache(
-    experiment, go, tmp_path, monkeypatch
-):
+def test_view_is_recorded_and_shares_the_cache(experiment, go, tmp_path, monkeypatch):
     raw = go(experiment()).table
     monkeypatch.setattr(ActivationStore, "commit", None)
     seen = go(experiment("capture.view=normalized"), page=True)
@@ -155,8 +153,8 @@ def test_the_view_is_told_in_the_results_and_shares_the_cache(
     assert not numbers(raw, target="task").equals(numbers(seen.table, target="task"))
 
 
-def test_concatenated_sites_are_one_more_place_that_is_never_chosen(experiment, go):
-    sites = "capture.sites=[blocks.0.hook_resid_pre]"  # knows nothing of the word before
+def test_concatenated_sites_are_never_selected(experiment, go):
+    sites = "capture.sites=[blocks.0.hook_resid_pre]"  # does not encode the previous word
     result = go(experiment(sites, "capture.concatenate=[['blocks.*.hook_resid_post']]"), page=True)
     joined = " + ".join(f"blocks.{layer}.hook_resid_post" for layer in range(6))
     found = numbers(result.table, split="validation", target="task")["value"]

@@ -143,7 +143,7 @@ def make_record() -> dict:
             ],
             "notes": ["3 rows longer than the context were skipped."],
             "findings": [
-                {"level": "warning", "code": "duplicates", "message": "93 texts stand in both."}
+                {"level": "warning", "code": "duplicates", "message": "93 texts are in both."}
             ],
             "card": "# Nouns\n\nEvery <noun> of the treebank.",
         },
@@ -230,7 +230,7 @@ def make_patterns() -> Callable[..., np.ndarray]:
 
 @pytest.fixture
 def hostile() -> str:
-    """Text that breaks a page wherever it is not escaped."""
+    """Text that breaks a page if it is not escaped."""
     return HOSTILE
 
 

@@ -38,7 +38,7 @@ def test_a_cosine_says_from_how_many_permutations_it_is_judged(transfer):
         "with permuted labels: −0.100 to 0.100<br>permutations: 20<br>p: 0.0496"
     )
     assert hover[0][0].endswith("permutations: 10")
-    # Nothing was judged: nothing is told of it.
+    # Nothing was tested, so nothing is reported.
     bare = replace(transfer, cosines=transfer.cosines.assign(n_null=0, p=np.nan))
     assert "permutations, so p" not in transfer_page(bare)
 

@@ -112,7 +112,7 @@ def test_the_paired_interval_decides_who_is_a_rival(table, clean, differences):
     assert "paired difference 0.020 [−0.030, 0.070]): the probe may not" in warning
     reaches = table["target"].eq("random_weights") & table["metric"].eq("accuracy")
     table.loc[reaches, "value"] = 0.93
-    # The difference to a random network of another score says nothing of this one.
+    # The difference to a random network of another score does not apply here.
     assert len(warnings(table, clean, rival_differences(table, differences))) == 2
 
 

@@ -67,7 +67,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_losses(
 ):
     recipe = make_recipe(training__optimizer=optimizer)
     whole, log, kept = go(recipe, "whole")
-    torch.manual_seed(99)  # what else draws numbers between the two has no say
+    torch.manual_seed(99)  # random draws between the two have no effect
     with pytest.raises(KeyboardInterrupt):
         go(recipe, "killed", Killer(killed_after))
     resumed, log_of_resumed, kept_after = go(recipe, "killed")

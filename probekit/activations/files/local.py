@@ -80,7 +80,7 @@ class Files(Protocol):
         """Remove a file; does nothing if it does not exist."""
 
     def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
-        """Remove a file unless its writer is alive or it is in use; return whether it was."""
+        """Remove a file if it is unused and its writer is dead; return whether it was removed."""
 
     def try_lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
         """Yield whether an exclusively created lock file was acquired; it is removed afterwards.
@@ -257,7 +257,7 @@ class LocalFiles:
             self.disk.remove(path)
 
     def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
-        """Remove a file unless its writer is alive or it is in use; return whether it was.
+        """Remove a file if it is unused and its writer is dead; return whether it was removed.
 
         Args:
             name: of the file.

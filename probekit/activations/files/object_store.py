@@ -189,7 +189,7 @@ class ObjectFiles:
             self._system.rm_file(self._key(name))
 
     def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
-        """Remove an object unless it is in use or younger than a day; return whether it was.
+        """Remove an object if it is unused and older than a day; return whether it was removed.
 
         Live and dead writers cannot be distinguished here, but no live one takes a day between
         writing a shard's rows and its record.

@@ -64,7 +64,7 @@ def default_root() -> Location:
     """Return the default cache root: $PROBEKIT_CACHE, or the user's cache folder.
 
     Raises:
-        ConfigError: PROBEKIT_CACHE is a file, or below one.
+        ConfigError: PROBEKIT_CACHE is a file, or one of its parents is.
         StoreError: The user has no home folder.
     """
     chosen = os.environ.get("PROBEKIT_CACHE")
@@ -85,6 +85,6 @@ def _refuse_file(folder: Path) -> None:
     found = next((path for path in (folder, *folder.parents) if path.exists()), None)
     if found is not None and not found.is_dir():
         raise ConfigError(
-            f"PROBEKIT_CACHE is {folder}, but {found} is a file, not a folder. Set it to a folder, "
-            "new or not, or give --cache."
+            f"PROBEKIT_CACHE is {folder}, but {found} is a file, not a folder. Set it to a new "
+            "or existing folder, or use --cache."
         )

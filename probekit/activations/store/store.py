@@ -128,7 +128,7 @@ class ActivationStore(Committed):
             root: required root digest, for a cache that came from elsewhere.
             verify: whether to verify each shard by digest before its first row is read; False is
                 faster and trusts the disk. `python -m benchmarks.store` measures the cost.
-            mapped: whether to memory-map rows; None: unless the folder is on a network file system.
+            mapped: whether to memory-map rows; None for yes, except on a network file system.
 
         Raises:
             MissingError: there is no store at `place`.

@@ -69,7 +69,7 @@ def file_checks(folder: Path) -> dict[str, str]:
 
 
 def check_of(path: Path) -> str:
-    """Return what the contents of a file of a model were compared with when it was read."""
+    """Return the source of the digest or checksum that a model file was verified against."""
     internal = "checksum in the file" if has_own_checksum(path) else "nothing: it has no digest"
     return origin_of_digest(path) or internal
 

@@ -35,7 +35,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def shard_of_tensors(index: Path) -> dict[str, str]:
-    """Return the name of the file that holds each tensor, as an index says.
+    """Return the file name of each tensor from the index of a sharded model.
 
     Raises:
         CheckpointError: the index is damaged, or a shard is not a weight file in its folder.

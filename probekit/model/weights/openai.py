@@ -69,7 +69,7 @@ def _linear_shape(shape: list[int]) -> tuple[int, ...]:
 
 
 def _newest(folder: Path) -> Path:
-    """Return the path in the file `checkpoint`, or model.ckpt without that file."""
+    """Return the path named in the file `checkpoint`; model.ckpt if there is no such file."""
     name, state = "model.ckpt", folder / "checkpoint"
     if state.is_file():
         with reading_tensor(state):

@@ -150,7 +150,7 @@ def _download(source: str, *, weights: bool = True) -> Path:
     except UnicodeDecodeError as error:  # the hub's client reads the name of a commit from a file
         raise CheckpointError(
             f"The hub's local cache of {name!r} is damaged: a file in its folder refs is not text. "
-            f"Delete that folder in {_hub_cache()} and run again to fetch it anew."
+            f"Delete that folder in {_hub_cache()} and run again to download it again."
         ) from error
     except errors.HFValidationError as error:
         raise ConfigError(f"{source!r} is neither a folder nor a valid hub name.") from error

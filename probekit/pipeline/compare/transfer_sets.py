@@ -250,7 +250,7 @@ def find_leak(train: TransferSet, test: TransferSet) -> SharedRows:
 def _name_groups_alike(a: DataSection, b: DataSection) -> bool:
     """Return whether equal group names mean the same group in both data sets.
 
-    Groups without a column are row numbers, which are comparable only within the same file.
+    Without a group column, the groups are row numbers, which are comparable only within a file.
     """
     files = ("root", "file", "train", "test")
     if all(getattr(a, key) == getattr(b, key) for key in files):

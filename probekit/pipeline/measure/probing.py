@@ -157,7 +157,7 @@ class _Job:
     progress: _Progress
 
     def __call__(self, task: _Task) -> SiteResult:
-        """Return the results of a site as read back from disk, so that a resumed run is equal."""
+        """Return the results of a site read from disk, so that a resumed run is identical."""
         if task.selection is None:
             site = self.prober.baselines()
         else:

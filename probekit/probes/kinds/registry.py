@@ -28,8 +28,8 @@ class ProbeKind:
     Attributes:
         name: Name in YAML files and tables.
         summary: Description in one sentence.
-        task: What it predicts. "classification" and "regression" predict each row by itself; "tree"
-            and "text" need the sentence or text of each token, passed as its group.
+        task: Type of prediction. "classification" and "regression" predict each row by itself;
+            "tree" and "text" need the sentence or text of each token, passed as its group.
         path: Module and class of its estimator, imported when the estimator is built.
         options: Names of its options with their default values.
         grid: Name and candidate values of the penalty that cross-validation selects; None if there

@@ -30,7 +30,7 @@ class HeldOutScore(Facts):
 
 
 class ProbeFacts(Facts):
-    """Metadata of a probe: what it was fitted on, and what must be identical where it is used.
+    """Metadata of a probe: its training data, and the model properties that must match on use.
 
     Attributes:
         kind: the kind of probe, such as `logistic` or `k_sparse:16`.

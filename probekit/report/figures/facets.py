@@ -52,7 +52,7 @@ def site_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """Return the layer curve of a metric with one panel per kind of site.
 
     Every panel shows the lines and baselines of `layer_curve`, and all panels share the ranges of
-    both axes. The title of the panel with the selected site says so.
+    both axes. The title of one panel names the selected site.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.

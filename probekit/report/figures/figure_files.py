@@ -47,7 +47,7 @@ def check_engine() -> None:
     """Raise MissingError if figures cannot be exported on this machine.
 
     Raises:
-        MissingError: kaleido or Chromium is not installed; the message says how to install it.
+        MissingError: kaleido or Chromium is not installed; the message explains how to install it.
     """
     if find_spec("kaleido") is None:
         raise MissingError(

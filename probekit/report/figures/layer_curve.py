@@ -113,7 +113,7 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
 def log_axis(values: pd.Series[float]) -> dict[str, Any]:
     """Return the settings of a logarithmic axis with at least two ticks around positive values.
 
-    By default plotly labels only powers of ten, of which the range may contain a single one.
+    By default plotly labels only powers of ten, and the range may contain a single one.
 
     >>> log_axis(pd.Series([60.0, 300.0]))["ticktext"]
     ['50', '100', '200', '500']

@@ -97,7 +97,7 @@ def step_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def _parts_of_heads(sited: pd.DataFrame) -> list[str]:
-    """Return the components of which several heads were probed."""
+    """Return the components with several probed heads."""
     n_heads = sited.groupby("part")["head"].nunique()
     return list(n_heads[n_heads > 1].index)
 

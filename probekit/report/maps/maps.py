@@ -127,7 +127,7 @@ def _steps(column: pd.Series[float]) -> list[float]:
 def _draw(
     table: pd.DataFrame, cells: pd.DataFrame, metric: str, across: str, labels: list[str]
 ) -> go.Figure:
-    """Return the map of the cells by depth and the column `across`."""
+    """Return the map of the cells, with depth on one axis and the column `across` on the other."""
     _check_cells(cells, across)
     columns = {step: index for index, step in enumerate(_steps(cells[across]))}
     rows = {depth: index for index, depth in enumerate(_steps(cells["depth"]))}

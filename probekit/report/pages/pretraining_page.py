@@ -106,7 +106,7 @@ def _check_belongs(run_dir: Path, record: PretrainRecord, progress: Progress | N
     if damages:
         raise DataError(
             f"{run_dir} is damaged: {'; '.join(damages)}. Run the same recipe again with the same "
-            "--out to rewrite the record; the steps that are done are kept."
+            "--out to rewrite the record; completed steps are kept."
         )
 
 

@@ -1,4 +1,4 @@
-"""A store returns exactly what was committed; damaged content is refused or rewritten."""
+"""A store returns exactly the committed rows; damaged content is refused or rewritten."""
 
 import dataclasses
 import shutil
@@ -87,7 +87,7 @@ def test_one_flipped_bit_is_detected_and_its_file_named(tmp_path, model):
         store.verify()
     with pytest.raises(StoreError, match=message):  # no run takes such rows for numbers
         run(tmp_path, model)
-    # Nor one that goes on with the site after a kill.
+    # Nor one that resumes the site after a kill.
     record_file(store.folder, SITES[-1], 2).unlink()
     with pytest.raises(StoreError, match=message):
         run(tmp_path, model)
@@ -106,7 +106,7 @@ def test_rows_of_another_site_or_store_are_recomputed(tmp_path, model):
     shutil.copytree(other.folder / SITES[0], first)
     assert run(tmp_path, model).computed == len(store.shards)
     assert expected.items() <= files(store.folder).items()
-    collect_garbage(store.folder)  # what the strangers left
+    collect_garbage(store.folder)  # files of the other writers
     assert files(store.folder) == expected
 
 

@@ -127,7 +127,7 @@ def test_without_file_locks_no_other_run_is_reported(folder):
     assert len(repair_cache(ActivationStore.open(files))) == 1
     CONTENT.write(files)
     assert bytes_of(folder) == expected
-    (folder / SITES[0] / ".draft").write_text("of somebody, dead or alive")
+    (folder / SITES[0] / ".draft").write_text("of a live or dead writer")
     assert files.sweep() == {}
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: what is read is exactly what is there, or an error that lists what is not."""
+"""Checkpoints are read exactly, or an error lists the differences."""
 
 import hashlib
 import json

@@ -14,7 +14,7 @@ from probekit.model.weights.sources import MINI, find_config
 from tests.model.originals import variable_name, write_original
 from tests.model.reference import TINY, our_model, reference_model
 
-# hparams.json knows no width of the MLP: it is always four times that of the residual stream.
+# hparams.json has no MLP width: it is always four times that of the residual stream.
 ORIGINAL = type(TINY)(vocab_size=97, n_positions=23, n_embd=21, n_layer=4, n_head=3)
 
 

@@ -18,7 +18,7 @@ from tests.model.reference import TINY, our_model, reference_model
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35]])
 
 
-# Each switch, and the endings of the biases that it takes away: transformers has them all, as 0.
+# Each switch, and the suffixes of the biases that it removes: transformers saves them as 0.
 SWITCHES = {
     "plain": ({}, ()),
     "untied": ({"tie_word_embeddings": False}, ()),

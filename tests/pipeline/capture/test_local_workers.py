@@ -1,4 +1,4 @@
-"""One cache filled by several processes: the same bytes, and what happens when some of them end."""
+"""Captures by several processes: identical bytes, and killed or interrupted workers."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def alone(tmp_path_factory):
     return capture_only(load(folder), cache_root=folder / "caches")["task"]
 
 
-def test_two_processes_give_what_one_gives(tmp_path, alone):
+def test_two_processes_write_the_same_bytes_as_one(tmp_path, alone):
     heard = Heard()
     both = capture_only(
         load(tmp_path), cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard)
@@ -51,10 +51,10 @@ def test_two_processes_give_what_one_gives(tmp_path, alone):
     assert files(both.store.folder) == files(alone.store.folder)
     assert len(heard.done) == 1 + N_SHARDS
     assert heard.done[-1] == alone.store.n_rows
-    assert heard.told == []
+    assert heard.messages == []
 
 
-def test_workers_of_any_launcher_give_what_one_gives(tmp_path, alone):
+def test_separately_started_workers_write_the_same_bytes_as_one_process(tmp_path, alone):
     write_experiment(tmp_path)
     command, how = probekit("cache", "scale.yaml", "--workers", "0", cwd=tmp_path)
     laid_out = subprocess.run(command, **how, check=True).stdout
@@ -63,9 +63,9 @@ def test_workers_of_any_launcher_give_what_one_gives(tmp_path, alone):
     assert laid_out.strip().endswith(f"probekit worker {cache}")
     command, how = probekit("worker", "caches", "--threads", "1", "--json", cwd=tmp_path)
     workers = [subprocess.Popen(command, **how) for _ in range(2)]
-    told = [worker.communicate(timeout=600) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], told
-    lines = [json.loads(line) for out, _ in told for line in out.splitlines()]
+    outputs = [worker.communicate(timeout=600) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    lines = [json.loads(line) for out, _ in outputs for line in out.splitlines()]
     assert sorted(line["shard"] for line in lines) == list(range(N_SHARDS))  # no shard twice
     assert {line["sites"] for line in lines} == {2}
     assert files(cache) == files(alone.store.folder)
@@ -75,7 +75,7 @@ def test_workers_of_any_launcher_give_what_one_gives(tmp_path, alone):
 
 
 class Children:
-    """The processes that are started while it is in place."""
+    """Records the processes that are started."""
 
     def __init__(self, monkeypatch):
         self.all = []
@@ -88,20 +88,20 @@ class Children:
         monkeypatch.setattr(local_workers.subprocess, "Popen", started)
 
 
-def test_when_one_is_killed_the_other_does_the_rest(tmp_path, alone, monkeypatch):
+def test_other_workers_compute_the_shards_of_a_killed_worker(tmp_path, alone, monkeypatch):
     children = Children(monkeypatch)
     heard = Heard(lambda done: done and children.all[0].kill())
     left = capture_only(
         load(tmp_path), cache_root=tmp_path / "caches", watcher=heard, crew=by_two(heard)
     )["task"]
     assert left.root == alone.root
-    assert "1 of 2 workers failed" in heard.told[0]
-    assert "killed by signal 9" in heard.told[0]
+    assert "1 of 2 workers failed" in heard.messages[0]
+    assert "killed by signal 9" in heard.messages[0]
     left.store.sweep()
     assert files(left.store.folder) == files(alone.store.folder)
 
 
-def test_when_all_are_killed_it_says_so_and_goes_on_later(tmp_path, alone, monkeypatch):
+def test_capture_fails_if_all_workers_are_killed_and_resumes_later(tmp_path, alone, monkeypatch):
     children = Children(monkeypatch)
     heard = Heard(lambda done: [child.kill() for child in children.all if done])
     experiment = load(tmp_path)
@@ -120,7 +120,7 @@ def test_when_all_are_killed_it_says_so_and_goes_on_later(tmp_path, alone, monke
     assert files(cache) == files(alone.store.folder)
 
 
-def test_ctrl_c_keeps_what_is_committed(tmp_path):
+def test_ctrl_c_keeps_committed_shards(tmp_path):
     write_experiment(tmp_path)
     command, how = probekit("cache", "scale.yaml", "--workers", "2", cwd=tmp_path)
     code, errors = interrupt(command, lambda: list(tmp_path.glob("caches/*/*/0*.json")), **how)
@@ -137,7 +137,7 @@ def test_ctrl_c_keeps_what_is_committed(tmp_path):
     ActivationStore.open(cache).verify()
 
 
-def test_what_a_worker_says_of_mistakes(tmp_path):
+def test_worker_reports_errors(tmp_path):
     with pytest.raises(MissingError, match=r"contains no cache.*--workers 0"):
         list(work_at(tmp_path))
     experiment = load(tmp_path)
@@ -156,7 +156,7 @@ def test_what_a_worker_says_of_mistakes(tmp_path):
         list(work_at(store.folder))
 
 
-def test_a_place_that_cannot_tell_writers_apart_takes_no_crew(tmp_path, monkeypatch):
+def test_several_workers_require_exclusive_creation(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "probekit.activations.files.object_store.creates_atomically", lambda _: False
     )
@@ -176,7 +176,7 @@ def test_a_place_that_cannot_tell_writers_apart_takes_no_crew(tmp_path, monkeypa
         (["worker", "nowhere", "--device", "nonsense"], 3, "contains no cache"),
     ],
 )
-def test_a_mistake_gets_one_message(tmp_path, arguments, code, message):
+def test_each_error_prints_one_message(tmp_path, arguments, code, message):
     write_experiment(tmp_path)
     command, how = probekit(*arguments, cwd=tmp_path)
     done = subprocess.run(command, **how, check=False)

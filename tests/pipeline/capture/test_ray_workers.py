@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes, one of which goes without grace; its shards go to the other."""
+"""Captures on a Ray cluster of two nodes, also if one of them fails."""
 
 import signal
 import sys
@@ -18,7 +18,7 @@ from tests.pipeline.scale import N_SHARDS, Heard, load
 ray = pytest.importorskip("ray", reason="Ray is not there: pip install 'probekit[ray]'")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
-# What Ray itself leaves open when it ends.
+# Resources that Ray itself does not close.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
 
 
@@ -40,9 +40,9 @@ def capture(experiment, root, heard, crew=by_ray, **options) -> Captured:
 
 
 class Together(ShardActor):
-    """An actor that begins together with that of another node, which never ends its shard.
+    """An actor that starts together with one on another node, which never finishes its shard.
 
-    The latter is at work, on the node that the file `doomed` names, until that node is removed.
+    The other one runs on the node named in the file `doomed` until that node is removed.
     """
 
     def compute(self, shard, sites):
@@ -56,9 +56,7 @@ class Together(ShardActor):
         return super().compute(shard, sites)
 
 
-def test_a_node_that_goes_in_the_middle_loses_no_shard_and_none_is_computed_twice(
-    cluster, tmp_path, monkeypatch
-):
+def test_failed_node_loses_no_shard_and_no_shard_is_computed_twice(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_workers, "ShardActor", Together)
     experiment = load(tmp_path)
     alone = capture_only(experiment, cache_root=tmp_path / "alone")["task"]
@@ -79,13 +77,13 @@ def test_a_node_that_goes_in_the_middle_loses_no_shard_and_none_is_computed_twic
     assert found.root == alone.root
     assert len(heard.done) == 1 + N_SHARDS  # each shard was reported once
     assert heard.done[-1] == found.store.n_rows
-    assert any("an actor died and is replaced" in message for message in heard.told)
+    assert any("an actor died and is replaced" in message for message in heard.messages)
     found.store.sweep()
-    assert files(found.store.folder) == files(alone.store.folder)  # no rows of a lost race, either
+    assert files(found.store.folder) == files(alone.store.folder)  # also no rows of a second writer
     assert capture(experiment, tmp_path / "ray", heard).computed == 0
 
 
-def test_the_error_of_an_actor_comes_through_as_it_is(cluster, tmp_path):
+def test_actor_errors_are_raised_unchanged(cluster, tmp_path):
     experiment = load(tmp_path)
 
     def crew(job, work, *arguments, **options):
@@ -97,7 +95,7 @@ def test_the_error_of_an_actor_comes_through_as_it_is(cluster, tmp_path):
 
 
 class Dying(ShardActor):
-    """An actor whose process ends at once."""
+    """An actor that exits immediately."""
 
     def open(self):
         import os
@@ -105,30 +103,32 @@ class Dying(ShardActor):
         os._exit(1)
 
 
-def test_actors_that_die_again_and_again_end_the_capture(cluster, tmp_path, monkeypatch):
+def test_repeatedly_failing_actors_end_the_capture(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_workers, "ShardActor", Dying)
     monkeypatch.setattr(ray_workers, "_DEATHS_IN_A_ROW", 1)
     heard = Heard()
     with pytest.raises(StoreError, match="2 actors died in a row"):
         capture(load(tmp_path), tmp_path / "ray", heard, n_workers=1)
-    (told,) = [message for message in heard.told if not message.startswith("waiting for resources")]
-    assert told.startswith("an actor died and is replaced")
+    (death,) = [
+        message for message in heard.messages if not message.startswith("waiting for resources")
+    ]
+    assert death.startswith("an actor died and is replaced")
 
 
-def test_without_ray_it_says_what_to_install(tmp_path, monkeypatch):
+def test_missing_ray_is_reported_with_the_install_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"probekit\[ray\]"):
         capture(load(tmp_path), tmp_path / "ray", Heard())
 
 
-def test_a_cluster_that_is_not_there_is_told(tmp_path, monkeypatch):
+def test_missing_cluster_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
 
     with pytest.raises(ConfigError, match=r"Cannot reach the cluster at 127\.0\.0\.1:9: .*refused"):
         capture(load(tmp_path), tmp_path / "ray", Heard(), address="127.0.0.1:9")
 
 
-def test_our_sigterm_handler_outlives_that_of_ray():
+def test_sigterm_handler_is_restored_after_ray():
     before = signal.getsignal(signal.SIGTERM)
     with ray_workers._sigterm_handler_restored():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as ray.init sets its own

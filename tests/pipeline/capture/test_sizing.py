@@ -1,4 +1,4 @@
-"""What a plan says, beside numbers computed by hand, a cache that was made, and the page on it."""
+"""Plans compared with numbers computed by hand, with a written cache, and with docs/cluster.md."""
 
 import json
 import math
@@ -23,11 +23,11 @@ from probekit.pipeline.capture.sizing import Speed, plan_experiment, plan_tokens
 from tests.pipeline.scale import load, write_experiment
 
 
-def test_a_plan_is_what_is_computed_by_hand():
+def test_plan_equals_numbers_computed_by_hand():
     plan = plan_tokens("gpt2", 10_240_000, sites=["blocks.*.hook_resid_post"], length=512)
     numbers = plan.numbers
     assert numbers["rows_of_a_site"] == 10_240_000
-    # 16,384 tokens a batch are 32 sequences of 512, and one batch is more than a shard holds.
+    # A batch of 16,384 tokens has 32 sequences of 512, which is more than one shard.
     assert numbers["shards_of_a_site"] == 625
     header = 8 + len('{"rows":{"dtype":"F16","shape":[16384,768],"data_offsets":[0,25165824]}}')
     assert numbers["bytes_of_rows"] == 12 * (10_240_000 * 768 * 2 + 625 * (header + -header % 8))
@@ -39,12 +39,12 @@ def test_a_plan_is_what_is_computed_by_hand():
     assert numbers["hours"] is None
 
 
-def test_hours_are_those_of_the_slower_of_computing_and_writing():
+def test_hours_are_the_maximum_of_computing_and_writing():
     plan = plan_tokens("gpt2", 1_024_000, sites=["hook_embed"], dtype="float32", position="last")
     assert plan.numbers["rows_of_a_site"] == 1000
     plan = replace(plan, workers=4, speed=Speed(tokens_per_second=1000))
     shards = plan.numbers["shards_of_a_site"]
-    assert plan.numbers["workers"] == shards == 1  # more workers than shards are of no use
+    assert plan.numbers["workers"] == shards == 1  # at most one worker per shard
     plan = replace(plan_tokens("gpt2", 7_200_000, sites=["hook_embed"], length=100), workers=2)
     plan = replace(plan, speed=Speed(tokens_per_second=1000))
     assert plan.numbers["hours"] == 1.0
@@ -58,7 +58,7 @@ def test_hours_are_those_of_the_slower_of_computing_and_writing():
     assert fast["hours"] == fast["operations"] / 0.5e12 / 2 / 3600
 
 
-def test_embeddings_take_no_operations():
+def test_embeddings_cost_no_operations():
     plan = replace(plan_tokens("gpt2", 1000, sites=["hook_embed"]), speed=Speed(tflops=1.0))
     assert plan.numbers["hours"] == 0
     assert "network" not in dict(lines(plan.numbers))
@@ -69,7 +69,7 @@ def test_embeddings_take_no_operations():
 @pytest.mark.parametrize(
     ("length", "each"), [(7, 7), (7, 1), (300, 300), (20_000, 20_000), (64, 1)]
 )
-def test_sequences_of_one_length_are_laid_out_as_a_capture_does(device, length, each):
+def test_uniform_sequences_have_the_layout_of_a_capture(device, length, each):
     tokens = [np.array([n, *range(length - 1)]) for n in range(700 if length < 1000 else 5)]
     n = len(tokens)
     positions = np.tile(np.arange(each), n) if each > 1 else np.full(n, length - 1)
@@ -79,7 +79,7 @@ def test_sequences_of_one_length_are_laid_out_as_a_capture_does(device, length, 
     assert len(shards) == sum(Volume.of(tokens, plan, device).shards.values())
 
 
-def test_the_forward_stops_at_the_deepest_site():
+def test_forward_pass_stops_at_the_deepest_site():
     one, config = Volume.uniform(64, 64, 1, "cpu"), GPT2Config()
     block = operations(config, one, ["blocks.0.mlp.hook_post"])
     assert operations(config, one, ["hook_embed", "blocks.0.hook_resid_pre"]) == 0
@@ -87,7 +87,7 @@ def test_the_forward_stops_at_the_deepest_site():
     assert operations(config, one, ["ln_final.hook_scale"]) == 12 * block
 
 
-def test_the_plan_of_an_experiment_is_the_size_of_its_cache(tmp_path):
+def test_plan_of_an_experiment_equals_the_size_of_its_cache(tmp_path):
     experiment = load(tmp_path)
     numbers = plan_experiment(experiment).numbers
     folder = capture_only(experiment, cache_root=tmp_path / "caches")["task"].store.folder
@@ -101,7 +101,7 @@ def test_the_plan_of_an_experiment_is_the_size_of_its_cache(tmp_path):
     assert math.isclose(planned, index, rel_tol=0.02)
 
 
-def test_the_page_on_clusters_shows_what_the_command_prints(repository):
+def test_cluster_page_shows_the_output_of_the_command(repository):
     page = (repository / "docs" / "cluster.md").read_text()
     block = r"```console\n(probekit cache plan [^\n]*)\n```\n\n```text\n(.*?)```"
     shown = re.findall(block, page, re.DOTALL)
@@ -117,7 +117,7 @@ def test_the_page_on_clusters_shows_what_the_command_prints(repository):
         assert done.stdout == text
 
 
-def test_json_has_all_that_is_shown_and_mistakes_are_told(tmp_path, repository):
+def test_json_contains_all_printed_numbers_and_wrong_options_are_refused(tmp_path, repository):
     write_experiment(tmp_path)
 
     def plan(*arguments):
@@ -137,7 +137,7 @@ def test_json_has_all_that_is_shown_and_mistakes_are_told(tmp_path, repository):
     assert "not both" in plan("gpt2", "--tokens", 5, "--tflops", 1, "--throughput", 1).stderr
 
 
-def test_what_no_model_can_do_is_refused():
+def test_impossible_sizes_are_refused():
     with pytest.raises(ConfigError, match="--length 2000 exceeds the context"):
         plan_tokens("gpt2", 5, sites=["hook_embed"], length=2000)
     with pytest.raises(ConfigError, match="query_pos key_pos"):

@@ -1,4 +1,4 @@
-"""Differences between two runs: planted ones are found, none where there are none."""
+"""Comparison of two runs: planted differences are significant, others are not."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def guess_at(share, seed, rows=ROWS):
 
 @pytest.fixture
 def make(tmp_path):
-    """A function that writes a run; give it a share of right answers and a seed."""
+    """A function that writes a run with a share of correct predictions, from a seed."""
 
     def make(name, share, seed, rows=ROWS, **others):
         return write_run(tmp_path / name, rows, guess_at(share, seed, rows), **others)
@@ -33,7 +33,7 @@ def make(tmp_path):
 
 
 def unseal(folder, lost=None):
-    """Have a run.json as an older release wrote it, which may have lacked a file."""
+    """Rewrite run.json as an older release wrote it, optionally without a file."""
     record = json.loads((folder / "run.json").read_text())
     old = ("config.yaml", "results.csv", "test_rows.csv")
     record["files"] = {name: record["files"][name] for name in old if name != lost}
@@ -45,7 +45,7 @@ def of_site(comparison):
     return comparison.rows[comparison.rows["what"] != "baseline"].set_index("site_a")
 
 
-def test_a_planted_better_probe_is_found_at_its_site_alone(tmp_path):
+def test_planted_difference_is_significant_only_at_its_site(tmp_path):
     good = guess_at(0.6, 1) | {SITES[1]: guesses(ROWS, 0.85, 5)}
     a = write_run(tmp_path / "a", ROWS, good)
     b = write_run(tmp_path / "b", ROWS, guess_at(0.6, 1))
@@ -63,7 +63,7 @@ def test_a_planted_better_probe_is_found_at_its_site_alone(tmp_path):
 
 
 @pytest.mark.parametrize("paired", [True, False])
-def test_nothing_holds_where_nothing_differs(paired):
+def test_p_values_have_the_nominal_rate_without_a_difference(paired):
     places = np.arange(len(ROWS)) if paired else None
     groups = ROWS["group"].to_numpy(dtype=str)
     tested = RowsOfBoth(groups, groups, places)
@@ -78,7 +78,7 @@ def test_nothing_holds_where_nothing_differs(paired):
     assert 0.4 < (p < 0.5).mean() < 0.6
 
 
-def test_shuffled_rows_are_put_in_order(make, tmp_path):
+def test_rows_are_paired_in_any_order(make, tmp_path):
     a, b = make("a", 0.8, 1), make("b", 0.7, 9)
     order = np.random.default_rng(0).permutation(len(ROWS))
     shuffled = {site: guess[order] for site, guess in guess_at(0.7, 9).items()}
@@ -87,7 +87,7 @@ def test_shuffled_rows_are_put_in_order(make, tmp_path):
     assert compare(a, c).pairing == "paired"
 
 
-def test_tokens_of_one_example_are_told_apart_by_their_order(make):
+def test_tokens_of_one_example_are_paired_by_their_order(make):
     rows = ROWS.assign(example="text " + ROWS["group"], label="yes")
     rows.loc[0, "label"] = "no"
     a, b = make("a", 0.8, 1, rows), make("b", 0.8, 1, rows)
@@ -96,7 +96,7 @@ def test_tokens_of_one_example_are_told_apart_by_their_order(make):
     assert (found.rows["difference"] == 0).all()
 
 
-def test_other_rows_are_resampled_apart(make):
+def test_different_rows_are_resampled_independently(make):
     other = made_rows(n_groups=40, prefix="h")
     found = compare(make("a", 0.9, 1), make("b", 0.6, 1, other))
     assert found.pairing == "unpaired"
@@ -105,8 +105,8 @@ def test_other_rows_are_resampled_apart(make):
     assert of_site(found)["holds"].all()
 
 
-def test_a_pair_of_rows_halves_what_is_hard_for_both(make, tmp_path):
-    """Guesses that agree but for a few rows: paired, a small difference shows."""
+def test_pairing_reveals_a_small_difference(make, tmp_path):
+    """Predictions that differ in a few rows: a small difference is significant if paired."""
     better = guess_at(0.6, 1)
     truth = (ROWS["label"] == "yes").to_numpy(dtype=np.int64)
     worse = {site: guess.copy() for site, guess in better.items()}
@@ -121,7 +121,7 @@ def test_a_pair_of_rows_halves_what_is_hard_for_both(make, tmp_path):
     assert not unpaired["holds"].any()
 
 
-def test_numbered_rows_of_other_data_are_not_taken_for_the_same(make):
+def test_numbered_rows_of_different_data_are_not_paired(make):
     numbered = ("data.columns.id=null",)
     a, b = (make(name, 0.8, 1, overrides=numbered) for name in "ab")
     assert compare(a, b).pairing == "paired"
@@ -131,7 +131,7 @@ def test_numbered_rows_of_other_data_are_not_taken_for_the_same(make):
     assert "have no ids" in found.notes[0]
 
 
-def test_what_differs_between_the_runs_is_told(make):
+def test_differing_settings_are_listed(make):
     a = make("a", 0.8, 1)
     b = make(
         "b",
@@ -154,7 +154,7 @@ def test_what_differs_between_the_runs_is_told(make):
     assert of_site(found)["probe_b"].tolist() == ["mass_mean"] * 2
 
 
-def test_draws_are_enough_for_all_comparisons(tmp_path):
+def test_draws_suffice_for_the_adjusted_p_values(tmp_path):
     sites = [f"blocks.{n}.hook_resid_post" for n in range(12)]
     good = {site: guesses(ROWS, 0.9, n) for n, site in enumerate(sites)}
     bad = {site: guesses(ROWS, 0.55, 50 + n) for n, site in enumerate(sites)}
@@ -164,7 +164,7 @@ def test_draws_are_enough_for_all_comparisons(tmp_path):
     assert any("instead of the 400" in note for note in found.notes)
 
 
-def test_what_holds_alone_need_not_hold_among_many(tmp_path):
+def test_adjustment_for_many_comparisons_removes_significance(tmp_path):
     sites = [f"blocks.{n}.hook_resid_post" for n in range(12)]
     a, b = (
         {s: guesses(ROWS, share / 100, share + n) for n, s in enumerate(sites)}
@@ -175,7 +175,7 @@ def test_what_holds_alone_need_not_hold_among_many(tmp_path):
     assert rows["holds"].equals(rows["p_holm"] < 0.05)
 
 
-def test_hostile_names_survive(tmp_path):
+def test_hostile_names_are_written_unchanged(tmp_path):
     hostile = '<script>alert("1")</script>, \r\n"x"'
     rows = ROWS.replace({"label": {"yes": hostile}}).assign(group="\t" + ROWS["group"] + ",'")
     labels = tuple(sorted(("no", hostile)))
@@ -201,14 +201,14 @@ def test_labels_that_look_like_formulas_are_read_back(tmp_path, labels):
     assert (of_site(compare(a, b))["difference"] == 0).all()
 
 
-def test_baselines_that_one_run_lacks_are_told(make):
+def test_baselines_missing_from_one_run_are_reported(make):
     a, b = make("a", 0.8, 1), make("b", 0.8, 1, overrides=("probe.baselines=[]",))
     found = compare(a, b)
     assert "baseline" not in set(found.rows["what"])
     assert any("made/b has no baseline majority" in note for note in found.notes)
 
 
-def test_the_files_are_a_row_a_comparison_or_a_page(make, tmp_path):
+def test_output_is_a_table_or_a_page(make, tmp_path):
     found = compare(make("a", 0.9, 1), make("b", 0.6, 9))
     table = pd.read_csv(write_comparison(tmp_path / "found.csv", found))
     assert table["what"].tolist() == ["chosen", "baseline", "site", "site"]
@@ -221,12 +221,12 @@ def test_the_files_are_a_row_a_comparison_or_a_page(make, tmp_path):
 
 
 class TestRefusals:
-    def test_the_same_folder(self, make):
+    def test_same_folder_twice_is_refused(self, make):
         a = make("a", 0.8, 1)
         with pytest.raises(ConfigError, match="same folder"):
             compare(a, a.parent / "." / "a")
 
-    def test_no_folder_no_run_no_end(self, make, tmp_path):
+    def test_missing_and_unfinished_runs_are_refused(self, make, tmp_path):
         a = make("a", 0.8, 1)
         with pytest.raises(MissingError, match="no folder"):
             compare(a, tmp_path / "none")
@@ -241,13 +241,13 @@ class TestRefusals:
         "name",
         ["results.csv", "test_rows.csv", "config.yaml", "sites/blocks.0.hook_resid_post.json"],
     )
-    def test_a_changed_file(self, make, name):
+    def test_changed_result_file_is_refused(self, make, name):
         a, b = make("a", 0.8, 1), make("b", 0.8, 1)
         (b / name).write_text((b / name).read_text() + "\n")
         with pytest.raises(DataError, match=f"{name} changed after the run"):
             compare(a, b)
 
-    def test_changed_answers(self, make):
+    def test_changed_predictions_are_refused(self, make):
         a, b = make("a", 0.8, 1), make("b", 0.6, 1)
         for path in (a / "sites").glob("blocks.1*"):
             shutil.copy(path, b / "sites" / path.name)
@@ -257,20 +257,20 @@ class TestRefusals:
         with pytest.raises(DataError, match=r"predictions at blocks\.1\.hook_resid_post are lost"):
             compare(a, b)
 
-    def test_a_record_without_a_digest_is_read_with_a_note(self, make):
+    def test_record_without_a_digest_is_read_with_a_warning(self, make):
         a, b = make("a", 0.8, 1), make("b", 0.6, 1)
         unseal(b)
         assert [note for note in compare(a, b).notes if "older version of probekit" in note] == [
             f"made/b: {OLD_RECORD}"
         ]
 
-    def test_other_labels(self, make, tmp_path):
+    def test_different_labels_are_refused(self, make, tmp_path):
         rows = ROWS.replace({"label": {"yes": "maybe"}})
         other = write_run(tmp_path / "b", rows, guess_at(0.8, 1), labels=("maybe", "no"))
         with pytest.raises(DataError, match="only made/a has 'yes'; only made/b has 'maybe'"):
             compare(make("a", 0.8, 1), other)
 
-    def test_no_site_in_common(self, make, tmp_path):
+    def test_runs_without_a_common_site_are_refused(self, make, tmp_path):
         other = {"blocks.0.hook_resid_pre": guesses(ROWS, 0.8, 1)}
         b = write_run(tmp_path / "b", ROWS, other)
         with pytest.raises(
@@ -278,11 +278,11 @@ class TestRefusals:
         ):
             compare(make("a", 0.8, 1), b)
 
-    def test_a_metric_that_the_answers_do_not_have(self, make):
+    def test_unknown_metric_is_refused_with_the_nearest(self, make):
         with pytest.raises(UnknownNameError, match="Nearest: accuracy"):
             compare(make("a", 0.8, 1), make("b", 0.8, 1), metric="acuracy")
 
-    def test_a_run_of_before_answers_were_kept(self, make):
+    def test_run_without_saved_predictions_is_refused(self, make):
         a, b = make("a", 0.8, 1), make("b", 0.8, 1)
         unseal(b, "test_rows.csv")
         with pytest.raises(ConfigError, match="older version of probekit"):

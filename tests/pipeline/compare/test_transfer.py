@@ -1,4 +1,4 @@
-"""Transfer between data sets: the diagonal is the run, planted reversals show, leaks are told."""
+"""Transfer between data sets: the diagonal equals the run, and leaks are reported."""
 
 import json
 
@@ -40,7 +40,7 @@ def write_set(folder, name, rows, yaml=YAML):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, repository):
-    """The bundled data by their attractor: with `other` the last noun has the opposite number."""
+    """The bundled data, split by attractor: in `other` the last noun has the opposite number."""
     folder = tmp_path_factory.mktemp("transfer")
     rows = pd.read_csv(repository / "data" / "subject_number.csv")
     for name in ("same", "other"):
@@ -65,7 +65,7 @@ def found(folder):
     return transfer(paths, out=folder / "first", null_draws=4, cache_root=folder / "cache")
 
 
-def test_the_diagonal_is_the_run_to_the_last_bit(found, folder):
+def test_diagonal_equals_the_run_to_the_last_bit(found, folder):
     for name in found.names:
         own = run(folder / f"{name}.yaml", out=folder, cache_root=folder / "cache", page=False)
         table = only(own.table, target="task", split="test")
@@ -79,7 +79,7 @@ def test_the_diagonal_is_the_run_to_the_last_bit(found, folder):
         assert len(home) == 2 * 2 * 4
 
 
-def test_a_probe_of_the_last_noun_is_wrong_where_the_subject_has_the_other_number(found):
+def test_probe_of_the_last_noun_fails_on_subjects_of_the_other_number(found):
     rows = only(found.scores, metric="accuracy", probe="logistic")
     for site in rows["site"].unique():
         scores = matrix(only(rows, site=site), found.names, "value").to_numpy()
@@ -96,12 +96,12 @@ def test_a_probe_of_the_last_noun_is_wrong_where_the_subject_has_the_other_numbe
     assert set(cosines["space"]) == {"raw", "standardised"}
 
 
-def test_the_record_has_what_the_files_of_the_model_were_compared_with(found, folder):
+def test_record_lists_the_checksum_sources_of_model_files(found, folder):
     record = json.loads((folder / "first" / "transfer.json").read_text())
     assert record["compared_with"]["model.safetensors"] == "digests.json"
 
 
-def test_cosines_are_of_linear_probes_alone_and_look_the_same_from_both_sides(found):
+def test_cosines_are_symmetric_and_only_of_linear_probes(found):
     assert set(found.cosines["probe"]) == {"logistic"}
     for space in ("raw", "standardised"):
         rows = only(found.cosines, space=space, site="blocks.1.hook_resid_post")
@@ -110,13 +110,13 @@ def test_cosines_are_of_linear_probes_alone_and_look_the_same_from_both_sides(fo
         assert np.allclose(table, table.T)
 
 
-def test_probes_of_permuted_labels_are_small_beside_true_ones(found):
+def test_cosines_of_permuted_labels_are_small(found):
     assert (found.cosines["null_high"] < 0.5).all()
     assert (found.cosines["null_low"] > -0.5).all()
     assert (found.cosines["null_low"] < found.cosines["null_high"]).all()
 
 
-def test_files_and_figures(found, folder):
+def test_files_and_figures_are_written(found, folder):
     assert not (folder / "first" / DEAD).exists()
     scores = pd.read_csv(folder / "first" / "transfer.csv")
     assert len(scores) == 2 * 2 * 4 * 4
@@ -130,7 +130,7 @@ def test_files_and_figures(found, folder):
     assert "with permuted labels" in drawn.hovertext[0][1]
 
 
-def test_rows_that_stand_in_both_sets_are_told(folder, go):
+def test_rows_in_both_data_sets_are_reported(folder, go):
     rows = pd.read_csv(folder / "same.csv")
     write_set(folder, "again", rows.assign(group=rows["group"] + " again")[::-1])
     found = go(
@@ -154,11 +154,11 @@ def test_rows_that_stand_in_both_sets_are_told(folder, go):
     expected = sum(text in known for text in tested.texts[tested.test])
     assert expected > 0
     assert only(away, train="same", test="again")["known_texts"].eq(expected).all()
-    told = f"{expected} of {len(tested.test)} test rows of again have the same text"
-    assert any(note.startswith(told) for note in found.notes)
+    message = f"{expected} of {len(tested.test)} test rows of again have the same text"
+    assert any(note.startswith(message) for note in found.notes)
 
 
-def test_numbers_and_several_labels(folder, go):
+def test_regression_and_several_labels_are_transferred(folder, go):
     generator = np.random.default_rng(0)
     for name, sign in (("up", 1), ("down", -1)):
         words = generator.choice(["tiny", "small", "large", "huge"], size=120)
@@ -190,42 +190,42 @@ def test_numbers_and_several_labels(folder, go):
     assert found.metric == "r2"
     scores = matrix(only(found.scores, metric="r2"), found.names, "value").to_numpy()
     assert (np.diag(scores) > 0.8).all()
-    assert scores[0, 1] < -0.5  # the numbers are the other way round
+    assert scores[0, 1] < -0.5  # the numbers are reversed
     away = found.cosines[found.cosines["train"] != found.cosines["test"]]
     assert (away["cosine"] < 0).all()
 
 
 class TestRefusals:
-    def test_one_alone_or_the_same_name_twice(self, go):
+    def test_single_experiment_and_duplicate_names_are_refused(self, go):
         with pytest.raises(ConfigError, match="at least two experiments"):
             go("same")
         with pytest.raises(ConfigError, match="the name 'same'"):
             go("same", "same")
 
-    def test_settings_that_differ_are_listed(self, folder, go):
+    def test_experiments_with_different_settings_are_refused(self, folder, go):
         rows = pd.read_csv(folder / "same.csv")
         yaml = YAML.replace("bos: false", "bos: true").replace("folds: 2", "folds: 3")
         write_set(folder, "bos", rows, yaml)
         with pytest.raises(ConfigError, match=r"(?s)tokens.bos: false in same, true in bos.*folds"):
             go("same", "bos")
 
-    def test_other_sites(self, folder, go):
+    def test_different_sites_are_refused(self, folder, go):
         yaml = YAML.replace("blocks.[13]", "blocks.[12]")
         write_set(folder, "sites", pd.read_csv(folder / "same.csv"), yaml)
-        told = "only same has blocks.3.hook_resid_post; only sites has blocks.2.hook_resid_post"
-        with pytest.raises(ConfigError, match=told):
+        message = "only same has blocks.3.hook_resid_post; only sites has blocks.2.hook_resid_post"
+        with pytest.raises(ConfigError, match=message):
             go("same", "sites")
 
-    def test_other_labels(self, folder, go):
+    def test_different_labels_are_refused(self, folder, go):
         rows = pd.read_csv(folder / "same.csv").replace({"label": {"plural": "many"}})
         write_set(folder, "labels", rows)
         with pytest.raises(DataError, match=r"(?s)same: 'plural', 'singular'.*labels: 'many'"):
             go("same", "labels")
 
-    def test_kinds_that_read_wholes(self, go):
+    def test_kinds_that_read_texts_and_trees_are_refused(self, go):
         with pytest.raises(ConfigError, match="attention_pooled computes a weighted mean"):
             go("same", "other", overrides=["probe.kinds=[{kind: attention_pooled}]"])
 
-    def test_several_probes_a_set(self, go):
+    def test_nested_cross_validation_is_refused(self, go):
         with pytest.raises(ConfigError, match="nested cross-validation trains several"):
             go("same", "other", overrides=["split.folds=2"])

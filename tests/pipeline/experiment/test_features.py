@@ -1,4 +1,4 @@
-"""What a probe reads is what the model computed, and costs one reading a site."""
+"""Features of probes equal the activations of the model, and each site is read once."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def chosen(*patterns):
     return select(patterns, 6, {"n_heads": 4, "d_mlp": 1024})
 
 
-def test_the_normalized_view_is_what_the_next_norm_computes(store, prepared):
+def test_normalized_view_equals_the_next_layer_norm(store, prepared):
     eps = prepared.config.layer_norm_epsilon
     reader = FeatureReader(store, np.arange(store.n_rows), eps)
     seen = reader.features(*chosen("blocks.1.hook_resid_pre"))
@@ -60,12 +60,12 @@ def test_the_normalized_view_is_what_the_next_norm_computes(store, prepared):
     assert abs(seen - store.read("blocks.1.hook_resid_pre")).max() > 0.1
 
 
-def test_epsilon_counts_where_a_row_hardly_varies():
+def test_epsilon_matters_for_rows_of_low_variance():
     row = np.array([[1e-3, -1e-3]])
     np.testing.assert_allclose(normalized(row, 1e-5), row / np.sqrt(1.1e-5), rtol=1e-5)
 
 
-def test_a_head_is_its_slice_and_all_heads_are_one_reading(reader, store, monkeypatch):
+def test_heads_are_slices_and_are_read_once(reader, store, monkeypatch):
     whole = store.read("blocks.1.attn.hook_z")
     read = []
     monkeypatch.setattr(store, "read", lambda site, rows: read.append(site) or whole[rows])
@@ -74,13 +74,13 @@ def test_a_head_is_its_slice_and_all_heads_are_one_reading(reader, store, monkey
     assert read == ["blocks.1.attn.hook_z"]
 
 
-def test_only_the_rows_of_the_position_are_read(store):
+def test_only_rows_of_the_position_are_read(store):
     rows = np.array([5, 2])
     seen = FeatureReader(store, rows).features(*chosen("blocks.1.hook_resid_pre"))
     assert np.array_equal(seen, store.read("blocks.1.hook_resid_pre")[rows])
 
 
-def test_concatenated_features_stand_side_by_side_in_forward_order(experiment, reader, store):
+def test_concatenated_features_are_in_forward_order(experiment, reader, store):
     lists = "capture.concatenate=[['blocks.1.attn.hook_z[head=3]', blocks.1.hook_resid_pre]]"
     *_, joined = find_features(experiment(lists), GPT2.from_pretrained("mini").config)
     assert joined.text == "blocks.1.hook_resid_pre + blocks.1.attn.hook_z[head=3]"
@@ -88,7 +88,7 @@ def test_concatenated_features_stand_side_by_side_in_forward_order(experiment, r
     assert np.array_equal(reader.features(joined), np.hstack([resid, z[:, 3]]))
 
 
-def test_sites_that_are_only_concatenated_are_captured_too(experiment):
+def test_sites_used_only_in_a_concatenation_are_captured(experiment):
     found = prepare(experiment("capture.concatenate=[['blocks.*.hook_mlp_out']]"))
     assert [site for site in found.sites if "mlp" in site] == [
         f"blocks.{layer}.hook_mlp_out" for layer in range(6)
@@ -105,7 +105,7 @@ def test_sites_that_are_only_concatenated_are_captured_too(experiment):
         ("  concatenate: [['blocks.*.attn.hook_pattern']]\n", ConfigError, r"line 7: .* query_pos"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_line(experiment, tmp_path, text, error, message):
+def test_invalid_sites_are_reported_with_their_line(experiment, tmp_path, text, error, message):
     (tmp_path / "rows.yaml").write_text(YAML + text)
     with pytest.raises(error, match=message):
         prepare(load_experiment(tmp_path / "rows.yaml"))

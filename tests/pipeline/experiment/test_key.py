@@ -1,4 +1,4 @@
-"""The run key covers the code that decides a number of a run, found from its imports."""
+"""The run key covers all imported code that affects the results."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def modules():
         "pipeline.measure.significance",
     ],
 )
-def test_what_decides_a_number_is_in_the_key(modules, name):
+def test_modules_that_affect_numbers_are_in_the_key(modules, name):
     assert f"probekit.{name}" in modules
 
 
@@ -40,5 +40,5 @@ def test_what_decides_a_number_is_in_the_key(modules, name):
         "pipeline.capture.jobs",
     ],
 )
-def test_views_launchers_and_upkeep_are_not(modules, room):
+def test_report_launchers_and_upkeep_are_not_in_the_key(modules, room):
     assert not [name for name in modules if name.startswith(f"probekit.{room}")]

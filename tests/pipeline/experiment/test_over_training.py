@@ -1,4 +1,4 @@
-"""An experiment over checkpoints: each is probed as it would be alone, and the page shows them."""
+"""Experiments over checkpoints: each one is probed as in a single run, and shown on the page."""
 
 import pandas as pd
 import pytest
@@ -33,7 +33,7 @@ def go(experiment, tmp_path, name):
     return run(experiment, out=tmp_path / name, cache_root=tmp_path / "cache")
 
 
-def test_every_checkpoint_has_the_scores_it_has_alone(load, tmp_path):
+def test_checkpoint_scores_equal_those_of_single_runs(load, tmp_path):
     over = go(load(), tmp_path, "over")
     training = pd.read_csv(over.folder / "training.csv")
     assert sorted(training["step"].unique()) == [0, 6, 12]
@@ -48,7 +48,7 @@ def test_every_checkpoint_has_the_scores_it_has_alone(load, tmp_path):
     pd.testing.assert_series_equal(last, main[last.index])
 
 
-def test_the_page_has_a_map_of_layers_by_steps(load, tmp_path):
+def test_page_has_a_map_of_layers_by_steps(load, tmp_path):
     over = go(load("{path: trained/tiny, checkpoints: [0, 12]}"), tmp_path, "over")
     page = over.report.read_text()
     assert "Accuracy by layer and step of training" in page
@@ -57,7 +57,7 @@ def test_the_page_has_a_map_of_layers_by_steps(load, tmp_path):
         write_report(over.folder)
 
 
-def test_without_checkpoints_there_is_no_map_and_the_last_is_probed(load, tmp_path, trained):
+def test_last_checkpoint_is_the_default(load, tmp_path, trained):
     experiment = load("{path: trained/tiny}")
     assert experiment.model.source == str(trained / "checkpoints" / "step-0000012")
     result = go(experiment, tmp_path, "one")
@@ -65,7 +65,7 @@ def test_without_checkpoints_there_is_no_map_and_the_last_is_probed(load, tmp_pa
     assert "step of training" not in result.report.read_text()
 
 
-def test_steps_are_written_out_so_that_the_settings_say_what_was_done(load, tmp_path):
+def test_saved_settings_list_the_steps(load, tmp_path):
     experiment = load()
     assert experiment.model.checkpoints == (0, 6, 12)
     result = go(experiment, tmp_path, "over")
@@ -73,18 +73,18 @@ def test_steps_are_written_out_so_that_the_settings_say_what_was_done(load, tmp_
 
 
 @pytest.mark.parametrize(
-    ("model", "error", "told"),
+    ("model", "error", "message"),
     [
         ("{path: trained/none}", MissingError, r"line 3: .*has no checkpoints"),
         ("{path: trained/tiny, checkpoints: [0, 7]}", MissingError, "no checkpoint of step 7; it "),
         ("{path: trained/tiny, checkpoints: some}", ConfigError, "model.checkpoints"),
         ("{path: trained/tiny, checkpoints: [-1]}", MissingError, "no checkpoint of step -1"),
-        ("{path: trained/tiny, checkpoints: [[0], a]}", ConfigError, "must be a whole number"),
+        ("{path: trained/tiny, checkpoints: [[0], a]}", ConfigError, "must be an integer"),
         ("{path: trained/tiny, source: mini}", ConfigError, "either `source` or `path`"),
         ("{source: mini, checkpoints: all}", ConfigError, "requires the `path`"),
         ("{checkpoints: all}", ConfigError, "'model.source' is missing"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(load, model, error, told):
-    with pytest.raises(error, match=told):
+def test_each_error_is_reported_with_its_line(load, model, error, message):
+    with pytest.raises(error, match=message):
         load(model)

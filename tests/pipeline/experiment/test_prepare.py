@@ -1,4 +1,4 @@
-"""From files to rows: which token, which word, which side."""
+"""Preparation of rows: positions, words and the split."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def trees(tmp_path):
     return load_experiment(tmp_path / "trees.yaml")
 
 
-def test_a_word_is_read_at_its_last_piece(trees):
+def test_word_position_is_the_last_piece(trees):
     prepared = prepare(trees)
     assert prepared.positions[0].types.tolist()[:3] == ["the", "key", "perambulated"]
     assert prepared.labels.tolist()[:3] == ["DET", "NOUN", "VERB"]
@@ -61,8 +61,8 @@ def test_a_word_is_read_at_its_last_piece(trees):
     assert len(prepared.tokens[2].ids) > 5  # BOS, and a long word of several pieces
 
 
-def test_rows_of_position_0_do_not_scale_the_features_unless_asked(tmp_path, trees):
-    assert prepare(trees).positions[0].typical.all()  # BOS stands at position 0
+def test_position_0_does_not_affect_scaling_by_default(tmp_path, trees):
+    assert prepare(trees).positions[0].typical.all()  # BOS is at position 0
     bare = load_experiment(tmp_path / "trees.yaml", ["tokens.bos=false"])
     assert prepare(bare).positions[0].typical.tolist() == 5 * [False, True, True]
     counted = load_experiment(
@@ -72,13 +72,13 @@ def test_rows_of_position_0_do_not_scale_the_features_unless_asked(tmp_path, tre
     assert counted.tokens.position.text == "word:last+first"
 
 
-def test_the_configuration_written_back_gives_the_same_rows(trees, tmp_path):
+def test_saved_configuration_gives_the_same_rows(trees, tmp_path):
     (tmp_path / "again.yaml").write_text(dump_experiment(trees))
     again = prepare(load_experiment(tmp_path / "again.yaml"))
     assert again.dataset.digest == prepare(trees).dataset.digest
 
 
-def test_rows_without_a_group_in_two_files_are_not_one_group(tmp_path):
+def test_rows_without_a_group_are_separate_groups_across_files(tmp_path):
     for side in ("train", "test"):
         (tmp_path / f"{side}.csv").write_text("text,label\nThe key,a\nThe dog,b\n")
     text = TABLE.replace(
@@ -89,16 +89,16 @@ def test_rows_without_a_group_in_two_files_are_not_one_group(tmp_path):
     assert len(np.unique(prepared.groups)) == 4
 
 
-def test_the_column_of_the_file_says_the_side(tmp_path):
+def test_split_column_determines_the_split(tmp_path):
     rows = ["text,label,side", "The key.,a,train", "The dog!,b,train", "A key.,a,test"]
     (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
     (tmp_path / "rows.yaml").write_text(TABLE)
     prepared = prepare(load_experiment(tmp_path / "rows.yaml"))
     assert prepared.test.tolist() == [2]
-    assert prepared.positions[0].types.tolist() == ["key", "dog", "key"]  # not the full stop
+    assert prepared.positions[0].types.tolist() == ["key", "dog", "key"]  # excludes the full stop
 
 
-def test_repeated_rows_leave_test_if_asked_and_are_counted(tmp_path):
+def test_duplicates_are_removed_from_test_and_counted(tmp_path):
     rows = ["One.,y,train", "Two.,n,train", "One.,y,test", "Six.,n,test", "Ten.,y,test"]
     (tmp_path / "rows.csv").write_text("\n".join(["text,label,side", *rows]))
     (tmp_path / "rows.yaml").write_text(TABLE)
@@ -118,7 +118,7 @@ def words_of(prepared):
     ]
 
 
-def test_words_are_on_one_side_if_asked_and_what_that_costs_is_told(trees, tmp_path):
+def test_shared_words_are_removed_and_the_loss_is_reported(trees, tmp_path):
     train, test = words_of(prepare(trees))
     assert train & test == {"the", "key", "perambulated"}
     overrides = ["split.word_disjoint=true", "split.test=0.5"]
@@ -134,7 +134,7 @@ def test_words_are_on_one_side_if_asked_and_what_that_costs_is_told(trees, tmp_p
     assert set(prepared.split.test) == set(prepared.plan.example[prepared.test])
 
 
-def test_groups_that_share_a_word_are_drawn_together_and_lose_nothing(tmp_path):
+def test_groups_with_a_common_word_are_split_together(tmp_path):
     nouns = ["key", "Key", "dog", "cat", "Cat", "ship", "road", "hat"]
     rows = [f"The {noun},{label}" for noun in nouns for label in "ab"]
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]))
@@ -148,7 +148,7 @@ def test_groups_that_share_a_word_are_drawn_together_and_lose_nothing(tmp_path):
         assert prepared.dataset.notes[-1].startswith("0 of")
 
 
-def test_words_that_cannot_be_kept_apart_are_told_with_their_key(tmp_path):
+def test_inseparable_words_are_reported_with_their_key(tmp_path):
     rows = [
         "text,label,side",
         "The key,a,train",
@@ -163,7 +163,7 @@ def test_words_that_cannot_be_kept_apart_are_told_with_their_key(tmp_path):
 
 
 @pytest.mark.parametrize("bos", ["true", "false"])
-def test_all_positions_give_a_row_each_and_leave_bos_out(tmp_path, bos):
+def test_position_all_gives_one_row_per_token_without_bos(tmp_path, bos):
     rows = ["text,label,side", "The key,a,train", "The dog,b,train", "A key,a,test"]
     (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
     (tmp_path / "rows.yaml").write_text(TABLE)
@@ -186,5 +186,5 @@ def test_all_positions_give_a_row_each_and_leave_bos_out(tmp_path, bos):
         ("U.S.", "U.S"),
     ],
 )
-def test_the_last_word_is_whole_and_without_punctuation(text, word):
+def test_last_word_excludes_punctuation(text, word):
     assert last_word(text) == word

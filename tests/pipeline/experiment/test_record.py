@@ -1,4 +1,4 @@
-"""What run.json counts where labels are not classes: ranges of numbers, roots of trees."""
+"""Label counts in run.json for numbers and trees."""
 
 from types import SimpleNamespace
 
@@ -18,14 +18,14 @@ def counts(labels, kind):
     return _label_counts(SimpleNamespace(labels=np.array(labels)), prober(kind), ROWS)
 
 
-def test_classes_are_counted_as_they_are():
+def test_classes_are_counted():
     assert counts(["a", "b"] * 20, "logistic") == {
         "train": {"a": 15, "b": 15},
         "test": {"a": 5, "b": 5},
     }
 
 
-def test_many_numbers_are_counted_in_ranges_that_hold_all_of_them():
+def test_many_numbers_are_counted_in_ranges():
     found = counts([str(n) for n in range(40)], "ridge_regression")
     assert list(found["train"]) == ["0 to 7.8", "7.8 to 15.6", "15.6 to 23.4", "23.4 to 31.2"]
     assert sum(found["train"].values()) == 30
@@ -34,12 +34,12 @@ def test_many_numbers_are_counted_in_ranges_that_hold_all_of_them():
     assert few["train"] == {"1": 15, "2": 15}
 
 
-def test_of_heads_the_roots_are_counted():
+def test_roots_of_trees_are_counted():
     found = counts(["-1", "0", "1", "2"] * 10, "structural_depth")
     assert found["test"] == {"other words": 8, "roots": 2}
 
 
-def test_examples_are_of_some_numbers_only():
+def test_examples_are_shown_for_some_numbers_only():
     dataset = SimpleNamespace(labels=np.array([str(n) for n in range(40)]))
     assert _shown_labels(dataset, prober("ridge_regression")) == ["0", "8", "16", "24", "32"]
     assert len(_shown_labels(dataset, prober("logistic"))) == 40

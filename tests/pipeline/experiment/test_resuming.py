@@ -1,4 +1,4 @@
-"""A second run reuses what is whole and of the same inputs, and makes anew what is not."""
+"""A second run reuses what is whole and of the same inputs, and makes again what is not."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go)
     assert kept.stat().st_mtime_ns == before
 
 
-def test_answers_without_their_numbers_or_cut_short_are_made_anew(experiment, go):
+def test_answers_without_their_numbers_or_cut_short_are_made_again(experiment, go):
     """A run may be killed after the answers of a site are written, and before its numbers are."""
     first = go(experiment(), page=False)
     content = first.results.read_bytes()
@@ -52,7 +52,7 @@ def test_answers_without_their_numbers_or_cut_short_are_made_anew(experiment, go
     "damage",
     ["", "{", "[]", "[" * 100_000, '{"digest": "0", "measurements": []}', "altered", "lost"],
 )
-def test_kept_results_that_are_not_whole_are_made_anew(experiment, go, damage):
+def test_kept_results_that_are_not_whole_are_made_again(experiment, go, damage):
     first = go(experiment(), page=False)
     content = first.results.read_bytes()
     path = first.folder / "sites" / "blocks.3.hook_resid_post.json"
@@ -66,7 +66,7 @@ def test_kept_results_that_are_not_whole_are_made_anew(experiment, go, damage):
     assert path.read_text() == whole
 
 
-def test_kept_results_of_another_site_are_made_anew(experiment, go):
+def test_kept_results_of_another_site_are_made_again(experiment, go):
     first = go(experiment(), page=False)
     content = first.results.read_bytes()
     one, other = (first.folder / "sites" / f"blocks.{n}.hook_resid_post.json" for n in (0, 3))

@@ -1,4 +1,4 @@
-"""Whole runs on small data: planted answers are found, nothing is recomputed, files are whole."""
+"""Complete runs on small data: the planted signal is found, and finished work is reused."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ from tests.pipeline.planted import rows_of_sites
 
 
 class Counting:
-    """A watcher that remembers."""
+    """A watcher that records its messages and progress."""
 
     def __init__(self):
         self.steps = []
@@ -45,7 +45,7 @@ def value(table, target, site, metric="accuracy", split="test"):
     return rows[rows["site"] == site]["value"].item() if site else rows["value"].item()
 
 
-def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
+def test_run_finds_the_planted_signal_and_writes_all_files(experiment, go):
     result = go(experiment())
     table = pd.read_csv(result.results)
     assert list(table.columns) == [column.name for column in RESULTS]
@@ -63,7 +63,7 @@ def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
     for name in HEAD_SCORES:  # the text repeats no token
         np.testing.assert_allclose(kept[f"0.{name}"], expected[name], rtol=1e-5)
     assert kept["0.first_token"].std() > 0
-    # The embedding of the last word does not show the colour; attention has brought it by block 3.
+    # The embedding of the last word does not encode the colour; the residual after block 3 does.
     assert value(table, "task", "blocks.0.hook_resid_pre") < 0.7
     assert value(table, "task", "blocks.3.hook_resid_post") > 0.9
     assert value(table, "majority", None) == 0.5
@@ -88,7 +88,7 @@ def test_a_run_finds_what_is_there_and_leaves_whole_files(experiment, go):
     assert again == experiment()
 
 
-def test_sites_probed_in_other_processes_have_the_same_numbers(experiment, go, monkeypatch):
+def test_parallel_probing_gives_the_same_numbers(experiment, go, monkeypatch):
     monkeypatch.setattr(workers, "START_UP", -1.0)
     monkeypatch.setattr(workers, "cpu_count", lambda: 2)
     found = []
@@ -96,7 +96,7 @@ def test_sites_probed_in_other_processes_have_the_same_numbers(experiment, go, m
         watcher = Counting()
         folder = go(experiment(), workers=n_workers, watcher=watcher).folder
         done = [step[1] for step in watcher.steps if step[0] == "probe"]
-        assert done == sorted(done)  # though sites are begun in any order
+        assert done == sorted(done)  # although sites start in any order
         paths = [folder / "results.csv", *folder.rglob("sites/*"), *folder.rglob("probes/*.json")]
         found.append({str(path): path.read_bytes() for path in paths})
         shutil.rmtree(folder)
@@ -105,11 +105,11 @@ def test_sites_probed_in_other_processes_have_the_same_numbers(experiment, go, m
 
 
 def best(values):
-    """What best_site says of two sites with these (validation, test) accuracies."""
+    """Return the result of best_site for two sites with these (validation, test) accuracies."""
     return best_site(rows_of_sites(values)).site
 
 
-def test_among_equals_the_run_and_the_report_choose_the_same(experiment, go):
+def test_run_and_report_break_ties_identically(experiment, go):
     chosen = best({"blocks.3.hook_resid_post": (1.0, 1.0), "blocks.0.hook_attn_out": (1.0, 1.0)})
     assert chosen == "blocks.0.hook_attn_out"
     sites = "capture.sites=[blocks.3.hook_resid_post, blocks.0.hook_attn_out]"
@@ -119,7 +119,7 @@ def test_among_equals_the_run_and_the_report_choose_the_same(experiment, go):
     assert "run.json names" not in found.report.read_text()
 
 
-def test_many_examples_without_a_row_are_told_as_a_warning(experiment, go, tmp_path):
+def test_many_examples_without_a_row_cause_a_warning(experiment, go, tmp_path):
     whole = experiment()
     rows = tmp_path / "rows.csv"
     rows.write_text(rows.read_text().replace(" was,", " was there,"))
@@ -135,19 +135,19 @@ def test_many_examples_without_a_row_are_told_as_a_warning(experiment, go, tmp_p
     assert codes(4)["lost"] == "warning"
 
 
-def test_half_precision_runs_to_the_end(experiment, go):
+def test_half_precision_run_completes(experiment, go):
     for dtype in ("bfloat16", "float16"):
         result = go(experiment(f"model.dtype={dtype}", "model.random_weights=false"))
         assert result.report.is_file()
         assert result.record["best"]["site"] != "blocks.0.hook_resid_pre"
 
 
-def test_the_best_site_is_chosen_without_a_look_at_the_test_rows():
+def test_site_selection_does_not_use_test_rows():
     assert best({"blocks.0.x": (0.9, 0.1), "blocks.1.x": (0.8, 1.0)}) == "blocks.0.x"
     assert best({"blocks.0.x": (0.8, 1.0), "blocks.1.x": (0.9, 0.1)}) == "blocks.1.x"
 
 
-def test_neurons_are_told_apart(experiment, go):
+def test_neurons_have_separate_results(experiment, go):
     names = [f"blocks.2.mlp.hook_post[neuron={n}]" for n in (3, 700)]
     result = go(experiment(f"capture.sites={names}"))
     task = result.table[(result.table["target"] == "task") & (result.table["split"] == "test")]
@@ -155,7 +155,7 @@ def test_neurons_are_told_apart(experiment, go):
     assert result.record["best"]["site"] in names
 
 
-def test_a_head_is_probed_by_itself(experiment, go):
+def test_single_head_is_probed(experiment, go):
     result = go(experiment("capture.sites=['blocks.2.attn.hook_z[head=3]']", "attention.texts=[]"))
     task = result.table[result.table["target"] == "task"]
     assert set(task["head"]) == {3}
@@ -165,7 +165,7 @@ def test_a_head_is_probed_by_itself(experiment, go):
     assert values.shape == (96, 4, 64)
 
 
-def test_without_the_random_model_it_is_left_out(experiment, go):
+def test_random_weights_control_can_be_disabled(experiment, go):
     result = go(experiment("model.random_weights=false"), page=False)
     assert "random_weights" not in set(result.table["target"])
     assert result.report is None
@@ -193,7 +193,7 @@ def test_without_the_random_model_it_is_left_out(experiment, go):
         ("data.columns.label=group", DataError, "group"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_written(
+def test_invalid_experiments_are_refused_before_anything_is_written(
     experiment, go, tmp_path, override, error, message
 ):
     with pytest.raises(error, match=message):
@@ -203,9 +203,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize(("policy", "rows"), [("truncate", 97), ("skip", 96)])
-def test_texts_over_the_context_follow_the_policy_and_are_counted(
-    experiment, go, tmp_path, policy, rows
-):
+def test_long_texts_follow_the_policy_and_are_counted(experiment, go, tmp_path, policy, rows):
     with (tmp_path / "rows.csv").open("a") as file:
         file.write(f"{'The red house was ' * 80},red,long\n")
     with pytest.raises(
@@ -217,7 +215,7 @@ def test_texts_over_the_context_follow_the_policy_and_are_counted(
     assert any("longer than the context" in note for note in result.record["data"]["notes"])
 
 
-def test_norms_are_told_per_site(experiment, go, monkeypatch):
+def test_norms_are_reported_per_site(experiment, go, monkeypatch):
     monkeypatch.setattr(norms_module, "SAMPLE", 1000)
     norms = go(experiment()).record["norms"]
     assert [entry["layer"] for entry in norms] == [0, 0, 3]
@@ -234,7 +232,7 @@ def test_norms_are_told_per_site(experiment, go, monkeypatch):
     assert found.other_norm == pytest.approx(rest[0] / rest[1], rel=1e-4)
 
 
-def test_confusions_directions_and_errors_are_those_of_the_chosen_probe(experiment, go):
+def test_confusions_directions_and_errors_belong_to_the_selected_probe(experiment, go):
     result = go(experiment())
     test = only(placed(result.table), target="task", split="test", metric="accuracy")
     (score,) = same_features(test, chosen_row(result.table))["value"]
@@ -260,19 +258,19 @@ def test_confusions_directions_and_errors_are_those_of_the_chosen_probe(experime
     assert {"confusion.csv", "scatter.csv"} <= set(result.record["files"])
 
 
-def test_the_tokens_of_an_error_keep_their_characters(experiment, go, tmp_path):
-    # Labels without a rule, so that there are errors.
+def test_tokens_of_errors_are_stored_unchanged(experiment, go, tmp_path):
+    # Random labels, so that there are errors.
     rows = pd.read_csv(tmp_path / "rows.csv")
     rows["label"] = np.random.default_rng(0).permutation(rows["label"])
     rows.to_csv(tmp_path / "rows.csv", index=False)
     result = go(experiment(), page=False)
     for example in json.loads((result.folder / "wrong.json").read_text())["examples"]:
-        told = [example["text"][slice(*token["span"])].strip() for token in example["tokens"]]
-        assert told == [token["token"].strip() for token in example["tokens"]]
-        assert " ".join(filter(None, told)).startswith("The ")
+        shown = [example["text"][slice(*token["span"])].strip() for token in example["tokens"]]
+        assert shown == [token["token"].strip() for token in example["tokens"]]
+        assert " ".join(filter(None, shown)).startswith("The ")
 
 
-def test_a_plane_shows_no_row_that_it_was_fitted_on(experiment, go):
+def test_projections_show_held_out_rows_only(experiment, go):
     result = go(experiment("split.folds=3"), page=False)
     points = pd.read_csv(result.folder / "scatter.csv")
     first = sum(result.record["data"]["labels"]["test"].values())

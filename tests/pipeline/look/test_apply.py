@@ -1,4 +1,4 @@
-"""A kept probe on texts: the numbers of its training rows, whatever stands in the batch."""
+"""Saved probes applied to texts give the scores of their stored rows."""
 
 import json
 import shutil
@@ -19,16 +19,16 @@ TEXTS = ("The keys to the old cabinet", "A dog", "The", "The key near the doors 
 
 
 class Listening:
-    """A watcher that keeps what it is told."""
+    """A watcher that records its messages."""
 
     def __init__(self):
-        self.told, self.steps = [], []
+        self.messages, self.steps = [], []
 
     def progress(self, step, done, total):
         self.steps.append((done, total))
 
     def tell(self, message):
-        self.told.append(message)
+        self.messages.append(message)
 
 
 def scores(readings):
@@ -53,7 +53,7 @@ def normalize(rows):
         (("blocks.2.mlp.hook_post", "blocks.1.attn.hook_z[head=3]"), "raw"),
     ],
 )
-def test_training_texts_get_the_answers_of_the_rows_in_the_store(kept, sites, view):
+def test_training_texts_get_the_predictions_of_their_stored_rows(kept, sites, view):
     change = normalize if view == "normalized" else (lambda rows: rows)
     saved, estimator, X = kept.keep(*sites, view=view, change=change)
     texts = [example.text for example in kept.prepared.dataset.examples]
@@ -77,7 +77,7 @@ def test_training_texts_get_the_answers_of_the_rows_in_the_store(kept, sites, vi
     ],
     ids=str,
 )
-def test_texts_are_read_at_the_position_of_the_training(make_kept, overrides):
+def test_texts_are_read_at_the_training_position(make_kept, overrides):
     kept = make_kept(*overrides)
     saved, estimator, X = kept.keep("blocks.2.hook_resid_post")
     texts = [example.text for example in kept.prepared.dataset.examples][:20]
@@ -85,14 +85,14 @@ def test_texts_are_read_at_the_position_of_the_training(make_kept, overrides):
     np.testing.assert_allclose(found, estimator.decision_function(X)[:20], atol=1e-4)
 
 
-def test_the_label_of_a_text_is_that_of_its_last_token(number_probe):
+def test_label_of_a_text_is_that_of_its_last_token(number_probe):
     for reading in apply_probe(number_probe, TEXTS):
         np.testing.assert_allclose(reading.answer.score, reading.answers[-1].score, atol=1e-5)
         assert reading.answer.label == reading.answers[-1].label
 
 
 @pytest.mark.parametrize("bos", [False, True])
-def test_neither_batch_nor_order_changes_a_score(number_probe, bos):
+def test_scores_do_not_depend_on_batch_or_order(number_probe, bos):
     probe = changed(number_probe, bos=bos)
     together = apply_probe(probe, TEXTS)
     alone = [apply_probe(probe, [text])[0] for text in TEXTS]
@@ -104,7 +104,7 @@ def test_neither_batch_nor_order_changes_a_score(number_probe, bos):
 
 
 @pytest.mark.parametrize("bos", [False, True])
-def test_each_token_stands_with_its_characters_and_its_own_score(number_probe, bos):
+def test_each_token_has_its_characters_and_score(number_probe, bos):
     probe = changed(number_probe, bos=bos)
     text = "The keys, größer ✓"
     (reading,) = apply_probe(probe, [text])
@@ -118,12 +118,12 @@ def test_each_token_stands_with_its_characters_and_its_own_score(number_probe, b
     assert [a.label for a in reading.answers] == probe.predict(rows).tolist()
 
 
-def test_the_same_text_twice_is_two_readings(number_probe):
+def test_duplicate_texts_are_scored_separately(number_probe):
     first, second = apply_probe(number_probe, [TEXTS[0], TEXTS[0]])
     assert first == second
 
 
-def test_more_classes_and_numbers_are_read_as_well(number_probe):
+def test_multiclass_and_regression_probes_are_applied(number_probe):
     generator = np.random.default_rng(0)
     layer = generator.normal(size=(3, 256)), np.zeros(3)
     many = SavedProbe((layer,), ("a", "b", "c"), number_probe.facts)
@@ -137,7 +137,7 @@ def test_more_classes_and_numbers_are_read_as_well(number_probe):
 
 
 @pytest.mark.parametrize("at", ["all", "word", "span"])
-def test_a_probe_of_marked_words_answers_for_tokens_only(number_probe, at):
+def test_probe_of_marked_words_scores_tokens_only(number_probe, at):
     probe = changed(number_probe, position={"at": at, "pieces": "last", "skip_first": True})
     assert all(reading.answer is None for reading in apply_probe(probe, TEXTS))
     assert choose_per(probe, None) == "token"
@@ -145,13 +145,13 @@ def test_a_probe_of_marked_words_answers_for_tokens_only(number_probe, at):
         choose_per(probe, "text")
     assert choose_per(number_probe, None) == "text"
     assert bool(caution(probe, "token")) == (at != "all")
-    told = "".join(caution(probe, "token"))
-    assert ("is not marked in new texts: each row is one token" in told) == (at in ("span", "word"))
+    text = "".join(caution(probe, "token"))
+    assert ("is not marked in new texts: each row is one token" in text) == (at in ("span", "word"))
     assert caution(number_probe, "token")
     assert caution(number_probe, "text") == []
 
 
-def test_a_text_too_short_for_the_index_has_no_answer(number_probe):
+def test_text_too_short_for_the_index_has_no_prediction(number_probe):
     probe = changed(number_probe, position={"at": "index", "index": 2})
     readings = apply_probe(probe, TEXTS)
     assert [reading.answer is None for reading in readings] == [False, True, True, False]
@@ -159,7 +159,7 @@ def test_a_text_too_short_for_the_index_has_no_answer(number_probe):
         apply_probe(probe, TEXTS[2:3])
 
 
-def test_what_the_context_cannot_hold_is_refused_cut_or_left_out(number_probe):
+def test_too_long_texts_are_refused_truncated_or_skipped(number_probe):
     long = "the key " * 200
     n_tokens = len(Tokenizer.from_pretrained("mini").encode(long, bos=False).ids)
     with pytest.raises(DataError, match=rf"1 of 3 texts.*256 tokens, first text 2 with {n_tokens}"):
@@ -170,10 +170,10 @@ def test_what_the_context_cannot_hold_is_refused_cut_or_left_out(number_probe):
     )
     assert [reading.n_cut for reading in cut] == [0, n_tokens - 256, 0]
     assert [len(reading.answers) for reading in cut[1:]] == [256, 2]
-    assert "1 of 3 texts" in watcher.told[0]
+    assert "1 of 3 texts" in watcher.messages[0]
     short = apply_probe(number_probe, [long, TEXTS[1]], too_long="skip", watcher=watcher)
     assert [reading.text for reading in short] == [TEXTS[1]]
-    assert "skipped" in watcher.told[1]
+    assert "skipped" in watcher.messages[1]
     with pytest.raises(DataError, match="no text is left"):
         apply_probe(number_probe, [long], too_long="skip")
 
@@ -182,7 +182,7 @@ def test_what_the_context_cannot_hold_is_refused_cut_or_left_out(number_probe):
     ("texts", "message"),
     [([], "no text"), (["a", ""], "1 of 2 texts are empty, the first is text 2")],
 )
-def test_nothing_to_read_is_refused(number_probe, texts, message):
+def test_empty_input_is_refused(number_probe, texts, message):
     for bos in (False, True):
         with pytest.raises(DataError, match=message):
             apply_probe(changed(number_probe, bos=bos), texts)
@@ -211,9 +211,7 @@ def other_model(tmp_path):
         ),
     ],
 )
-def test_a_config_that_no_weight_shows_is_another_model(
-    number_probe, tmp_path, key, value, message
-):
+def test_config_is_part_of_the_model_identity(number_probe, tmp_path, key, value, message):
     folder = shutil.copytree(MINI, tmp_path / "edited")
     config = json.loads((folder / "config.json").read_text()) | {key: value}
     (folder / "config.json").write_text(json.dumps(config))
@@ -224,7 +222,7 @@ def test_a_config_that_no_weight_shows_is_another_model(
     assert apply_probe(older, TEXTS, model=str(folder))
 
 
-def test_the_same_weights_elsewhere_are_the_same_model(number_probe, tmp_path):
+def test_copied_model_is_the_same_model(number_probe, tmp_path):
     shutil.copytree(MINI, tmp_path / "copy")
     moved = apply_probe(
         changed(number_probe, model="gone/away"), TEXTS, model=str(tmp_path / "copy")
@@ -232,7 +230,7 @@ def test_the_same_weights_elsewhere_are_the_same_model(number_probe, tmp_path):
     np.testing.assert_array_equal(scores(moved), scores(apply_probe(number_probe, TEXTS)))
 
 
-def test_another_model_of_the_same_width_is_refused_unless_wished(number_probe, other_model):
+def test_different_model_requires_the_option(number_probe, other_model):
     with pytest.raises(ConfigError, match=r"(?s)weights: .* for the probe.*--allow-other-model"):
         apply_probe(number_probe, TEXTS, model=str(other_model))
     watcher = Listening()
@@ -240,15 +238,15 @@ def test_another_model_of_the_same_width_is_refused_unless_wished(number_probe, 
         number_probe, TEXTS, model=str(other_model), allow_other_model=True, watcher=watcher
     )
     assert len(readings) == len(TEXTS)
-    assert "is not the model that the probe was fitted on" in watcher.told[0]
+    assert "is not the model that the probe was fitted on" in watcher.messages[0]
 
 
-def test_another_vocabulary_is_told_like_other_weights(number_probe):
+def test_different_vocabulary_is_reported(number_probe):
     with pytest.raises(ConfigError, match="tokenizer: other for the probe"):
         apply_probe(changed(number_probe, tokenizer="other"), TEXTS)
 
 
-def test_another_width_or_depth_is_refused_even_if_wished(number_probe, tmp_path):
+def test_different_width_or_depth_is_always_refused(number_probe, tmp_path):
     layer = np.ones((1, 255)), np.zeros(1)
     narrow = SavedProbe((layer,), number_probe.classes, number_probe.facts)
     with pytest.raises(ConfigError, match="width: 255 for the probe, 256 for the rows"):
@@ -260,12 +258,12 @@ def test_another_width_or_depth_is_refused_even_if_wished(number_probe, tmp_path
         apply_probe(changed(number_probe, sites=("blocks.9.hook_resid_post",)), TEXTS)
 
 
-def test_a_model_that_is_not_there_says_how_to_give_it(number_probe):
+def test_missing_model_is_reported_with_a_remedy(number_probe):
     with pytest.raises(MissingError, match=r"fitted on './gone'; give its current location"):
         apply_probe(changed(number_probe, model="./gone"), TEXTS)
 
 
-def test_a_damaged_model_or_an_unknown_device_is_refused(number_probe, other_model):
+def test_damaged_model_and_unknown_device_are_refused(number_probe, other_model):
     with pytest.raises(ConfigError, match="--device warp"):
         apply_probe(number_probe, TEXTS, device="warp")
     (other_model / "config.json").write_text(json.dumps({"model_type": "bert"}))
@@ -273,9 +271,9 @@ def test_a_damaged_model_or_an_unknown_device_is_refused(number_probe, other_mod
         apply_probe(number_probe, TEXTS, model=str(other_model))
 
 
-def test_weights_that_give_nan_are_told_and_not_scored(number_probe, other_model):
+def test_nan_activations_are_reported_and_not_scored(number_probe, other_model):
     tensors = safetensors.torch.load_file(other_model / "model.safetensors")
-    # Finite, or the model would not be loaded; their squares are not.
+    # The weights are finite, as loading requires, but their squares are not.
     shape = tensors["transformer.wte.weight"].shape
     tensors["transformer.wte.weight"] = torch.full(shape, 3e38)
     safetensors.torch.save_file(tensors, other_model / "model.safetensors")
@@ -283,7 +281,7 @@ def test_weights_that_give_nan_are_told_and_not_scored(number_probe, other_model
         apply_probe(number_probe, TEXTS, model=str(other_model), allow_other_model=True)
 
 
-def test_the_model_stops_at_the_site(number_probe, monkeypatch):
+def test_forward_pass_stops_at_the_site_of_the_probe(number_probe, monkeypatch):
     reached = []
     original = Block.forward
 
@@ -296,7 +294,7 @@ def test_the_model_stops_at_the_site(number_probe, monkeypatch):
     assert len(reached) == 3
 
 
-def test_progress_counts_all_rows(number_probe):
+def test_progress_includes_all_rows(number_probe):
     watcher = Listening()
     readings = apply_probe(number_probe, TEXTS, watcher=watcher)
     n_rows = sum(len(reading.answers) + 1 for reading in readings)

@@ -18,7 +18,7 @@ def mini():
     return GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
 
 
-def test_patterns_are_those_of_the_model_and_scores_are_of_the_same_heads(mini):
+def test_patterns_and_scores_equal_those_of_the_model(mini):
     model, tokenizer = mini
     ids = torch.tensor(tokenizer.encode(TEXT, bos=True).ids)
     _, cache = model.run_with_cache(ids[None], sites=[("pattern", 3)], logits=False)
@@ -34,22 +34,22 @@ def test_patterns_are_those_of_the_model_and_scores_are_of_the_same_heads(mini):
         assert score[0, 0] == pytest.approx(prompt.scores[name][0, 3], rel=1e-5)
 
 
-def test_one_text_is_no_list_of_letters(mini):
+def test_single_text_is_not_split_into_letters(mini):
     explorer = explore_attention(*mini, TEXT, bos=False, name="mini")
     assert [prompt.text for prompt in explorer.prompts] == [TEXT]
     assert html.escape(explorer.page()) in explorer._repr_html_()
 
 
-def test_the_size_is_told_before_the_page_is_written(tmp_path):
+def test_size_is_printed_before_the_page_is_written(tmp_path):
     out = tmp_path / "page.html"
-    told = []
+    messages = []
 
     class Watcher:
         def tell(self, message):
-            told.append((message, out.exists()))
+            messages.append((message, out.exists()))
 
     assert write_attention_page("mini", [TEXT], out, bos=False, watcher=Watcher()) == out
-    assert told == [("About 0.1 MB: 24 heads of 15 tokens.", False)]
+    assert messages == [("About 0.1 MB: 24 heads of 15 tokens.", False)]
     assert out.stat().st_size < 0.25e6
 
 
@@ -65,7 +65,7 @@ def test_the_size_is_told_before_the_page_is_written(tmp_path):
         ({"device": "toaster"}, ConfigError, "toaster"),
     ],
 )
-def test_mistakes_are_told_and_write_nothing(tmp_path, choices, error, problem):
+def test_errors_are_reported_and_write_nothing(tmp_path, choices, error, problem):
     arguments = {"texts": [TEXT], "bos": False} | choices
     with pytest.raises(error, match=problem):
         write_attention_page("mini", out=tmp_path / "page.html", **arguments)

@@ -1,4 +1,4 @@
-"""What is used has an effect when it is erased, and what is not has no more than chance."""
+"""Erasure of used directions affects predictions more than chance, of unused ones it does not."""
 
 from dataclasses import replace
 
@@ -27,31 +27,31 @@ def probe(kept):
 
 @pytest.fixture(scope="module")
 def used():
-    """The direction in which the last block's output lies at the last token of a text."""
+    """Return the direction of the last block's output at the last token of a text."""
     model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     _, cache = model.run_with_cache(tokenizer.batch(TEXTS[:1], bos=False, side="left").ids)
     return cache[LAST][0, -1].double().numpy()
 
 
-def test_pitfall_29_erasing_what_the_network_uses_is_told_from_chance(probe, used):
+def test_pitfall_29_erasing_a_used_direction_differs_from_chance(probe, used):
     effect = erasure_effect(reading(probe, used), TEXTS, draws=99)
     assert effect.probe > 3 * effect.random.mean()
     assert effect.p == 0.01
 
 
-def test_erasing_what_it_does_not_use_is_not(probe):
+def test_erasing_an_unused_direction_does_not_differ_from_chance(probe):
     unused = np.random.default_rng(5).normal(size=256)
     effect = erasure_effect(reading(probe, unused), TEXTS, draws=99)
     assert effect.p > 0.05
     assert len(effect.random) == 99
 
 
-def test_the_same_seed_gives_the_same_directions(probe, used):
+def test_same_seed_gives_the_same_directions(probe, used):
     first, second = (erasure_effect(reading(probe, used), TEXTS, draws=3, seed=1) for _ in "ab")
     np.testing.assert_array_equal(first.random, second.random)
 
 
-def test_what_was_erased_is_gone_and_nothing_else():
+def test_erasure_removes_only_the_direction():
     generator = torch.Generator().manual_seed(0)
     value = torch.randn(2, 5, 3, 7, generator=generator)
     direction = np.random.default_rng(0).normal(size=(1, 7))
@@ -62,7 +62,7 @@ def test_what_was_erased_is_gone_and_nothing_else():
     assert not torch.equal(left[:, :, 1], value[:, :, 1])
 
 
-def test_directions_that_depend_on_one_another_are_erased_once():
+def test_dependent_directions_are_erased_once():
     first, second = np.random.default_rng(0).normal(size=(2, 7))
     three = np.array([first, second, -(first + second)]).astype(np.float32)
     value = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -73,7 +73,7 @@ def test_directions_that_depend_on_one_another_are_erased_once():
         erase(np.zeros((1, 7)))
 
 
-def test_a_probe_of_several_sites_is_refused(kept):
+def test_probe_of_several_sites_is_refused(kept):
     probe, *_ = kept.keep("blocks.2.hook_resid_post", "blocks.2.mlp.hook_post")
     with pytest.raises(ConfigError, match="requires a probe of a single site"):
         erasure_effect(probe, TEXTS)
@@ -89,13 +89,13 @@ def test_a_probe_of_several_sites_is_refused(kept):
         (np.ones((1, 4)), 0, (2, 3, 4), r"^hook has no heads, but head is 0\.$"),
     ],
 )
-def test_directions_of_another_width_or_head_are_refused(directions, head, shape, message):
+def test_directions_of_a_different_width_or_head_are_refused(directions, head, shape, message):
     tap = erase(directions, head)
     with pytest.raises(DataError, match=message):
         tap("hook", torch.ones(shape))
 
 
 @pytest.mark.parametrize("directions", [np.ones(5), np.ones((1, 2, 5)), np.full((1, 5), np.nan)])
-def test_directions_that_are_no_matrix_of_numbers_are_refused(directions):
+def test_non_numeric_directions_are_refused(directions):
     with pytest.raises(DataError, match=r"finite numbers of shape \(n, n_features\)"):
         erase(directions)

@@ -1,4 +1,4 @@
-"""The files that a kept probe gives."""
+"""Files exported from a saved probe."""
 
 import json
 
@@ -20,7 +20,7 @@ def readings(number_probe):
     return apply_probe(number_probe, TEXTS)
 
 
-def test_tables_hold_the_answers(number_probe, readings, tmp_path):
+def test_tables_contain_the_predictions(number_probe, readings, tmp_path):
     path = write_answers(tmp_path / "a.csv", readings, number_probe, "text")
     table = read_csv(path)
     lines = write_answers(tmp_path / "a.jsonl", readings, number_probe, "text").read_text()
@@ -42,7 +42,7 @@ def test_drafts_of_killed_processes_are_removed(number_probe, readings, tmp_path
     assert other.exists()
 
 
-def test_a_table_a_token_gives_back_the_text(number_probe, readings, tmp_path):
+def test_tokens_of_the_table_concatenate_to_the_text(number_probe, readings, tmp_path):
     table = read_csv(write_answers(tmp_path / "a.csv", readings, number_probe, "token"))
     for number, text in enumerate(TEXTS, start=1):
         rows = table[table["number"] == number]
@@ -50,13 +50,13 @@ def test_a_table_a_token_gives_back_the_text(number_probe, readings, tmp_path):
         assert rows["end"].iloc[-1] == len(text)
 
 
-def test_a_page_holds_both(number_probe, readings, tmp_path):
+def test_page_contains_texts_and_tokens(number_probe, readings, tmp_path):
     page = write_answers(tmp_path / "a.html", readings, number_probe, "text").read_text("utf-8")
     assert page.count('class="token"') == sum(len(reading.tokens) for reading in readings)
     assert readings[0].answer.text in page
 
 
-def test_directions_are_read_by_numpy_and_named(number_probe, tmp_path):
+def test_directions_are_exported_for_numpy_with_names(number_probe, tmp_path):
     array, names = write_directions(number_probe, tmp_path / "d.npy")
     directions = np.load(array)
     np.testing.assert_array_equal(directions, number_probe.directions)
@@ -70,7 +70,7 @@ def test_directions_are_read_by_numpy_and_named(number_probe, tmp_path):
     assert json.loads(names.read_text())["unit"] is True
 
 
-def test_what_cannot_be_written_is_told(number_probe, readings, tmp_path):
+def test_unwritable_output_is_reported(number_probe, readings, tmp_path):
     with pytest.raises(ConfigError, match=r"\.html, \.csv, \.jsonl"):
         write_answers(tmp_path / "a.xlsx", readings, number_probe, "text")
     with pytest.raises(ConfigError, match=r"\.npy"):

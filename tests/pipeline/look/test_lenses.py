@@ -1,4 +1,4 @@
-"""Texts through lens, attribution and head scores, on the model that ships."""
+"""Lens, attribution and head scores of texts, on the included model."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def mini():
     return ModelAndTokenizer.load("mini")
 
 
-def test_every_text_is_read_by_itself(mini):
+def test_texts_are_processed_independently(mini):
     both = read_lens(mini, [TEXT, "A door"], bos=False, top_k=2)
     for number, text in enumerate([TEXT, "A door"], start=1):
         alone = read_lens(mini, [text], bos=False, top_k=2)
@@ -29,14 +29,14 @@ def test_every_text_is_read_by_itself(mini):
         np.testing.assert_allclose(of_both["kl"], alone["kl"], atol=1e-6)
 
 
-def test_bos_is_read_and_the_output_stands_last_whatever_is_asked_for(mini):
+def test_lens_reads_bos_and_ends_with_the_output(mini):
     rows = read_lens(mini, [TEXT], bos=True, sites=["blocks.2.hook_attn_out"])
     assert rows["token"].iloc[0] == "<|endoftext|>"
     assert list(rows["site"].unique()) == ["blocks.2.hook_attn_out", "blocks.5.hook_resid_post"]
     assert rows["kl"].iloc[-1] == 0
 
 
-def test_without_a_token_the_likeliest_is_taken(mini):
+def test_default_token_is_the_most_probable(mini):
     found = attribute(mini, TEXT, bos=False)
     ids = mini.ids(TEXT, bos=False)
     logits = mini.model(ids[None])[0, -1]
@@ -47,7 +47,7 @@ def test_without_a_token_the_likeliest_is_taken(mini):
     assert found.minus == ""
 
 
-def test_position_and_what_is_taken_off_are_as_asked(mini):
+def test_attribution_uses_the_given_position_and_subtracted_token(mini):
     found = attribute(mini, TEXT, " the", bos=True, minus=" his", position=2)
     logits = mini.model(mini.ids(TEXT, bos=True)[None])[0, 2]
     the, his = (one_token(mini.tokenizer, text) for text in (" the", " his"))
@@ -59,7 +59,7 @@ def test_position_and_what_is_taken_off_are_as_asked(mini):
     assert before.position == mini.ids(TEXT, bos=True).shape[0] - 6
 
 
-def test_a_special_token_has_its_own_name(mini):
+def test_special_tokens_have_names(mini):
     assert one_token(mini.tokenizer, "<|endoftext|>") == mini.tokenizer.bos_id
 
 
@@ -71,12 +71,12 @@ def test_a_special_token_has_its_own_name(mini):
         ("window", "With a space before it, ' window', it is a single token"),
     ],
 )
-def test_what_is_no_token_is_refused_with_a_way_to_mend_it(mini, token, message):
+def test_text_of_several_tokens_is_refused_with_a_remedy(mini, token, message):
     with pytest.raises(ConfigError, match=message):
         attribute(mini, TEXT, token, bos=False)
 
 
-def test_mistakes_are_refused(mini):
+def test_invalid_arguments_are_refused(mini):
     with pytest.raises(DataError, match="empty"):
         read_lens(mini, [TEXT, ""], bos=False)
     with pytest.raises(DataError, match="context of 256"):
@@ -91,7 +91,7 @@ def test_mistakes_are_refused(mini):
         score_random_repeats(mini, 1, length=128, bos=True)
 
 
-def test_random_repeats_hold_no_special_token_but_the_one_asked_for(mini, monkeypatch):
+def test_random_repeats_contain_no_special_token_except_bos(mini, monkeypatch):
     seen = []
 
     def keep(_model, sequences, _watcher):
@@ -105,7 +105,7 @@ def test_random_repeats_hold_no_special_token_but_the_one_asked_for(mini, monkey
     assert torch.equal(seen[0][1:121], seen[0][121:])
 
 
-def test_mini_looks_back_and_continues_what_came_before_and_an_untrained_one_does_neither(mini):
+def test_mini_has_previous_token_and_induction_heads_and_an_untrained_model_has_none(mini):
     scores = ("previous_token", "induction")
     untrained = replace(mini, model=GPT2(mini.model.config, seed=0))
     for network, is_learnt in ((mini, True), (untrained, False)):
@@ -114,11 +114,11 @@ def test_mini_looks_back_and_continues_what_came_before_and_an_untrained_one_doe
         assert found.known == {}
         previous, induction = (found.strongest(score, 1).iloc[0] for score in scores)
         assert (previous["value"] > 0.5) == (induction["value"] > 0.4) == is_learnt
-        # What an induction head reads was brought over by a head of an earlier block.
+        # An induction head needs a previous-token head in an earlier block.
         assert previous["layer"] < induction["layer"] or not is_learnt
 
 
-def test_texts_without_repeats_have_no_induction_score(mini):
+def test_induction_is_undefined_for_texts_without_repeats(mini):
     found = score_texts(mini, ["The keys", "One two"], bos=False)
     of = found.rows.groupby("score")["n"].max()
     assert of["induction"] == of["duplicate_token"] == 0

@@ -1,4 +1,4 @@
-"""Pages of weights: what is drawn is what is in the file; mistakes are answered."""
+"""Pages of weights show the values of the file, and errors are reported."""
 
 import base64
 import html
@@ -26,7 +26,7 @@ def tiny(tmp_path):
 
 @pytest.fixture
 def look(tmp_path):
-    """A function that gives the figures, by their titles, and the text of a page of weights."""
+    """A function that returns the figures of a page of weights by title, and its text."""
 
     def look(source, **options):
         page = write_weights_page(str(source), tmp_path / "page.html", **options).read_text()
@@ -44,7 +44,7 @@ def numbers(packed):
     return array.reshape([int(n) for n in shape.split(",")]) if shape else array
 
 
-def test_an_overview_has_every_tensor(look, tiny):
+def test_overview_lists_every_tensor(look, tiny):
     figures, page = look(tiny)
     names = [name.removeprefix("transformer.") for name in load_file(tiny / "model.safetensors")]
     assert len(names) == 52
@@ -56,7 +56,7 @@ def test_an_overview_has_every_tensor(look, tiny):
     assert drawn["x"] == [0, 1, 2, 3]
 
 
-def test_position_embeddings_are_drawn_in_full_with_columns(look, tiny):
+def test_position_embeddings_are_shown_in_full_with_columns(look, tiny):
     wpe = load_file(tiny / "model.safetensors")["transformer.wpe.weight"]
     figures, _ = look(tiny, tensor="wpe.weight", columns=(20, 3), corner=5)
     assert np.array_equal(numbers(figures["Heat map of the matrix"]["data"][0]["z"]), wpe)
@@ -65,7 +65,7 @@ def test_position_embeddings_are_drawn_in_full_with_columns(look, tiny):
     assert np.array_equal(numbers(curves[1]["y"]), wpe[:, 3])
 
 
-def test_an_attention_is_drawn_as_corner_parts_norms_and_spectra(look, tiny):
+def test_attention_matrix_is_shown_as_corner_parts_norms_and_spectra(look, tiny):
     weight = load_file(tiny / "model.safetensors")["transformer.h.2.attn.c_attn.weight"]
     figures, _ = look(tiny, tensor="transformer.h.2.attn.c_attn.weight", corner=10)
     corner = figures.pop("Heat map of the first 10 x 10 weights")["data"][0]
@@ -88,29 +88,29 @@ def test_an_attention_is_drawn_as_corner_parts_norms_and_spectra(look, tiny):
         ] * 3
 
 
-def test_the_output_of_an_attention_is_split_by_its_rows(look, tiny):
+def test_attention_output_is_split_by_rows(look, tiny):
     weight = load_file(tiny / "model.safetensors")["transformer.h.2.attn.c_proj.weight"]
     figures, _ = look(tiny, tensor="h.2.attn.c_proj.weight")
     (drawn,) = figures["Head 2"]["data"]
     assert np.array_equal(numbers(drawn["z"]), weight[14:21])
 
 
-def test_a_vector_is_drawn_over_its_index(look, tiny):
+def test_vector_is_plotted_over_its_index(look, tiny):
     figures, _ = look(tiny, tensor="ln_f.weight")
     assert np.array_equal(numbers(figures["All values"]["data"][0]["y"]), np.ones(21))
 
 
-def test_a_file_with_some_tensors_is_enough(look, tmp_path):
+def test_file_with_some_tensors_is_accepted(look, tmp_path):
     part = {"h.1.attn.c_attn.weight": np.ones((21, 63), np.float32)}
     save_file(part, tmp_path / "part.safetensors")
     with pytest.raises(ConfigError, match="--n-head"):
         look(tmp_path / "part.safetensors", tensor="h.1.attn.c_attn.weight")
     figures, _ = look(tmp_path / "part.safetensors", tensor="h.1.attn.c_attn.weight", n_head=3)
-    assert "Singular values of W_QK" not in figures  # needs the output of the block too
+    assert "Singular values of W_QK" not in figures  # also needs the output matrix of the block
     assert len(figures["Norm by head"]["layout"]["yaxis"]["ticktext"]) == 3
 
 
-def test_a_lone_shard_beside_its_index_is_not_shown_as_the_model(tiny, tmp_path):
+def test_single_shard_is_not_shown_as_the_model(tiny, tmp_path):
     tensors = load_file(tiny / "model.safetensors")
     (tiny / "model.safetensors").unlink()
     save_file({"transformer.wte.weight": tensors["transformer.wte.weight"]}, tiny / FIRST_SHARD)
@@ -123,7 +123,7 @@ def test_a_lone_shard_beside_its_index_is_not_shown_as_the_model(tiny, tmp_path)
         write_weights_page(str(tiny), tmp_path / "page.html")
 
 
-def test_an_adapter_beside_the_model_is_not_shown_as_the_model(look, tiny):
+def test_adapter_is_not_shown_as_the_model(look, tiny):
     tensors = {n: torch.from_numpy(t) for n, t in load_file(tiny / "model.safetensors").items()}
     (tiny / "model.safetensors").rename(tiny / "adapter.safetensors")
     save_file({"adapter": np.ones(3, np.float32)}, tiny / "adapter.safetensors")
@@ -134,7 +134,7 @@ def test_an_adapter_beside_the_model_is_not_shown_as_the_model(look, tiny):
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 4), (2, 3, 4)])
-def test_what_cannot_be_drawn_is_in_the_overview_alone(look, tmp_path, shape):
+def test_unplottable_tensors_are_listed_only(look, tmp_path, shape):
     part = {"one": np.ones(shape, np.float32), "two": np.ones((2, 2), np.float32)}
     save_file(part, tmp_path / "part.safetensors")
     _, page = look(tmp_path / "part.safetensors")
@@ -145,26 +145,26 @@ def test_what_cannot_be_drawn_is_in_the_overview_alone(look, tmp_path, shape):
         look(tmp_path / "part.safetensors", tensor="one")
 
 
-def test_a_vector_of_the_name_of_the_position_embeddings_has_no_columns(look, tmp_path):
+def test_vector_named_wpe_has_no_columns(look, tmp_path):
     save_file({"wpe.weight": np.ones(4, np.float32)}, tmp_path / "part.safetensors")
     figures, _ = look(tmp_path / "part.safetensors", tensor="wpe.weight")
     assert list(figures) == ["All values"]
 
 
-def test_parameters_in_a_pytorch_file_are_drawn(look, tmp_path):
+def test_parameters_of_a_pytorch_file_are_shown(look, tmp_path):
     torch.save({"ln_f.weight": torch.nn.Parameter(torch.ones(5))}, tmp_path / "part.bin")
     figures, _ = look(tmp_path / "part.bin", tensor="ln_f.weight")
     assert np.array_equal(numbers(figures["All values"]["data"][0]["y"]), np.ones(5))
 
 
-def test_the_real_part_of_gpt2_small_is_drawn(look, shared):
+def test_real_tensors_of_gpt2_small_are_shown(look, shared):
     part = shared / "weights/gpt2_small_part"
     figures, _ = look(part, tensor="wpe.weight")
     wpe = load_file(part / "part.safetensors")["wpe.weight"]
     assert np.array_equal(numbers(figures["Heat map of the matrix"]["data"][0]["z"]), wpe)
     assert np.array_equal(numbers(figures["Columns 150, 200, 250"]["data"][1]["y"]), wpe[:, 200])
     figures, _ = look(part, tensor="h.4.attn.c_attn.weight")
-    assert "Head 11" in figures  # the published width tells the number of heads
+    assert "Head 11" in figures  # the width of GPT-2 small implies the number of heads
     assert numbers(figures["Heat map of the first 300 x 300 weights"]["data"][0]["z"]).shape == (
         300,
         300,
@@ -172,7 +172,7 @@ def test_the_real_part_of_gpt2_small_is_drawn(look, shared):
 
 
 def roughness(curves):
-    """Squares of the steps along the first axis over those of the values; of noise it is 2."""
+    """Return the sum of squared steps along the first axis over that of the values; 2 for noise."""
     inner = curves[1:-1] - curves[1:-1].mean(0)
     return (np.diff(inner, axis=0) ** 2).sum() / (inner**2).sum()
 
@@ -181,7 +181,7 @@ def test_columns_of_the_real_position_embeddings_are_smooth_waves(look, shared):
     figures, _ = look(shared / "weights/gpt2_small_part", tensor="wpe.weight")
     matrix = numbers(figures["Heat map of the matrix"]["data"][0]["z"])
     assert roughness(matrix) < 0.01
-    assert roughness(matrix.T) > 1.9  # along the other axis there is no order
+    assert roughness(matrix.T) > 1.9  # the other axis has no order
     for curve in figures["Columns 150, 200, 250"]["data"]:
         values = numbers(curve["y"])
         assert len(values) == 1024
@@ -201,13 +201,13 @@ def test_columns_of_the_real_position_embeddings_are_smooth_waves(look, shared):
         ({"tensor": "h.0.attn.c_attn.weight", "n_head": 7}, ConfigError, "7 contradicts.* 3 heads"),
     ],
 )
-def test_mistakes_are_answered(tiny, tmp_path, options, kind, message):
+def test_invalid_options_are_reported(tiny, tmp_path, options, kind, message):
     with pytest.raises(kind, match=message):
         write_weights_page(str(tiny), tmp_path / "page.html", **options)
     assert not (tmp_path / "page.html").exists()
 
 
-def test_another_architecture_is_named(tiny, tmp_path):
+def test_other_architecture_is_named(tiny, tmp_path):
     (tiny / "digests.json").unlink()
     config = json.loads((tiny / "config.json").read_text())
     (tiny / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
@@ -215,14 +215,14 @@ def test_another_architecture_is_named(tiny, tmp_path):
         write_weights_page(str(tiny), tmp_path / "page.html")
 
 
-def test_what_is_not_there_is_said(tiny, tmp_path):
+def test_missing_model_and_unwritable_page_are_reported(tiny, tmp_path):
     with pytest.raises(MissingError, match="no model folder"):
         write_weights_page("./nowhere", tmp_path / "page.html")
     with pytest.raises(StoreError, match="Cannot write"):
         write_weights_page(str(tiny), tmp_path)
 
 
-def test_half_precision_is_drawn_too(look, tiny):
+def test_half_precision_tensors_are_shown(look, tiny):
     GPT2.from_pretrained(tiny, dtype=torch.bfloat16).save_pretrained(tiny)
     figures, page = look(tiny, tensor="wpe.weight")
     assert numbers(figures["Heat map of the matrix"]["data"][0]["z"]).shape == (23, 21)

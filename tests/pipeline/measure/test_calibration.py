@@ -1,4 +1,4 @@
-"""Reliability is counted for each kind that has probabilities, where cross-validation was best."""
+"""Reliability of each kind with probabilities, at its site of best cross-validated score."""
 
 from dataclasses import fields
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ TRUTH = np.array([0, 1, 0, 1])
 
 
 def site(name, probe, sure, validated, are_logs=True):
-    """A site whose probe always guesses right, at a confidence of `sure`."""
+    """Return a site with a probe that is always correct, with confidence `sure`."""
     shares = np.where(np.eye(2)[TRUTH] > 0, sure, 1 - sure)
     said = ClassPredictions(TRUTH, TRUTH, 2, np.log(shares), are_logs)
     place = {
@@ -32,7 +32,7 @@ def site(name, probe, sure, validated, are_logs=True):
     return SiteResult([measured], {Predictor(probe, "task"): said}, place=place)
 
 
-def test_each_kind_is_counted_at_its_best_site():
+def test_reliability_is_computed_at_the_best_site_of_each_kind():
     found = [
         site("blocks.0.hook_resid_post", "logistic", 0.7, validated=0.9),
         site("blocks.1.hook_resid_post", "logistic", 0.9, validated=0.8),
@@ -50,7 +50,7 @@ def test_each_kind_is_counted_at_its_best_site():
     assert bins["accuracy"].iloc[0] == 1
 
 
-def test_without_a_choice_there_are_no_bins():
+def test_reliability_is_empty_without_validation_scores():
     one = site("blocks.0.hook_resid_post", "logistic", 0.7, validated=0.9)
     table = pd.DataFrame(one.rows).assign(split="test")
     assert reliability_rows([one], table, SimpleNamespace()).empty

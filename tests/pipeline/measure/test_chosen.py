@@ -1,4 +1,4 @@
-"""The files of the chosen probe where rows hardly differ: a run still comes to its end."""
+"""Files of the selected probe are written even if the rows hardly differ."""
 
 import pandas as pd
 import pytest
@@ -13,7 +13,7 @@ from tests.pipeline.planted import YAML, write_rows
     [(0, set()), (1, {"PCA"}), (2, {"PCA"})],
     ids=["all rows are one word", "a word for each label", "the same words under each label"],
 )
-def test_planes_are_left_out_where_nothing_parts_the_labels(tmp_path, index, methods):
+def test_projections_are_omitted_if_labels_cannot_be_separated(tmp_path, index, methods):
     write_rows(tmp_path / "rows.csv")
     (tmp_path / "planted.yaml").write_text(YAML)
     place = f"tokens.position={{at: index, index: {index}}}"

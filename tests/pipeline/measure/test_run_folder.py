@@ -1,4 +1,4 @@
-"""The folder of a run under way: what is lost is noticed, what dead writers left is removed."""
+"""Run folders: missing files are detected, temporary files of dead writers are removed."""
 
 import re
 import shutil
@@ -24,7 +24,7 @@ def folder(tmp_path):
     return folder
 
 
-def test_every_file_has_its_digest(folder):
+def test_every_file_has_a_digest(folder):
     found = folder.digests()
     assert list(found) == ["config.yaml", "results.csv", "sites/baselines.json"]
     assert found["results.csv"] == digest([b"results.csv"])
@@ -35,7 +35,7 @@ def test_every_file_has_its_digest(folder):
 
 @pytest.mark.parametrize("name", ["sites/baselines.json", "results.csv", "config.yaml"])
 @pytest.mark.parametrize("harm", ["deleted", "changed"])
-def test_a_lost_file_is_named_at_the_end(folder, name, harm):
+def test_missing_file_is_named_at_the_end(folder, name, harm):
     if harm == "deleted":
         (folder.path / name).unlink()
     else:
@@ -44,7 +44,7 @@ def test_a_lost_file_is_named_at_the_end(folder, name, harm):
         folder.digests()
 
 
-def test_a_deleted_folder_is_noticed_at_the_next_file(folder):
+def test_deleted_folder_raises_at_the_next_write(folder):
     shutil.rmtree(folder.path.parent)
     with pytest.raises(StoreError, match=r"baselines\.json was deleted .* Run the same command"):
         folder.write("differences.csv", "")

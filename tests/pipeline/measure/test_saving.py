@@ -1,4 +1,4 @@
-"""What a run writes beside the weights of a probe."""
+"""Metadata that a run saves with a probe."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from probekit.probes.saved.saved_probe import SavedProbe
 SITE = "blocks.2.hook_resid_post"
 
 
-def test_the_facts_are_those_of_the_run(kept, number_probe):
+def test_metadata_describes_the_run(kept, number_probe):
     facts = number_probe.facts
     assert facts.sites == (SITE,)
     assert (facts.at, facts.bos, facts.model) == ("last", False, "mini")
@@ -25,7 +25,7 @@ def test_the_facts_are_those_of_the_run(kept, number_probe):
     assert facts.versions["torch"]
 
 
-def test_metrics_are_those_of_the_task_on_test_rows(kept, tmp_path):
+def test_metrics_are_of_the_task_on_test_rows(kept, tmp_path):
     (prober,) = make_probers(kept.experiment, kept.prepared)
     measured = prober.site(kept.rows(SITE)).measurements
     layer = np.ones((1, 256)), np.zeros(1)

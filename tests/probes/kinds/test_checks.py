@@ -134,7 +134,7 @@ class TestAllOnRows:
         narrow, broad = clone(estimator), clone(estimator)
         guesses = narrow.fit(wide[:, :4], y).predict(wide[:, :4]), broad.fit(wide, y).predict(wide)
         if is_classifier(estimator):
-            # The MLP draws its first weights anew for another width.
+            # The MLP draws other initial weights for another width.
             same = 0.9 if isinstance(estimator, MlpProbe) else 0.97
             assert np.mean(guesses[0] == guesses[1]) > same
         else:
@@ -206,7 +206,7 @@ def test_counts_that_are_too_small_or_no_counts_are_refused(estimator, parameter
     ids=str,
 )
 def test_groups_stay_whole_when_a_penalty_is_chosen(estimator, name, weak, strong):
-    # Each row stands ten times: without groups the fit that learns rows by heart looks best.
+    # Each row occurs ten times: without groups the fit that memorises rows scores best.
     generator = np.random.default_rng(1)
     X = generator.normal(size=(120, 100))
     y = (X[:, 0] + generator.normal(size=120) > 0).astype(int)

@@ -69,7 +69,7 @@ def test_learned_values_tell_about_the_fit():
 
 
 def test_groups_keep_copies_out_of_the_fold_that_validates_them():
-    # Each row stands ten times: without groups a weak penalty that learns rows by heart looks best.
+    # Each row occurs ten times: without groups a weak penalty, which memorises rows, scores best.
     generator = np.random.default_rng(0)
     X = generator.normal(size=(120, 100))
     y = X[:, 0] + generator.normal(size=120) > 0

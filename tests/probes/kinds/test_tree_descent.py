@@ -49,7 +49,7 @@ def test_too_few_epochs_are_reported_as_not_converged():
 
 
 def test_held_out_sentences_say_when_to_stop(monkeypatch):
-    # Noise, with more weights than there are distances to meet, can be learnt by heart.
+    # Noise can be memorised if there are more weights than distances.
     generator = np.random.default_rng(0)
     noise = [
         SentenceTargets(rows.astype(np.float32), squared_distances(generator.normal(size=(5, 2))))

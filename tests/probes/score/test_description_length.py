@@ -22,7 +22,7 @@ N_ROWS, N_CLASSES, N_TYPES = 3000, 3, 40
 
 
 def table(types, truth, block):
-    """Log probabilities of a probe that counts each type's labels; of unseen types it knows none.
+    """Log probabilities of a probe that counts the labels of each type; none for unseen types.
 
     A class that was not seen at all has probability 0, as in a fit that lacks it.
     """

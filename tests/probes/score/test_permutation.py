@@ -37,7 +37,7 @@ def test_labels_of_groups_are_permuted_between_groups_of_any_size():
     for row in permuted:
         by_group = [set(row[groups == name]) for name in "abcd"]
         assert sorted(label for (label,) in by_group) == [0, 1, 1, 2]
-    # Label 2 comes to each of the four groups equally often.
+    # Label 2 is assigned to each of the four groups equally often.
     share = [(permuted[:, groups == name] == 2).all(axis=1).mean() for name in "abcd"]
     np.testing.assert_allclose(share, 0.25, atol=0.07)
 
@@ -49,7 +49,7 @@ def test_labels_that_differ_within_a_group_stay_in_it():
     for row in permuted:
         assert sorted(row[:3]) == [0, 0, 1]
         assert sorted(row[3:7]) == [2, 2, 3, 3]
-        assert tuple(row[7:11]) in {(0, 0, 1, 1), (1, 1, 0, 0)}  # wholes of one size
+        assert tuple(row[7:11]) in {(0, 0, 1, 1), (1, 1, 0, 0)}  # groups of equal size
         assert row[11] == 4  # nobody to exchange with
     np.testing.assert_allclose((permuted[:, :3] == 1).mean(axis=0), 1 / 3, atol=0.07)
     assert 0.4 < (permuted[:, 7] == 1).mean() < 0.6

@@ -87,7 +87,9 @@ def test_a_fit_that_was_within_its_tolerance_has_converged_though_rounding_moves
 
 
 def test_the_principal_axes_spare_steps(monkeypatch):
-    monkeypatch.setattr(coordinates, "MOST_COORDINATES", 0)  # an exact Hessian knows them as well
+    monkeypatch.setattr(
+        coordinates, "MOST_COORDINATES", 0
+    )  # an exact Hessian contains them as well
     objectives, *_ = objectives_of(4, C=1e3)
     plain = torch.eye(7, dtype=torch.float64), torch.ones(7, dtype=torch.float64)
     blind = replace(objectives, axes=plain[0], variances=plain[1])

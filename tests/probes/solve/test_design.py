@@ -126,7 +126,7 @@ def test_products_over_blocks_are_those_of_the_whole(monkeypatch):
 
 
 def test_sums_over_blocks_are_in_float64(monkeypatch):
-    # In float32 the ones would vanish beside the sum so far.
+    # In float32 the ones would be lost in the partial sum.
     monkeypatch.setattr(design, "BLOCK_ROWS", 1)
     X = np.array([[1e8]] + [[1.0]] * 64, dtype=np.float32)
     rows = Rows(X, np.zeros(1), np.ones(1), torch.float32)

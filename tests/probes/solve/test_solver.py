@@ -103,7 +103,7 @@ def test_a_constant_feature_does_not_matter(constant, n_features):
 def test_a_feature_that_varies_only_by_rounding_is_ignored(dtype, size):
     generator = np.random.default_rng(0)
     X, codes = generator.normal(size=(3000, 3)), generator.integers(2, size=3000)
-    # Constant but for the last bit: of a float32 forward pass, of a sum in float64.
+    # Constant except for the last bit: of a float32 forward pass, of a sum in float64.
     X[:, 2] = size * (1 + codes * np.finfo(dtype).eps)
     X = X.astype(dtype)
     fit = alone(X, codes, C=1.0)
@@ -124,7 +124,7 @@ def test_a_feature_that_is_constant_in_one_fold_only(value, dtype):
     without = alone(X[:, :3], codes, 1.0, shares[0])
     assert abs(excess(inside, X, codes, shares[0])) < 1e-6
     assert abs(excess(whole, X, codes)) < 1e-6
-    # Nothing was learnt of it where it did not vary, so that it has no say where it does.
+    # A feature that is constant in training gets no weight, so it is not used where it varies.
     np.testing.assert_allclose(inside.scores(X), without.scores(X[:, :3]), atol=1e-3)
 
 

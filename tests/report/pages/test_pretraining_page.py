@@ -29,7 +29,7 @@ def a_log(steps):
 
 
 def write_pretraining(folder, hostile):
-    """Write a run of 1,000 steps of which 700 are done, and return its folder."""
+    """Write a run with 700 of 1,000 steps completed, and return its folder."""
     folder.mkdir(exist_ok=True)
     write_log(folder / "log.csv", a_log(700))
     record = {

@@ -97,8 +97,8 @@ def test_warnings_of_the_run_and_of_the_numbers_stand_together(make_run, table, 
     assert "C is 0.1 at the chosen site, the largest" in page
     assert "run.json names blocks.0.hook_resid_post" in page
     box = re.search(r"<aside.*?</aside>", page, re.DOTALL)[0]
-    assert "<li>93 texts stand in both.</li>" in box
-    assert page.count("93 texts stand in both.") == 2
+    assert "<li>93 texts are in both.</li>" in box
+    assert page.count("93 texts are in both.") == 2
 
 
 def test_the_data_card_stands_folded_where_there_is_one(make_run, record):

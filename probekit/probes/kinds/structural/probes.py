@@ -179,7 +179,7 @@ class DepthProbe(StructuralProbe):
         return _norms(self.transform(X))
 
     def root_accuracy(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> float:
-        """Return the fraction of sentences whose token of smallest predicted depth is the root."""
+        """Return the fraction of sentences in which the token of smallest depth is the root."""
         return float(self.score_sentences(X, y, groups).hit_rate()[0])
 
     def _loss(self, tokens: Reals, gold: Reals) -> tuple[float, Reals]:

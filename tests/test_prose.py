@@ -1,0 +1,171 @@
+"""The text of the package, its documents and its tests has no words that must be decoded."""
+
+import ast
+import re
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+import probekit
+
+PACKAGE = Path(probekit.__file__).parent
+
+# Pattern -> plain replacement. A space matches any white space, also a line break. There is no list
+# of exceptions: if a pattern matches a good sentence, make the pattern more precise.
+REFUSED = {
+    "lest": "so that ... not",
+    "who(so)?ever": "any process that, any user who",
+    "wherever": "in every place where",
+    "h[au]ng(s|ing)? on": "depends on",
+    "of which": "two sentences",
+    r"whose\b[^.:;\n]{1,80}\bwhose": "two sentences",
+    "c(ome|omes|ame|oming) to(?! an? (end|stop)| no)": "equals, reaches",
+    "c(ome|omes|ame|oming) twice": "occurs twice",
+    "(has|have|had|having) (a|no|any) say": "is used, is not used",
+    "beside": "next to, compared with, in addition to",
+    "stand(s|ing)? (?!(for|out)\\b)|stood": "is, occurs",
+    "lies?(?! (on|above|below|between|within|outside))|lay|lain": "is, is stored",
+    "told": "reported, logged, passed",
+    "tells|to tell|telling": "reports, shows",
+    "(is|are|was|were|be|as|it|probes?|model|message|error) said": "predicted, reported, stated",
+    "says": "shows, reports, states, predicts",
+    "what (it|he|one|each|the \\w+) (says?|said|told)": "prediction, message",
+    "less (its|the|that|those|their|every|each)": "minus",
+    "(accuracy|score|probe|value|loss) less(?! than)": "minus",
+    "(go|goes|going|gone|went) on": "continues, resumes",
+    "knows|(network|model|layer|head|probe|file|store|page) know": "contains, encodes, records",
+    "look(s|ed|ing)? at": "checks, reads, attends to",
+    "ask(s|ed|ing)? for": "requests",
+    "(is|are|was|were|if|when|as) asked|asked (rows|sites)": "requested, on request",
+    "t(ake|akes|aken|aking|ook) away": "removes",
+    "(return|returns|yield|yields) what": "a noun",
+    r"what (stands|lies|is (there|told|said|read|kept|left|meant))": "a noun",
+    "what (was|were) (read|kept|left|found|finished|committed|written by)": "a noun",
+    "claim(s|ed|ing)?": "lock, score, statement",
+    "by heart": "memorises",
+    "strangers?(?! than)": "untrusted",
+    "somebody( else)?": "another user",
+    "anew|afresh": "again",
+    "some (?=[0-9])": "about",
+    "no (fewer|less) than": "at least",
+    "no more than": "at most",
+    "leaves? it at": "keeps",
+    "ha(s|ve|d) no answer": "is not defined",
+    "(is|are|was|were) spoil(ed|t)|spoils": "damages, corrupts",
+    "mend(s|ed|ing)?": "repair, fix",
+    "the living|the dead": "live processes, dead processes",
+    "bear(s|ing)|bore": "has",
+    "heed(s|ed)?|behold|whence|thence|thereof|therein|hitherto|henceforth": "a common word",
+    "for want of|in want of|wants for": "without, lacks",
+    "save for|but for": "except",
+    "has to do with": "is related to",
+    "wholes|sureness|hearers?|the company|in company": "the field's term",
+    "whole numbers?": "integer",
+}
+PATTERNS = {
+    re.compile(rf"\b(?:{words.replace(' ', chr(92) + 's+')})\b", re.IGNORECASE): plain
+    for words, plain in REFUSED.items()
+}
+PAGES = ("*.md", "docs/*.md", "data/*.md", "experiments/*.yaml", "Makefile", "pyproject.toml")
+TEMPLATES = (".html", ".js", ".css", ".md")
+COMMENT = re.compile(r"(?:^|\s)#\s(.*)$")
+
+
+def documents(repository):
+    """Yield the files that contain text for readers."""
+    for folder in (PACKAGE, repository / "benchmarks", repository / "tests"):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".py", *TEMPLATES) and path != Path(__file__):
+                yield path
+    for pattern in PAGES:
+        yield from sorted(repository.glob(pattern))
+
+
+def passages(path):
+    """Yield the passages of prose in a file, each with the number of its first line."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        yield 1, text
+        return
+    yield from comments(text.splitlines())
+    yield from strings(ast.parse(text))
+
+
+def comments(lines):
+    """Yield comments; those on consecutive lines are one passage."""
+    found = [
+        (number, match[1])
+        for number, line in enumerate(lines, 1)
+        if (match := COMMENT.search(line))
+    ]
+    numbered = enumerate(found)
+    for _, block in groupby(numbered, key=lambda item: item[1][0] - item[0]):
+        numbers, texts = zip(*(comment for _, comment in block), strict=True)
+        yield numbers[0], "\n".join(texts)
+
+
+def strings(tree):
+    """Yield docstrings and string literals of several words; f-strings without their values."""
+    nodes = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and " " in node.value:
+                yield node.lineno, node.value
+        elif isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+            text = "".join(parts)
+            if " " in text:
+                yield node.lineno, text
+            nodes += [part for part in node.values if not isinstance(part, ast.Constant)]
+        else:
+            nodes += ast.iter_child_nodes(node)
+
+
+def refused(text):
+    """Yield the refused words of a text: line within the text, words and plain replacement."""
+    text = re.sub(r"`[^`\n]*`", "``", text)  # names in the code are no prose
+    for pattern, plain in PATTERNS.items():
+        for match in pattern.finditer(text):
+            yield text.count("\n", 0, match.start()), match[0], plain
+
+
+def test_readers_need_not_decode_words(repository):
+    faults = [
+        f"{path.relative_to(repository)}:{first + line}: {words!r}: write {plain}"
+        for path in documents(repository)
+        for first, text in passages(path)
+        for line, words, plain in refused(text)
+    ]
+    assert not faults, "\n".join(["", *faults])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "An error is raised lest a refusal stand behind it.",
+        "The result hangs\non the seed.",
+        "Test rows had no say in it.",
+        "The accuracy less its control.",
+        "Return what stands before the numbers.",
+        "The site whose probe, and whose score, are best.",
+    ],
+)
+def test_stilted_sentences_are_refused(text):
+    assert list(refused(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The p-value is less than 0.05.",
+        "NaN stands for a missing value.",
+        "The interval lies above 0.",
+        "The run came to an end.",
+        "The option `--tells` is unknown.",
+        "Besides the accuracy, the table has the AUROC.",
+    ],
+)
+def test_plain_sentences_are_not_refused(text):
+    assert not list(refused(text))
