@@ -36,7 +36,7 @@ class Line:
     b: str
     difference: str
     p: str
-    p_holm: str
+    p_adjusted: str
     n: str
     holds: bool
 
@@ -60,7 +60,7 @@ def _line(row: pd.Series) -> Line:
         b=format_number(row["value_b"]),
         difference=format_number(row["difference"], row["ci_low"], row["ci_high"]),
         p=format_p(row["p"]),
-        p_holm=format_p(row["p_holm"]),
+        p_adjusted=format_p(row["p_adjusted"]),
         n=" | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
         holds=row["holds"],
     )
@@ -154,7 +154,7 @@ def _hover(row: pd.Series) -> str:
             f"<b>{plotly_text(both_places(row))}</b>",
             f"a {format_number(row['value_a'])}, b {format_number(row['value_b'])}",
             f"difference {format_number(row['difference'], row['ci_low'], row['ci_high'])}",
-            f"p {format_p(row['p'])}, adjusted {format_p(row['p_holm'])}: "
+            f"p {format_p(row['p'])}, adjusted {format_p(row['p_adjusted'])}: "
             + ("significant" if row["holds"] else "not significant"),
         ]
     )

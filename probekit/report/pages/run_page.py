@@ -27,7 +27,7 @@ from probekit.report.sentences.sites_table import UNCONVERGED, site_table
 from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.paint import DENSEST
 from probekit.results.attention import AttentionPrompt
-from probekit.results.differences import HOLDS, RivalDifference, load_differences, rival_differences
+from probekit.results.differences import SIGNIFICANT, RivalDifference, load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.record import (
     OLD_RECORD,
@@ -110,7 +110,7 @@ def report_page(run_dir: Path) -> str:
         difference_cell=_difference,
         number=format_number,
         p_text=format_p,
-        holds=HOLDS,
+        holds=SIGNIFICANT,
         answer_is_chosen=chosen is not None,
         sites=site_table(table),
         metric=metric_name(main_metric(table)),

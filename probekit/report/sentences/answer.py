@@ -12,7 +12,12 @@ from probekit.report.figures.layer_curve import series_names
 from probekit.report.figures.levels import chance_name
 from probekit.report.figures.style import LEVELS, format_number, format_p
 from probekit.report.sentences.words import unit_of
-from probekit.results.differences import BY_ITSELF, DOES_NOT_HOLD, HOLDS, RivalDifferences
+from probekit.results.differences import (
+    NOT_SIGNIFICANT,
+    SIGNIFICANT,
+    TOO_FEW_GROUPS,
+    RivalDifferences,
+)
 from probekit.results.metrics import MAIN_METRICS, metric_name
 from probekit.results.selection import chosen_row, ranked_rows, selection
 from probekit.results.table import (
@@ -85,9 +90,9 @@ def _p_value(table: pd.DataFrame, chosen: pd.Series) -> str:
     units = "pairs of site and kind" if differs(tested["probe"]) else "sites"
     text = format_p(own["value"].iloc[0])
     p = f"p {text.replace('<', '< ')}" if text.startswith("<") else f"p = {text}"
+    null = own["null"].iloc[0] or "predictions exchanged group by group"  # of older releases
     return (
-        f"Against the best constant prediction, {p} (predictions exchanged group by group; "
-        f"maximum over {len(tested):,} {units})."
+        f"Association of predictions and labels: {p} ({null}; maximum over {len(tested):,} {units})."
     )
 
 
@@ -96,12 +101,12 @@ def _significance(comparisons: RivalDifferences | None, names: Mapping[str, str]
     named = [] if comparisons is None else [row for row in comparisons.named if row.key in RIVALS]
     by_verdict = {
         verdict: [names[row.key] for row in named if row.verdict == verdict]
-        for verdict in (HOLDS, BY_ITSELF, DOES_NOT_HOLD)
+        for verdict in (SIGNIFICANT, NOT_SIGNIFICANT, TOO_FEW_GROUPS)
     }
     templates = {
-        HOLDS: "significantly better than {}",
-        BY_ITSELF: "better than {}, but not after adjustment for multiple comparisons",
-        DOES_NOT_HOLD: "not significantly better than {}",
+        SIGNIFICANT: "significantly better than {}",
+        NOT_SIGNIFICANT: "not significantly better than {}",
+        TOO_FEW_GROUPS: "tested in too few groups for a comparison with {}",
     }
     parts = [templates[v].format(_joined(rivals)) for v, rivals in by_verdict.items() if rivals]
     return f"On the same test rows it is {'; '.join(parts)}." if parts else ""
