@@ -19,8 +19,8 @@ from pathlib import Path
 from benchmarks.mini import HALF, ROWS, SCORES, Evaluation, held_out_texts, measure
 from probekit.experiment.loader import load_recipe
 from probekit.model.weights.digests import DIGESTS
-from probekit.training.kept import find_checkpoints
 from probekit.training.log import read_log
+from probekit.training.saved import find_checkpoints
 
 MOST_BYTES = 16_000_000
 FILES = ("config.json", "merges.txt", "model.safetensors", "vocab.json")

@@ -141,6 +141,10 @@ def worker(
     CACHE_DIR is a cache, or a folder or URL with several caches. Any number of workers can be
     started at any time on any machine with access to it; each exits when no shard is missing.
     """
+    from probekit.activations.upkeep.maintenance import caches_at
+
+    caches_at(place)  # raises an error before torch is imported
+
     from joblib import cpu_count
 
     from probekit.pipeline.capture.jobs import work_at

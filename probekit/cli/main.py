@@ -190,6 +190,11 @@ def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
 @click.option("--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file (.csv or .html).")
 def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
     """Compare two finished runs: differences RUN_A minus RUN_B, with intervals and p-values."""
+    from probekit.results.record import check_finished
+
+    for run in (run_a, run_b):
+        check_finished(run)
+
     from probekit.cli.show.comparisons import show_comparison
     from probekit.pipeline.compare.compare import compare as compare_runs
     from probekit.pipeline.compare.compare import write_comparison

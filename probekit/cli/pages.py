@@ -71,17 +71,30 @@ def report(
         raise click.UsageError(
             "--out requires several runs; the page of a single run is its report.html."
         )
+    is_training = (runs[0] / "log.csv").is_file()
+    if not is_training:
+        _check_runs(runs)
+
     from probekit.report.pages.pretraining_page import write_pretraining_report
     from probekit.report.pages.run_page import write_report
 
-    is_training = (runs[0] / "log.csv").is_file()
     path = (write_pretraining_report if is_training else write_report)(runs[0])
     draw_figures(runs[0], formats, columns)
     click.echo(str(path))
 
 
+def _check_runs(runs: tuple[Path, ...]) -> None:
+    """Raise MissingError if a folder is not that of a run, before the report is imported."""
+    from probekit.results.record import check_run
+
+    for run in runs:
+        check_run(run)
+
+
 def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], columns: int) -> None:
     """Write the page of several runs, and its figures to a folder next to it."""
+    _check_runs(runs)
+
     from probekit.provenance import write_atomic
     from probekit.report.figures.figure_files import write_figures
     from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
@@ -100,6 +113,10 @@ def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], co
 )
 def view(folder: Path, port: int) -> None:
     """Serve the runs in FOLDER to a browser on this machine, including runs in progress."""
+    from probekit.results.record import check_results_folder
+
+    check_results_folder(folder)
+
     from probekit.cli.view_server import serve
 
     serve(folder, port, ready=lambda url: click.echo(f"{url}  (press Ctrl-C to stop)"))

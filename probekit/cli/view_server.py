@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from probekit.errors import ConfigError, MissingError, ProbekitError
+from probekit.errors import ConfigError, ProbekitError
 from probekit.report.pages.index_page import find_runs, index_page
 from probekit.report.pages.run_page import report_page
-from probekit.results.record import STARTED
+from probekit.results.record import STARTED, check_results_folder
 
 HOST = "127.0.0.1"
 # Other Host headers are rejected, to prevent DNS rebinding.
@@ -79,11 +79,7 @@ def make_server(folder: Path, port: int, limits: Limits | None = None) -> Thread
         MissingError: There is no such folder.
         ConfigError: The port is taken.
     """
-    if not folder.is_dir():
-        raise MissingError(
-            f"There is no folder {folder}. Give the `--out` folder of `probekit run` (default: "
-            "`runs`)."
-        )
+    check_results_folder(folder)
     try:
         return _Server(folder, port, limits or Limits())
     except OSError as error:

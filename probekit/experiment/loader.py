@@ -10,8 +10,8 @@ from probekit.errors import ConfigError, MissingError
 from probekit.experiment.document import Document, dump_settings, load_settings
 from probekit.experiment.schema import URL, Experiment
 from probekit.model.config import KNOWN_MODELS
-from probekit.training.kept import find_checkpoints
 from probekit.training.recipe import Recipe
+from probekit.training.saved import find_checkpoints
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:

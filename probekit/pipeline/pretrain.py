@@ -24,12 +24,12 @@ from probekit.provenance import digest, versions, write_atomic
 from probekit.report.pages.pretraining_page import RECIPE, write_pretraining_report
 from probekit.results.record import pack_record
 from probekit.training.corpus import Text, corpus_digest, read_corpus
-from probekit.training.keeping import save_checkpoint
-from probekit.training.kept import checkpoint_folder
 from probekit.training.log import LogRow, read_verified_log
 from probekit.training.loop import train
 from probekit.training.progress import LOG, read_progress
 from probekit.training.recipe import Recipe
+from probekit.training.saved import checkpoint_folder
+from probekit.training.saving import save_checkpoint
 from probekit.training.token_file import TokenFile, make_token_file
 from probekit.training.vocabulary import train_vocabulary
 from probekit.watcher import SILENT, Watcher

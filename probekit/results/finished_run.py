@@ -13,16 +13,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.disk import inside
-from probekit.errors import ConfigError, DataError, MissingError
+from probekit.errors import ConfigError, DataError
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.site_result import Predictor
 from probekit.results.predictions import read_test_rows
-from probekit.results.record import STARTED, RunRecord, open_record, reading_run_file
+from probekit.results.record import RunRecord, check_finished, open_record, reading_run_file
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.results.table import load_table
-
-MOST_NAMED = 10  # runs listed in a message
 
 
 class RunSettings(Protocol):
@@ -73,7 +71,7 @@ class FinishedRun(Generic[Settings]):
             DataError: A file cannot be read, or was changed after the run.
         """
         folder = Path(folder)
-        _check_folder(folder)
+        check_finished(folder)
         record = open_record(folder)
         _check_has_predictions(folder, record)
         with reading_run_file(folder / "test_rows.csv"):
@@ -152,29 +150,6 @@ def _is_by_row(predictions: Predictions) -> bool:
     if not isinstance(predictions, ClassPredictions):
         return True
     return len(predictions.guess) == len(predictions.truth)
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise MissingError(
-            f"There is no folder {folder}. Give the folder of a run: the one that contains the "
-            "report whose path `probekit run` prints."
-        )
-    if (folder / STARTED).exists():
-        raise MissingError(
-            f"{folder} contains an unfinished run. Run the experiment again with the same --out to "
-            "resume it."
-        )
-    if not (folder / "run.json").exists():
-        records = (*folder.glob("*/run.json"), *folder.glob("*/*/run.json"))
-        runs = sorted(str(path.parent.relative_to(folder)) for path in records)[:MOST_NAMED]
-        raise MissingError(
-            f"{folder} is not the folder of a run: it has no run.json. "
-            + (f"It contains runs; give one of them: {', '.join(runs)}." if runs else _WHERE)
-        )
-
-
-_WHERE = "`probekit run` writes runs to OUT/NAME/KEY."
 
 
 def _check_has_predictions(folder: Path, record: RunRecord) -> None:

@@ -1,4 +1,4 @@
-"""The record of a run, run.json: reading, validation and digests of the result files.
+"""The folder of a run and its record, run.json: reading, validation, digests of result files.
 
 run.json contains a digest of itself and of all result files of the run. The digests detect
 accidental changes, not deliberate changes of a file and its digest.
@@ -38,6 +38,7 @@ RESULT_FILES = (
     "wrong.json",
 )
 MOST_NAMED = 5  # damaged files listed in a message
+MOST_RUNS = 10  # runs listed in a message
 OLD_RECORD = (
     "This run was written by an older version of probekit, whose run.json has no digest, so that "
     "changes to it cannot be detected. Run the experiment again to add digests."
@@ -146,6 +147,56 @@ class RunRecord(RecordPart):
     control_by: ControlBy = "word"
     files: dict[str, str] = {}
     is_sealed: bool = False
+
+
+def check_results_folder(folder: Path) -> None:
+    """Raise MissingError if there is no such folder of several runs.
+
+    Raises:
+        MissingError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise MissingError(
+            f"There is no folder {folder}. Give the `--out` folder of `probekit run` (default: "
+            "`runs`)."
+        )
+
+
+def check_run(folder: Path) -> None:
+    """Raise MissingError if a folder is not that of a run.
+
+    Raises:
+        MissingError: The folder does not exist or contains no run.json.
+    """
+    if not folder.is_dir():
+        raise MissingError(
+            f"There is no folder {folder}. Give the folder of a run: the one that contains the "
+            "report whose path `probekit run` prints."
+        )
+    if not (folder / "run.json").exists():
+        records = (*folder.glob("*/run.json"), *folder.glob("*/*/run.json"))
+        runs = sorted(str(path.parent.relative_to(folder)) for path in records)[:MOST_RUNS]
+        raise MissingError(
+            f"{folder} is not the folder of a run: it has no run.json. "
+            + (f"It contains runs; give one of them: {', '.join(runs)}." if runs else _WHERE)
+        )
+
+
+_WHERE = "`probekit run` writes runs to OUT/NAME/KEY."
+
+
+def check_finished(folder: Path) -> None:
+    """Raise MissingError if a folder is not that of a finished run.
+
+    Raises:
+        MissingError: The folder does not exist or contains no finished run.
+    """
+    if (folder / STARTED).exists():
+        raise MissingError(
+            f"{folder} contains an unfinished run. Run the experiment again with the same --out to "
+            "resume it."
+        )
+    check_run(folder)
 
 
 @contextmanager

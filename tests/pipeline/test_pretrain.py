@@ -17,8 +17,8 @@ from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.sources import MINI
 from probekit.pipeline.pretrain import pretrain
 from probekit.report.pages.pretraining_page import write_pretraining_report
-from probekit.training.kept import find_checkpoints
 from probekit.training.log import read_log
+from probekit.training.saved import find_checkpoints
 from tests.damage import flipped
 from tests.training.test_loop import Killer
 

@@ -1,9 +1,13 @@
-"""The committed content of a store: its shard records and its manifest."""
+"""The committed content of a store: its shard records, and the manifest that lists them.
+
+The manifest has one root digest of identity, row layout and finished sites.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,13 +16,54 @@ import numpy as np
 from probekit.activations.files.local import Files, Location, damaged
 from probekit.activations.identity import Identity, Spec
 from probekit.activations.store.layout import ArrayHeader, IntArray, Layout, header
-from probekit.activations.store.manifest import Manifest
 from probekit.activations.store.reader import is_intact
 from probekit.activations.store.records import ShardRecord, record_name
 from probekit.errors import DamagedError, MissingError
-from probekit.provenance import digest
+from probekit.provenance import digest, digest_json
+from probekit.sealed import seal, unseal
 
 SPEC, ROWS, MANIFEST = "spec.json", "rows.safetensors", "manifest.json"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The finished sites of a store.
+
+    Attributes:
+        sites: digests of the shards of each finished site, in order.
+        root: digest of identity, layout and sites; pins the content of a cache from elsewhere.
+    """
+
+    sites: dict[str, list[str]]
+    root: str
+
+    @classmethod
+    def of(cls, spec: Spec, sites: Mapping[str, Sequence[str]]) -> Manifest:
+        """Return the manifest of a store with the given finished sites, in any order."""
+        listed = {site: list(sites[site]) for site in sorted(sites)}
+        content = {"identity": spec.identity.to_json(), "rows": spec.sizes.digest, "sites": listed}
+        return cls(listed, digest_json(content))
+
+    def pack(self) -> bytes:
+        """Return the bytes of `manifest.json`."""
+        return seal(asdict(self))
+
+    @classmethod
+    def unpack(cls, data: bytes, path: str, spec: Spec) -> Manifest:
+        """Parse a manifest and check that it belongs to a store; `path` is used in messages.
+
+        Raises:
+            DamagedError: the bytes are not a manifest, or the manifest of another store.
+            StoreError: the file was written by a newer release.
+        """
+        content = unseal(data, path)
+        sites = content.get("sites")
+        if not isinstance(sites, dict) or not all(isinstance(d, list) for d in sites.values()):
+            raise DamagedError(f"{path} does not list the sites of a store.")
+        manifest = cls.of(spec, sites)
+        if manifest.pack() != data:
+            raise DamagedError(f"{path} is the manifest of another store.")
+        return manifest
 
 
 class Committed:

@@ -19,6 +19,9 @@ from probekit.errors import ConfigError, DamagedError, MissingError, StoreError,
 
 JOB = ".job.json"  # suffix of the job file that workers read while a capture is running
 SHARD_LOCK = ".claim"  # suffix of the lock file of a shard that a worker is computing
+HOW_TO_CREATE = (
+    "Create caches for workers with `probekit cache FILE.yaml --workers 0 --cache FOLDER`."
+)
 _RECORD = re.compile(r"\d{5,}\.json")
 _ROWS_FILE = re.compile(r"\d{5,}\.[0-9a-f]{16}\.safetensors")
 _DAY = 86_400  # seconds
@@ -79,6 +82,18 @@ def _opens(files: Files) -> bool:
     except (StoreError, MissingError):
         return False
     return True
+
+
+def caches_at(place: Location) -> list[Location]:
+    """Return the cache at a location, or the caches in it.
+
+    Raises:
+        MissingError: there is no cache.
+    """
+    caches = [place] if is_cache(files_at(place)) else caches_in(place)
+    if not caches:
+        raise MissingError(f"{place} contains no cache. {HOW_TO_CREATE}")
+    return caches
 
 
 def find_cache(name: str, root: Location) -> Location:

@@ -17,7 +17,7 @@ from probekit.activations.shared.locks import ShardDone, compute_shards, shard_l
 from probekit.activations.shared.work import Work
 from probekit.activations.store.committed import SPEC
 from probekit.activations.store.store import ActivationStore
-from probekit.activations.upkeep.maintenance import JOB, caches_in, is_cache
+from probekit.activations.upkeep.maintenance import HOW_TO_CREATE, JOB, caches_at
 from probekit.errors import DamagedError, MissingError
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
@@ -152,7 +152,7 @@ def work_at(
         StoreMismatchError: data or model differ from those of the cache; the message lists how.
         StoreError: a cache cannot be written, or a value is not finite.
     """
-    caches = [place] if is_cache(files_at(place)) else caches_in(place)
+    caches = caches_at(place)
     jobs = {str(cache): jobs_in(files_at(cache)) for cache in caches}
     if not any(jobs.values()):
         _require_finished(place, caches)
@@ -167,14 +167,10 @@ def work_at(
 
 
 def _require_finished(place: Location, caches: list[Location]) -> None:
-    """Raise MissingError if there is no cache, or a cache without a job is incomplete."""
+    """Raise MissingError if a cache without a job is incomplete."""
     stores = [ActivationStore.open(cache) for cache in caches]
-    if not stores or any(set(store.files.folders()) != set(store.sites) for store in stores):
-        problem = "is incomplete and has no job" if stores else "contains no cache"
-        raise MissingError(
-            f"{place} {problem}. Create caches for workers with `probekit cache FILE.yaml "
-            "--workers 0 --cache FOLDER`."
-        )
+    if any(set(store.files.folders()) != set(store.sites) for store in stores):
+        raise MissingError(f"{place} is incomplete and has no job. {HOW_TO_CREATE}")
 
 
 def finish(store: ActivationStore, job: Job) -> None:

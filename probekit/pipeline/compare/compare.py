@@ -17,8 +17,14 @@ from probekit.amounts import LEVEL
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
-from probekit.pipeline.compare.alignment import align, n_shared, shares_ids
-from probekit.pipeline.compare.matching import PairedPredictions, match, settings_that_differ
+from probekit.pipeline.compare.matching import (
+    PairedPredictions,
+    align,
+    match,
+    n_shared,
+    settings_that_differ,
+    shares_ids,
+)
 from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.probes.score.differences import (
     DRAWS_A_COMPARISON,

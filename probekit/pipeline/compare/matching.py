@@ -1,4 +1,4 @@
-"""Matching the predictions of two runs, and the settings in which the runs differ."""
+"""Matching the test rows and predictions of two runs, and the settings in which they differ."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from probekit.errors import ConfigError, nearest
-from probekit.experiment.schema import Experiment
+from probekit.experiment.schema import DataSection, Experiment
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.site_result import Predictor
 from probekit.results.finished_run import FinishedRun
@@ -17,8 +19,54 @@ from probekit.results.selection import chosen_row, selection
 from probekit.results.settings import differing, run_facts
 from probekit.results.table import concatenated, only, placed
 
+_ROW = ["example", "group", "label"]
 # If both runs have a single value of one of these, the values are compared although they differ.
 _MAY_DIFFER = ("position", "view", "probe")
+
+
+def align(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> NDArray[np.int64] | None:
+    """Return the index in b of each test row of a; None if the rows differ.
+
+    Rows are equal if example, group and label are equal. Several equal rows (the tokens of one
+    text) are matched in order.
+
+    >>> rows = pd.DataFrame({"example": ["s1", "s1", "s2"], "group": "g", "label": ["x", "x", "y"]})
+    >>> align(rows, rows[::-1].reset_index(drop=True)).tolist()
+    [1, 2, 0]
+    >>> align(rows, rows[:2]) is None
+    True
+    """
+    if len(rows_a) != len(rows_b):
+        return None
+    places = _keys(rows_b).get_indexer(_keys(rows_a)).astype(np.int64)
+    return None if (places < 0).any() else places
+
+
+def _keys(rows: pd.DataFrame) -> pd.MultiIndex:
+    occurrence = rows.groupby(_ROW, sort=False).cumcount()
+    return pd.MultiIndex.from_frame(rows[_ROW].assign(occurrence=occurrence))
+
+
+def shares_ids(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> bool:
+    """Return whether an example id refers to the same text in both runs.
+
+    Ids that are row numbers do so only within the same data set.
+    """
+    same_data = a.record.digests.get("dataset") == b.record.digests.get("dataset")
+    return same_data or all(_has_ids(run.experiment.data) for run in (a, b))
+
+
+def _has_ids(data: DataSection) -> bool:
+    return data.format == "conllu" or data.columns.id is not None
+
+
+def n_shared(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> int:
+    """Return the number of examples in the test rows of both runs.
+
+    >>> n_shared(pd.DataFrame({"example": ["s1", "s2"]}), pd.DataFrame({"example": ["s2"]}))
+    1
+    """
+    return len(set(rows_a["example"]) & set(rows_b["example"]))
 
 
 class ProbeAddress(NamedTuple):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.results.table import only
-from probekit.training.kept import find_checkpoints
+from probekit.training.saved import find_checkpoints
 
 
 class _Run(Protocol):

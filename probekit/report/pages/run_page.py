@@ -11,7 +11,7 @@ import pandas as pd
 from safetensors.numpy import load_file
 
 from probekit.disk import inside
-from probekit.errors import DataError, MissingError
+from probekit.errors import DataError
 from probekit.provenance import write_atomic
 from probekit.report.attention.codes import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
@@ -34,6 +34,7 @@ from probekit.results.record import (
     ControlBy,
     ExampleRecord,
     RunRecord,
+    check_run,
     open_record,
     reading_run_file,
 )
@@ -51,11 +52,7 @@ def write_report(run_dir: Path) -> Path:
         DataError: A file of the run cannot be read, or was changed after the run.
         StoreError: The page cannot be written.
     """
-    runs = sorted(path.parent.name for path in run_dir.glob("*/run.json"))
-    if runs and not (run_dir / "run.json").exists():
-        raise MissingError(
-            f"{run_dir} is a folder of several runs. Give one of them: {', '.join(runs)}."
-        )
+    check_run(run_dir)
     path = run_dir / "report.html"
     write_atomic(path, report_page(run_dir))
     return path

@@ -201,9 +201,7 @@ def digests(run):
 
 def test_the_folder_above_the_runs_is_answered_with_their_names(make_run):
     run = make_run()
-    with pytest.raises(
-        MissingError, match=f"is a folder of several runs. Give one of them: {run.name}"
-    ):
+    with pytest.raises(MissingError, match=f"It contains runs; give one of them: {run.name}"):
         write_report(run.parent)
 
 

@@ -10,7 +10,7 @@ import torch
 from probekit.model.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.saving import write_checkpoint
-from probekit.training.kept import checkpoint_folder
+from probekit.training.saved import checkpoint_folder
 
 
 def save_checkpoint(
