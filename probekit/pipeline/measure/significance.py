@@ -17,6 +17,7 @@ from probekit.probes.score.measurement import Predictions, metrics_of
 from probekit.probes.score.metric_table import association
 from probekit.probes.score.permutation import holm, p_values
 from probekit.probes.site_result import Predictor, SiteResult
+from probekit.probes.solve.design import Floats
 from probekit.results.differences import answers_name, named_rivals
 from probekit.results.metrics import P_VALUES
 
@@ -78,16 +79,14 @@ def _by_rows(
     return groups
 
 
-def _tested(
-    tasks: Sequence[ScoredPredictions], prober: Prober, draws: int
-) -> list[dict[str, Any]]:
+def _tested(tasks: Sequence[ScoredPredictions], prober: Prober, draws: int) -> list[dict[str, Any]]:
     """Return the rows of the p-values of predictions on the same rows."""
-    rows = [row_scores(one, prober) for one in tasks]
+    rows = [row_scores(one) for one in tasks]
     known = [(one, row) for one, row in zip(tasks, rows, strict=True) if row is not None]
     if not known or not draws:
         return []
     n_draws = max(draws, min(DRAWS_A_SITE * len(known), MOST_DRAWS))
-    exchange = label_exchange(known[0][1], known[0][0].row["probe"], prober, n_draws)
+    exchange = label_exchange(known[0][1].labels, known[0][0].row["probe"], prober, n_draws)
     if not exchange.is_enough:
         return []
     null = np.stack([exchange.null(row) for _, row in known])
@@ -104,19 +103,19 @@ def _tested(
 _NO_INTERVAL = {"ci_low": None, "ci_high": None, "chance": None}
 
 
-def row_scores(one: ScoredPredictions, prober: Prober) -> RowScores | None:
+def row_scores(one: ScoredPredictions) -> RowScores | None:
     """Return the score of each row under each label; None if the metric has no p-value."""
     function = association(one.row["metric"], one.predictions.family)
     if function is None:
         return None
-    found: RowScores = function(one.predictions, prober.fold_of(one.row["probe"]))
+    found: RowScores = function(one.predictions)
     return found
 
 
-def label_exchange(rows: RowScores, probe: str, prober: Prober, draws: int) -> LabelExchange:
-    """Return the exchanges of the labels of the rows that a kind of probe is scored on."""
+def label_exchange(labels: Floats, probe: str, prober: Prober, draws: int) -> LabelExchange:
+    """Return the exchanges of the labels (n_samples, n_labels) of the rows a kind is scored on."""
     return LabelExchange.of(
-        rows.labels,
+        labels,
         prober.data.groups[prober.rows_of(probe)],
         prober.fold_of(probe),
         draws,
@@ -154,9 +153,7 @@ def difference_rows(
     if len(predictions) < 2 or name not in predictions:
         return []
     resamples = prober.resamples_of(chosen["probe"])
-    values = {
-        other: metrics_of(one)[metric](one, resamples) for other, one in predictions.items()
-    }
+    values = {other: metrics_of(one)[metric](one, resamples) for other, one in predictions.items()}
     own = values.pop(name)
     everything = paired_differences([(own, other) for other in values.values()], resamples)
     found = dict(zip(values, everything, strict=True))

@@ -40,23 +40,31 @@ class RowScores:
     labels: Floats
 
 
-def of_accuracy(predictions: ClassPredictions, fold_of_row: Codes) -> RowScores:
+def rows_by_fold(predictions: ClassPredictions | NumberPredictions) -> list[Codes]:
+    """Return the row numbers of each fit that made the predictions."""
+    folds = predictions.folds
+    if folds is None:
+        return [np.arange(len(predictions.truth))]
+    return [np.flatnonzero(folds == fold) for fold in np.unique(folds)]
+
+
+def of_accuracy(predictions: ClassPredictions) -> RowScores:
     """Return the row scores of the accuracy: 1 / n_samples at the predicted class.
 
-    >>> found = of_accuracy(ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2), np.zeros(2))
+    >>> found = of_accuracy(ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2))
     >>> float((found.scores * found.labels).sum())
     0.5
     """
     return _weighted_hits(predictions, np.full(predictions.n_classes, 1 / len(predictions.truth)))
 
 
-def of_balanced_accuracy(predictions: ClassPredictions, fold_of_row: Codes) -> RowScores:
+def of_balanced_accuracy(predictions: ClassPredictions) -> RowScores:
     """Return the row scores of the mean recall over the classes that occur."""
     n_true = _counted(predictions.truth, predictions.n_classes)
     return _weighted_hits(predictions, _inverse(n_true) / (n_true > 0).sum())
 
 
-def of_macro_f1(predictions: ClassPredictions, fold_of_row: Codes) -> RowScores:
+def of_macro_f1(predictions: ClassPredictions) -> RowScores:
     """Return the row scores of the mean F1 over the true or predicted classes."""
     n_true, n_guessed = (
         _counted(codes, predictions.n_classes) for codes in (predictions.truth, predictions.guess)
@@ -65,26 +73,25 @@ def of_macro_f1(predictions: ClassPredictions, fold_of_row: Codes) -> RowScores:
     return _weighted_hits(predictions, 2 * _inverse(total) / (total > 0).sum())
 
 
-def of_auroc(predictions: ClassPredictions, fold_of_row: Codes) -> RowScores:
+def of_auroc(predictions: ClassPredictions) -> RowScores:
     """Return the row scores of the AUROC: rank sums of each class, averaged over classes and folds.
 
     Source: Hanley and McNeil (1982), for the area as a rank sum.
     """
     labels = np.eye(predictions.n_classes)[predictions.truth]
     scores = np.zeros_like(labels)
-    for fold in np.unique(fold_of_row):
-        rows = np.flatnonzero(fold_of_row == fold)
+    for rows in rows_by_fold(predictions):
         n_true = _counted(predictions.truth[rows], predictions.n_classes)
         pairs = n_true * (len(rows) - n_true)
         ranked = [code for code in ranking_scores(predictions) if pairs[code]]
         for code in ranked:
             ranks = rankdata(ranking_scores(predictions)[code][rows])
-            share = len(rows) / len(fold_of_row) / len(ranked)
+            share = len(rows) / len(predictions.truth) / len(ranked)
             scores[rows, code] = ranks / pairs[code] * share
     return RowScores(scores, labels)
 
 
-def of_r2(predictions: NumberPredictions, fold_of_row: Codes) -> RowScores:
+def of_r2(predictions: NumberPredictions) -> RowScores:
     """Return the row scores of the covariance between true and predicted numbers.
 
     The covariance is scaled by the variance of the true numbers, like R2.
@@ -95,16 +102,15 @@ def of_r2(predictions: NumberPredictions, fold_of_row: Codes) -> RowScores:
     return RowScores(scores[:, None], centred[:, None])
 
 
-def of_spearman(predictions: NumberPredictions, fold_of_row: Codes) -> RowScores:
+def of_spearman(predictions: NumberPredictions) -> RowScores:
     """Return the row scores of the rank correlation, averaged over folds."""
-    sides = [np.zeros(len(fold_of_row)), np.zeros(len(fold_of_row))]
-    for fold in np.unique(fold_of_row):
-        rows = np.flatnonzero(fold_of_row == fold)
+    sides = [np.zeros(len(predictions.truth)) for _ in range(2)]
+    for rows in rows_by_fold(predictions):
         for side, numbers in zip(sides, (predictions.guess, predictions.truth), strict=True):
             ranks = rankdata(numbers[rows])
             centred = ranks - ranks.mean()
             spread = np.sqrt(np.square(centred).sum())
-            side[rows] = centred / (spread or 1.0) * np.sqrt(len(rows) / len(fold_of_row))
+            side[rows] = centred / (spread or 1.0) * np.sqrt(len(rows) / len(predictions.truth))
     return RowScores(sides[0][:, None], sides[1][:, None])
 
 

@@ -124,7 +124,7 @@ def reliability_bins(
     confidence = _confidence(predictions, "reliability_bins")
     correct = (predictions.truth == predictions.guess).astype(np.float64)
     number, found = _bin(confidence, bins), []
-    for at in np.unique(number):
+    for at in map(int, np.unique(number)):
         rows = number == at
         of_bin = Resamples.leave_one_out(resamples.group_of_row[rows])
         accuracy = jackknife_interval(mean_of_rows(correct[rows], of_bin), of_bin, (0, 1))

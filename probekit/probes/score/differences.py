@@ -155,7 +155,8 @@ def adjusted(differences: Sequence[Difference]) -> list[Difference]:
     values = holm(np.array([differences[n].p for n in tested]))
     by_number = dict(zip(tested, values, strict=True))
     return [
-        replace(one, p_adjusted=float(by_number.get(n, np.nan))) for n, one in enumerate(differences)
+        replace(one, p_adjusted=float(by_number.get(n, np.nan)))
+        for n, one in enumerate(differences)
     ]
 
 

@@ -101,6 +101,11 @@ class LabelExchange:
         names = [name for name, is_part in parts.items() if is_part]
         return ", ".join([*names, "widened over folds"] if len(self._blocks) > 1 else names)
 
+    @property
+    def n_groups(self) -> int:
+        """The number of groups."""
+        return len(self._first)
+
     @cached_property
     def _first(self) -> Codes:
         """The first row (n_groups,) of each group."""
@@ -119,7 +124,8 @@ class LabelExchange:
         """The groups with a single label, by fold: those that exchange labels with each other."""
         folds = self.fold_of_row[self._first]
         return [
-            np.flatnonzero(self._is_constant & (folds == fold)) for fold in np.unique(self.fold_of_row)
+            np.flatnonzero(self._is_constant & (folds == fold))
+            for fold in np.unique(self.fold_of_row)
         ]
 
     @cached_property
@@ -173,8 +179,9 @@ class LabelExchange:
         np.add.at(labels, self.group_of_row, rows.labels)
         n_rows = np.bincount(self.group_of_row, minlength=n_groups)
         expected = np.einsum("ij,ij->i", by_group, labels) / n_rows
-        contributions: Floats = np.bincount(self.group_of_row, weights=own, minlength=n_groups)
-        return (contributions - expected)[self._mixed]
+        scores = np.bincount(self.group_of_row, weights=own, minlength=n_groups)
+        contributions: Floats = (scores - expected)[self._mixed]
+        return contributions
 
     def _patterns(self) -> Iterator[tuple[NDArray[np.int8], np.random.Generator | None]]:
         """Yield blocks of signs, with the generator of the permutations; None for the observed."""

@@ -41,9 +41,7 @@ class Interval:
     high: float
 
 
-def jackknife_interval(
-    values: Floats, resamples: Resamples, limits: Range = UNBOUNDED
-) -> Interval:
+def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNBOUNDED) -> Interval:
     """Return element 0 of a metric's values (1 + n_units,) with its 95 % confidence interval.
 
     The limits are NaN if the metric is undefined without some group, such as the AUROC if all

@@ -27,12 +27,15 @@ SMALLEST_SPREAD = 1e-12
 class NumberPredictions:
     """True and predicted numbers, `truth` and `guess` (n_samples,), of some rows.
 
+    `folds` (n_samples,) is the number of the fit that predicted each row; None for a single fit.
+
     Raises:
         DataError: The lengths differ, or a number is not finite.
     """
 
     truth: Floats
     guess: Floats
+    folds: Codes | None = None
 
     family: ClassVar[Family] = "number"
     offers: ClassVar[frozenset[str]] = frozenset()

@@ -77,8 +77,8 @@ def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
         f"Difference of {name} by layer",
         figure_json(difference_figure(comparison)),
         f"{comparison.a} minus {comparison.b}, with 95 % intervals of the {comparison.pairing} "
-        "bootstrap over groups. Filled markers: significant after Holm's adjustment; hollow "
-        "markers: not significant.",
+        "differences over groups. Filled markers: significant after adjustment for all "
+        "comparisons; hollow markers: not significant.",
         f"Difference of {name} by layer. "
         + " ".join(
             f"{both_places(row)}: {format_number(row['difference'])}"

@@ -27,7 +27,12 @@ from probekit.report.sentences.sites_table import UNCONVERGED, site_table
 from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.paint import DENSEST
 from probekit.results.attention import AttentionPrompt
-from probekit.results.differences import SIGNIFICANT, RivalDifference, load_differences, rival_differences
+from probekit.results.differences import (
+    SIGNIFICANT,
+    RivalDifference,
+    load_differences,
+    rival_differences,
+)
 from probekit.results.metrics import metric_name
 from probekit.results.record import (
     OLD_RECORD,

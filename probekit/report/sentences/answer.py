@@ -92,7 +92,8 @@ def _p_value(table: pd.DataFrame, chosen: pd.Series) -> str:
     p = f"p {text.replace('<', '< ')}" if text.startswith("<") else f"p = {text}"
     null = own["null"].iloc[0] or "predictions exchanged group by group"  # of older releases
     return (
-        f"Association of predictions and labels: {p} ({null}; maximum over {len(tested):,} {units})."
+        f"Predictions and labels are tested for association: {p} ({null}; maximum over "
+        f"{len(tested):,} {units})."
     )
 
 
