@@ -55,7 +55,7 @@ def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNB
     >>> resamples = Resamples.leave_one_out(np.arange(4))
     >>> found = jackknife_interval(np.array([0.5, 0.33, 0.67, 0.33, 0.67]), resamples, (0, 1))
     >>> round(found.low, 2), round(found.high, 2)
-    (0.03, 0.97)
+    (0.04, 0.96)
     """
     value = float(values[0])
     if not np.isfinite(values).all():

@@ -205,8 +205,9 @@ def mean_of_rows(values: NDArray[np.generic], resamples: Resamples) -> Floats:
     """
     groups = resamples.group_of_row
     total = np.bincount(groups, weights=values, minlength=resamples.n_groups)
-    n_rows = np.bincount(groups, minlength=resamples.n_groups)
-    mean: Floats = (total @ resamples.counts) / (n_rows @ resamples.counts)
+    n_rows = np.bincount(groups, minlength=resamples.n_groups) @ resamples.counts
+    undefined = np.full(n_rows.shape, np.nan)  # without rows, if there is one group only
+    mean: Floats = np.divide(total @ resamples.counts, n_rows, out=undefined, where=n_rows > 0)
     return mean
 
 
