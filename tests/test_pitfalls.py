@@ -171,7 +171,7 @@ def test_pitfall_23_test_rows_choose_nothing():
     data = planted.class_direction(300, seed=0)
     turned = replace(data.data, y=data.data.y.copy())
     turned.y[turned.test] = np.where(turned.y[turned.test] == "yes", "no", "yes")
-    settings = ProbeSettings(C=(1e-3, 1.0), folds=3, control_draws=0, bootstrap=100)
+    settings = ProbeSettings(C=(1e-3, 1.0), folds=3, control_draws=0)
     first, second = (Prober(one, settings).site(data.X) for one in (data.data, turned))
     ours, theirs = (next(iter(one.predictions.values())).guess for one in (first, second))
     assert ours.tolist() == theirs.tolist()
@@ -190,7 +190,7 @@ def test_pitfall_23_test_rows_choose_nothing():
 
 def test_pitfall_24_imbalance_does_not_pass_for_knowledge():
     truth = np.repeat([0, 1], [95, 5])
-    resamples = Resamples.draw(np.arange(100), 0, 0)
+    resamples = Resamples.whole(100)
     constant = ClassPredictions(truth, majority_guess(truth, 100), 2, np.zeros((100, 2)))
     scores = {name: metric(constant, resamples)[0] for name, metric in METRICS.items()}
     assert scores["accuracy"] == 0.95
@@ -273,7 +273,7 @@ def test_pitfall_30_every_site_has_controls_unless_disabled():
     assert ModelSection(source="mini").random_weights
     data = planted.class_direction(120, seed=0)
     texts = np.array([f"word {n}" for n in range(120)], dtype=object)
-    settings = replace(schema.settings(), folds=3, bootstrap=100)
+    settings = replace(schema.settings(), folds=3)
     prober = Prober(replace(data.data, texts=texts), settings)
     assert {one.target for one in prober.site(data.X).measurements} == {"task", "control"}
     assert {one.target for one in prober.baselines().predictions} == set(schema.baselines)

@@ -19,7 +19,7 @@ model: {source: mini}
 data: {name: planted, format: csv, file: rows.csv, columns: {group: group}}
 tokens: {bos: false, position: {at: last}}
 capture: {sites: [blocks.0.hook_resid_pre]}
-probe: {folds: 2, control_draws: 1, bootstrap: 100, C: [1]}
+probe: {folds: 2, control_draws: 1, C: [1]}
 """
 
 

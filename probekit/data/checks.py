@@ -24,7 +24,7 @@ Severity = Literal["error", "warning", "info"]
 _LEVELS: tuple[Severity, ...] = ("error", "warning", "info")
 
 _SHOWN = 20  # labels listed in a message
-_FEW_GROUPS = 10  # with fewer test groups, bootstrap intervals are unreliable
+_FEW_GROUPS = 20  # with fewer test groups, intervals are approximate
 _FEW_EXAMPLES = 5  # with fewer training examples of a label, folds lack it
 _STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label
 _MAX_TYPO_RATIO = 0.25  # rows of a misspelt label per row of the correct one
@@ -85,7 +85,7 @@ def check_dataset(
     ...     print(f"{finding.level}: {finding.message}")
     warning: 2 labels with fewer than 5 examples in train: n, y.
     warning: train has labels that test lacks: n.
-    warning: test has only 1 group: bootstrap intervals over so few groups are usually too narrow.
+    warning: test has only 1 group: intervals over fewer than 20 groups are approximate.
     """
     sides = _Sides(dataset.select(split.train).examples, dataset.select(split.test).examples)
     findings = [Finding("info", "reader", f"{note}.") for note in dataset.notes]
@@ -206,14 +206,18 @@ def _crossing_groups(sides: _Sides) -> Iterator[Finding]:
 
 
 def _few_groups(sides: _Sides) -> Iterator[Finding]:
-    n_groups = len({example.group for example in sides.test})
-    if n_groups < _FEW_GROUPS:
-        yield Finding(
-            "warning",
-            "few-groups",
-            f"test has only {counted(n_groups, 'group')}: bootstrap intervals over so few groups "
-            "are usually too narrow.",
-        )
+    yield from few_groups(len({example.group for example in sides.test}))
+
+
+def few_groups(n_groups: int) -> list[Finding]:
+    """Return a warning if there are so few test groups that intervals are approximate."""
+    if n_groups >= _FEW_GROUPS:
+        return []
+    message = (
+        f"test has only {counted(n_groups, 'group')}: intervals over fewer than {_FEW_GROUPS} "
+        "groups are approximate."
+    )
+    return [Finding("warning", "few-groups", message)]
 
 
 def _duplicates_within(sides: _Sides) -> Iterator[Finding]:

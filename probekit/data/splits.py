@@ -39,7 +39,7 @@ class Split:
     test: IntArray
 
 
-_MIN_TEST_GROUPS = 2  # a bootstrap over groups needs two
+_MIN_TEST_GROUPS = 2  # an interval over groups needs two
 
 
 def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -> Split:

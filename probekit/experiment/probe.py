@@ -117,11 +117,13 @@ class ProbeSection(Section):
         1000,
         ge=0,
         le=1_000_000,
-        description="number of random exchanges with the best constant guess, by groups, for "
-        "p-values; 0 for none",
+        description="number of random exchanges of the labels by whole groups for p-values, if not "
+        "all can be computed; 0 for no p-values",
     )
-    bootstrap: int = Field(
-        1000, ge=100, le=100_000, description="number of bootstrap resamples of the test groups"
+    bootstrap: int | None = Field(
+        None,
+        description="not used any more: intervals come from the jackknife, which has no draws",
+        exclude=True,
     )
     max_iter: int = Field(
         2000, ge=1, le=1_000_000, description="maximum number of iterations of a fit"

@@ -1,7 +1,7 @@
 """Probing of many sites: scores of the task, its controls and baselines, with intervals.
 
 A `Prober` holds folds, control labels and resamples, which all sites share. Two sites therefore
-differ only in their activations, and their bootstrap draws are paired.
+differ only in their activations, and their intervals are paired.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Prober:
     >>> y = np.array(["no", "yes"] * 40)
     >>> row = np.arange(80).astype(str)
     >>> data = ProbeData(y, row, row, train=np.arange(60), test=np.arange(60, 80))
-    >>> prober = Prober(data, ProbeSettings(folds=2, control_draws=1, bootstrap=100))
+    >>> prober = Prober(data, ProbeSettings(folds=2, control_draws=1))
     >>> X = np.random.default_rng(0).normal(size=(80, 3)) + 9 * (y == "yes")[:, None]
     >>> first = prober.site(X).measurements[0]
     >>> first.target, first.split, first.metric, first.value
@@ -55,7 +55,7 @@ class Prober:
         self.data = splits[0]
         self.settings = settings or ProbeSettings()
         self._splits = [SplitProber(split, self.settings) for split in splits]
-        self._resampler = Resampler(self.settings.bootstrap, self.settings.seed)
+        self._resampler = Resampler()
 
     @property
     def seen_types(self) -> float:
@@ -84,6 +84,13 @@ class Prober:
             return self.test_rows
         return np.concatenate([split.token_prober.test.first for split in self._splits])
 
+    def fold_of(self, probe: str) -> Codes:
+        """Return the number of the split in which each row of `rows_of` is a test row."""
+        fold_of_row = np.zeros(len(self.data.y), dtype=np.int64)
+        for number, split in enumerate(self._splits):
+            fold_of_row[split.data.test] = number
+        return fold_of_row[self.rows_of(probe)]
+
     def truth_of(self, probe: str) -> LabelColumn:
         """Return the label codes, or the numbers, of the rows that a kind is scored on."""
         return self._splits[0].task[self.rows_of(probe)]
@@ -94,7 +101,7 @@ class Prober:
         return all(split.codes_online for split in self._splits)
 
     def resamples_of(self, probe: str) -> Resamples:
-        """Return the resamples of the groups of the rows that a kind is scored on."""
+        """Return the jackknife resamples of the groups of the rows that a kind is scored on."""
         return self._resampler.of(self.data.groups[self.rows_of(probe)])
 
     @property

@@ -103,7 +103,7 @@ def _check_groups(data: ProbeData) -> None:
     if len(np.unique(data.groups[data.test])) < 2:
         raise DataError(
             f"All test rows belong to the group {str(data.groups[data.test][0])!r}, but the "
-            "bootstrap needs at least two groups. Give test at least two groups."
+            "intervals need at least two groups. Give test at least two groups."
         )
 
 

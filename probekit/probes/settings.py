@@ -12,8 +12,6 @@ from probekit.probes.bounds import positive_grid
 from probekit.probes.kinds.registry import Option, Task, find_kind
 from probekit.probes.targets import BASELINES, Baseline
 
-LEAST_DRAWS = 100
-
 Reads = Literal["classes", "numbers", "trees"]
 _READS: Mapping[Task, Reads] = MappingProxyType(
     {"classification": "classes", "text": "classes", "regression": "numbers", "tree": "trees"}
@@ -94,7 +92,6 @@ class ProbeSettings:
         baselines: The baselines to compute, which do not use activations.
         description: Whether to compute the description length of the labels by online coding.
         learning_steps: Number of training set sizes of the learning curve; 0 for no curve.
-        bootstrap: Number of bootstrap resamples of the test groups for each interval.
         max_iter: Maximum number of solver iterations.
         seed: Random seed for folds, control labels, resamples and sampled training groups.
         fit_rows: Maximum number of training rows of a probe, sampled by whole groups; None for all.
@@ -115,7 +112,6 @@ class ProbeSettings:
     baselines: tuple[Baseline, ...] = BASELINES
     description: bool = True
     learning_steps: int = 0
-    bootstrap: int = 1000
     max_iter: int = 2000
     seed: int = 0
     fit_rows: int | None = None
@@ -126,7 +122,6 @@ class ProbeSettings:
         lower_bounds = {
             "folds": 2,
             "control_draws": 0,
-            "bootstrap": LEAST_DRAWS,
             "max_iter": 1,
             "seed": 0,
             "fit_rows": 2,

@@ -69,12 +69,12 @@ class TreePredictions:
 
 
 def hit_rate(predictions: TreePredictions, resamples: Resamples) -> Floats:
-    """Return the hit rate over all sentences (1 + n_draws,): UUAS or root accuracy."""
+    """Return the hit rate over all sentences (1 + n_units,): UUAS or root accuracy."""
     return predictions.sentences.hit_rate(_counts(resamples))
 
 
 def tree_spearman(predictions: TreePredictions, resamples: Resamples) -> Floats:
-    """Return Spearman's correlation of distances or depths with the gold trees (1 + n_draws,)."""
+    """Return Spearman's correlation of distances or depths with the gold trees (1 + n_units,)."""
     return predictions.sentences.spearman(_counts(resamples))
 
 

@@ -23,11 +23,15 @@ class TableColumn:
         type: the type of its cells. Empty cells are "" in text columns, NaN in number columns and
             NA in boolean columns.
         allowed: the allowed values of text cells; empty for any.
+        is_optional: whether files of older releases lack it. Its cells are then empty.
+        former: its name in files of older releases; empty if it is the same.
     """
 
     name: str
     type: ColumnType = "text"
     allowed: tuple[str, ...] = ()
+    is_optional: bool = False
+    former: str = ""
 
 
 def _numbers(*names: str) -> tuple[TableColumn, ...]:
@@ -52,13 +56,15 @@ RESULTS = (
     TableColumn("converged", "boolean"),
     TableColumn("seed", "number"),
     TableColumn("view"),
+    TableColumn("null", is_optional=True),
 )
 
 DIFFERENCES = (
     TableColumn("a"),
     TableColumn("b"),
     TableColumn("metric", allowed=tuple(METRICS)),
-    *_numbers("value_a", "value_b", "difference", "ci_low", "ci_high", "p", "p_holm"),
+    *_numbers("value_a", "value_b", "difference", "ci_low", "ci_high", "p"),
+    TableColumn("p_adjusted", "number", former="p_holm"),
     *_numbers("n_test", "n_groups"),
 )
 

@@ -28,7 +28,7 @@ COLUMNS = (
     "ci_low",
     "ci_high",
     "p",
-    "p_holm",
+    "p_adjusted",
     "holds",
     "pairing",
     "n_a",
@@ -37,7 +37,6 @@ COLUMNS = (
     "n_groups_b",
     "selectivity_a",
     "selectivity_b",
-    "draws",
     "seed",
 )
 
@@ -69,7 +68,7 @@ class RunComparison:
 
     @property
     def n_significant(self) -> int:
-        """Number of differences that are significant at `LEVEL` after Holm's adjustment."""
+        """Number of differences that are significant at `LEVEL` after adjustment."""
         return int(self.rows["holds"].sum())
 
     @property
@@ -77,7 +76,7 @@ class RunComparison:
         """A sentence with the number of significant differences."""
         return (
             f"{self.n_significant} of {len(self.rows)} differences are significant (p below "
-            f"{LEVEL:g}, Holm-adjusted for {len(self.rows)} comparisons)."
+            f"{LEVEL:g}, adjusted for {len(self.rows)} comparisons)."
         )
 
 

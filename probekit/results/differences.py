@@ -11,15 +11,14 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL
-from probekit.probes.score.permutation import holm
 from probekit.probes.targets import BASELINES, TARGETS
 from probekit.results.columns import DIFFERENCES
 from probekit.results.selection import chosen_row, hidden_kinds, selection
 from probekit.results.table import EMBED_DEPTH, n_blocks, only, placed, read_columns, tick
 
 SIGNIFICANT = "significant"
-SIGNIFICANT_UNADJUSTED = "significant before adjustment only"
 NOT_SIGNIFICANT = "not significant"
+TOO_FEW_GROUPS = "too few groups"
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,8 @@ class RivalDifference:
         difference: the score of the selected probe minus that of the other.
         ci_low: the lower limit of the 95 % confidence interval of the difference.
         ci_high: the upper limit.
-        p: the p-value after Holm's adjustment.
+        p: the adjusted p-value; NaN if there are too few groups for a verdict. For the majority
+            class, the p-value of the selected probe.
     """
 
     key: str
@@ -47,10 +47,10 @@ class RivalDifference:
 
     @property
     def verdict(self) -> str:
-        """Whether the selected probe is better, by the paired interval and the adjusted p-value."""
-        if self.ci_low <= 0:
-            return NOT_SIGNIFICANT
-        return SIGNIFICANT if self.p < LEVEL else SIGNIFICANT_UNADJUSTED
+        """Whether the selected probe is better, by the adjusted p-value."""
+        if np.isnan(self.p):
+            return TOO_FEW_GROUPS
+        return SIGNIFICANT if self.difference > 0 and self.p < LEVEL else NOT_SIGNIFICANT
 
 
 @dataclass(frozen=True)
@@ -87,24 +87,14 @@ def rival_differences(table: pd.DataFrame, differences: pd.DataFrame | None) -> 
         return RivalDifferences()
     of_chosen = only(differences, a=answers_name(chosen)).dropna(subset="difference")
     rows = {str(row["b"]): row for _, row in of_chosen.iterrows()}
-    named = {name: rival for name, rival in _named(table, chosen).items() if name in rows}
-    adjusted = holm(np.array([rows[name]["p"] for name in named]))
+    named = {name: rival for name, rival in named_rivals(table, chosen).items() if name in rows}
     return RivalDifferences(
-        tuple(
-            _comparison(rows[name], *named[name], float(p))
-            for name, p in zip(named, adjusted, strict=True)
-        ),
-        tuple(
-            _comparison(row, "", name, row["p_holm"])
-            for name, row in rows.items()
-            if name not in named
-        ),
+        tuple(_comparison(rows[name], *rival) for name, rival in named.items()),
+        tuple(_comparison(row, "", name) for name, row in rows.items() if name not in named),
     )
 
 
-def _comparison(
-    row: Mapping[str, Any] | pd.Series, key: str, name: str, p: float
-) -> RivalDifference:
+def _comparison(row: Mapping[str, Any] | pd.Series, key: str, name: str) -> RivalDifference:
     return RivalDifference(
         key=key,
         name=name,
@@ -112,7 +102,7 @@ def _comparison(
         difference=row["difference"],
         ci_low=row["ci_low"],
         ci_high=row["ci_high"],
-        p=p,
+        p=row["p_adjusted"],
     )
 
 
@@ -121,7 +111,7 @@ def answers_name(row: Mapping[str, Any] | pd.Series[Any], target: str = "task") 
     return f"{selection(row['site'], row['head'])} {row['position']} {row['probe']} {target}"
 
 
-def _named(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str, str]]:
+def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str, str]]:
     """Return key and display name of the rivals of the selected probe, by name in differences.csv.
 
     They are determined by cross-validation only; test rows are not used.

@@ -55,6 +55,13 @@ def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """
     with reading_run_file(path):
         table = read_csv(path, dtype=str, keep_default_na=False)
+    for column in columns:
+        if column.name in table:
+            continue
+        if column.former in table:
+            table = table.rename(columns={column.former: column.name})
+        elif column.is_optional:
+            table[column.name] = ""
     check_columns(table, [column.name for column in columns], path)
     for column in columns:
         table[column.name] = _converted(table[column.name], column, path)

@@ -69,7 +69,7 @@ def test_transfer_prints_the_matrix_and_then_the_page_path(call, tmp_path):
         (tmp_path / f"{name}.yaml").write_text(
             f"name: {name}\nmodel: {{source: mini}}\ntokens: {{bos: false, position: {{at: last}}}}"
             f"\ndata: {{name: {name}, format: csv, file: {name}.csv, columns: {{group: group}}}}\n"
-            "probe: {folds: 2, control_draws: 0, bootstrap: 100, C: [0.1]}\n"
+            "probe: {folds: 2, control_draws: 0, C: [0.1]}\n"
             f"split: {{seed: {seed}}}\n"
         )
     files = [tmp_path / "one.yaml", tmp_path / "two.yaml"]

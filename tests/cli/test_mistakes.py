@@ -19,7 +19,7 @@ tokens:
   bos: false
   position: {at: last}
 capture: {sites: [blocks.0.hook_resid_post]}
-probe: {folds: 2, control_draws: 0, description: false, permutations: 0, bootstrap: 100}
+probe: {folds: 2, control_draws: 0, description: false, permutations: 0}
 """
 RECIPE = """\
 name: tiny

@@ -22,7 +22,7 @@ model: {source: mini}
 data: {name: made, format: csv, file: rows.csv, columns: {id: id, group: group}}
 tokens: {bos: false, position: {at: last}}
 capture: {sites: ["blocks.[01].hook_resid_post"]}
-probe: {baselines: [majority], bootstrap: 400}
+probe: {baselines: [majority]}
 """
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 LABELS = ("no", "yes")

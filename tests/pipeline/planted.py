@@ -9,7 +9,7 @@ model: {source: mini}
 data: {name: planted, format: csv, file: rows.csv, columns: {group: group}}
 tokens: {bos: false, position: {at: last}}
 capture: {sites: [blocks.0.hook_resid_pre, "blocks.[03].hook_resid_post"]}
-probe: {folds: 3, control_draws: 1, bootstrap: 200, C: [0.01, 1]}
+probe: {folds: 3, control_draws: 1, C: [0.01, 1]}
 attention: {texts: [The red house was]}
 """
 NOUNS = (

@@ -17,7 +17,7 @@ data: {name: planted, format: csv, file: rows.csv,
        columns: {group: group, start: start, end: end, label: label}}
 tokens: {bos: false, position: {at: span}, sweep: [0, 1]}
 capture: {sites: ["blocks.0.hook_resid_post", "blocks.0.attn.hook_z[head=1,2]"]}
-probe: {folds: 2, control_draws: 1, bootstrap: 100, permutations: 0, description: false, C: [0.1]}
+probe: {folds: 2, control_draws: 1, permutations: 0, description: false, C: [0.1]}
 """
 
 

@@ -27,7 +27,6 @@ QUICK = (
     "probe.control_draws=0",
     "probe.baselines=[majority]",
     "probe.C=[0.01]",
-    "probe.bootstrap=100",
     "attention.texts=[Hi]",
 )
 

@@ -22,7 +22,6 @@ QUICK = (
     "probe.control_draws=0",
     "probe.baselines=[majority]",
     "probe.C=[0.01]",
-    "probe.bootstrap=100",
 )
 SETTINGS = [part for setting in QUICK for part in ("--set", setting)]
 CACHED = [*SETTINGS, "--cache", "cache"]

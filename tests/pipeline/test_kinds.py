@@ -21,7 +21,6 @@ probe:
   kinds: [{kind: logistic}]
   folds: 2
   control_draws: 1
-  bootstrap: 100
   permutations: 99
   C: [0.1]
 """

@@ -21,7 +21,7 @@ data:
   columns: {group: group, start: start, end: end}
 tokens: {bos: false, position: {at: word}}
 capture: {sites: [blocks.2.hook_resid_post]}
-probe: {folds: 2, control_draws: 1, bootstrap: 100, C: [0.1]}
+probe: {folds: 2, control_draws: 1, C: [0.1]}
 """
 NOUNS = ("house", "door", "river", "garden", "letter", "table", "ship", "window", "horse", "road")
 

@@ -12,7 +12,7 @@ from probekit.probes.score.measurement import Measurement
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 
 N_TRAIN = 300
-SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, bootstrap=200, description=False)
+SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, description=False)
 
 
 def make_data(n_rows: int = 450, seed: int = 0, **changes) -> ProbeData:
@@ -329,7 +329,7 @@ def test_rows_too_few_to_be_coded_online_are_probed_all_the_same():
     groups = np.repeat([f"g{n}" for n in range(4)], 6)
     rows = np.arange(24)
     data = ProbeData(y, groups, rows.astype(str), train=rows[:12], test=rows[12:])
-    prober = Prober(data, ProbeSettings(C=(0.1,), folds=2, control_draws=0, bootstrap=100))
+    prober = Prober(data, ProbeSettings(C=(0.1,), folds=2, control_draws=0))
     assert not prober.codes_online
     found = prober.site(np.random.default_rng(0).normal(size=(24, 3)))
     assert {m.split for m in found.measurements} == {"test", "validation"}

@@ -50,7 +50,6 @@ def test_data_that_do_not_fit_together_are_refused(changes, message):
         ({"C": ()}, "C must be positive and finite, but is empty"),
         ({"folds": 1}, "folds is 1, but must be at least 2"),
         ({"control_draws": -1}, "control_draws is -1"),
-        ({"bootstrap": 99}, "bootstrap is 99, but must be at least 100"),
         ({"max_iter": 0}, "max_iter is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"fit_rows": 1}, "fit_rows is 1"),

@@ -39,7 +39,7 @@ from probekit.report.pages.parts import result_parts
 y = np.array(["no", "yes"] * 40)
 row = np.arange(80).astype(str)
 data = ProbeData(y, row, row, train=np.arange(60), test=np.arange(60, 80))
-prober = Prober(data, ProbeSettings(folds=2, control_draws=0, bootstrap=100, C=(1.0,)))
+prober = Prober(data, ProbeSettings(folds=2, control_draws=0, C=(1.0,)))
 result = prober.site(np.random.default_rng(0).normal(size=(80, 3)))
 place = {"site": "blocks.0.hook_resid_post", "layer": 0, "run": "r", "position": "last"}
 path = Path(sys.argv[1])

@@ -39,7 +39,7 @@ def show_comparison(comparison: RunComparison) -> None:
 def _table(comparison: RunComparison) -> Table:
     shown = Table(box=None, pad_edge=False)
     shown.add_column(f"{comparison.metric}, a - b")
-    for name in ("a", "b", "difference", "p", "p_holm", "n", ""):
+    for name in ("a", "b", "difference", "p", "p_adjusted", "n", ""):
         shown.add_column(name, justify="left" if not name else "right", no_wrap=True)
     for _, row in comparison.rows.iterrows():
         place = both_places(row) + (" *" if row["what"] == "chosen" else "")
@@ -50,7 +50,7 @@ def _table(comparison: RunComparison) -> Table:
             format_number(row["value_b"]),
             format_number(row["difference"], row["ci_low"], row["ci_high"]),
             format_p(row["p"]),
-            format_p(row["p_holm"]),
+            format_p(row["p_adjusted"]),
             n,
             "significant" if row["holds"] else "not significant",
         )

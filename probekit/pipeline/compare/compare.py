@@ -1,4 +1,4 @@
-"""Comparison of two runs: bootstrap of the differences between their predictions."""
+"""Comparison of two runs: differences between their predictions, by groups of test rows."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from probekit.pipeline.compare.matching import (
 )
 from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.probes.score.differences import (
-    DRAWS_A_COMPARISON,
+    FEWEST_UNITS,
     Difference,
     adjusted,
-    enough_draws,
-    paired_difference,
+    paired_differences,
     unpaired_difference,
 )
 from probekit.probes.score.measurement import Predictions, metrics_of
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.solve.design import Floats
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, RunComparison
 from probekit.results.finished_run import FinishedRun
 from probekit.results.record import OLD_RECORD
 
 Key = TypeVar("Key")
-FEW_GROUPS = 20  # with fewer groups the intervals of a percentile bootstrap are too narrow
+FEW_GROUPS = 20  # with fewer groups, intervals are approximate
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +60,6 @@ class RowsOfBoth:
     groups_b: NDArray[np.str_]
     places: NDArray[np.int64] | None
 
-    @property
-    def n_groups(self) -> int:
-        """The total number of groups of both runs."""
-        return len(np.unique(self.groups_a)) + len(np.unique(self.groups_b))
-
     @classmethod
     def of(cls, a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> RowsOfBoth:
         """Return the test rows of two finished runs."""
@@ -76,9 +71,8 @@ class RowsOfBoth:
 def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) -> RunComparison:
     """Return the differences between two runs: selected probes, baselines, and every shared site.
 
-    The bootstrap is paired if the test rows are the same; otherwise the runs are resampled
-    independently. Seed and number of draws are those of the first run; Holm's adjustment may
-    require more draws.
+    Differences are paired by groups if the test rows are the same; otherwise they are tested by
+    Welch's t test over the groups of each run.
 
     Args:
         run_a: folder of a finished run.
@@ -98,11 +92,10 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     pairs = match(a, b)
     metric = metric or ("r2" if a.reads_numbers else "accuracy")
     usable = _with_metric(pairs, metric)
-    rows, settings = RowsOfBoth.of(a, b), a.experiment.probe
-    draws = enough_draws(len(usable), settings.bootstrap, rows.n_groups)
+    rows = RowsOfBoth.of(a, b)
     predictions = {n: (pair.predictions_a, pair.predictions_b) for n, pair in enumerate(usable)}
-    results = differences(predictions, rows, metric, draws=draws, seed=settings.seed)
-    common = {"metric": metric, "pairing": _pairing(rows), "draws": draws, "seed": settings.seed}
+    results = differences(predictions, rows, metric)
+    common = {"metric": metric, "pairing": _pairing(rows)}
     table = [_table_row(pair, results[n], rows) | common for n, pair in enumerate(usable)]
     return RunComparison(
         a=a.name,
@@ -114,7 +107,6 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         notes=(
             _rows_note(a, b, rows),
             *_groups_note(rows),
-            *_draws_note(len(usable), draws, settings.bootstrap),
             *_left_out_note(pairs, usable, metric),
             *_baselines_note(a, b),
             *(f"{run.name}: {OLD_RECORD}" for run in (a, b) if not run.record.is_sealed),
@@ -123,12 +115,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
 
 
 def differences(
-    predictions: Mapping[Key, tuple[Predictions, Predictions]],
-    rows: RowsOfBoth,
-    metric: str,
-    *,
-    draws: int,
-    seed: int,
+    predictions: Mapping[Key, tuple[Predictions, Predictions]], rows: RowsOfBoth, metric: str
 ) -> dict[Key, Difference]:
     """Return the difference a minus b of each pair, with p-values adjusted for all pairs.
 
@@ -138,25 +125,30 @@ def differences(
     >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
     >>> rows = RowsOfBoth(groups, groups, np.arange(100))
     >>> pairs = {"x": (good, bad), "y": (bad, bad)}
-    >>> results = differences(pairs, rows, "accuracy", draws=999, seed=0)
-    >>> [(one.value, one.p, one.holm_p) for one in results.values()]
-    [(0.5, 0.002, 0.004), (0.0, 1.0, 1.0)]
+    >>> results = differences(pairs, rows, "accuracy")
+    >>> [(round(one.value, 6), one.p < 0.001) for one in results.values()]
+    [(0.5, True), (0.0, False)]
     """
-    resamples = Resamples.draw(rows.groups_a, draws, seed)
+    a, b = (Resamples.leave_one_out(groups) for groups in (rows.groups_a, rows.groups_b))
     if rows.places is None:
-        other = Resamples.draw(rows.groups_b, draws, seed)
-        results = {
-            key: unpaired_difference(metrics_of(a)[metric], a, resamples, b, other, seed)
-            for key, (a, b) in predictions.items()
-        }
+        results = adjusted(
+            [
+                unpaired_difference(_values(one, metric, a), a, _values(other, metric, b), b)
+                for one, other in predictions.values()
+            ]
+        )
     else:
-        results = {
-            key: paired_difference(metrics_of(a)[metric], a, reordered(b, rows.places), resamples)
-            for key, (a, b) in predictions.items()
-        }
-    names = {str(number): key for number, key in enumerate(results)}
-    by_name = adjusted(dict(zip(names, results.values(), strict=True)))
-    return {names[name]: one for name, one in by_name.items()}
+        pairs = [
+            (_values(one, metric, a), _values(reordered(other, rows.places), metric, a))
+            for one, other in predictions.values()
+        ]
+        results = paired_differences(pairs, a)
+    return dict(zip(predictions, results, strict=True))
+
+
+def _values(predictions: Predictions, metric: str, resamples: Resamples) -> Floats:
+    values: Floats = metrics_of(predictions)[metric](predictions, resamples)
+    return values
 
 
 def reordered(predictions: Predictions, places: NDArray[np.int64]) -> Predictions:
@@ -238,8 +230,8 @@ def _table_row(pair: PairedPredictions, result: Difference, rows: RowsOfBoth) ->
         "ci_low": result.ci_low,
         "ci_high": result.ci_high,
         "p": result.p,
-        "p_holm": result.holm_p,
-        "holds": bool(result.holm_p < LEVEL),
+        "p_adjusted": result.p_adjusted,
+        "holds": bool(result.p_adjusted < LEVEL),
         "n_a": len(rows.groups_a),
         "n_b": len(rows.groups_b),
         "n_groups_a": len(np.unique(rows.groups_a)),
@@ -252,11 +244,11 @@ def _rows_note(a: FinishedRun[Experiment], b: FinishedRun[Experiment], rows: Row
     if rows.places is not None:
         return (
             f"Both runs were tested on the same {n_a:,} rows ({len(np.unique(rows.groups_a)):,} "
-            "groups): the bootstrap is paired."
+            "groups): differences are paired."
         )
     note = (
-        f"The test rows differ ({n_a:,} of a, {n_b:,} of b): the runs are resampled independently "
-        "(unpaired)."
+        f"The test rows differ ({n_a:,} of a, {n_b:,} of b): differences are unpaired "
+        "(Welch's t test over groups)."
     )
     if not shares_ids(a, b):
         return f"{note} The data differ and their rows have no ids (`data.columns.id`)."
@@ -268,23 +260,9 @@ def _groups_note(rows: RowsOfBoth) -> list[str]:
     fewest = min(len(np.unique(groups)) for groups in (rows.groups_a, rows.groups_b))
     if fewest >= FEW_GROUPS:
         return []
-    return [
-        f"{fewest} groups are few for a bootstrap: intervals are too narrow and p-values too small."
-    ]
-
-
-def _draws_note(n_comparisons: int, draws: int, requested: int) -> list[str]:
-    if draws < DRAWS_A_COMPARISON * n_comparisons / 2:
-        return [
-            f"{draws:,} draws are too few for {n_comparisons:,} comparisons: hardly any can be "
-            "significant. Compare runs with fewer sites or groups."
-        ]
-    if draws > requested:
-        return [
-            f"{draws:,} draws instead of the {requested:,} of probe.bootstrap: with fewer, hardly "
-            f"any of {n_comparisons:,} comparisons could be significant after Holm's adjustment."
-        ]
-    return []
+    if fewest < FEWEST_UNITS:
+        return [f"{fewest} groups are too few for p-values: at least {FEWEST_UNITS} are needed."]
+    return [f"{fewest} groups are few: intervals are approximate below {FEW_GROUPS} groups."]
 
 
 def _left_out_note(

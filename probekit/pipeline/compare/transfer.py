@@ -27,12 +27,14 @@ from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData
 from probekit.probes.directions import cosine, direction, pooled_spread
 from probekit.probes.fitters import number_guess
-from probekit.probes.score.differences import paired_difference
+from probekit.probes.score.differences import paired_differences
+from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.measurement import Measurement, Predictions, metrics_of
-from probekit.probes.score.metrics import ClassPredictions, percentile_interval
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.permutation import permuted_labels
 from probekit.probes.score.regression import NumberPredictions
-from probekit.probes.settings import LEAST_DRAWS, ProbeSpec
+from probekit.probes.settings import ProbeSpec
 from probekit.probes.site_result import SiteResult
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.layers import FittedLayers
@@ -176,7 +178,6 @@ def _null(
         # Minimal settings of a Prober, because only the fit is used.
         control_draws=0,
         folds=2,
-        bootstrap=LEAST_DRAWS,
     )
     for labels in _permuted(prober.data, draws, prober.settings.seed):
         result = Prober(replace(prober.data, y=labels), settings).site(X)
@@ -218,8 +219,9 @@ def _cells(
     resamples, first = test.data.prober.resamples_of(test.spec.text), train.measurements[0]
     uninformed = _uninformed(train.data.prober, predictions)
     for metric, function in metrics_of(uninformed).items():
-        interval = percentile_interval(function(predictions, resamples))
-        difference = paired_difference(function, predictions, own, resamples)
+        values = function(predictions, resamples)
+        interval = jackknife_interval(values, resamples, METRICS[metric].range)
+        (difference,) = paired_differences([(values, function(own, resamples))], resamples)
         # The rank correlation of a constant guess is undefined and counts as 0.
         chance = np.nan_to_num(function(uninformed, resamples.undrawn)[0])
         if not np.isnan(interval.value):

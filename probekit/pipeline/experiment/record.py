@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.activations.capture import Captured
-from probekit.amounts import LEVEL
-from probekit.data.checks import Finding, by_level, check_dataset
+from probekit.data.checks import Finding, by_level, check_dataset, few_groups
 from probekit.data.examples import Dataset
 from probekit.data.positions import IntArray
 from probekit.experiment.schema import Experiment
@@ -22,7 +21,9 @@ from probekit.model.weights.sources import find_model
 from probekit.pipeline.experiment.models import TASK
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.experiment.tables import RunInputs
+from probekit.pipeline.measure.significance import label_exchange
 from probekit.probes.curve import Prober
+from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
 from probekit.provenance import digest_json, versions
 from probekit.results.attention import AttentionPrompt
 from probekit.results.record import (
@@ -142,15 +143,11 @@ def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ..
             f"{n_lost:,} of {prepared.n_read:,} examples have no row; see the notes for reasons."
         )
         results.append(Finding("warning", "lost", message))
-    if len(prepared.splits) > 1:  # test groups are pooled over all splits
+    if len(prepared.splits) > 1:  # the test groups of all splits together
+        n_groups = len(np.unique(prepared.groups[probers[0].test_rows]))
         results = [finding for finding in results if finding.code != "few-groups"]
-    n_groups = probers[0].resamples_of(probers[0].settings.kinds[0].text).n_groups
-    if 2.0**-n_groups > LEVEL:
-        message = (
-            f"{n_groups} test groups can be exchanged in only {2**n_groups} ways: no p-value can "
-            f"be below {2.0**-n_groups:.2g}, whatever the probe's score."
-        )
-        results.append(Finding("warning", "few-exchanges", message))
+        results += few_groups(n_groups)
+    results += _few_arrangements(probers[0])
     prober = min(probers, key=lambda prober: prober.seen_types)
     if prober.settings.control_draws and prober.seen_types < LEAST_SEEN:
         names = CONTROL_TYPES[prober.settings.control_by]
@@ -160,6 +157,23 @@ def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ..
         )
         results.append(Finding("warning", "new-types", message))
     return by_level(results)
+
+
+def _few_arrangements(prober: Prober) -> list[Finding]:
+    """Return a warning if the labels of the test groups have too few arrangements for p-values."""
+    if prober.settings.reads == "trees":
+        return []
+    probe = prober.settings.kinds[0].text
+    truth = prober.truth_of(probe)
+    labels = truth[:, None] if prober.settings.reads_numbers else np.eye(truth.max() + 1)[truth]
+    exchange = label_exchange(labels, probe, prober, draws=0)
+    if exchange.is_enough:
+        return []
+    message = (
+        f"The labels of the {exchange.n_groups} test groups have only {exchange.n_arrangements:.0f}"
+        f" arrangements: too few groups for a p-value, which needs {FEWEST_ARRANGEMENTS}."
+    )
+    return [Finding("warning", "few-exchanges", message)]
 
 
 def best_site(table: pd.DataFrame) -> Best | None:

@@ -114,7 +114,11 @@ def _score_tables(
     chosen = chosen_row(make_table(rows, RESULTS))
     predictions = scored(results, prober.main_metric)
     rows += p_value_rows(predictions, prober, experiment.probe.permutations)
-    differences = [] if chosen is None else difference_rows(predictions, chosen, prober)
+    differences = (
+        []
+        if chosen is None
+        else difference_rows(predictions, chosen, make_table(rows, RESULTS), prober)
+    )
     return make_table(rows, RESULTS), make_table(differences, DIFFERENCES)
 
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from probekit.probes.curve import Prober
-from probekit.probes.score.differences import all_differences, enough_draws
+from probekit.probes.score.association import RowScores
+from probekit.probes.score.differences import Difference, paired_differences
+from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.measurement import Predictions, metrics_of
-from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions, Resamples
-from probekit.probes.score.permutation import exchanged_leads, group_leads, holm, p_values
-from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.score.metric_table import association
+from probekit.probes.score.permutation import holm, p_values
 from probekit.probes.site_result import Predictor, SiteResult
-from probekit.results.differences import answers_name
+from probekit.probes.solve.design import Floats
+from probekit.results.differences import answers_name, named_rivals
 from probekit.results.metrics import P_VALUES
+
+# Draws that the smallest p-value needs to be significant after Holm's adjustment, per site.
+DRAWS_A_SITE = 80
+MOST_DRAWS = 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,104 +56,135 @@ def p_value_rows(
 ) -> list[dict[str, Any]]:
     """Return rows of results.csv with the p-values of the task at each site.
 
-    The null distribution exchanges the predictions of a probe with the best constant guess, group
-    by group. `p_value` applies to a site named in advance, `p_holm` is adjusted for all sites and
-    kinds, and `p_best` compares the site with the maximum over all sites in each exchange.
+    The null hypothesis is that predictions and labels are not associated; see `LabelExchange`.
+    `p_value` applies to a site named in advance, `p_holm` is adjusted for all sites and kinds, and
+    `p_best` compares the site with the maximum over all sites in each exchange. There are no rows
+    if there are too few groups.
     """
-    tasks = [
-        one for one in all_scored if one.row["target"] == "task" and _is_by_row(one.predictions)
-    ]
-    if not tasks or not draws or not METRICS[prober.main_metric].is_row_mean:
+    tasks = [one for one in all_scored if one.row["target"] == "task"]
+    rows: list[dict[str, Any]] = []
+    # Kinds that read whole texts are scored on other rows, with exchanges of their own.
+    for of_rows in _by_rows(tasks, prober).values():
+        rows += _tested(of_rows, prober, draws)
+    order = {metric: number for number, metric in enumerate(P_VALUES)}
+    return sorted(rows, key=lambda row: order[row["metric"]])
+
+
+def _by_rows(
+    tasks: Sequence[ScoredPredictions], prober: Prober
+) -> dict[bytes, list[ScoredPredictions]]:
+    groups: dict[bytes, list[ScoredPredictions]] = {}
+    for one in tasks:
+        groups.setdefault(prober.rows_of(one.row["probe"]).tobytes(), []).append(one)
+    return groups
+
+
+def _tested(tasks: Sequence[ScoredPredictions], prober: Prober, draws: int) -> list[dict[str, Any]]:
+    """Return the rows of the p-values of predictions on the same rows."""
+    rows = [row_scores(one) for one in tasks]
+    known = [(one, row) for one, row in zip(tasks, rows, strict=True) if row is not None]
+    if not known or not draws:
         return []
-    leads = np.stack([_leads(one, prober) for one in tasks])
-    n_draws = enough_draws(len(tasks), draws, leads.shape[1])
-    p = p_values(leads.sum(axis=1), exchanged_leads(leads, n_draws, prober.settings.seed))
+    n_draws = max(draws, min(DRAWS_A_SITE * len(known), MOST_DRAWS))
+    exchange = label_exchange(known[0][1].labels, known[0][0].row["probe"], prober, n_draws)
+    if not exchange.is_enough:
+        return []
+    null = np.stack([exchange.null(row) for _, row in known])
+    p = p_values(null[:, 0], null[:, 1:])
     columns = zip(P_VALUES, (p.single, holm(p.single), p.maximum), strict=True)
+    facts = {**_NO_INTERVAL, "null": exchange.name}
     return [
-        {**one.row, "metric": metric, "value": float(values[n]), **_NO_INTERVAL}
+        {**one.row, "metric": metric, "value": float(values[n]), **facts}
         for metric, values in columns
-        for n, one in enumerate(tasks)
+        for n, (one, _) in enumerate(known)
     ]
 
 
 _NO_INTERVAL = {"ci_low": None, "ci_high": None, "chance": None}
 
 
-def _is_by_row(predictions: Predictions) -> bool:
-    return isinstance(predictions, ClassPredictions | NumberPredictions)
+def row_scores(one: ScoredPredictions) -> RowScores | None:
+    """Return the score of each row under each label; None if the metric has no p-value."""
+    function = association(one.row["metric"], one.predictions.family)
+    if function is None:
+        return None
+    found: RowScores = function(one.predictions)
+    return found
 
 
-def _leads(one: ScoredPredictions, prober: Prober) -> NDArray[np.float64]:
-    """Return each group's score of a probe minus that of the best constant guess on the test rows.
-
-    The best constant guess on the training rows is too weak a null: if the label frequencies differ
-    in the test rows, even an uninformed probe beats it.
-    """
-    probe = one.row["probe"]
-    truth = prober.truth_of(probe)
-    best = truth.mean() if prober.settings.reads_numbers else np.bincount(truth).argmax()
-    assert isinstance(one.predictions, ClassPredictions | NumberPredictions)
-    scores, constant = (
-        _row_scores(guess, truth) for guess in (one.predictions.guess, np.full(len(truth), best))
+def label_exchange(labels: Floats, probe: str, prober: Prober, draws: int) -> LabelExchange:
+    """Return the exchanges of the labels (n_samples, n_labels) of the rows a kind is scored on."""
+    return LabelExchange.of(
+        labels,
+        prober.data.groups[prober.rows_of(probe)],
+        prober.fold_of(probe),
+        draws,
+        prober.settings.seed,
     )
-    return group_leads(scores, constant, prober.data.groups[prober.rows_of(probe)])
-
-
-def _row_scores(guess: NDArray[Any], truth: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the contribution of each row to accuracy or, for numbers, to R2."""
-    if guess.dtype.kind == "f":
-        error: NDArray[np.float64] = np.square(guess - truth) / truth.var()
-        return -error
-    correct: NDArray[np.float64] = (guess == truth).astype(np.float64)
-    return correct
 
 
 def difference_rows(
-    all_scored: Sequence[ScoredPredictions], chosen: pd.Series[Any], prober: Prober
+    all_scored: Sequence[ScoredPredictions],
+    chosen: pd.Series[Any],
+    table: pd.DataFrame,
+    prober: Prober,
 ) -> list[dict[str, Any]]:
     """Return the paired differences between the selected probe and all others, with baselines.
 
-    All predictions are on the same rows, so the bootstrap is paired. `p_holm` is adjusted for all
-    differences of the run.
+    All predictions are on the same rows. The p-values of rivals that are named in advance are
+    adjusted among them, those of all others among all. Whether the probe beats the majority class
+    is the question that its p-value in `table` answers, so that row takes this p-value.
+
+    Args:
+        all_scored: the predictions of the run.
+        chosen: the row of the selected probe.
+        table: the rows of results.csv, with p-values.
+        prober: holds groups and rows.
     """
-    by_row = {
-        one.name: one
-        for one in all_scored
-        if _is_by_row(one.predictions)
-        # A baseline has the same name at all positions of a sweep: use the selected position's.
-        and (pd.notna(one.row["site"]) or one.row["position"] == chosen["position"])
-    }
     name, metric = _name(chosen), chosen["metric"]
-    if name not in by_row:
-        return []
     rows = prober.rows_of(chosen["probe"])
     predictions = {
-        other: one.predictions
-        for other, one in by_row.items()
+        one.name: one.predictions
+        for one in all_scored
+        # A baseline has the same name at all positions of a sweep: use the selected position's.
+        if pd.notna(one.row["site"]) or one.row["position"] == chosen["position"]
         if np.array_equal(prober.rows_of(one.row["probe"]), rows)
     }
-    if len(predictions) < 2:
+    if len(predictions) < 2 or name not in predictions:
         return []
-    groups, settings = prober.data.groups[rows], prober.settings
-    n_draws = enough_draws(len(predictions) - 1, settings.bootstrap, len(np.unique(groups)))
-    resamples = Resamples.draw(groups, n_draws, settings.seed)
-    differences = all_differences(
-        metrics_of(predictions[name])[metric], predictions, name, resamples
-    )
-    return [
-        {
-            "a": name,
-            "b": other,
-            "metric": metric,
-            "value_a": one.b,
-            "value_b": one.a,
-            "difference": -one.value,
-            "ci_low": -one.ci_high,
-            "ci_high": -one.ci_low,
-            "p": one.p,
-            "p_holm": one.holm_p,
-            "n_test": len(resamples.group_of_row),
-            "n_groups": resamples.n_groups,
-        }
-        for other, one in differences.items()
-    ]
+    resamples = prober.resamples_of(chosen["probe"])
+    values = {other: metrics_of(one)[metric](one, resamples) for other, one in predictions.items()}
+    own = values.pop(name)
+    everything = paired_differences([(own, other) for other in values.values()], resamples)
+    found = dict(zip(values, everything, strict=True))
+    named = [other for other in values if other in named_rivals(table, chosen)]
+    p = _own_p(table, chosen)
+    if p is not None and "majority" in found:
+        found["majority"] = replace(found["majority"], p=p, p_adjusted=p)
+        named.remove("majority")
+    among = paired_differences([(own, values[other]) for other in named], resamples)
+    found |= dict(zip(named, among, strict=True))
+    facts = {"n_test": len(rows), "n_groups": resamples.n_groups}
+    return [_difference_row(name, other, metric, one) | facts for other, one in found.items()]
+
+
+def _own_p(table: pd.DataFrame, chosen: pd.Series[Any]) -> float | None:
+    """Return the p-value of the selected probe; None if it has none."""
+    of_task = table[(table["metric"] == "p_value") & (table["target"] == "task")]
+    own = [row["value"] for _, row in of_task.iterrows() if _name(row) == _name(chosen)]
+    return float(own[0]) if own else None
+
+
+def _difference_row(name: str, other: str, metric: str, one: Difference) -> dict[str, Any]:
+    return {
+        "a": name,
+        "b": other,
+        "metric": metric,
+        "value_a": one.a,
+        "value_b": one.b,
+        "difference": one.value,
+        "ci_low": one.ci_low,
+        "ci_high": one.ci_high,
+        "p": one.p,
+        "p_adjusted": one.p_adjusted,
+    }

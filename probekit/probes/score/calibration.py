@@ -9,15 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import gammaln, xlog1py, xlogy
 
 from probekit.errors import DataError
-from probekit.probes.score.metrics import (
-    ClassPredictions,
-    Resamples,
-    mean_of_rows,
-    percentile_interval,
-    tally,
-)
+from probekit.probes.score.intervals import jackknife_interval
+from probekit.probes.score.metrics import ClassPredictions, Resamples, mean_of_rows, tally
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
@@ -25,7 +21,7 @@ BINS = 15
 
 
 def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the Brier score (1 + n_draws,): 0 at best, 2 at worst.
+    """Return the Brier score (1 + n_units,): 0 at best, 2 at worst.
 
     It is the mean over rows of the sum over classes of (p - [class is true])^2. For two classes
     this is twice the Brier score that is computed from one class.
@@ -35,7 +31,7 @@ def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 
     >>> scores = np.log([[0.75, 0.25], [0.5, 0.5]])
     >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
-    >>> brier(predictions, Resamples.draw(np.arange(2), draws=0, seed=0)).round(4).tolist()
+    >>> brier(predictions, Resamples.whole(2)).round(4).tolist()
     [0.3125]
 
     Source: Brier (1950), Verification of forecasts expressed in terms of probability.
@@ -46,38 +42,60 @@ def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 
 
 def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the expected calibration error (1 + n_draws,): 0 at best, 1 at worst.
+    """Return the expected calibration error minus its mean under calibration (1 + n_units,).
 
-    It is the mean over rows of |accuracy - mean confidence| of the row's bin. The confidence is the
-    probability of the predicted class; there are 15 bins of equal width, which include their upper
-    end. Bins with few rows add noise, so that even perfectly calibrated predictions score above 0
-    on a finite sample.
+    The error is the mean over rows of |accuracy - mean confidence| of the row's bin. The confidence
+    is the probability of the predicted class; there are 15 bins of equal width, which include their
+    upper end. Chance differences in bins with few rows make this positive even for perfectly
+    calibrated predictions, so its mean for labels drawn from the stated probabilities is
+    subtracted: calibrated predictions score 0 on average, and single scores may be negative.
 
     Raises:
         DataError: The predictions have no log probabilities.
 
     >>> scores = np.log([[0.75, 0.25], [0.75, 0.25]])
     >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
-    >>> ece(predictions, Resamples.draw(np.arange(2), draws=0, seed=0)).round(4).tolist()
-    [0.25]
+    >>> ece(predictions, Resamples.whole(2)).round(4).tolist()  # |0.5 - 0.75| - 0.2812
+    [-0.0312]
 
-    Source: Guo et al. (2017), On calibration of modern neural networks, equation 3.
+    Source: Guo et al. (2017), On calibration of modern neural networks, equation 3; Roelofs et al.
+    (2022), Mitigating bias in calibration error estimation, for the bias.
     """
     confidence = _confidence(predictions, "ece")
-    gap = (predictions.truth == predictions.guess) - confidence
-    groups, shape = resamples.group_of_row, (BINS, resamples.n_groups)
-    # Within a bin |accuracy - confidence| * n_rows is the size of the summed gap.
-    gaps = tally(_bin(confidence, BINS), groups, shape, gap) @ resamples.counts
-    n_rows = np.bincount(groups, minlength=resamples.n_groups) @ resamples.counts
-    error: Floats = np.abs(gaps).sum(axis=0) / n_rows
+    number, groups = _bin(confidence, BINS), resamples.group_of_row
+    correct = (predictions.truth == predictions.guess).astype(np.float64)
+    n_rows, n_correct, stated = (
+        tally(number, groups, (BINS, resamples.n_groups), values) @ resamples.counts
+        for values in (np.ones_like(correct), correct, confidence)
+    )
+    # Within a bin |accuracy - confidence| * n_rows is the size of the summed difference.
+    errors = np.abs(n_correct - stated) - _mean_deviation(n_rows, stated)
+    error: Floats = errors.sum(axis=0) / n_rows.sum(axis=0)
     return error
+
+
+def _mean_deviation(n_rows: Floats, expected: Floats) -> Floats:
+    """Return the mean absolute deviation of binomial counts from their expected values.
+
+    Source: De Moivre's formula; Diaconis and Zabell (1991), Closed form summation for classical
+    distributions.
+    """
+    share = np.divide(expected, n_rows, out=np.zeros_like(expected), where=n_rows > 0).clip(0, 1)
+    above = np.floor(n_rows * share) + 1
+    below = n_rows - above
+    inside = below >= 0
+    binomial = gammaln(n_rows + 1) - gammaln(above + 1) - gammaln(np.where(inside, below, 0) + 1)
+    logs = binomial + xlogy(above, share) + xlog1py(np.where(inside, below + 1, 1), -share)
+    deviation: Floats = np.where(inside, 2 * above * np.exp(logs), 0.0)
+    return deviation
 
 
 @dataclass(frozen=True)
 class ReliabilityBin:
     """Mean confidence and accuracy of the rows whose confidence is in (low, high].
 
-    `ci_low` and `ci_high` are the limits of the 95 % confidence interval of `accuracy`.
+    `ci_low` and `ci_high` are the limits of the 95 % confidence interval of `accuracy`; NaN if all
+    rows are in one group.
     """
 
     low: float
@@ -99,46 +117,29 @@ def reliability_bins(
 
     >>> scores = np.log([[0.75, 0.25], [0.75, 0.25]])
     >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
-    >>> (found,) = reliability_bins(predictions, Resamples.draw(np.arange(2), 10, 0), bins=4)
+    >>> (found,) = reliability_bins(predictions, Resamples.whole(2), bins=4)
     >>> found.low, found.high, found.n_rows, round(found.confidence, 6), found.accuracy
     (0.5, 0.75, 2, 0.75, 0.5)
     """
     confidence = _confidence(predictions, "reliability_bins")
     correct = (predictions.truth == predictions.guess).astype(np.float64)
-    number = _bin(confidence, bins)
-
-    def summed(values: Floats) -> Floats:
-        table = tally(number, resamples.group_of_row, (bins, resamples.n_groups), values)
-        sums: Floats = table @ resamples.counts
-        return sums
-
-    n_rows, n_correct = summed(np.ones(len(correct))), summed(correct)
-    total_confidence = summed(confidence)[:, 0]
-    # The accuracy is undefined in resamples without rows in the bin.
-    undefined = np.full(n_rows.shape, np.nan)
-    accuracy = np.divide(n_correct, n_rows, out=undefined, where=n_rows > 0)
-    return [
-        _reliability_bin(
-            at, bins, total_confidence[at] / n_rows[at, 0], n_rows[at, 0], accuracy[at]
+    number, found = _bin(confidence, bins), []
+    for at in map(int, np.unique(number)):
+        rows = number == at
+        of_bin = Resamples.leave_one_out(resamples.group_of_row[rows])
+        accuracy = jackknife_interval(mean_of_rows(correct[rows], of_bin), of_bin, (0, 1))
+        found.append(
+            ReliabilityBin(
+                low=at / bins,
+                high=(at + 1) / bins,
+                n_rows=int(rows.sum()),
+                confidence=float(confidence[rows].mean()),
+                accuracy=accuracy.value,
+                ci_low=accuracy.low,
+                ci_high=accuracy.high,
+            )
         )
-        for at in range(bins)
-        if n_rows[at, 0]
-    ]
-
-
-def _reliability_bin(
-    at: int, bins: int, confidence: float, n_rows: float, accuracy: Floats
-) -> ReliabilityBin:
-    interval = percentile_interval(accuracy)
-    return ReliabilityBin(
-        low=at / bins,
-        high=(at + 1) / bins,
-        n_rows=int(n_rows),
-        confidence=float(confidence),
-        accuracy=interval.value,
-        ci_low=interval.low,
-        ci_high=interval.high,
-    )
+    return found
 
 
 def _probabilities(predictions: ClassPredictions, metric: str) -> Floats:

@@ -167,25 +167,25 @@ class OnlineCode:
 
 
 def codelength(code: OnlineCode, resamples: Resamples) -> Floats:
-    """Return the total code length in bits (1 + n_draws,), scaled to the number of rows.
+    """Return the total code length in bits (1 + n_units,), scaled to the number of rows.
 
     Resamples reuse the code lengths of a single transmission order, so that the interval reflects
     the sampling of groups, not the choice of the order.
 
     >>> code = OnlineCode(np.array([1.0, 0.5, 0.5]), n_classes=2)
-    >>> codelength(code, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
+    >>> codelength(code, Resamples.whole(3)).tolist()
     [2.0]
     """
     return len(code.bits) / code.n_codes * mean_of_rows(code.bits, resamples)
 
 
 def compression(code: OnlineCode, resamples: Resamples) -> Floats:
-    """Return the uniform code length divided by the code length (1 + n_draws,).
+    """Return the uniform code length divided by the code length (1 + n_units,).
 
     A value of 1 means no compression.
 
     >>> code = OnlineCode(np.array([1.0, 0.5, 0.5]), n_classes=2)
-    >>> compression(code, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
+    >>> compression(code, Resamples.whole(3)).tolist()
     [1.5]
     """
     ratio: Floats = np.log2(code.n_classes) / mean_of_rows(code.bits, resamples)

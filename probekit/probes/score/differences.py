@@ -1,28 +1,40 @@
 """Differences of a metric between two probes, with confidence interval and p-value.
 
-Predictions on the same rows are compared with shared resamples (paired), so that common variation
-cancels; this is used for layers, seeds and runs on one test set. Predictions on different rows are
-resampled independently (unpaired).
+Predictions on the same rows are compared unit by unit (paired), so that common variation cancels;
+this is used for layers, seeds and runs on one test set. Predictions on different rows are compared
+by Welch's t test over groups (unpaired).
+
+A unit is a group of test rows. Its contribution to a paired difference comes from leaving it out,
+and under the null hypothesis the sign of the contribution is random. Sizes and coverage are
+simulated by `python -m benchmarks.claims`.
+
+Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapter 11 (jackknife);
+Westfall and Young (1993), Resampling-based multiple testing, algorithm 2.8 (step-down maximum).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
+from scipy.stats import t
 
-from probekit.amounts import LEVEL
-from probekit.errors import DataError, UnknownNameError, nearest
-from probekit.probes.score.metrics import Resamples, percentile_interval
-from probekit.probes.score.permutation import holm
+from probekit.errors import UnknownNameError, nearest
+from probekit.probes.score.exchange import sign_patterns
+from probekit.probes.score.intervals import (
+    degrees_of_freedom,
+    jackknife_interval,
+    jackknife_variance,
+    t_quantile,
+)
+from probekit.probes.score.metrics import Resamples
+from probekit.probes.score.permutation import ROUNDING, holm
 from probekit.probes.solve.design import Floats
 
-# Makes the smallest possible p-value half of the level divided by the number of comparisons.
-DRAWS_A_COMPARISON = round(4 / LEVEL)
-# Maximum number of entries (groups x draws) of the resampling counts.
-MOST_COUNTS = 50_000_000
+FEWEST_UNITS = 6  # with fewer units no p-value of sign patterns can be below 0.05
+DRAWS = 10_000  # random sign patterns, if there are too many for all
 
 A = TypeVar("A")
 Metric = Callable[[A, Resamples], Floats]
@@ -32,8 +44,9 @@ Metric = Callable[[A, Resamples], Floats]
 class Difference:
     """Difference `value` = a - b of two scores, with its 95 % confidence interval.
 
-    `p` is two-sided, for the null hypothesis of no difference; `holm_p` is `p` with Holm's
-    adjustment for multiple comparisons. All are NaN if the difference is undefined.
+    `p` is two-sided, for the null hypothesis of no difference; `p_adjusted` is adjusted for all
+    comparisons that were made together. Both are NaN if there are too few groups for a verdict;
+    all are NaN if the difference is undefined.
     """
 
     a: float
@@ -42,62 +55,72 @@ class Difference:
     ci_low: float
     ci_high: float
     p: float
-    holm_p: float
+    p_adjusted: float
 
 
-def paired_difference(
-    metric: Metric[A], answers_a: A, answers_b: A, resamples: Resamples
-) -> Difference:
-    """Return the difference of the metric for two sets of predictions on the same rows.
+def paired_differences(
+    pairs: Sequence[tuple[Floats, Floats]], resamples: Resamples
+) -> list[Difference]:
+    """Return the differences a - b of pairs of metric values (1 + n_units,) on the same rows.
+
+    The p-values come from exchanging the signs of the units' contributions, the same signs for all
+    pairs: all patterns up to 14 units, 10,000 random ones for more. They are adjusted by the
+    step-down maximum of the standardised differences.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
-    >>> truth = np.tile([0, 1], 50)
-    >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
-    >>> difference = paired_difference(accuracy, good, bad, Resamples.draw(np.arange(100), 999, 0))
-    >>> difference.value, difference.p
-    (0.5, 0.002)
-
-    Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapters 13 and 15.
+    >>> truth, resamples = np.tile([0, 1], 5), Resamples.leave_one_out(np.arange(10))
+    >>> good, bad = (
+    ...     accuracy(ClassPredictions(truth, guess, 2), resamples) for guess in (truth, 1 - truth)
+    ... )
+    >>> [(one.value, round(one.p, 4)) for one in paired_differences([(good, bad)], resamples)]
+    [(1.0, 0.002)]
     """
-    return _difference(metric(answers_a, resamples), metric(answers_b, resamples))
+    if not pairs:
+        return []
+    contributions = np.stack([_contributions(a - b, resamples) for a, b in pairs])
+    defined = ~np.isnan(contributions).any(axis=1)
+    p = np.full((2, len(pairs)), np.nan)
+    if defined.any() and len(resamples.weights) >= FEWEST_UNITS:
+        p[:, defined] = _sign_tests(contributions[defined])
+    return [_difference(a, b, resamples, *p[:, n]) for n, (a, b) in enumerate(pairs)]
 
 
 def unpaired_difference(
-    metric: Metric[A],
-    answers_a: A,
-    resamples_a: Resamples,
-    answers_b: A,
-    resamples_b: Resamples,
-    seed: int = 0,
+    a: Floats, resamples_a: Resamples, b: Floats, resamples_b: Resamples
 ) -> Difference:
-    """Return the difference of the metric for predictions on different rows.
+    """Return the difference a - b of metric values (1 + n_units,) on different rows.
 
-    The draws of b are shuffled, because resamples with the same seed would be correlated.
-
-    Raises:
-        DataError: The numbers of draws differ.
+    The p-value is not adjusted. It is NaN if one side has fewer than 6 groups.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
-    >>> truth = np.tile([0, 1], 50)
-    >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
-    >>> resamples = Resamples.draw(np.arange(100), 999, 0)
-    >>> unpaired_difference(accuracy, good, resamples, bad, resamples).value
+    >>> truth, resamples = np.tile([0, 1], 50), Resamples.leave_one_out(np.arange(100))
+    >>> values = [
+    ...     accuracy(ClassPredictions(truth, guess, 2), resamples) for guess in (truth, 0 * truth)
+    ... ]
+    >>> unpaired_difference(values[0], resamples, values[1], resamples).value
     0.5
+
+    Source: Welch (1947), The generalization of Student's problem when several different population
+    variances are involved.
     """
-    a, b = metric(answers_a, resamples_a), metric(answers_b, resamples_b)
-    if len(a) != len(b):
-        raise DataError(
-            f"One side has {len(a) - 1} draws and the other {len(b) - 1}. Use the same number of "
-            "draws for both."
-        )
-    order = np.random.default_rng(seed).permutation(len(b) - 1)
-    return _difference(a, np.concatenate([b[:1], b[1:][order]]))
+    value = float(a[0] - b[0])
+    variances = np.array([jackknife_variance(a), jackknife_variance(b)])
+    if np.isnan(variances).any():
+        return Difference(float(a[0]), float(b[0]), value, *[float("nan")] * 4)
+    error = float(np.sqrt(variances.sum()))
+    each = np.array([degrees_of_freedom(one) for one in (resamples_a, resamples_b)])
+    df = error**4 / np.sum(variances**2 / each) if error else float(each.sum())
+    margin = error * t_quantile(df) if error else 0.0
+    p = float(2 * t.sf(abs(value) / error, df)) if error else float(value == 0)
+    if min(len(resamples_a.weights), len(resamples_b.weights)) < FEWEST_UNITS:
+        p = float("nan")
+    return Difference(float(a[0]), float(b[0]), value, value - margin, value + margin, p, p)
 
 
 def all_differences(
     metric: Metric[A], answers: Mapping[str, A], reference: str, resamples: Resamples
 ) -> dict[str, Difference]:
-    """Return the difference of each set of predictions from the reference, with Holm's adjustment.
+    """Return the difference of each set of predictions from the reference, adjusted for all.
 
     Raises:
         UnknownNameError: The reference is not among the predictions.
@@ -105,75 +128,78 @@ def all_differences(
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth = np.tile([0, 1], 50)
     >>> answers = {f"layer {n}": ClassPredictions(truth, n * truth, 3) for n in range(3)}
-    >>> resamples = Resamples.draw(np.arange(100), 999, 0)
+    >>> resamples = Resamples.leave_one_out(np.arange(100))
     >>> differences = all_differences(accuracy, answers, "layer 0", resamples)
-    >>> {name: (one.value, one.p, one.holm_p) for name, one in differences.items()}
-    {'layer 1': (0.5, 0.002, 0.004), 'layer 2': (0.0, 1.0, 1.0)}
+    >>> [round(one.value, 6) for one in differences.values()]
+    [0.5, 0.0]
+    >>> differences["layer 1"].p_adjusted < 0.001, differences["layer 2"].p
+    (True, 1.0)
     """
     if reference not in answers:
         raise UnknownNameError(
             f"There are no predictions of {reference!r}. {nearest(reference, answers)}"
         )
     base = metric(answers[reference], resamples)
-    differences = {
-        name: _difference(metric(others, resamples), base)
-        for name, others in answers.items()
-        if name != reference
-    }
-    return adjusted(differences)
+    others = {name: one for name, one in answers.items() if name != reference}
+    pairs = [(metric(one, resamples), base) for one in others.values()]
+    return dict(zip(others, paired_differences(pairs, resamples), strict=True))
 
 
-def enough_draws(n_comparisons: int, requested: int, n_groups: int) -> int:
-    """Return the number of draws needed for significance after adjustment; at least `requested`.
+def adjusted(differences: Sequence[Difference]) -> list[Difference]:
+    """Return unpaired differences with Holm-adjusted p-values; those without p are unchanged.
 
-    The additional draws are limited by the memory for their counts.
-
-    >>> enough_draws(5, 1000, n_groups=3), enough_draws(100, 1000, n_groups=3)
-    (1000, 8000)
-    """
-    return max(requested, min(DRAWS_A_COMPARISON * n_comparisons, MOST_COUNTS // n_groups))
-
-
-def adjusted(differences: Mapping[str, Difference]) -> dict[str, Difference]:
-    """Return the differences with Holm-adjusted p-values; those whose p is NaN are unchanged.
-
-    >>> ps = [("a", 0.01), ("b", 0.5)]
-    >>> differences = {name: Difference(1, 0, 1, 0, 2, p, p) for name, p in ps}
-    >>> [one.holm_p for one in adjusted(differences).values()]
+    >>> [one.p_adjusted for one in adjusted([Difference(1, 0, 1, 0, 2, p, p) for p in (0.01, 0.5)])]
     [0.02, 0.5]
     """
-    tested = [name for name, one in differences.items() if not np.isnan(one.p)]
-    values = holm(np.array([differences[name].p for name in tested]))
-    return {
-        **differences,
-        **{
-            name: replace(differences[name], holm_p=float(p))
-            for name, p in zip(tested, values, strict=True)
-        },
-    }
+    tested = [n for n, one in enumerate(differences) if not np.isnan(one.p)]
+    values = holm(np.array([differences[n].p for n in tested]))
+    by_number = dict(zip(tested, values, strict=True))
+    return [
+        replace(one, p_adjusted=float(by_number.get(n, np.nan)))
+        for n, one in enumerate(differences)
+    ]
 
 
-def _difference(a: Floats, b: Floats) -> Difference:
-    interval, p = percentile_interval(a - b), _two_sided(a - b)
+def _difference(
+    a: Floats, b: Floats, resamples: Resamples, p: float, p_adjusted: float
+) -> Difference:
+    interval = jackknife_interval(a - b, resamples)
     return Difference(
         a=float(a[0]),
         b=float(b[0]),
         value=interval.value,
         ci_low=interval.low,
         ci_high=interval.high,
-        p=p,
-        holm_p=p,
+        p=float(p),
+        p_adjusted=float(p_adjusted),
     )
 
 
-def _two_sided(differences: Floats) -> float:
-    """Return the two-sided bootstrap p-value: twice the fraction of draws on the rarer side of 0.
+def _contributions(values: Floats, resamples: Resamples) -> Floats:
+    """Return what each unit (n_units,) adds to element 0: exactly for means, else to first order.
 
-    The observed value counts as one additional draw. Draws of exactly 0 count on both sides, so
-    that identical predictions have a p-value of 1.
+    For a mean over rows it is the sum over the unit's rows, divided by the number of all rows.
     """
-    draws = differences[1:][~np.isnan(differences[1:])]
-    if np.isnan(differences[0]) or not len(draws):
-        return float("nan")
-    rarer = min((draws <= 0).sum(), (draws >= 0).sum())
-    return float(min(1.0, 2 * (1 + rarer) / (1 + len(draws))))
+    weights = resamples.weights
+    contributions: Floats = values[0] * weights + (1 - weights) * (values[0] - values[1:])
+    return contributions
+
+
+def _sign_tests(contributions: Floats) -> Floats:
+    """Return p and adjusted p (2, n_tests) of the sums of contributions (n_tests, n_units)."""
+    spread = np.sqrt(np.square(contributions).sum(axis=1, keepdims=True))
+    units = np.divide(contributions, spread, out=np.zeros_like(contributions), where=spread > 0)
+    observed = np.abs(units.sum(axis=1))
+    order = np.argsort(-observed, kind="stable")
+    single, maximum, n_patterns = np.zeros(len(units)), np.zeros(len(units)), 0
+    for signs in sign_patterns(units.shape[1], DRAWS, seed=0):
+        drawn = np.abs(units[order] @ signs.T)
+        least = observed[order, None] - ROUNDING
+        single += (drawn >= least).sum(axis=1)
+        # The step-down maximum is over this test and all with smaller observed differences.
+        largest = np.maximum.accumulate(drawn[::-1], axis=0)[::-1]
+        maximum += (largest >= least).sum(axis=1)
+        n_patterns += len(signs)
+    p = np.empty((2, len(units)))
+    p[:, order] = single / n_patterns, np.maximum.accumulate(maximum / n_patterns)
+    return p

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from probekit.probes.kinds.structural.scores import SentenceScores
 from probekit.probes.score.description_length import OnlineCode
-from probekit.probes.score.metric_table import MetricFunction, metric_functions
-from probekit.probes.score.metrics import ClassPredictions, Resamples, percentile_interval
+from probekit.probes.score.intervals import jackknife_interval
+from probekit.probes.score.metric_table import METRICS, MetricFunction, metric_functions
+from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.fits import TunedProbeFit
@@ -203,16 +204,14 @@ def metrics_of(predictions: Predictions) -> Mapping[str, MetricFunction]:
 class Resampler:
     """Returns identical resamples for identical groups, so that all differences are paired."""
 
-    def __init__(self, draws: int, seed: int) -> None:
-        self._draws = draws
-        self._seed = seed
+    def __init__(self) -> None:
         self._resamples: dict[str, Resamples] = {}
 
     def of(self, groups: NDArray[np.str_]) -> Resamples:
-        """Return the bootstrap resamples of the groups (n_samples,)."""
+        """Return the jackknife resamples of the groups (n_samples,)."""
         key = digest([np.ascontiguousarray(groups).tobytes()])
         if key not in self._resamples:
-            self._resamples[key] = Resamples.draw(groups, self._draws, self._seed)
+            self._resamples[key] = Resamples.leave_one_out(groups)
         return self._resamples[key]
 
 
@@ -224,13 +223,13 @@ def measure(score: Score, resampler: Resampler) -> list[Measurement]:
     resamples = resampler.of(score.groups)
     measurements = []
     for name in metrics_of(score.pairs[0][0]) if score.metric is None else [score.metric]:
-        draws = _mean_score(name, score.pairs, resamples)
+        values = _mean_score(name, score.pairs, resamples)
         chance = float(np.mean([_chance(name, constant, resamples) for _, constant in score.pairs]))
         if score.against:
-            draws, chance = draws - _mean_score(name, score.against, resamples), 0.0
-        if not np.isnan(draws[0]):
+            values, chance = values - _mean_score(name, score.against, resamples), 0.0
+        if not np.isnan(values[0]):
             metric = "selectivity" if score.against else name
-            measurements.append(_measurement(score, metric, draws, chance, resamples))
+            measurements.append(_measurement(score, metric, values, chance, resamples))
     return measurements
 
 
@@ -247,9 +246,9 @@ def _chance(metric: str, uninformed: Predictions, resamples: Resamples) -> float
 
 
 def _measurement(
-    score: Score, metric: str, draws: Floats, chance: float, resamples: Resamples
+    score: Score, metric: str, values: Floats, chance: float, resamples: Resamples
 ) -> Measurement:
-    interval = percentile_interval(draws)
+    interval = jackknife_interval(values, resamples, METRICS[metric].range)
     return Measurement(
         probe=score.probe,
         target=score.target,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from math import inf
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -19,6 +20,11 @@ Family = Literal["class", "number", "tree", "code"]
 Kind = Literal["score", "difference", "p_value"]
 # Name of the reference level: the score of predictions that ignore the activations.
 Reference = Literal["chance", "chain", "uniform"]
+
+# The lowest and the highest value of a metric.
+Range = tuple[float, float]
+UNBOUNDED: Range = (-inf, inf)
+SHARE: Range = (0.0, 1.0)
 
 MetricFunction = Callable[..., Any]
 
@@ -31,7 +37,7 @@ class Metric:
         name: the value in the column `metric` of results.csv.
         title: the name in sentences and on axes.
         functions: for each family of predictions, the import path `module:function` of the function
-            that computes the metric. It takes predictions and resamples and returns (1 + n_draws,)
+            that computes the metric. It takes predictions and resamples and returns (1 + n_units,)
             numbers, the value first. Empty for metrics that are not computed from one set of
             predictions.
         kind: whether it is a score, a difference of scores or a p-value.
@@ -39,8 +45,11 @@ class Metric:
             name of the hits of a tree; empty for nothing.
         lower_is_better: whether lower values are better.
         reference: the name of its reference level.
-        is_row_mean: whether it is a mean over rows, so that p-values can be computed by exchanging
-            groups of rows.
+        range: its lowest and highest value, which determine its confidence interval; see
+            `probekit.probes.score.intervals`.
+        associations: for each family of predictions, the import path of the function that returns
+            the score of each row under each label, from which p-values are computed; see
+            `probekit.probes.score.association`. Empty for metrics without p-values.
         beats_the_mean: whether the constant prediction it is compared with is the mean label
             instead of the majority label.
         is_main: whether sites are selected by it. The first main metric in a table is used.
@@ -55,7 +64,8 @@ class Metric:
     needs: str = ""
     lower_is_better: bool = False
     reference: Reference = "chance"
-    is_row_mean: bool = False
+    range: Range = SHARE
+    associations: Mapping[Family, str] = field(default_factory=dict)
     beats_the_mean: bool = False
     is_main: bool = False
     figure: Literal["open", "folded", "none"] = "folded"
@@ -63,6 +73,7 @@ class Metric:
 
 
 _SCORE = "probekit.probes.score"
+_ASSOCIATION = f"{_SCORE}.association"
 _TREE = "probekit.probes.text_and_tree"
 
 # This is also the order of the rows of results.csv and of the figures of a page.
@@ -71,25 +82,38 @@ _ROWS = (
         "accuracy",
         "accuracy",
         {"class": f"{_SCORE}.metrics:accuracy"},
-        is_row_mean=True,
         is_main=True,
         figure="open",
+        associations={"class": f"{_ASSOCIATION}:of_accuracy"},
     ),
     Metric(
         "balanced_accuracy",
         "balanced accuracy",
         {"class": f"{_SCORE}.metrics:balanced_accuracy"},
+        associations={"class": f"{_ASSOCIATION}:of_balanced_accuracy"},
     ),
-    Metric("macro_f1", "macro F1", {"class": f"{_SCORE}.metrics:macro_f1"}),
-    Metric("auroc", "AUROC", {"class": f"{_SCORE}.metrics:auroc"}, needs="scores"),
+    Metric(
+        "macro_f1",
+        "macro F1",
+        {"class": f"{_SCORE}.metrics:macro_f1"},
+        associations={"class": f"{_ASSOCIATION}:of_macro_f1"},
+    ),
+    Metric(
+        "auroc",
+        "AUROC",
+        {"class": f"{_SCORE}.metrics:auroc"},
+        needs="scores",
+        associations={"class": f"{_ASSOCIATION}:of_auroc"},
+    ),
     Metric(
         "r2",
         "R²",
         {"number": f"{_SCORE}.regression:r2"},
-        is_row_mean=True,
         beats_the_mean=True,
         is_main=True,
         figure="open",
+        range=(-inf, 1.0),
+        associations={"number": f"{_ASSOCIATION}:of_r2"},
     ),
     Metric(
         "uuas",
@@ -124,6 +148,8 @@ _ROWS = (
         {"number": f"{_SCORE}.regression:spearman", "tree": f"{_TREE}:tree_spearman"},
         beats_the_mean=True,
         figure="open",
+        range=(-1.0, 1.0),
+        associations={"number": f"{_ASSOCIATION}:of_spearman"},
     ),
     Metric(
         "brier",
@@ -131,10 +157,10 @@ _ROWS = (
         {"class": f"{_SCORE}.calibration:brier"},
         needs="probabilities",
         lower_is_better=True,
-        is_row_mean=True,
         explanation=(
             "Lower is better: 0 for a certain correct prediction, 2 for a certain wrong one."
         ),
+        range=(0.0, 2.0),
     ),
     Metric(
         "ece",
@@ -144,16 +170,19 @@ _ROWS = (
         lower_is_better=True,
         explanation=(
             "Lower is better: mean absolute difference between confidence and accuracy over "
-            "confidence bins (Guo et al. 2017)."
+            "confidence bins (Guo et al. 2017), minus its mean for calibrated predictions; 0 = "
+            "calibrated."
         ),
+        range=UNBOUNDED,
     ),
-    Metric("selectivity", "selectivity", kind="difference", figure="open"),
+    Metric("selectivity", "selectivity", kind="difference", range=UNBOUNDED, figure="open"),
     Metric(
         "codelength",
         "description length, bits",
         {"code": f"{_SCORE}.description_length:codelength"},
         lower_is_better=True,
         figure="none",
+        range=(0.0, inf),
     ),
     Metric(
         "compression",
@@ -166,6 +195,7 @@ _ROWS = (
             "coding, where each block is coded by a probe fitted on the previous blocks (Voita and "
             "Titov 2020); 1 = no compression."
         ),
+        range=(0.0, inf),
     ),
     Metric("p_value", "p", kind="p_value", figure="none"),
     Metric("p_holm", "p, adjusted for all sites", kind="p_value", figure="none"),
@@ -202,3 +232,13 @@ def _load(path: str) -> MetricFunction:
     module, _, name = path.partition(":")
     function: MetricFunction = getattr(import_module(module), name)
     return function
+
+
+def association(metric: str, family: Family) -> MetricFunction | None:
+    """Return the function for the p-values of a metric; None if it has none.
+
+    >>> association("accuracy", "class").__name__
+    'of_accuracy'
+    """
+    path = METRICS[metric].associations.get(family)
+    return None if path is None else _load(path)

@@ -1,14 +1,15 @@
-"""Metrics for classification, with a grouped bootstrap.
+"""Metrics for classification, with a jackknife over groups.
 
 Every metric is a function of predictions and `Resamples`, and returns one number for each column
-of counts. Column 0 counts each group once and gives the value itself; the others are bootstrap
-draws and give the confidence interval. Groups are resampled instead of rows, because rows of a
-group are correlated and intervals over rows would be too narrow.
+of counts. Column 0 counts each group once and gives the value itself; each of the others leaves out
+one unit of groups, from which intervals and tests follow. Groups are left out instead of rows,
+because rows of a group are correlated and intervals over rows would be too narrow.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -20,9 +21,10 @@ from probekit.probes.score.metric_table import Family
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
-CONFIDENCE = 0.95
 _SCORES, _PROBABILITIES = frozenset({"scores"}), frozenset({"scores", "probabilities"})
-# Number of draws that AUROC computes at a time; 128 columns of 25,000 rows take 26 MB.
+# Maximum number of units that are left out one at a time; more groups are joined to units.
+MOST_UNITS = 1000
+# Number of resamples that AUROC computes at a time; 128 columns of 25,000 rows take 26 MB.
 BLOCK = 128
 
 
@@ -37,6 +39,8 @@ class ClassPredictions:
         scores: Scores (n_samples, n_classes) that rank the rows for each class, or None.
         scores_are_log_probabilities: Whether `scores` are natural logarithms of probabilities,
             which calibration metrics require.
+        folds: Number (n_samples,) of the fit that predicted each row, if several did; None for a
+            single fit.
     """
 
     truth: Codes
@@ -45,6 +49,7 @@ class ClassPredictions:
     family: ClassVar[Family] = "class"
     scores: Floats | None = None
     scores_are_log_probabilities: bool = False
+    folds: Codes | None = None
 
     @property
     def offers(self) -> frozenset[str]:
@@ -56,13 +61,13 @@ class ClassPredictions:
 
 @dataclass(frozen=True, eq=False)
 class Resamples:
-    """Bootstrap resamples of groups.
+    """Jackknife resamples of groups: all groups, then all without each unit of groups.
 
     All predictions on the same rows share one `Resamples`, so that their differences are paired.
 
     Attributes:
         group_of_row: The group number (n_samples,) of each row.
-        counts: Multiplicity (n_groups, 1 + n_draws) of each group in each resample; column 0 is the
+        counts: Multiplicity (n_groups, 1 + n_units) of each group in each resample; column 0 is the
             original sample.
     """
 
@@ -70,24 +75,38 @@ class Resamples:
     counts: NDArray[np.float32]
 
     @classmethod
-    def draw(cls, groups: NDArray[np.generic], draws: int, seed: int) -> Resamples:
-        """Return `draws` bootstrap resamples of the groups (n_samples,) with replacement.
+    def leave_one_out(cls, groups: NDArray[np.generic], most: int = MOST_UNITS) -> Resamples:
+        """Return the sample of the groups (n_samples,), then the sample without each unit.
 
-        >>> resamples = Resamples.draw(np.array(["s1", "s1", "s2"]), draws=4, seed=0)
-        >>> resamples.counts.sum(axis=0).tolist()
-        [2.0, 2.0, 2.0, 2.0, 2.0]
+        A unit is a group. If there are more than `most` groups, they are joined at random to
+        `most` units of about equally many groups, which leaves the variance unbiased.
+
+        >>> resamples = Resamples.leave_one_out(np.array(["s1", "s1", "s2"]))
+        >>> resamples.counts.tolist()
+        [[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
+
+        Source: Kott (2001), The delete-a-group jackknife.
         """
         names, group_of_row = np.unique(groups, return_inverse=True)
-        generator = np.random.default_rng(seed)
-        counts = np.ones((len(names), 1 + draws), dtype=np.float32)
-        for draw in range(1, 1 + draws):
-            drawn = generator.integers(len(names), size=len(names))
-            counts[:, draw] = np.bincount(drawn, minlength=len(names))
+        unit = np.arange(len(names))
+        if len(names) > most:
+            unit = np.random.default_rng(0).permutation(len(names)) % most
+        counts = np.ones((len(names), 1 + unit.max() + 1), dtype=np.float32)
+        counts[np.arange(len(names)), 1 + unit] = 0
         return cls(group_of_row, counts)
+
+    @classmethod
+    def whole(cls, n_rows: int) -> Resamples:
+        """Return the sample alone, without anything left out: for the value of a metric only.
+
+        >>> Resamples.whole(2).counts.tolist()
+        [[1.0], [1.0]]
+        """
+        return cls(np.arange(n_rows), np.ones((n_rows, 1), dtype=np.float32))
 
     @property
     def undrawn(self) -> Resamples:
-        """The original sample only, without the bootstrap draws."""
+        """The original sample only."""
         return Resamples(self.group_of_row, self.counts[:, :1])
 
     @property
@@ -95,22 +114,35 @@ class Resamples:
         """The number of groups."""
         return len(self.counts)
 
+    @cached_property
+    def weights(self) -> Floats:
+        """The share of the rows (n_units,) that each unit holds."""
+        n_rows = np.bincount(self.group_of_row, minlength=self.n_groups)
+        left_out = n_rows @ (1.0 - self.counts[:, 1:])
+        shares: Floats = left_out / len(self.group_of_row)
+        return shares
+
+    @property
+    def n_effective(self) -> float:
+        """The effective number of units: their number if all have equally many rows, else less."""
+        return float(1 / np.square(self.weights).sum())
+
 
 def accuracy(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the accuracy (1 + n_draws,): the fraction of correct predictions.
+    """Return the accuracy (1 + n_units,): the fraction of correct predictions.
 
     >>> predictions = ClassPredictions(truth=np.array([0, 1]), guess=np.array([0, 0]), n_classes=2)
-    >>> accuracy(predictions, Resamples.draw(np.array([0, 1]), draws=0, seed=0)).tolist()
+    >>> accuracy(predictions, Resamples.whole(2)).tolist()
     [0.5]
     """
     return mean_of_rows(predictions.truth == predictions.guess, resamples)
 
 
 def balanced_accuracy(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the mean recall (1 + n_draws,) over the classes that occur in each resample.
+    """Return the mean recall (1 + n_units,) over the classes that occur in each resample.
 
     >>> predictions = ClassPredictions(np.array([0, 0, 0, 1]), np.array([0, 0, 0, 0]), n_classes=2)
-    >>> balanced_accuracy(predictions, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist()
+    >>> balanced_accuracy(predictions, Resamples.whole(4)).tolist()
     [0.5]
     """
     hits, truths, _ = _by_class(predictions, resamples)
@@ -118,10 +150,10 @@ def balanced_accuracy(predictions: ClassPredictions, resamples: Resamples) -> Fl
 
 
 def macro_f1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the mean F1 (1 + n_draws,) over the true or predicted classes of each resample.
+    """Return the mean F1 (1 + n_units,) over the true or predicted classes of each resample.
 
     >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), n_classes=3)
-    >>> macro_f1(predictions, Resamples.draw(np.arange(4), draws=0, seed=0)).round(3).tolist()
+    >>> macro_f1(predictions, Resamples.whole(4)).round(3).tolist()
     [0.733]
     """
     hits, truths, guesses = _by_class(predictions, resamples)
@@ -129,7 +161,7 @@ def macro_f1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 
 
 def auroc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the area under the ROC curve (1 + n_draws,), averaged one-vs-rest for many classes.
+    """Return the area under the ROC curve (1 + n_units,), averaged one-vs-rest for many classes.
 
     Ties count one half. Classes that occur in none or in all rows of a resample are excluded; the
     value is NaN if no class is left.
@@ -139,59 +171,43 @@ def auroc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 
     >>> scores = np.array([[0.9, 0.1], [0.4, 0.6], [0.6, 0.4], [0.2, 0.8]])
     >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), scores.argmax(axis=1), 2, scores)
-    >>> auroc(predictions, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist()
+    >>> auroc(predictions, Resamples.whole(4)).tolist()
     [0.75]
 
     Source: Hanley and McNeil (1982): the probability that a positive row outranks a negative one.
+    """
+    ranked = ranking_scores(predictions)
+    areas = [_area(scores, predictions.truth == code, resamples) for code, scores in ranked.items()]
+    wins, pairs = np.stack(areas, axis=1)
+    return _mean_of_defined(wins, pairs)
+
+
+def ranking_scores(predictions: ClassPredictions) -> dict[int, Floats]:
+    """Return the scores (n_samples,) that rank the rows for each class; for two, only for code 1.
+
+    Raises:
+        DataError: The predictions have no scores.
     """
     if predictions.scores is None:
         raise DataError("auroc needs scores, but these predictions have none. Give `scores`.")
     if predictions.n_classes == 2:
         # Both classes have the same area. The larger log probability may round to 0, so rows are
         # ranked by the difference.
-        ranked = {1: predictions.scores[:, 1] - predictions.scores[:, 0]}
-    else:
-        ranked = dict(enumerate(predictions.scores.T))
-    areas = [_area(scores, predictions.truth == code, resamples) for code, scores in ranked.items()]
-    wins, pairs = np.stack(areas, axis=1)
-    return _mean_of_defined(wins, pairs)
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with the limits of its 95 % confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-def percentile_interval(values: Floats) -> Interval:
-    """Return element 0 as the value, with the central 95 % of the other elements, the draws.
-
-    Draws that are NaN are ignored; if all are, both limits are NaN.
-
-    >>> percentile_interval(np.array([5.0, 3.0, 3.0, np.nan]))
-    Interval(value=5.0, low=3.0, high=3.0)
-    """
-    defined = values[1:][~np.isnan(values[1:])]
-    if not len(defined):
-        return Interval(float(values[0]), np.nan, np.nan)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(defined, [tail, 1 - tail])
-    return Interval(float(values[0]), float(low), float(high))
+        return {1: predictions.scores[:, 1] - predictions.scores[:, 0]}
+    return dict(enumerate(predictions.scores.T))
 
 
 def mean_of_rows(values: NDArray[np.generic], resamples: Resamples) -> Floats:
-    """Return the mean (1 + n_draws,) of values (n_samples,) over the rows of each resample.
+    """Return the mean (1 + n_units,) of values (n_samples,) over the rows of each resample.
 
-    >>> mean_of_rows(np.array([1.0, 4.0]), Resamples.draw(np.array([0, 1]), 0, 0)).tolist()
+    >>> mean_of_rows(np.array([1.0, 4.0]), Resamples.whole(2)).tolist()
     [2.5]
     """
     groups = resamples.group_of_row
     total = np.bincount(groups, weights=values, minlength=resamples.n_groups)
-    n_rows = np.bincount(groups, minlength=resamples.n_groups)
-    mean: Floats = (total @ resamples.counts) / (n_rows @ resamples.counts)
+    n_rows = np.bincount(groups, minlength=resamples.n_groups) @ resamples.counts
+    undefined = np.full(n_rows.shape, np.nan)  # without rows, if there is one group only
+    mean: Floats = np.divide(total @ resamples.counts, n_rows, out=undefined, where=n_rows > 0)
     return mean
 
 
@@ -209,7 +225,7 @@ def tally(
 def _by_class(predictions: ClassPredictions, resamples: Resamples) -> tuple[Floats, Floats, Floats]:
     """Return the number of correct, true and predicted rows of each class.
 
-    Each has shape (n_classes, 1 + n_draws).
+    Each has shape (n_classes, 1 + n_units).
     """
 
     def counted(codes: Codes, groups: Codes) -> Floats:
@@ -236,7 +252,7 @@ def _mean_of_defined(numerators: Floats, denominators: Floats) -> Floats:
 
 
 def _area(scores: Floats, positive: NDArray[np.bool_], resamples: Resamples) -> Floats:
-    """Return the number of pairs won by the positive row, and of all pairs (2, 1 + n_draws).
+    """Return the number of pairs won by the positive row, and of all pairs (2, 1 + n_units).
 
     Levels are the distinct scores of the positives. A negative row loses to every level above it
     and half to a level it ties with, so half of it is added on each side of its position. A

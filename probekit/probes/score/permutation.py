@@ -1,9 +1,6 @@
-"""Permutation tests: p-values over many sites, and label permutation within groups.
+"""Permutation p-values over many sites, Holm's adjustment, and permuted labels to refit probes on.
 
-Under the null hypothesis a probe is no better than the best constant prediction, so that the two
-can be exchanged for any group without refitting. The same exchanges are used for all sites, so that
-the best site is compared with the best of each exchange. Whole groups are exchanged, because rows
-of a group are correlated and exchanging single rows would give too many false positives.
+The p-values of fixed predictions come from `probekit.probes.score.exchange`.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ Permuted = NDArray[np.int32]
 
 # Tolerance for equal scores whose terms were summed in a different order.
 ROUNDING = 1e-12
-BLOCK = 1000  # number of exchanges computed at a time
 
 
 def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed: int) -> Permuted:
@@ -54,41 +50,6 @@ def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed:
     exchanged[:, uniform] = _shuffled(labels[first][uniform], block[uniform], draws, generator)
     permuted[:, in_uniform] = exchanged[:, group_of_row[in_uniform]]
     return permuted
-
-
-def group_leads(scores: Floats, uninformed: Floats, groups: NDArray[np.generic]) -> Floats:
-    """Return the contribution (n_groups,) of each group to the difference of two mean scores.
-
-    `scores` and `uninformed` (n_samples,) are the row scores of a probe and of the constant
-    prediction it is compared with: 1 if correct and 0 if wrong, or a negative error for numbers.
-    Groups are in sorted order. Their contributions add up to the difference of the mean scores.
-
-    >>> group_leads(np.array([1.0, 1.0, 0.0]), np.array([0.0, 1.0, 0.0]), np.array(["a", "b", "b"]))
-    array([0.33333333, 0.        ])
-    """
-    names, group_of_row = np.unique(groups, return_inverse=True)
-    leads = np.bincount(group_of_row, weights=scores - uninformed, minlength=len(names))
-    return leads / len(scores)
-
-
-def exchanged_leads(leads: Floats, draws: int, seed: int) -> Floats:
-    """Return the score differences (n_sites, draws) of all sites under random exchanges.
-
-    Each exchange swaps the predictions of the probe and of the constant prediction in a random half
-    of the groups, the same groups for all sites of `leads` (n_sites, n_groups). Under the null
-    hypothesis this does not change the distribution. The rows of a group are exchanged together.
-
-    >>> exchanged_leads(np.array([[0.5, 0.25]]), draws=4, seed=0)
-    array([[-0.25,  0.75,  0.25,  0.75]])
-
-    Source: Good (2005), Permutation, parametric and bootstrap tests of hypotheses, section 3.2
-    (the matched-pairs test), with groups as pairs.
-    """
-    generator, exchanged = np.random.default_rng(seed), []
-    for at in range(0, draws, BLOCK):
-        size = leads.shape[1], min(BLOCK, draws - at)
-        exchanged.append(leads @ (2.0 * generator.integers(2, size=size, dtype=np.int8) - 1))
-    return np.concatenate(exchanged, axis=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
-"""Metrics for regression, with a grouped bootstrap.
+"""Metrics for regression, with a jackknife over groups.
 
 As in `metrics`, each is a function of predictions and `Resamples` and returns one number for each
-column of counts: element 0 is the value, the others are bootstrap draws.
+column of counts: element 0 is the value, the others leave out one unit of groups each.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ SMALLEST_SPREAD = 1e-12
 class NumberPredictions:
     """True and predicted numbers, `truth` and `guess` (n_samples,), of some rows.
 
+    `folds` (n_samples,) is the number of the fit that predicted each row; None for a single fit.
+
     Raises:
         DataError: The lengths differ, or a number is not finite.
     """
 
     truth: Floats
     guess: Floats
+    folds: Codes | None = None
 
     family: ClassVar[Family] = "number"
     offers: ClassVar[frozenset[str]] = frozenset()
@@ -53,13 +56,13 @@ class NumberPredictions:
 
 
 def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
-    """Return the coefficient of determination (1 + n_draws,).
+    """Return the coefficient of determination (1 + n_units,).
 
     It is at most 1; predicting the mean of the same rows gives 0, and worse predictions are
     negative. NaN if all rows of a resample have the same true number.
 
     >>> predictions = NumberPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0]))
-    >>> r2(predictions, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
+    >>> r2(predictions, Resamples.whole(3)).tolist()
     [0.5]
     """
     # Centring by the overall mean, close to that of any draw, avoids cancellation.
@@ -79,13 +82,13 @@ def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
 
 
 def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
-    """Return Spearman's rank correlation (1 + n_draws,); ties get their mean rank.
+    """Return Spearman's rank correlation (1 + n_units,); ties get their mean rank.
 
     Ranks are computed within each resample. NaN if all rows of a resample have the same true or the
     same predicted number.
 
     >>> predictions = NumberPredictions(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0]))
-    >>> spearman(predictions, Resamples.draw(np.arange(3), draws=0, seed=0)).tolist()
+    >>> spearman(predictions, Resamples.whole(3)).tolist()
     [0.5]
     """
     sides = [_Levels.of(values, resamples) for values in (predictions.truth, predictions.guess)]
@@ -113,7 +116,7 @@ class _Levels:
         return cls(of_row, tally(of_row, resamples.group_of_row, shape))
 
     def centred_ranks(self, counts: NDArray[np.float32]) -> tuple[Floats, Floats]:
-        """Return the centred mean rank and the number of rows of each level (n_levels, n_draws)."""
+        """Return the centred mean rank and the number of rows of each level (n_levels, n_units)."""
         n_rows: Floats = self.table @ counts
         above: Floats = np.cumsum(n_rows, axis=0)
         # The ranks of a level are above - n_rows + 1 to above; all ranks are 1 to above[-1].
@@ -134,7 +137,7 @@ def _correlation(sides: list[_Levels], resamples: Resamples, counts: NDArray[np.
 
 
 def _summed(values: Floats, resamples: Resamples) -> Floats:
-    """Return the sum (1 + n_draws,) of the values over the rows of each resample."""
+    """Return the sum (1 + n_units,) of the values over the rows of each resample."""
     groups, n_groups = resamples.group_of_row, resamples.n_groups
     by_group = np.bincount(groups, weights=values, minlength=n_groups)
     total: Floats = by_group.astype(np.float64) @ resamples.counts

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData
 from probekit.probes.folds import group_folds
+from probekit.probes.score.association import RowScores
+from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.measurement import Measurement
 from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import ClassPredictions, Resamples
-from probekit.probes.score.permutation import exchanged_leads, group_leads
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.selftest import planted
 from probekit.probes.selftest.planted import Planted
@@ -28,7 +29,7 @@ from probekit.probes.solve.design import Floats
 # check gives the same verdict in every run.
 ALARM = 1e-3
 ROUNDING = 1e-9
-# Range of acceptable coverage rates of 95 % bootstrap intervals with about a hundred groups.
+# Range of acceptable coverage rates of 95 % intervals with about a hundred groups.
 NOMINAL = (0.93, 0.96)
 
 SPECS: Mapping[str, ProbeSpec] = MappingProxyType(
@@ -69,6 +70,12 @@ ProbeFunction = Callable[[ProbeData, ProbeSettings, Sequence[Floats]], list[Site
 QUICK, FULL = SimulationSize(draws=100, fits=4), SimulationSize(draws=500, fits=20)
 
 
+def exchanged(rows: RowScores, groups: NDArray[Any], draws: int, seed: int) -> Floats:
+    """Return the centred score (1 + n_exchanges,) under each exchange of whole groups."""
+    one_fold = np.zeros(len(groups), dtype=np.int64)
+    return LabelExchange.of(rows.labels, groups, one_fold, draws, seed).null(rows)
+
+
 def probe(data: ProbeData, settings: ProbeSettings, sites: Sequence[Floats]) -> list[SiteResult]:
     """Return the results of all kinds at each of the sites X (n_rows, n_features)."""
     prober = Prober(data, settings)
@@ -81,9 +88,8 @@ class Tools:
 
     probe: ProbeFunction = probe
     folds: Callable[[NDArray[Any], NDArray[Any], int, int], NDArray[np.int64]] = group_folds
-    resample: Callable[[NDArray[Any], int, int], Resamples] = Resamples.draw
-    leads: Callable[[Floats, Floats, NDArray[Any]], Floats] = group_leads
-    exchange: Callable[[Floats, int, int], Floats] = exchanged_leads
+    resample: Callable[[NDArray[Any]], Resamples] = Resamples.leave_one_out
+    exchange: Callable[[RowScores, NDArray[Any], int, int], Floats] = exchanged
     metrics: Mapping[str, Callable[[ClassPredictions, Resamples], Floats]] = field(
         default_factory=lambda: metric_functions("class", frozenset({"scores"}))
     )
@@ -97,7 +103,6 @@ class Tools:
             "C": (1e-2, 1.0),
             "folds": 3,
             "control_draws": 0,
-            "bootstrap": 200,
             "description": False,
         }
         probe_settings = ProbeSettings(kinds=(spec,), **(defaults | settings))

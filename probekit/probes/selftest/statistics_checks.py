@@ -15,7 +15,10 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from probekit.probes.score.metrics import ClassPredictions, percentile_interval
+from probekit.probes.score.association import of_accuracy
+from probekit.probes.score.intervals import jackknife_interval
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.permutation import p_values
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.selftest import planted
@@ -59,10 +62,9 @@ def _p_under_null(tools: Tools, seed: int, by_group: bool) -> tuple[float, float
     own = group if by_group else np.arange(len(group))
     truth = generator.integers(2, size=len(group))[own]
     guesses = generator.integers(2, size=(5, len(group)))[:, own]
-    constant = (truth == 0).astype(np.float64)
-    correct = (guesses == truth).astype(np.float64)
-    leads = np.stack([tools.leads(scores, constant, group) for scores in correct])
-    found = p_values(leads.sum(axis=1), tools.exchange(leads, 199, seed))
+    rows = [of_accuracy(ClassPredictions(truth, guess, 2)) for guess in guesses]
+    null = np.stack([tools.exchange(one, group, 199, seed) for one in rows])
+    found = p_values(null[:, 0], null[:, 1:])
     return float(found.single[0]), float(found.maximum.min())
 
 
@@ -97,7 +99,7 @@ def _covered(tools: Tools, seed: int) -> tuple[bool, bool]:
     generator = np.random.default_rng(seed)
     sizes = generator.integers(1, 8, size=150)
     group = np.repeat(np.arange(150), sizes)
-    resamples = tools.resample(group, 300, seed)
+    resamples = tools.resample(group)
     truth = np.ones(len(group), dtype=np.int64)
 
     def score(rate: float) -> Floats:
@@ -109,7 +111,10 @@ def _covered(tools: Tools, seed: int) -> tuple[bool, bool]:
         )
 
     first, second = score(0.8), score(0.7)
-    found = percentile_interval(first), percentile_interval(first - second)
+    found = (
+        jackknife_interval(first, resamples, METRICS["accuracy"].range),
+        jackknife_interval(first - second, resamples),
+    )
     within = [one.low <= true <= one.high for one, true in zip(found, (0.8, 0.1), strict=True)]
     return within[0], within[1]
 
@@ -135,7 +140,7 @@ def _metric_pairs(tools: Tools, seed: int) -> Iterator[tuple[str, float, float]]
     shares = shares.round(1)
     shares[:, -1] = 1 - shares[:, :-1].sum(axis=1)
     guess = shares.argmax(axis=1)
-    resamples = tools.resample(np.arange(len(truth)), 0, seed)
+    resamples = tools.resample(np.arange(len(truth)))
     answers = ClassPredictions(truth, guess, n_classes, shares)
     area = (
         roc_auc_score(truth, shares[:, 1] - shares[:, 0])
@@ -165,7 +170,6 @@ def same_for_all(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:
         C=(1e-2, 1.0),
         folds=3,
         control_draws=1,
-        bootstrap=100,
         description=False,
     )
     alone = tools.probe(first.data, settings, [first.X])[0]

@@ -36,7 +36,7 @@ class Line:
     b: str
     difference: str
     p: str
-    p_holm: str
+    p_adjusted: str
     n: str
     holds: bool
 
@@ -60,7 +60,7 @@ def _line(row: pd.Series) -> Line:
         b=format_number(row["value_b"]),
         difference=format_number(row["difference"], row["ci_low"], row["ci_high"]),
         p=format_p(row["p"]),
-        p_holm=format_p(row["p_holm"]),
+        p_adjusted=format_p(row["p_adjusted"]),
         n=" | ".join(dict.fromkeys(f"{row[side]:,}" for side in ("n_a", "n_b"))),
         holds=row["holds"],
     )
@@ -77,8 +77,8 @@ def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
         f"Difference of {name} by layer",
         figure_json(difference_figure(comparison)),
         f"{comparison.a} minus {comparison.b}, with 95 % intervals of the {comparison.pairing} "
-        "bootstrap over groups. Filled markers: significant after Holm's adjustment; hollow "
-        "markers: not significant.",
+        "differences over groups. Filled markers: significant after adjustment for all "
+        "comparisons; hollow markers: not significant.",
         f"Difference of {name} by layer. "
         + " ".join(
             f"{both_places(row)}: {format_number(row['difference'])}"
@@ -154,7 +154,7 @@ def _hover(row: pd.Series) -> str:
             f"<b>{plotly_text(both_places(row))}</b>",
             f"a {format_number(row['value_a'])}, b {format_number(row['value_b'])}",
             f"difference {format_number(row['difference'], row['ci_low'], row['ci_high'])}",
-            f"p {format_p(row['p'])}, adjusted {format_p(row['p_holm'])}: "
+            f"p {format_p(row['p'])}, adjusted {format_p(row['p_adjusted'])}: "
             + ("significant" if row["holds"] else "not significant"),
         ]
     )

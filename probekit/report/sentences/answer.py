@@ -15,7 +15,7 @@ from probekit.report.sentences.words import unit_of
 from probekit.results.differences import (
     NOT_SIGNIFICANT,
     SIGNIFICANT,
-    SIGNIFICANT_UNADJUSTED,
+    TOO_FEW_GROUPS,
     RivalDifferences,
 )
 from probekit.results.metrics import MAIN_METRICS, metric_name
@@ -90,9 +90,10 @@ def _p_value(table: pd.DataFrame, chosen: pd.Series) -> str:
     units = "pairs of site and kind" if differs(tested["probe"]) else "sites"
     text = format_p(own["value"].iloc[0])
     p = f"p {text.replace('<', '< ')}" if text.startswith("<") else f"p = {text}"
+    null = own["null"].iloc[0] or "predictions exchanged group by group"  # of older releases
     return (
-        f"Against the best constant prediction, {p} (predictions exchanged group by group; "
-        f"maximum over {len(tested):,} {units})."
+        f"Predictions and labels are tested for association: {p} ({null}; maximum over "
+        f"{len(tested):,} {units})."
     )
 
 
@@ -101,12 +102,12 @@ def _significance(comparisons: RivalDifferences | None, names: Mapping[str, str]
     named = [] if comparisons is None else [row for row in comparisons.named if row.key in RIVALS]
     by_verdict = {
         verdict: [names[row.key] for row in named if row.verdict == verdict]
-        for verdict in (SIGNIFICANT, SIGNIFICANT_UNADJUSTED, NOT_SIGNIFICANT)
+        for verdict in (SIGNIFICANT, NOT_SIGNIFICANT, TOO_FEW_GROUPS)
     }
     templates = {
         SIGNIFICANT: "significantly better than {}",
-        SIGNIFICANT_UNADJUSTED: "better than {}, but not after adjustment for multiple comparisons",
         NOT_SIGNIFICANT: "not significantly better than {}",
+        TOO_FEW_GROUPS: "tested in too few groups for a comparison with {}",
     }
     parts = [templates[v].format(_joined(rivals)) for v, rivals in by_verdict.items() if rivals]
     return f"On the same test rows it is {'; '.join(parts)}." if parts else ""

@@ -27,7 +27,6 @@ probe:
   C: [0.01, 1]
   folds: 2
   control_draws: 1
-  bootstrap: 200
   permutations: 0
 """
 

@@ -39,7 +39,7 @@ def test_reliability_is_computed_at_the_best_site_of_each_kind():
         site("blocks.1.hook_resid_post", "mass_mean", 0.9, validated=0.8, are_logs=False),
     ]
     table = pd.DataFrame([row for one in found for row in one.rows])
-    resamples = Resamples.draw(np.arange(4), 100, 0)
+    resamples = Resamples.leave_one_out(np.arange(4))
     prober = SimpleNamespace(resamples_of=lambda probe: resamples)
     bins = reliability_rows(found, table, prober)
     assert tuple(bins.columns) == COLUMNS

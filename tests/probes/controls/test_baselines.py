@@ -113,7 +113,7 @@ def test_numbers_are_predicted_by_words_and_by_lengths():
     codes = codes_of()
     y = np.array([3.0, 10.0, -4.0])[codes]
     texts = texts_of(codes)
-    resamples = Resamples.draw(np.arange(100), 0, 0)
+    resamples = Resamples.whole(100)
     guess = bag_of_words_numbers(texts[TRAIN], y[TRAIN], FOLDS, texts[TEST])
     assert r2(NumberPredictions(y[TEST], guess), resamples)[0] > 0.99
     lengths = np.random.default_rng(0).uniform(1, 90, size=(400, 1))

@@ -1,7 +1,8 @@
-"""Brier score and ECE compared with loops over resampled rows, and reliability bins."""
+"""Brier score and ECE compared with loops over rows, their intervals, and reliability bins."""
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from sklearn.metrics import brier_score_loss
 
 from probekit.errors import DataError
@@ -11,9 +12,9 @@ from probekit.probes.score.calibration import (
     ece,
     reliability_bins,
 )
-from probekit.probes.score.metrics import BLOCK, ClassPredictions, Resamples
-
-PLAIN = Resamples.draw(np.arange(400), 0, 0)
+from probekit.probes.score.intervals import jackknife_interval
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metrics import ClassPredictions, Resamples
 
 
 def forecasts(n_classes, n_rows=150, seed=0, sharpness=1.0):
@@ -23,6 +24,12 @@ def forecasts(n_classes, n_rows=150, seed=0, sharpness=1.0):
     truth = np.array([generator.choice(n_classes, p=row) for row in p])
     p = p**sharpness / (p**sharpness).sum(axis=1, keepdims=True)
     return ClassPredictions(truth, p.argmax(axis=1), n_classes, np.log(p), True)
+
+
+def deviation(n, p):
+    """The mean absolute deviation of a binomial count from n p, from its definition."""
+    counts = np.arange(n + 1)
+    return float(np.sum(np.abs(counts - n * p) * binom.pmf(counts, n, p)))
 
 
 def by_hand(metric, given, rows):
@@ -35,21 +42,18 @@ def by_hand(metric, given, rows):
         inside = (confidence > low / BINS) & (confidence <= (low + 1) / BINS)
         if inside.any():
             error += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+            error -= deviation(int(inside.sum()), float(confidence[inside].mean())) / len(rows)
     return error
 
 
 @pytest.mark.parametrize("metric", [brier, ece])
 @pytest.mark.parametrize("n_classes", [2, 5])
-def test_every_draw_equals_a_plain_loop_over_groups(metric, n_classes):
+def test_each_resample_equals_a_plain_loop_over_the_rows_of_the_other_groups(metric, n_classes):
     given = forecasts(n_classes)
     groups = np.random.default_rng(1).integers(15, size=150)
-    resamples = Resamples.draw(groups, draws=BLOCK + 20, seed=0)
-    expected = []
-    for counts in resamples.counts.T.astype(int):
-        drawn = np.repeat(np.unique(groups), counts)
-        rows = np.concatenate([np.flatnonzero(groups == group) for group in drawn])
-        expected.append(by_hand(metric, given, rows))
-    values = metric(given, resamples)
+    kept = [np.arange(150), *(np.flatnonzero(groups != left_out) for left_out in range(15))]
+    expected = [by_hand(metric, given, rows) for rows in kept]
+    values = metric(given, Resamples.leave_one_out(groups))
     np.testing.assert_allclose(values, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -57,24 +61,51 @@ def test_a_probability_of_nothing_and_a_class_never_seen_are_scored():
     scores = np.log(np.array([[1.0, 1e-300, 1e-300], [1.0, 1e-300, 1e-300]]))
     scores[:, 2] = -np.inf
     given = ClassPredictions(np.array([0, 2]), np.zeros(2, int), 3, scores, True)
-    resamples = Resamples.draw(np.arange(2), 0, 0)
+    resamples = Resamples.whole(2)
     assert brier(given, resamples)[0] == pytest.approx(1.0)  # 0 and 1 + 1
-    assert ece(given, resamples)[0] == pytest.approx(0.5)
+    assert ece(given, resamples)[0] == pytest.approx(0.5)  # a certain forecast has no bias
 
 
 def test_overconfident_and_underconfident_predictions_are_detected():
     fair, sharp, flat = (
-        ece(forecasts(3, n_rows=4000, sharpness=s), Resamples.draw(np.arange(4000), 0, 0))[0]
+        ece(forecasts(3, n_rows=4000, sharpness=s), Resamples.whole(4000))[0]
         for s in (1.0, 3.0, 0.3)
     )
-    assert fair < 0.03
+    assert abs(fair) < 0.02
     assert min(sharp, flat) > 0.1
+
+
+def test_calibrated_predictions_have_an_error_of_0_on_average():
+    """Without the correction the mean would be 0.11: rows in a bin differ by chance."""
+    errors = []
+    for seed in range(400):
+        generator = np.random.default_rng(seed)
+        p = generator.uniform(0.5, 1, size=80)
+        guess = generator.integers(2, size=80)
+        truth = np.where(generator.random(80) < p, guess, 1 - guess)
+        both = np.where(np.eye(2)[guess] > 0, p[:, None], 1 - p[:, None])
+        given = ClassPredictions(truth, guess, 2, np.log(both), True)
+        errors.append(ece(given, Resamples.whole(80))[0])
+    standard_error = np.std(errors) / np.sqrt(len(errors))
+    assert standard_error < 0.003
+    assert abs(np.mean(errors)) < 3 * standard_error
+    assert min(errors) < 0 < max(errors)  # they are not clipped
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 2.0])
+def test_the_interval_of_the_error_contains_it(sharpness):
+    """Also where predictions are calibrated and the error is near its lowest value."""
+    for seed in range(40):
+        given = forecasts(3, n_rows=60, seed=seed, sharpness=sharpness)
+        resamples = Resamples.leave_one_out(np.arange(60) // 5)
+        found = jackknife_interval(ece(given, resamples), resamples, METRICS["ece"].range)
+        assert found.low < found.value < found.high
 
 
 @pytest.mark.parametrize("metric", [brier, ece, reliability_bins])
 def test_scores_that_only_rank_are_refused(metric):
     truth = np.array([0, 1])
-    resamples = Resamples.draw(np.arange(2), 0, 0)
+    resamples = Resamples.whole(2)
     with pytest.raises(DataError, match="other scores"):
         metric(ClassPredictions(truth, truth, 2, np.eye(2)), resamples)
     with pytest.raises(DataError, match="no scores"):
@@ -85,15 +116,30 @@ def test_a_confidence_on_an_edge_belongs_to_the_bin_below():
     for at in range(1, BINS + 1):
         scores = np.log([[at / BINS, max(1 - at / BINS, 1e-300)]])
         given = ClassPredictions(np.array([0]), np.array([0]), 2, scores, True)
-        (found,) = reliability_bins(given, Resamples.draw(np.arange(1), 5, 0))
+        (found,) = reliability_bins(given, Resamples.leave_one_out(np.arange(1)))
         assert (found.low, found.high) == ((at - 1) / BINS, at / BINS)
+
+
+def test_a_bin_with_rows_of_one_group_has_no_interval():
+    scores = np.log([[0.9, 0.1]] * 3 + [[0.6, 0.4]] * 2)
+    given = ClassPredictions(np.array([0, 0, 1, 0, 1]), np.zeros(5, int), 2, scores, True)
+    low, high = reliability_bins(given, Resamples.leave_one_out(np.array([0, 1, 2, 0, 0])))
+    assert low.accuracy == 0.5
+    assert np.isnan([low.ci_low, low.ci_high]).all()
+    assert high.accuracy == pytest.approx(2 / 3)
+    assert high.ci_low < high.accuracy < high.ci_high
 
 
 def test_the_bins_hold_all_rows_and_give_the_error_again():
     given = forecasts(3, n_rows=400, sharpness=2.0)
-    bins = reliability_bins(given, Resamples.draw(np.arange(400), 200, 0))
+    bins = reliability_bins(given, Resamples.leave_one_out(np.arange(400)))
     assert sum(part.n_rows for part in bins) == 400
-    error = sum(part.n_rows * abs(part.accuracy - part.confidence) for part in bins) / 400
-    assert error == pytest.approx(ece(given, PLAIN)[0], abs=1e-12)
+    error = sum(
+        part.n_rows * abs(part.accuracy - part.confidence) - deviation(part.n_rows, part.confidence)
+        for part in bins
+    )
+    assert error / 400 == pytest.approx(ece(given, Resamples.whole(400))[0], abs=1e-12)
     assert all(part.low < part.confidence <= part.high for part in bins)
-    assert all(part.ci_low <= part.accuracy <= part.ci_high for part in bins)
+    single = [part for part in bins if part.n_rows == 1]
+    assert all(np.isnan([part.ci_low, part.ci_high]).all() for part in single)
+    assert all(part.ci_low <= part.accuracy <= part.ci_high for part in bins if part.n_rows > 1)

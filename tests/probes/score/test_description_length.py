@@ -16,7 +16,9 @@ from probekit.probes.score.description_length import (
     codelength,
     compression,
 )
-from probekit.probes.score.metrics import Resamples, percentile_interval
+from probekit.probes.score.intervals import jackknife_interval
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metrics import Resamples
 
 N_ROWS, N_CLASSES, N_TYPES = 3000, 3, 40
 
@@ -39,7 +41,7 @@ def online(types, truth, seed=0):
     parts = blocks(groups, N_CLASSES, seed)
     tables = [table(types, truth, block) for block in parts[1:]]
     code = OnlineCode.of_blocks(parts, tables, truth)
-    return code, parts, tables, Resamples.draw(groups, 200, seed)
+    return code, parts, tables, Resamples.leave_one_out(groups)
 
 
 def words(seed=0):
@@ -61,24 +63,27 @@ def test_the_length_is_the_definition_row_by_row():
     assert compression(code, resamples)[0] == pytest.approx(uniform / bits, rel=1e-12)
 
 
-def test_every_draw_is_the_mean_over_the_groups_drawn():
+def test_each_resample_is_the_code_of_the_other_groups():
+    """Codelengths are scaled to all rows, so that leaving rows out does not shorten them."""
     truth = words() % N_CLASSES
     code, _, _, resamples = online(words(), truth)
     lengths, ratios = codelength(code, resamples), compression(code, resamples)
-    by_group = code.bits.reshape(-1, 3).sum(axis=1)
-    for draw in (1, 7, 200):
-        drawn = np.repeat(by_group, resamples.counts[:, draw].astype(int)).sum()
-        assert lengths[draw] == pytest.approx(drawn, rel=1e-6)
-        assert ratios[draw] == pytest.approx(N_ROWS * np.log2(3) / drawn, rel=1e-6)
+    assert len(lengths) == len(ratios) == 1 + N_ROWS / 3
+    for left_out in (0, 6, 999):
+        others = np.delete(code.bits.reshape(-1, 3), left_out, axis=0)
+        assert lengths[1 + left_out] == pytest.approx(others.mean() * N_ROWS, rel=1e-6)
+        assert ratios[1 + left_out] == pytest.approx(np.log2(3) / others.mean(), rel=1e-6)
+
+
+def compression_interval(types, truth):
+    code, _, _, resamples = online(types, truth)
+    return jackknife_interval(compression(code, resamples), resamples, METRICS["compression"].range)
 
 
 def test_labels_to_be_looked_up_are_short_and_random_ones_are_not():
     random = np.random.default_rng(1).integers(N_CLASSES, size=N_ROWS)
-    looked_up, luck = (
-        percentile_interval(compression(*online(words(), truth)[::3]))
-        for truth in (words() % N_CLASSES, random)
-    )
-    assert looked_up.low > 5
+    looked_up, luck = (compression_interval(words(), truth) for truth in (words() % 3, random))
+    assert 5 < looked_up.low < looked_up.value < looked_up.high
     assert 0.8 < luck.low < luck.value < luck.high < 1.02
 
 

@@ -1,14 +1,19 @@
 """Intervals and p-values of differences, on the same rows and on different ones."""
 
+from itertools import product
+
 import numpy as np
 import pytest
+from scipy.stats import ttest_ind, ttest_rel
 
-from probekit.errors import DataError, UnknownNameError
+from probekit.errors import UnknownNameError
 from probekit.probes.score.differences import (
+    DRAWS,
+    FEWEST_UNITS,
     Difference,
     adjusted,
     all_differences,
-    paired_difference,
+    paired_differences,
     unpaired_difference,
 )
 from probekit.probes.score.metrics import (
@@ -23,93 +28,259 @@ from probekit.probes.score.regression import NumberPredictions, r2
 
 
 def two_probes(generator, n_groups, rates, each=4):
-    """Predictions of two probes with the given accuracies, which are wrong on the same groups."""
+    """Predictions of probes with the given accuracies, which are wrong on the same groups."""
     n_rows = n_groups * each
     ease = np.repeat(generator.uniform(-0.15, 0.15, size=n_groups), each)
     draw = generator.random(n_rows)  # the same for both, so that they mostly err together
-    truth = np.ones(n_rows, dtype=int)
-    return [ClassPredictions(truth, (draw < rate + ease).astype(int), 2) for rate in rates]
+    return [of_correct(draw < rate + ease) for rate in rates]
+
+
+def of_correct(correct):
+    correct = np.asarray(correct, dtype=int)
+    return ClassPredictions(np.ones_like(correct), correct, 2)
+
+
+def values_of(correct, resamples):
+    return accuracy(of_correct(correct), resamples)
+
+
+def paired(metric, a, b, resamples):
+    """The difference of two sets of predictions on the same rows."""
+    (found,) = paired_differences([(metric(a, resamples), metric(b, resamples))], resamples)
+    return found
+
+
+def unpaired(a, b, resamples_a, resamples_b):
+    return unpaired_difference(
+        accuracy(a, resamples_a), resamples_a, accuracy(b, resamples_b), resamples_b
+    )
+
+
+def within(rejections, n, most=0.06):
+    """Whether the rejection rate is at most `most`, plus three Monte Carlo standard errors."""
+    return rejections / n <= most + 3 * np.sqrt(most * (1 - most) / n)
 
 
 def test_the_paired_interval_has_its_nominal_coverage():
     covered = rejected = 0
-    for seed in range(300):
-        generator = np.random.default_rng(seed)
-        resamples = Resamples.draw(np.arange(320) // 4, 300, seed)
-        found = paired_difference(accuracy, *two_probes(generator, 80, (0.75, 0.70)), resamples)
+    for seed in range(100):
+        generator, resamples = np.random.default_rng(seed), Resamples.leave_one_out(ROWS_OF_80)
+        found = paired(accuracy, *two_probes(generator, 80, (0.75, 0.70)), resamples)
         covered += found.ci_low <= 0.05 <= found.ci_high
         rejected += found.p < 0.05
-    assert 0.90 <= covered / 300 <= 0.985
-    assert rejected / 300 > 0.8
+    assert 0.88 <= covered / 100 <= 0.99
+    assert rejected / 100 > 0.8
 
 
-def test_two_equal_probes_rarely_differ_significantly():
-    rejected = 0
+ROWS_OF_80 = np.arange(320) // 4
+
+
+def sizes_of(n_groups):
+    """Groups whose sizes range from 1 to 20."""
+    return np.repeat(np.arange(n_groups), np.round(np.geomspace(1, 20, n_groups)).astype(int))
+
+
+@pytest.mark.parametrize("n_groups", [6, 8, 12])
+def test_equal_probes_of_few_groups_rarely_differ_significantly(n_groups):
+    """Groups have 1:20 sizes, and their rows share which of the two probes is better."""
+    groups, rejected = sizes_of(n_groups), 0
+    resamples = Resamples.leave_one_out(groups)
     for seed in range(300):
         generator = np.random.default_rng(seed)
-        truth = np.ones(320, dtype=int)
-        rate = np.repeat(generator.uniform(0.5, 0.9, size=80), 4)
-        answers = [
-            ClassPredictions(truth, (generator.random(320) < rate).astype(int), 2) for _ in "ab"
+        rates = generator.beta(3, 1, size=(2, n_groups))[:, groups]
+        a, b = (of_correct(generator.random(len(groups)) < rate) for rate in rates)
+        rejected += paired(accuracy, a, b, resamples).p < 0.05
+    assert within(rejected, 300)
+    if n_groups > 6:  # with 6 groups only the largest of 64 sums of either sign is below 0.05
+        assert rejected > 0
+
+
+def test_no_verdict_below_six_groups():
+    for n_groups in (3, FEWEST_UNITS - 1, FEWEST_UNITS):
+        groups = np.repeat(np.arange(n_groups), 20)
+        resamples = Resamples.leave_one_out(groups)
+        right = of_correct(np.ones(len(groups)))
+        wrong = of_correct(np.random.default_rng(0).random(len(groups)) < 0.2)
+        same, other = paired(accuracy, right, wrong, resamples), unpaired(
+            right, wrong, resamples, resamples
+        )  # fmt: skip
+        for found in (same, other):
+            is_few = n_groups < FEWEST_UNITS
+            assert np.isnan([found.p, found.p_adjusted]).tolist() == [is_few, is_few]
+            assert found.ci_low < found.value < found.ci_high
+        if n_groups == FEWEST_UNITS:
+            assert same.p == 2 / 64
+
+
+def test_the_p_value_is_the_share_of_sign_patterns():
+    """With means of equal groups, contributions are the differences of the groups' means."""
+    generator = np.random.default_rng(1)
+    a, b = generator.random((2, 40)) < [[0.8], [0.6]]
+    resamples = Resamples.leave_one_out(np.arange(40) // 5)
+    leads = (a.astype(int) - b).reshape(8, 5).sum(axis=1)
+    sums = [abs(np.dot(signs, leads)) for signs in product([1, -1], repeat=8)]
+    found = paired(accuracy, of_correct(a), of_correct(b), resamples)
+    assert found.p == found.p_adjusted == np.mean(np.array(sums) >= abs(leads.sum()))
+    assert found.value == pytest.approx(leads.sum() / 40)
+
+
+def test_the_adjustment_is_the_step_down_maximum():
+    """Brute force over all signs of three differences, in groups of different sizes."""
+    generator = np.random.default_rng(3)
+    groups = sizes_of(7)
+    resamples = Resamples.leave_one_out(groups)
+    correct = generator.random((4, len(groups))) < [[0.5], [0.75], [0.65], [0.5]]
+    values = [values_of(one, resamples) for one in correct]
+    found = paired_differences([(one, values[0]) for one in values[1:]], resamples)
+    n_rows = np.bincount(groups)
+    leads = np.array(
+        [
+            # The sum of a group's difference, less than the whole by its share of the mean.
+            np.bincount(groups, weights=one.astype(int) - correct[0]) for one in correct[1:]
         ]
-        resamples = Resamples.draw(np.arange(320) // 4, 300, seed)
-        rejected += paired_difference(accuracy, *answers, resamples).p < 0.05
-    assert 0.01 <= rejected / 300 <= 0.10
+    )  # fmt: skip
+    shares = n_rows / n_rows.sum()
+    means = leads.sum(axis=1, keepdims=True) / n_rows.sum()
+    without = (leads.sum(axis=1, keepdims=True) - leads) / (n_rows.sum() - n_rows)
+    contributions = means * shares + (1 - shares) * (means - without)
+    scaled = contributions / np.sqrt(np.square(contributions).sum(axis=1, keepdims=True))
+    drawn = np.abs(scaled @ np.array(list(product([1, -1], repeat=7))).T)
+    observed = np.abs(scaled.sum(axis=1))
+    single = [(row >= one - 1e-12).mean() for row, one in zip(drawn, observed, strict=True)]
+    expected, least = np.empty(3), 0.0
+    for step, n in enumerate(np.argsort(-observed)):
+        remaining = np.argsort(-observed)[step:]
+        least = max(least, (drawn[remaining].max(axis=0) >= observed[n] - 1e-12).mean())
+        expected[n] = least
+    assert [one.p for one in found] == pytest.approx(single)
+    assert [one.p_adjusted for one in found] == pytest.approx(expected.tolist())
+    assert any(one.p_adjusted > one.p for one in found)
+
+
+def test_a_contribution_to_a_mean_is_the_sum_over_the_units_rows():
+    """So the sign test of accuracies is exact in groups of any size."""
+    groups = sizes_of(9)
+    resamples = Resamples.leave_one_out(groups)
+    a, b = np.random.default_rng(0).random((2, len(groups))) < 0.7
+    leads = np.bincount(groups, weights=a.astype(int) - b)
+    sums = np.array([abs(np.dot(signs, leads)) for signs in product([1, -1], repeat=9)])
+    found = paired(accuracy, of_correct(a), of_correct(b), resamples)
+    assert found.p == np.mean(sums >= abs(leads.sum()) - 1e-9)
+
+
+def test_the_best_of_many_equal_probes_is_rarely_significant():
+    by_single = by_maximum = 0
+    resamples = Resamples.leave_one_out(np.arange(120) // 10)
+    for seed in range(150):
+        generator = np.random.default_rng(seed)
+        rates = generator.beta(3, 1, size=(7, 12))[:, np.arange(120) // 10]
+        values = [values_of(one, resamples) for one in generator.random((7, 120)) < rates]
+        found = paired_differences([(one, values[0]) for one in values[1:]], resamples)
+        by_single += min(one.p for one in found) < 0.05
+        by_maximum += min(one.p_adjusted for one in found) < 0.05
+    assert within(by_maximum, 150)
+    assert by_single / 150 > 0.15
 
 
 def test_pairing_takes_out_what_is_hard_for_both():
     answers = two_probes(np.random.default_rng(0), 100, (0.75, 0.70))
-    resamples = Resamples.draw(np.arange(400) // 4, 1000, 0)
-    paired = paired_difference(accuracy, *answers, resamples)
-    apart = unpaired_difference(accuracy, answers[0], resamples, answers[1], resamples)
-    assert paired.value == apart.value
-    assert apart.ci_high - apart.ci_low > 2 * (paired.ci_high - paired.ci_low)
+    resamples = Resamples.leave_one_out(np.arange(400) // 4)
+    same = paired(accuracy, *answers, resamples)
+    apart = unpaired(*answers, resamples, resamples)
+    assert same.value == apart.value
+    assert apart.ci_high - apart.ci_low > 2 * (same.ci_high - same.ci_low)
 
 
-def test_different_rows_are_drawn_apart_even_from_one_seed():
-    truth = np.ones(400, dtype=int)
-    guess = (np.random.default_rng(0).random(400) < 0.7).astype(int)
-    one = ClassPredictions(truth, guess, 2)
-    first, same = (Resamples.draw(np.arange(400), 2000, seed) for seed in (0, 0))
-    found = unpaired_difference(accuracy, one, first, one, same)
-    # Two independent accuracies: the spread of one, times the root of two.
-    expected = 2 * 1.96 * np.sqrt(2 * 0.7 * 0.3 / 400)
-    assert found.ci_high - found.ci_low == pytest.approx(expected, rel=0.1)
-    with pytest.raises(DataError, match="2000 draws and the other 10"):
-        unpaired_difference(accuracy, one, first, one, Resamples.draw(np.arange(400), 10, 0))
+def test_a_paired_difference_of_rows_is_the_paired_t_interval():
+    a, b = np.random.default_rng(0).random((2, 50)) < [[0.8], [0.6]]
+    found = paired(accuracy, of_correct(a), of_correct(b), Resamples.leave_one_out(np.arange(50)))
+    expected = ttest_rel(a.astype(float), b.astype(float))
+    interval = expected.confidence_interval(0.95)
+    assert (found.ci_low, found.ci_high) == pytest.approx((interval.low, interval.high))
+    assert found.p == pytest.approx(expected.pvalue, abs=0.02)
+
+
+@pytest.mark.parametrize(("n_a", "n_b"), [(12, 30), (6, 6), (9, 80)])
+def test_different_rows_are_compared_by_welchs_test_of_group_means(n_a, n_b):
+    generator = np.random.default_rng(0)
+    right = [generator.random(n * 10) < rate for n, rate in ((n_a, 0.8), (n_b, 0.6))]
+    resamples = [Resamples.leave_one_out(np.arange(n * 10) // 10) for n in (n_a, n_b)]
+    found = unpaired(*map(of_correct, right), *resamples)
+    means = [one.reshape(-1, 10).mean(axis=1) for one in right]
+    expected = ttest_ind(*means, equal_var=False)
+    interval = expected.confidence_interval(0.95)
+    assert found.p == found.p_adjusted == pytest.approx(expected.pvalue)
+    assert (found.ci_low, found.ci_high) == pytest.approx((interval.low, interval.high))
+
+
+def test_groups_of_different_sizes_take_degrees_of_freedom_from_welchs_test():
+    generator = np.random.default_rng(0)
+    a, b = (0.7 + 0.01 * generator.normal(size=21), 0.6 + 0.01 * generator.normal(size=21))
+    equal = Resamples.leave_one_out(np.arange(400) // 20)
+    skewed = Resamples.leave_one_out(np.maximum(np.arange(400) - 380, 0))  # one with 95 %
+    plain, few = (unpaired_difference(a, one, b, equal) for one in (equal, skewed))
+    assert few.ci_high - few.ci_low > 2 * (plain.ci_high - plain.ci_low)
+    assert few.p > plain.p
+
+
+def test_unpaired_equal_probes_rarely_differ_significantly():
+    rejected, sizes = 0, (8, 20)
+    resamples = [Resamples.leave_one_out(np.arange(n * 10) // 10) for n in sizes]
+    for seed in range(300):
+        generator = np.random.default_rng(seed)
+        sides = [
+            of_correct(generator.random(n * 10) < np.repeat(generator.beta(6, 3, size=n), 10))
+            for n in sizes
+        ]
+        rejected += unpaired(*sides, *resamples).p < 0.05
+    assert within(rejected, 300)
+    assert rejected / 300 > 0.015
 
 
 def test_a_difference_turns_its_sign_with_its_sides():
     a, b = two_probes(np.random.default_rng(0), 30, (0.8, 0.7))
-    resamples = Resamples.draw(np.arange(120) // 4, 500, 0)
+    resamples = Resamples.leave_one_out(np.arange(120) // 4)
     for metric in (balanced_accuracy, macro_f1, accuracy):
-        there, back = (paired_difference(metric, *pair, resamples) for pair in ((a, b), (b, a)))
+        there, back = (paired(metric, *pair, resamples) for pair in ((a, b), (b, a)))
         assert (there.a, there.b, there.value) == (back.b, back.a, -back.value)
         assert (there.ci_low, there.ci_high) == pytest.approx((-back.ci_high, -back.ci_low))
         assert there.p == back.p
 
 
-def test_a_p_value_is_never_nothing_and_equal_answers_have_one_of_one():
-    truth = np.ones(50, dtype=int)
-    resamples = Resamples.draw(np.arange(50), 199, 0)
-    right, wrong = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)
-    assert paired_difference(accuracy, right, wrong, resamples).p == 2 / 200
-    same = paired_difference(accuracy, right, right, resamples)
-    assert (same.value, same.ci_low, same.ci_high, same.p) == (0, 0, 0, 1)
+def test_a_p_value_is_never_0_and_identical_predictions_have_one_of_1():
+    resamples = Resamples.leave_one_out(np.arange(50))
+    right, wrong = of_correct(np.ones(50)), of_correct(np.zeros(50))
+    assert 1 / (1 + DRAWS) <= paired(accuracy, right, wrong, resamples).p < 0.001
+    for found in (
+        paired(accuracy, right, right, resamples),
+        unpaired(right, right, resamples, resamples),
+    ):
+        assert (found.value, found.ci_low, found.ci_high, found.p) == (0, 0, 0, 1)
+        assert found.p_adjusted == 1
 
 
-def test_every_layer_is_compared_with_the_reference_on_the_same_draws():
+def test_identical_predictions_among_others_keep_their_p_of_1():
+    a, b = two_probes(np.random.default_rng(0), 80, (0.9, 0.6))
+    resamples = Resamples.leave_one_out(ROWS_OF_80)
+    values = [accuracy(one, resamples) for one in (a, b)]
+    better, same = paired_differences([(values[0], values[1]), (values[1], values[1])], resamples)
+    assert better.p_adjusted < 0.01
+    assert (same.value, same.p, same.p_adjusted) == (0, 1, 1)
+    assert paired_differences([], resamples) == []
+
+
+def test_every_layer_is_compared_with_the_reference_under_the_same_signs():
     answers = dict(
         zip("abc", two_probes(np.random.default_rng(0), 60, (0.8, 0.7, 0.69)), strict=True)
     )
-    resamples = Resamples.draw(np.arange(240) // 4, 500, 0)
+    resamples = Resamples.leave_one_out(np.arange(240) // 4)
     found = all_differences(accuracy, answers, "b", resamples)
     assert list(found) == ["a", "c"]
     for name, one in found.items():
-        alone = paired_difference(accuracy, answers[name], answers["b"], resamples)
+        alone = paired(accuracy, answers[name], answers["b"], resamples)
         assert (one.value, one.ci_low, one.p) == (alone.value, alone.ci_low, alone.p)
-    raw = np.array([one.p for one in found.values()])
-    assert [one.holm_p for one in found.values()] == holm(raw).tolist()
+        assert one.p_adjusted >= one.p
+    assert found["a"].p_adjusted <= holm(np.array([one.p for one in found.values()]))[0]
     with pytest.raises(UnknownNameError, match="no predictions of 'd'"):
         all_differences(accuracy, answers, "d", resamples)
 
@@ -117,10 +288,20 @@ def test_every_layer_is_compared_with_the_reference_on_the_same_draws():
 def test_numbers_are_compared_too_and_what_is_undefined_is_left_out():
     truth = np.arange(40.0)
     near, far = NumberPredictions(truth, truth + 1), NumberPredictions(truth, truth[::-1])
-    resamples = Resamples.draw(np.arange(40), 199, 0)
-    assert paired_difference(r2, near, far, resamples).p == 0.01
+    resamples = Resamples.leave_one_out(np.arange(40))
+    assert paired(r2, near, far, resamples).p < 0.001
     none = NumberPredictions(np.ones(40), truth)
-    undefined = paired_difference(r2, none, none, resamples)
-    assert np.isnan([undefined.value, undefined.ci_low, undefined.p]).all()
-    some = Difference(1, 0, 1, 0, 2, 0.03, 0.03)
-    assert adjusted({"x": undefined, "y": some})["y"].holm_p == 0.03
+    pairs = [(r2(a, resamples), r2(b, resamples)) for a, b in ((none, none), (near, far))]
+    undefined, defined = paired_differences(pairs, resamples)
+    assert np.isnan([undefined.value, undefined.ci_low, undefined.p, undefined.p_adjusted]).all()
+    assert defined.p == defined.p_adjusted == paired(r2, near, far, resamples).p
+    apart = unpaired_difference(*(pairs[0][0], resamples) * 2)
+    assert np.isnan([apart.value, apart.ci_low, apart.p]).all()
+
+
+def test_unpaired_differences_are_adjusted_by_holms_method():
+    none = Difference(1, 0, 1, 0, 2, np.nan, np.nan)
+    found = adjusted([none, *(Difference(1, 0, 1, 0, 2, p, p) for p in (0.04, 0.01))])
+    assert np.isnan(found[0].p_adjusted)
+    assert [one.p_adjusted for one in found[1:]] == holm(np.array([0.04, 0.01])).tolist()
+    assert [one.p for one in found[1:]] == [0.04, 0.01]

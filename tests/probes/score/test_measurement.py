@@ -16,7 +16,7 @@ from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.solve.fits import TunedProbeFit
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 
-RESAMPLER = Resampler(300, 0)
+RESAMPLER = Resampler()
 GROUPS = (np.arange(200) // 2).astype(str)
 PLAIN = Score("logistic", "task", seed=0, n_train=10, groups=GROUPS)
 
@@ -116,5 +116,5 @@ def test_a_codelength_of_several_splits_is_that_of_one():
     code = OnlineCode(np.array([1.0, 0.5, 0.25]), n_classes=2)
     both = joined([code, code])
     groups = np.array(["a", "b", "c"])
-    once = codelength(code, Resamples.draw(groups, 10, 0))[0]
-    assert codelength(both, Resamples.draw(np.tile(groups, 2), 10, 0))[0] == pytest.approx(once)
+    once = codelength(code, Resamples.leave_one_out(groups))[0]
+    assert codelength(both, Resamples.leave_one_out(np.tile(groups, 2)))[0] == pytest.approx(once)

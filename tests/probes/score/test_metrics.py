@@ -10,6 +10,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+from probekit.probes.score.intervals import jackknife_variance
 from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import (
     BLOCK,
@@ -17,7 +18,6 @@ from probekit.probes.score.metrics import (
     Resamples,
     accuracy,
     auroc,
-    percentile_interval,
 )
 
 METRICS = metric_functions("class", frozenset({"scores"}))
@@ -56,38 +56,39 @@ def by_scikit_learn(name: str, given: ClassPredictions, rows: np.ndarray) -> flo
     return np.mean(areas) if areas else np.nan
 
 
+def groups_of(given: ClassPredictions) -> np.ndarray:
+    """More groups than one block of resamples holds; all rows of the rare class are in one."""
+    groups = np.random.default_rng(1).integers(BLOCK + 20, size=len(given.truth))
+    groups[given.truth == given.n_classes - 1] = 7
+    return np.char.add("g", groups.astype(str))
+
+
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("n_classes", [2, 5])
-def test_every_draw_equals_a_plain_loop_over_groups_with_scikit_learn(name, n_classes):
-    given = answers(n_classes)
-    groups = np.random.default_rng(1).choice([f"g{i}" for i in range(15)], size=120)
-    resamples = Resamples.draw(groups, draws=BLOCK + 20, seed=0)
+def test_each_resample_equals_scikit_learn_on_the_rows_of_the_other_groups(name, n_classes):
+    given = answers(n_classes, n_rows=400)
+    groups = groups_of(given)
     names = np.unique(groups)
-    expected = []
-    for counts in resamples.counts.T.astype(int):
-        drawn = np.repeat(names, counts)
-        rows = np.concatenate([np.flatnonzero(groups == name) for name in drawn])
-        expected.append(by_scikit_learn(name, given, rows))
-    values = METRICS[name](given, resamples)
-    np.testing.assert_allclose(values, expected, rtol=1e-12)
-    interval = percentile_interval(values)
-    low, high = np.nanpercentile(expected[1:], [2.5, 97.5])
-    assert (interval.value, interval.low, interval.high) == pytest.approx(
-        (expected[0], low, high), abs=1e-12
-    )
+    columns = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, len(names), 1 + names.tolist().index("g7")]
+    kept = [np.flatnonzero(groups != names[n - 1]) if n else np.arange(400) for n in columns]
+    assert n_classes - 1 not in given.truth[kept[-1]]
+    expected = [by_scikit_learn(name, given, rows) for rows in kept]
+    values = METRICS[name](given, Resamples.leave_one_out(groups))
+    assert len(values) == 1 + len(names) > BLOCK + 1
+    np.testing.assert_allclose(values[columns], expected, rtol=1e-12)
 
 
 def test_binary_auroc_ranks_margins_whose_probabilities_round_to_one():
     margins = np.array([34.0, 38.0, 45.0, 60.0])
     scores = np.stack([-np.logaddexp(0, margins), -np.logaddexp(0, -margins)], axis=1)
     given = ClassPredictions(np.array([0, 0, 1, 1]), np.ones(4, dtype=int), 2, scores)
-    assert auroc(given, Resamples.draw(np.arange(4), draws=0, seed=0)).tolist() == [1.0]
+    assert auroc(given, Resamples.whole(4)).tolist() == [1.0]
 
 
 def test_a_thousand_classes_need_no_table_of_a_million():
     generator = np.random.default_rng(0)
     truth, guess = generator.integers(1000, size=(2, 3000))
-    resamples = Resamples.draw(np.arange(3000) // 3, draws=200, seed=0)
+    resamples = Resamples.leave_one_out(np.arange(3000) // 3, most=200)
     tracemalloc.start()
     for name in ("accuracy", "balanced_accuracy", "macro_f1"):
         METRICS[name](ClassPredictions(truth, guess, 1000), resamples)
@@ -96,26 +97,18 @@ def test_a_thousand_classes_need_no_table_of_a_million():
     assert peak < 50e6  # the table would have 1.6 GB
 
 
-def test_some_draws_above_lack_a_class():
-    given = answers(5)
-    groups = np.random.default_rng(1).choice([f"g{i}" for i in range(15)], size=120)
-    resamples = Resamples.draw(groups, draws=BLOCK + 20, seed=0)
-    rare = np.bincount(resamples.group_of_row[given.truth == 4], minlength=15)
-    assert np.any(rare @ resamples.counts == 0)
-
-
 def test_one_against_rest_area_equals_scikit_learns_own():
     generator = np.random.default_rng(0)
     scores = generator.dirichlet(np.ones(4), size=200)
     truth = generator.integers(4, size=200)
     given = ClassPredictions(truth, scores.argmax(axis=1), 4, scores)
-    value = auroc(given, Resamples.draw(np.arange(200), 0, 0))[0]
+    value = auroc(given, Resamples.whole(200))[0]
     assert value == pytest.approx(roc_auc_score(truth, scores, multi_class="ovr"), abs=1e-12)
 
 
 def test_constant_scores_have_an_area_of_one_half_and_minus_infinity_is_a_score():
     truth = np.array([0, 1, 2, 0, 1, 2])
-    resamples = Resamples.draw(np.arange(6), 0, 0)
+    resamples = Resamples.whole(6)
     for constant in (0.0, -np.inf):
         scores = np.full((6, 3), constant)
         assert auroc(ClassPredictions(truth, truth, 3, scores), resamples)[0] == 0.5
@@ -123,65 +116,69 @@ def test_constant_scores_have_an_area_of_one_half_and_minus_infinity_is_a_score(
 
 def test_area_is_undefined_where_one_class_is_alone():
     given = ClassPredictions(np.zeros(4, int), np.zeros(4, int), 2, np.zeros((4, 2)))
-    assert np.isnan(auroc(given, Resamples.draw(np.arange(4), 3, 0))).all()
+    assert np.isnan(auroc(given, Resamples.leave_one_out(np.arange(4)))).all()
 
 
 def test_area_needs_scores():
     with pytest.raises(ValueError, match="needs scores"):
         auroc(
             ClassPredictions(np.array([0, 1]), np.array([0, 1]), 2),
-            Resamples.draw(np.arange(2), 0, 0),
+            Resamples.whole(2),
         )
 
 
 def test_balanced_accuracy_reveals_what_accuracy_hides():
     truth = np.repeat([0, 1], [95, 5])
     given = ClassPredictions(truth, np.zeros(100, int), 2)
-    resamples = Resamples.draw(np.arange(100), 0, 0)
+    resamples = Resamples.whole(100)
     assert METRICS["accuracy"](given, resamples)[0] == 0.95
     assert METRICS["balanced_accuracy"](given, resamples)[0] == 0.5
 
 
-def test_intervals_by_groups_of_copies_are_wider_than_by_rows():
-    generator = np.random.default_rng(0)
-    right = np.repeat(generator.random(60) < 0.7, 10).astype(int)
-    given = ClassPredictions(np.ones(600, int), right, 2)
-    by_group = percentile_interval(accuracy(given, Resamples.draw(np.arange(600) // 10, 1000, 0)))
-    by_row = percentile_interval(accuracy(given, Resamples.draw(np.arange(600), 1000, 0)))
-    ratio = (by_group.high - by_group.low) / (by_row.high - by_row.low)
-    assert ratio == pytest.approx(np.sqrt(10), rel=0.15)
-
-
-def test_the_interval_has_its_nominal_coverage():
-    generator = np.random.default_rng(0)
-    covered = 0
-    for seed in range(200):
-        # Each group has its own rate, 0.7 on average: rows of a group resemble each other.
-        rate = np.repeat(generator.beta(7, 3, size=80), 5)
-        right = (generator.random(400) < rate).astype(int)
-        resamples = Resamples.draw(np.arange(400) // 5, 300, seed)
-        interval = percentile_interval(
-            accuracy(ClassPredictions(np.ones(400, int), right, 2), resamples)
-        )
-        covered += interval.low <= 0.7 <= interval.high
-    assert 0.90 <= covered / 200 <= 0.985
-
-
-def test_the_order_of_rows_does_not_matter_and_the_seed_does():
+def test_the_order_of_rows_and_the_names_of_groups_do_not_matter():
     given = answers(5)
-    groups = np.random.default_rng(1).choice([f"g{i}" for i in range(15)], size=120)
+    groups = np.random.default_rng(1).integers(15, size=120)
     order = np.random.default_rng(2).permutation(120)
     shuffled = ClassPredictions(given.truth[order], given.guess[order], 5, given.scores[order])
     for name, metric in METRICS.items():
-        values = metric(given, Resamples.draw(groups, 50, 0))
-        again = metric(shuffled, Resamples.draw(groups[order], 50, 0))
+        values = metric(given, Resamples.leave_one_out(groups))
+        again = metric(shuffled, Resamples.leave_one_out(groups[order] + 100))
         np.testing.assert_allclose(again, values, rtol=1e-12, err_msg=name)
-        assert not np.allclose(values[1:], metric(given, Resamples.draw(groups, 50, 1))[1:])
 
 
-def test_each_draw_has_as_many_groups_as_there_are():
-    counts = Resamples.draw(np.arange(30), draws=400, seed=0).counts
+def test_each_group_is_left_out_once():
+    counts = Resamples.leave_one_out(np.arange(30) // 2).counts
     assert np.all(counts[:, 0] == 1)
-    assert np.all(counts.sum(axis=0) == 30)
-    # A group is absent from a resample with probability (1 - 1/30)^30 = 0.362.
-    assert np.mean(counts[:, 1:] == 0) == pytest.approx(0.362, abs=0.01)
+    assert np.array_equal(counts[:, 1:], 1 - np.eye(15))
+    assert Resamples.whole(30).counts.tolist() == [[1]] * 30
+
+
+def test_many_groups_are_left_out_in_units_of_about_equal_numbers():
+    groups = np.repeat(np.arange(95), 2)
+    counts = Resamples.leave_one_out(groups, most=20).counts
+    assert counts.shape == (95, 21)
+    assert np.all((counts[:, 1:] == 0).sum(axis=1) == 1)  # each group belongs to one unit
+    n_groups = (counts[:, 1:] == 0).sum(axis=0)
+    assert set(n_groups.tolist()) == {4, 5}
+    assert np.array_equal(counts, Resamples.leave_one_out(groups, most=20).counts)
+
+
+def test_units_of_many_groups_leave_the_variance_unbiased():
+    """Whether the groups are in an order, such as by topic, does not matter."""
+    generator, ratios = np.random.default_rng(0), []
+    for _ in range(30):
+        right = np.sort(generator.random(600) < 0.7).astype(int)
+        given = ClassPredictions(np.ones(600, int), right, 2)
+        joined, single = (
+            jackknife_variance(accuracy(given, Resamples.leave_one_out(np.arange(600), most)))
+            for most in (60, 600)
+        )
+        ratios.append(joined / single)
+    assert np.mean(ratios) == pytest.approx(1, abs=0.1)
+
+
+def test_the_effective_number_of_units_counts_their_rows():
+    assert Resamples.leave_one_out(np.arange(60) // 4).n_effective == pytest.approx(15)
+    # One group with 90 % of the rows, and ten with 1 % each: 1 / (0.81 + 10 * 0.0001).
+    groups = np.repeat(np.arange(11), [90] + [1] * 10)
+    assert Resamples.leave_one_out(groups).n_effective == pytest.approx(1 / 0.811)

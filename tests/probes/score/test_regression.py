@@ -1,4 +1,4 @@
-"""R2 and Spearman compared with scikit-learn and SciPy on explicitly resampled rows."""
+"""R2 and Spearman compared with scikit-learn and SciPy on the rows of each resample."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,9 @@ from scipy.stats import spearmanr
 from sklearn.metrics import r2_score
 
 from probekit.errors import DataError
+from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import metric_functions
-from probekit.probes.score.metrics import BLOCK, Resamples, percentile_interval
+from probekit.probes.score.metrics import BLOCK, Resamples
 from probekit.probes.score.regression import NumberPredictions, r2, spearman
 
 METRICS = metric_functions("number")
@@ -28,41 +29,43 @@ def numbers(tied, n_rows=120):
 
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("tied", [False, True])
-def test_every_draw_equals_a_plain_loop_over_groups(name, tied):
-    given = numbers(tied)
-    groups = np.random.default_rng(1).integers(15, size=120)
-    resamples = Resamples.draw(groups, draws=BLOCK + 20, seed=0)
-    expected = []
-    for counts in resamples.counts.T.astype(int):
-        drawn = np.repeat(np.unique(groups), counts)
-        rows = np.concatenate([np.flatnonzero(groups == group) for group in drawn])
-        expected.append(PLAIN[name](given.truth[rows], given.guess[rows]))
-    np.testing.assert_allclose(METRICS[name](given, resamples), expected, rtol=1e-9)
+def test_each_resample_equals_scikit_learn_on_the_rows_of_the_other_groups(name, tied):
+    given = numbers(tied, n_rows=400)
+    groups = np.random.default_rng(1).integers(BLOCK + 20, size=400)
+    names = np.unique(groups)
+    assert len(names) > BLOCK
+    kept = [np.arange(400), *(np.flatnonzero(groups != left_out) for left_out in names)]
+    expected = [PLAIN[name](given.truth[rows], given.guess[rows]) for rows in kept]
+    values = METRICS[name](given, Resamples.leave_one_out(groups))
+    np.testing.assert_allclose(values, expected, rtol=1e-9)
 
 
-def test_draws_of_one_number_alone_are_undefined_and_leave_the_interval():
-    # With three groups, one draw in nine holds a single group, thus a single number.
-    given = NumberPredictions(np.array([0.1, 0.2, 0.3]), np.array([0.1, 0.2, 0.25]))
-    resamples = Resamples.draw(np.arange(3), 300, 0)
-    alone = (resamples.counts == 3).any(axis=0)
-    assert alone.any()
-    for metric in (r2, spearman):
+def test_resamples_of_one_number_alone_are_undefined_and_so_are_the_limits():
+    # Without group 2 all true numbers are the same, and without group 0 all predicted ones.
+    given = NumberPredictions(np.array([0.1, 0.1, 0.2]), np.array([0.1, 0.25, 0.25]))
+    resamples = Resamples.leave_one_out(np.arange(3))
+    for metric, undefined in (
+        (r2, [False, False, False, True]),
+        (spearman, [False, True, False, True]),
+    ):
         values = metric(given, resamples)
-        assert np.array_equal(np.isnan(values), alone)
-        interval = percentile_interval(values)
-        assert interval.low <= interval.value <= interval.high
+        assert np.isnan(values).tolist() == undefined
+        interval = jackknife_interval(values, resamples)
+        assert interval.value == values[0]
+        assert np.isnan([interval.low, interval.high]).all()
 
 
 def test_a_constant_guess_has_no_rank_correlation_and_an_r2_below_nothing():
     given = NumberPredictions(np.arange(5.0), np.zeros(5))
-    resamples = Resamples.draw(np.arange(5), 3, 0)
+    resamples = Resamples.whole(5)
     assert np.isnan(spearman(given, resamples)[0])
     assert r2(given, resamples)[0] == -2.0
 
 
-def test_intervals_without_a_defined_draw_have_no_ends():
+def test_an_undefined_value_has_undefined_limits():
     given = NumberPredictions(np.ones(4), np.arange(4.0))
-    interval = percentile_interval(r2(given, Resamples.draw(np.arange(4), 20, 0)))
+    resamples = Resamples.leave_one_out(np.arange(4))
+    interval = jackknife_interval(r2(given, resamples), resamples)
     assert np.isnan([interval.value, interval.low, interval.high]).all()
 
 

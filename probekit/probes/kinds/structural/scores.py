@@ -19,7 +19,7 @@ LENGTHS = range(5, 51)
 
 @dataclass(frozen=True, eq=False)
 class SentenceScores:
-    """Scores of each sentence, for bootstrap intervals over sentences.
+    """Scores of each sentence, for intervals over groups of sentences.
 
     The sentences are in sorted order, like the groups of `Resamples`.
 
@@ -44,9 +44,9 @@ class SentenceScores:
         return cls(*(np.concatenate(column) for column in columns))
 
     def hit_rate(self, counts: NDArray[np.floating] | None = None) -> Floats:
-        """Return the hit rate (n_draws,) over all sentences: UUAS or root accuracy.
+        """Return the hit rate (n_units,) over all sentences: UUAS or root accuracy.
 
-        `counts` (n_sentences, n_draws) is the multiplicity of each sentence in each resample; None
+        `counts` (n_sentences, n_units) is the multiplicity of each sentence in each resample; None
         counts each sentence once. NaN where there are no trials.
 
         >>> scores = SentenceScores(np.array(["a", "b"]), np.array([5, 6]), np.array([1, 5]),
@@ -58,7 +58,7 @@ class SentenceScores:
         return _ratio(self.hits @ counts, self.trials @ counts)
 
     def spearman(self, counts: NDArray[np.floating] | None = None) -> Floats:
-        """Return the Spearman correlation (n_draws,) of sentences of 5 to 50 tokens.
+        """Return the Spearman correlation (n_units,) of sentences of 5 to 50 tokens.
 
         It is averaged over the sentences of each length, then over the lengths. NaN where no
         sentence has such a length. `counts` is as in `hit_rate`.

@@ -1,0 +1,93 @@
+"""The page of the simulated claims: a short table of the worst designs, and where each may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+ALLOWED_SIZE = 0.06
+
+
+def write_claims(path: Path, tables: Mapping[str, pd.DataFrame]) -> None:
+    """Write a Markdown page with the summary of each part."""
+    sections = [_SECTIONS[part](table) for part, table in tables.items()]
+    path.write_text("\n\n".join([INTRODUCTION, *sections]) + "\n")
+
+
+INTRODUCTION = """# Simulated claims
+
+Every statistical claim on a page was simulated on data without a signal (size, coverage) and with a
+planted one (power). The tables are written by
+
+    python -m benchmarks.claims --page docs/claims.md
+
+*Size* is the share of draws in which a test at 5 % rejects a true null hypothesis; *no verdict* is
+the share in which there were too few groups for a test. *Coverage* is the share of 95 % intervals
+that contain the true value. Sizes of groups are equal (12 rows) or from 2 to 40 rows ("1:20").
+"worst" is the largest size, or the smallest coverage, over all designs of a row; Monte Carlo
+standard errors are in brackets."""
+
+
+def _sizes(title: str, table: pd.DataFrame, by: list[str]) -> str:
+    lines = [
+        f"## {title}",
+        "",
+        f"| {' | '.join(by)} | worst size | median size | no verdict | power |",
+    ]
+    lines.append("|---" * (len(by) + 4) + "|")
+    for names, rows in table.groupby(by, sort=False):
+        worst = rows.loc[rows["rate"].idxmax()]
+        values = names if isinstance(names, tuple) else (names,)
+        lines.append(
+            f"| {' | '.join(map(str, values))} | {worst['rate']:.3f} ({worst['error']:.3f}) | "
+            f"{rows['rate'].median():.3f} | {rows['no_verdict'].mean():.2f} | "
+            f"{rows['power'].mean():.2f} |"
+        )
+    n_over = int((table["rate"] - 2 * table["error"] > ALLOWED_SIZE).sum())
+    lines += [
+        "",
+        f"{n_over} of {len(table)} designs reject more than 6 % beyond two standard errors.",
+    ]
+    return "\n".join(lines)
+
+
+def _association(table: pd.DataFrame) -> str:
+    return _sizes("p-values of association, one test set", table, ["metric", "groups", "labels"])
+
+
+def _differences(table: pd.DataFrame) -> str:
+    return _sizes("p-values of differences", table, ["pairing", "groups", "sizes"])
+
+
+def _folds(table: pd.DataFrame) -> str:
+    parts = table["design"].astype(str)
+    table = table.assign(
+        groups=parts.str.extract(r"'groups': (\d+)"), labels=parts.str.extract(r"'labels': '(\w+)'")
+    )
+    title = "p-values of association, probes fitted anew (folds = 1: a single split)"
+    return _sizes(title, table, ["metric", "folds", "C", "groups"])
+
+
+def _intervals(table: pd.DataFrame) -> str:
+    lines = ["## Coverage of 95 % intervals", ""]
+    lines += [
+        "| metric | groups | worst, correlation to 0.1 | worst, correlation 0.3 | mean width |"
+    ]
+    lines += ["|---|---|---|---|---|"]
+    for (metric, groups), rows in table.groupby(["metric", "groups"], sort=False):
+        low, high = (rows[rows["correlation"] <= 0.1], rows[rows["correlation"] > 0.1])
+        lines.append(
+            f"| {metric} | {groups} | {low['rate'].min():.3f} | {high['rate'].min():.3f} | "
+            f"{rows['width'].mean():.2f} |"
+        )
+    return "\n".join(lines)
+
+
+_SECTIONS = {
+    "association": _association,
+    "differences": _differences,
+    "intervals": _intervals,
+    "folds": _folds,
+}

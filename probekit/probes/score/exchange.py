@@ -1,0 +1,214 @@
+"""Exchange of labels by whole groups: the null distribution of p-values.
+
+Rows of a group are dependent, often along the label: all rows with the word "keys" share a noun and
+a label. Exchanging single rows would reject too many true null hypotheses, so whole groups are
+exchanged:
+
+- A group with several labels contributes its score minus the score that is expected if predictions
+  are independent of labels within it. Under the null hypothesis the sign of this contribution is
+  random, and the signs of whole groups are exchanged.
+- Groups with a single label exchange their labels, within a fold.
+
+Designs with both kinds of groups use both. All sites of a run share the same exchanges, so that
+their maximum gives the p-value of the best site. The predictions are fixed: nothing is refitted.
+
+Predictions of several outer folds are dependent: a row that is tested in one fold trains the probes
+of the others, so that each pair of rows contributes twice and the variance doubles. The null
+distribution is therefore widened by 1.5: by sqrt(2), as refitting on exchanged labels would widen
+it, and a little more for few groups of different sizes. Sizes are simulated by
+`python -m benchmarks.claims`.
+
+Source: Winkler et al. (2015), Multi-level block permutation (whole-block exchange and sign flips);
+Good (2005), Permutation, parametric and bootstrap tests of hypotheses, section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from probekit.probes.score.association import RowScores
+from probekit.probes.solve.design import Floats
+from probekit.probes.solve.solver import Codes
+
+# With fewer distinct arrangements no p-value is given: the smallest possible one is above 0.05.
+FEWEST_ARRANGEMENTS = 20
+MOST_EXACT = 14  # up to 2^14 sign patterns are all computed
+WIDER_OVER_FOLDS = 1.5
+BLOCK = 1000  # number of exchanges computed at a time
+
+
+def sign_patterns(n_units: int, draws: int, seed: int) -> Iterator[NDArray[np.int8]]:
+    """Yield blocks (n_patterns, n_units) of signs, the observed pattern of only +1 first.
+
+    All patterns are yielded if there are at most 2^14 of them, otherwise `draws` random ones.
+
+    >>> np.concatenate(list(sign_patterns(2, draws=100, seed=0))).tolist()
+    [[1, 1], [-1, 1], [1, -1], [-1, -1]]
+    """
+    if n_units <= MOST_EXACT:
+        numbers = np.arange(2**n_units)
+        for at in range(0, len(numbers), BLOCK):
+            bits = numbers[at : at + BLOCK, None] >> np.arange(n_units) & 1
+            yield (1 - 2 * bits).astype(np.int8)
+        return
+    yield np.ones((1, n_units), dtype=np.int8)
+    generator = np.random.default_rng(seed)
+    for at in range(0, draws, BLOCK):
+        size = min(BLOCK, draws - at), n_units
+        yield (2 * generator.integers(2, size=size, dtype=np.int8) - 1).astype(np.int8)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelExchange:
+    """Exchanges of the labels of some rows by whole groups, shared by all sites.
+
+    Attributes:
+        labels: the label (n_samples, n_labels) of each row; see `RowScores`.
+        group_of_row: the group number (n_samples,) of each row.
+        fold_of_row: the outer fold (n_samples,) in which each row is a test row.
+        draws: number of random exchanges, if not all can be computed.
+        seed: random seed.
+    """
+
+    labels: Floats
+    group_of_row: Codes
+    fold_of_row: Codes
+    draws: int
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        labels: Floats,
+        groups: NDArray[np.generic],
+        fold_of_row: Codes,
+        draws: int,
+        seed: int,
+    ) -> LabelExchange:
+        """Return the exchanges for rows with the given groups (n_samples,), named as they are."""
+        return cls(labels, np.unique(groups, return_inverse=True)[1], fold_of_row, draws, seed)
+
+    @property
+    def name(self) -> str:
+        """The name of the null distribution, for the column `null` of results.csv."""
+        parts = {"labels exchanged between groups": self._is_constant.any()}
+        parts["signs of groups exchanged"] = self._mixed.any()
+        names = [name for name, is_part in parts.items() if is_part]
+        return ", ".join([*names, "widened over folds"] if len(self._blocks) > 1 else names)
+
+    @property
+    def n_groups(self) -> int:
+        """The number of groups."""
+        return len(self._first)
+
+    @cached_property
+    def _first(self) -> Codes:
+        """The first row (n_groups,) of each group."""
+        first: Codes = np.unique(self.group_of_row, return_index=True)[1]
+        return first
+
+    @cached_property
+    def _is_constant(self) -> NDArray[np.bool_]:
+        """Which groups (n_groups,) have a single label."""
+        differs = (self.labels != self.labels[self._first][self.group_of_row]).any(axis=1)
+        constant: NDArray[np.bool_] = np.bincount(self.group_of_row, weights=differs) == 0
+        return constant
+
+    @cached_property
+    def _blocks(self) -> list[Codes]:
+        """The groups with a single label, by fold: those that exchange labels with each other."""
+        folds = self.fold_of_row[self._first]
+        return [
+            np.flatnonzero(self._is_constant & (folds == fold))
+            for fold in np.unique(self.fold_of_row)
+        ]
+
+    @cached_property
+    def n_arrangements(self) -> float:
+        """The number of distinct arrangements of the labels; inf if they are very many."""
+        logs = [self._mixed.sum() * np.log(2.0)]
+        for block in self._blocks:
+            _, counts = np.unique(self.labels[self._first[block]], axis=0, return_counts=True)
+            logs.append(gammaln(len(block) + 1) - gammaln(counts + 1).sum())
+        with np.errstate(over="ignore"):
+            return float(np.rint(np.exp(sum(logs))))
+
+    @property
+    def _mixed(self) -> NDArray[np.bool_]:
+        return ~self._is_constant
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are enough distinct arrangements for a p-value."""
+        return self.n_arrangements >= FEWEST_ARRANGEMENTS
+
+    def null(self, rows: RowScores) -> Floats:
+        """Return the centred score (1 + n_exchanges,) under each exchange, the observed one first.
+
+        >>> labels = np.eye(2)[[0, 0, 1, 1]]
+        >>> exchange = LabelExchange(labels, np.arange(4), np.zeros(4, int), draws=200, seed=0)
+        >>> found = exchange.null(RowScores(labels / 4, labels))
+        >>> float(found[0]), sorted(set(found.tolist()))
+        (0.5, [-0.5, 0.0, 0.5])
+        """
+        by_group = np.zeros((self._is_constant.size, rows.scores.shape[1]))
+        np.add.at(by_group, self.group_of_row, rows.scores)
+        mixed = self._contributions(rows, by_group)
+        own_labels = self.labels[self._first]
+        exchanged = []
+        for signs, generator in self._patterns():
+            scores = signs @ mixed
+            for block in self._blocks:
+                scores += _permuted(by_group[block], own_labels[block], len(signs), generator)
+            exchanged.append(scores)
+        null = np.concatenate(exchanged)
+        several = len(self._blocks) > 1
+        null[1:] *= WIDER_OVER_FOLDS if several else 1.0
+        return null
+
+    def _contributions(self, rows: RowScores, by_group: Floats) -> Floats:
+        """Return the score of each mixed group minus the score expected from its own margins."""
+        n_groups = len(by_group)
+        own = np.einsum("ij,ij->i", rows.scores, rows.labels)
+        labels = np.zeros_like(by_group)
+        np.add.at(labels, self.group_of_row, rows.labels)
+        n_rows = np.bincount(self.group_of_row, minlength=n_groups)
+        expected = np.einsum("ij,ij->i", by_group, labels) / n_rows
+        scores = np.bincount(self.group_of_row, weights=own, minlength=n_groups)
+        contributions: Floats = (scores - expected)[self._mixed]
+        return contributions
+
+    def _patterns(self) -> Iterator[tuple[NDArray[np.int8], np.random.Generator | None]]:
+        """Yield blocks of signs, with the generator of the permutations; None for the observed."""
+        n_mixed = int(self._mixed.sum())
+        if not self._is_constant.any():
+            for signs in sign_patterns(n_mixed, self.draws, self.seed):
+                yield signs, None
+            return
+        generator = np.random.default_rng(self.seed)
+        yield np.ones((1, n_mixed), dtype=np.int8), None
+        for at in range(0, self.draws, BLOCK):
+            size = min(BLOCK, self.draws - at), n_mixed
+            yield (2 * generator.integers(2, size=size) - 1).astype(np.int8), generator
+
+
+def _permuted(
+    scores: Floats, labels: Floats, draws: int, generator: np.random.Generator | None
+) -> Floats:
+    """Return the centred score (draws,) of groups that exchange their labels (n_groups, n_labels).
+
+    Without a generator, the labels keep their places.
+    """
+    expected = scores.sum(axis=0) @ labels.mean(axis=0) if len(labels) else 0.0
+    if generator is None:
+        observed: Floats = np.full(draws, np.einsum("ij,ij->", scores, labels) - expected)
+        return observed
+    order = np.argsort(generator.random((draws, len(labels))), axis=1)
+    permuted: Floats = np.einsum("gk,dgk->d", scores, labels[order]) - expected
+    return permuted

@@ -1,0 +1,151 @@
+"""Row scores add up to their metric, for the labels as they are and after every exchange."""
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from sklearn.metrics import roc_auc_score
+
+from probekit.probes.score.association import (
+    of_accuracy,
+    of_auroc,
+    of_balanced_accuracy,
+    of_macro_f1,
+    of_r2,
+    of_spearman,
+)
+from probekit.probes.score.metric_table import METRICS, association, metric_functions
+from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.score.regression import NumberPredictions
+
+N_ROWS = 60
+OFFERS = {"class": frozenset({"scores", "probabilities"}), "number": frozenset()}
+TESTED = [(name, family) for name, metric in METRICS.items() for family in metric.associations]
+# The row scores of these add up to the metric itself, those of others to it plus a constant.
+EXACT = {"accuracy", "balanced_accuracy", "macro_f1", "spearman"}
+
+
+def classes(n_classes=3, seed=0):
+    """Predictions with scores on a coarse grid, so that many tie; the last class has no rows."""
+    generator = np.random.default_rng(seed)
+    truth = generator.integers(n_classes - 1, size=N_ROWS) if n_classes > 2 else None
+    truth = np.append([0, 1], generator.integers(2, size=N_ROWS - 2)) if truth is None else truth
+    scores = generator.integers(0, 4, size=(N_ROWS, n_classes)).astype(float)
+    scores[np.arange(N_ROWS), truth] += 1
+    return ClassPredictions(truth, scores.argmax(axis=1), n_classes, scores)
+
+
+def numbers(seed=0):
+    generator = np.random.default_rng(seed)
+    truth = generator.normal(5, 2, size=N_ROWS).round(1)
+    return NumberPredictions(truth, (truth + generator.normal(size=N_ROWS)).round(1))
+
+
+def exchanged(predictions, order):
+    """The predictions with the true labels in another order."""
+    if isinstance(predictions, NumberPredictions):
+        return NumberPredictions(predictions.truth[order], predictions.guess, predictions.folds)
+    return ClassPredictions(
+        predictions.truth[order],
+        predictions.guess,
+        predictions.n_classes,
+        predictions.scores,
+        folds=predictions.folds,
+    )
+
+
+def summed(rows, order=slice(None)):
+    return float((rows.scores * rows.labels[order]).sum())
+
+
+@pytest.mark.parametrize(("name", "family"), TESTED)
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_row_scores_add_up_to_the_metric_after_every_exchange(name, family, n_classes):
+    predictions = classes(n_classes) if family == "class" else numbers()
+    rows = association(name, family)(predictions)
+    assert rows.scores.shape == rows.labels.shape
+    generator, constants = np.random.default_rng(1), []
+    for order in [np.arange(N_ROWS), *(generator.permutation(N_ROWS) for _ in range(10))]:
+        metric = metric_functions(family, OFFERS[family])[name]
+        value = metric(exchanged(predictions, order), Resamples.whole(N_ROWS))[0]
+        constants.append(value - summed(rows, order))
+    assert np.ptp(constants) < 1e-12
+    if name in EXACT:
+        np.testing.assert_allclose(constants, 0, atol=1e-12)
+
+
+def test_metrics_of_trees_and_of_calibration_have_no_p_values():
+    assert association("uuas", "tree") is None
+    assert association("spearman", "tree") is None
+    assert association("ece", "class") is None
+
+
+def test_labels_are_one_hot_and_numbers_a_single_column():
+    predictions = classes()
+    for found in (
+        of_accuracy(predictions),
+        of_balanced_accuracy(predictions),
+        of_macro_f1(predictions),
+        of_auroc(predictions),
+    ):
+        assert np.array_equal(found.labels, np.eye(3)[predictions.truth])
+    for found in (of_r2(numbers()), of_spearman(numbers())):
+        assert found.labels.shape == (N_ROWS, 1)
+
+
+FOLDS = np.arange(N_ROWS) % 3
+SHIFTS = np.array([0.0, 50.0, -20.0])[FOLDS]
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_ranks_of_several_fits_are_not_compared_with_each_other(n_classes):
+    plain = classes(n_classes)
+    one_class = np.eye(n_classes)[1]
+    shifted = ClassPredictions(
+        plain.truth,
+        plain.guess,
+        n_classes,
+        plain.scores + SHIFTS[:, None] * one_class,
+        folds=FOLDS,
+    )
+    together = ClassPredictions(plain.truth, plain.guess, n_classes, plain.scores, folds=FOLDS)
+    np.testing.assert_array_equal(of_auroc(shifted).scores, of_auroc(together).scores)
+    as_one_fit = ClassPredictions(plain.truth, plain.guess, n_classes, shifted.scores)
+    assert not np.allclose(of_auroc(as_one_fit).scores, of_auroc(plain).scores)
+
+
+def test_an_auroc_of_folds_is_their_mean_by_rows():
+    """Up to a constant: an exchange within folds changes both alike."""
+    plain = classes(2)
+    folds = np.repeat([0, 1, 2], [30, 20, 10])
+    margin = plain.scores[:, 1] - plain.scores[:, 0]
+    predictions = ClassPredictions(plain.truth, plain.guess, 2, plain.scores, folds=folds)
+    rows, generator, constants = of_auroc(predictions), np.random.default_rng(0), []
+    for _ in range(10):
+        order = np.concatenate(
+            [generator.permutation(np.flatnonzero(folds == fold)) for fold in range(3)]
+        )
+        truth = plain.truth[order]
+        areas = [roc_auc_score(truth[folds == n], margin[folds == n]) for n in range(3)]
+        constants.append(np.average(areas, weights=[30, 20, 10]) - summed(rows, order))
+    assert np.ptp(constants) < 1e-12
+
+
+def test_a_rank_correlation_of_folds_is_their_mean_by_rows():
+    plain, folds = numbers(), np.repeat([0, 1, 2], [30, 20, 10])
+    shift = np.array([0.0, 50.0, -20.0])[folds]
+    rows = of_spearman(NumberPredictions(plain.truth, plain.guess + shift, folds))
+    parts = [
+        spearmanr(plain.truth[folds == n], plain.guess[folds == n]).statistic for n in range(3)
+    ]
+    assert summed(rows) == pytest.approx(np.average(parts, weights=[30, 20, 10]))
+
+
+def test_a_constant_prediction_has_the_same_score_after_every_exchange():
+    truth = classes(2).truth
+    constant = ClassPredictions(truth, 0 * truth, 2, np.zeros((N_ROWS, 2)))
+    number = NumberPredictions(numbers().truth, np.full(N_ROWS, 4.0))
+    generator = np.random.default_rng(0)
+    for name, family in TESTED:
+        rows = association(name, family)(constant if family == "class" else number)
+        sums = [summed(rows, generator.permutation(N_ROWS)) for _ in range(5)]
+        assert np.ptp(sums) < 1e-12, name

@@ -1,0 +1,184 @@
+"""Jackknife intervals contain their value, hold at the ends, and have their nominal coverage."""
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, t
+
+from probekit.probes.score.intervals import (
+    degrees_of_freedom,
+    jackknife_interval,
+    jackknife_variance,
+)
+from probekit.probes.score.metric_table import METRICS, SHARE, UNBOUNDED, metric_functions
+from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy, mean_of_rows
+from probekit.probes.score.regression import NumberPredictions, r2
+
+
+def of_correct(correct, groups):
+    """The interval of the accuracy of rows that are correct or not."""
+    correct = np.asarray(correct, dtype=int)
+    resamples = Resamples.leave_one_out(np.asarray(groups))
+    values = accuracy(ClassPredictions(np.ones_like(correct), correct, 2), resamples)
+    return jackknife_interval(values, resamples, METRICS["accuracy"].range)
+
+
+def width(interval):
+    return interval.high - interval.low
+
+
+def class_predictions(generator, n_groups):
+    logs = np.log(generator.dirichlet(np.ones(3), size=5 * n_groups))
+    truth = generator.integers(3, size=len(logs))
+    truth = np.where(generator.random(len(logs)) < 0.5, logs.argmax(axis=1), truth)
+    return ClassPredictions(truth, logs.argmax(axis=1), 3, logs, True)
+
+
+def number_predictions(generator, n_groups):
+    truth = generator.normal(size=5 * n_groups)
+    return NumberPredictions(truth, truth + generator.normal(size=len(truth)))
+
+
+PREDICTIONS = {"class": class_predictions, "number": number_predictions}
+OFFERS = {"class": frozenset({"scores", "probabilities"}), "number": frozenset()}
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [(family, name) for family in OFFERS for name in metric_functions(family, OFFERS[family])],
+)
+def test_each_metric_is_inside_its_interval_and_its_range(family, name):
+    metric, (lowest, highest) = metric_functions(family, OFFERS[family])[name], METRICS[name].range
+    for seed, n_groups in enumerate((4, 6, 9, 20, 50)):
+        predictions = PREDICTIONS[family](np.random.default_rng(seed), n_groups)
+        resamples = Resamples.leave_one_out(np.arange(5 * n_groups) // 5)
+        found = jackknife_interval(metric(predictions, resamples), resamples, (lowest, highest))
+        assert lowest <= found.low < found.value < found.high <= highest
+
+
+@pytest.mark.parametrize("correct", [1, 0])
+def test_an_accuracy_of_1_or_0_has_an_interval_as_wide_as_its_groups_allow(correct):
+    found = of_correct(np.full(400, correct), np.arange(400) // 50)
+    assert found.value == correct
+    # Clopper-Pearson for 8 of 8: the 400 rows of 8 groups do not count as 400.
+    limits = binomtest(8 * correct, 8).proportion_ci(0.95, method="exact")
+    assert (found.low, found.high) == pytest.approx((limits.low, limits.high))
+    assert width(found) > 0.3
+
+
+def test_groups_of_one_row_give_nearly_the_exact_binomial_interval():
+    for n_rows, n_correct in ((40, 31), (200, 100), (100, 97)):
+        found = of_correct(np.arange(n_rows) < n_correct, np.arange(n_rows))
+        exact = binomtest(n_correct, n_rows).proportion_ci(0.95, method="exact")
+        # The jackknife variance divides by n - 1, so that the effective sample size is n - 1.
+        assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=0.005)
+        assert found.low <= exact.low
+        assert found.high >= exact.high
+
+
+def test_rows_of_equal_groups_count_once():
+    generator = np.random.default_rng(0)
+    right = generator.random(60) < 0.7
+    once = of_correct(right, np.arange(60))
+    copied = of_correct(np.repeat(right, 10), np.repeat(np.arange(60), 10))
+    as_rows = of_correct(np.repeat(right, 10), np.arange(600))
+    # The t quantile has 59 degrees of freedom, compared with that of 599 rows: slightly wider.
+    assert width(copied) == pytest.approx(width(once), rel=0.05)
+    assert width(copied) >= width(once)
+    assert width(copied) / width(as_rows) == pytest.approx(np.sqrt(10), rel=0.1)
+
+
+def test_one_large_group_widens_the_interval():
+    generator = np.random.default_rng(0)
+    correct, equal = generator.random(400) < 0.8, np.arange(400) // 20
+    skewed = np.where(np.arange(400) < 360, 0, np.arange(400))  # 41 groups, one with 90 %
+    assert degrees_of_freedom(Resamples.leave_one_out(equal)) == pytest.approx(19)
+    assert degrees_of_freedom(Resamples.leave_one_out(skewed)) < 0.3
+    assert width(of_correct(correct, skewed)) > 2 * width(of_correct(correct, equal))
+    # The same on the scale without ends, where only the t quantile differs.
+    values = np.append(0.5, 0.5 + 0.01 * generator.normal(size=20))
+    plain, few = (
+        jackknife_interval(values, Resamples.leave_one_out(groups))
+        for groups in (equal, np.minimum(np.arange(400) // 5, 19))
+    )
+    assert width(few) > 2 * width(plain)
+
+
+def test_the_variance_of_a_mean_is_the_usual_one():
+    values = np.random.default_rng(0).normal(size=30)
+    found = jackknife_variance(mean_of_rows(values, Resamples.leave_one_out(np.arange(30))))
+    assert found == pytest.approx(values.var(ddof=1) / 30)
+
+
+def test_without_ends_the_interval_is_that_of_students_t():
+    values, resamples = (
+        np.random.default_rng(0).normal(size=9),
+        Resamples.leave_one_out(np.arange(9)),
+    )
+    found = jackknife_interval(mean_of_rows(values, resamples), resamples, UNBOUNDED)
+    low, high = t.interval(0.95, 8, values.mean(), values.std(ddof=1) / 3)
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_one_end_bounds_the_interval_on_that_side_only():
+    """R2 of a fit with large errors: a symmetric interval would pass 1."""
+    generator = np.random.default_rng(3)
+    truth = generator.normal(size=40)
+    guess = truth + np.repeat(generator.exponential(0.4, size=8), 5)
+    resamples = Resamples.leave_one_out(np.arange(40) // 5)
+    values = r2(NumberPredictions(truth, guess), resamples)
+    found, symmetric = (
+        jackknife_interval(values, resamples, limits) for limits in ((-np.inf, 1.0), UNBOUNDED)
+    )
+    assert symmetric.high > 1
+    assert symmetric.low < found.value < found.high < 1
+    assert found.value - found.low > found.high - found.value
+    mirrored = jackknife_interval(-values, resamples, (-1.0, np.inf))
+    assert (mirrored.low, mirrored.high) == pytest.approx((-found.high, -found.low))
+
+
+def test_limits_are_nan_if_a_metric_is_undefined_without_some_group():
+    # All positive rows are in group 0, so without it there is no AUROC.
+    truth = np.repeat([1, 0, 0, 0], 3)
+    scores = np.random.default_rng(0).normal(size=(12, 2))
+    predictions = ClassPredictions(truth, truth, 2, scores)
+    resamples = Resamples.leave_one_out(np.arange(12) // 3)
+    auroc = metric_functions("class", frozenset({"scores"}))["auroc"]
+    found = jackknife_interval(auroc(predictions, resamples), resamples, SHARE)
+    assert 0 <= found.value <= 1
+    assert np.isnan([found.low, found.high]).all()
+
+
+def correlated(generator, rate, correlation, sizes):
+    """Whether rows are correct, by groups whose rates follow a beta distribution."""
+    spread = (1 - correlation) / correlation
+    rates = generator.beta(rate * spread, (1 - rate) * spread, size=len(sizes))
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    return generator.random(len(groups)) < rates[groups], groups
+
+
+def coverage(rate, correlation, sizes, draws, limits=SHARE):
+    covered = 0
+    for seed in range(draws):
+        correct, groups = correlated(np.random.default_rng(seed), rate, correlation, sizes)
+        resamples = Resamples.leave_one_out(groups)
+        found = jackknife_interval(mean_of_rows(correct, resamples), resamples, limits)
+        covered += found.low <= rate <= found.high
+    return covered / draws
+
+
+EQUAL, SKEWED = np.full(12, 20), np.round(np.geomspace(5, 100, 12)).astype(int)
+
+
+@pytest.mark.parametrize("sizes", [EQUAL, SKEWED], ids=["equal groups", "1:20"])
+def test_the_interval_has_its_nominal_coverage(sizes):
+    # The Monte Carlo error is 0.011.
+    assert 0.92 <= coverage(0.8, 0.1, sizes, draws=400) <= 0.99
+
+
+def test_intervals_of_rows_would_be_too_narrow():
+    covered = 0
+    for seed in range(200):
+        correct, _ = correlated(np.random.default_rng(seed), 0.8, 0.3, EQUAL)
+        found = of_correct(correct, np.arange(len(correct)))
+        covered += found.low <= 0.8 <= found.high
+    assert covered / 200 < 0.75
