@@ -23,11 +23,13 @@ class TableColumn:
         type: the type of its cells. Empty cells are "" in text columns, NaN in number columns and
             NA in boolean columns.
         allowed: the allowed values of text cells; empty for any.
+        is_new: whether tables of older releases lack the column; their cells are read as empty.
     """
 
     name: str
     type: ColumnType = "text"
     allowed: tuple[str, ...] = ()
+    is_new: bool = False
 
 
 def _numbers(*names: str) -> tuple[TableColumn, ...]:
@@ -46,6 +48,7 @@ RESULTS = (
     TableColumn("probe"),
     TableColumn("target", allowed=tuple(TARGETS)),
     TableColumn("split", allowed=("test", "validation", "online", "learning")),
+    TableColumn("fold", "number", is_new=True),
     TableColumn("metric", allowed=tuple(METRICS)),
     *_numbers("value", "ci_low", "ci_high", "chance", "n_train", "n_test", "n_groups"),
     *_numbers("C", "n_iter"),

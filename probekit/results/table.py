@@ -47,7 +47,8 @@ def load_table(path: Path) -> pd.DataFrame:
 def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """Return a CSV file as a table, with the declared columns validated and converted.
 
-    Empty cells are "" in text columns, NaN in number columns and NA in boolean columns.
+    Empty cells are "" in text columns, NaN in number columns and NA in boolean columns. A column
+    that older releases did not write is empty if the file lacks it.
 
     Raises:
         MissingError: The file does not exist.
@@ -55,6 +56,8 @@ def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """
     with reading_run_file(path):
         table = read_csv(path, dtype=str, keep_default_na=False)
+    absent = [column.name for column in columns if column.is_new and column.name not in table]
+    table = table.assign(**dict.fromkeys(absent, ""))
     check_columns(table, [column.name for column in columns], path)
     for column in columns:
         table[column.name] = _converted(table[column.name], column, path)
@@ -185,6 +188,15 @@ def only(table: pd.DataFrame, **values: str) -> pd.DataFrame:
 def same_features(rows: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
     """Return the rows that were measured on the same features as `row`."""
     return only(rows, **{column: row[column] for column in SAME_FEATURES})
+
+
+def of_all_folds(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that score all rows, without those of single outer folds.
+
+    >>> of_all_folds(pd.DataFrame({"fold": [np.nan, 0, 1], "value": [0.5, 0.4, 0.6]})).value.tolist()
+    [0.5]
+    """
+    return table[table["fold"].isna()] if "fold" in table else table
 
 
 def differs(column: pd.Series[Any]) -> bool:

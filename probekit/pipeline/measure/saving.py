@@ -44,7 +44,7 @@ def save_probe(
     identity: Identity,
     *,
     sites: Sequence[str],
-    measured: Sequence[Measurement],
+    measured: Sequence[Measurement] | None,
     view: Literal["raw", "normalized"] = "raw",
 ) -> Path:
     """Write a probe of an experiment and return the path of its JSON.
@@ -55,7 +55,8 @@ def save_probe(
         experiment: gives the position and the names.
         identity: identity of the store that the rows were read from.
         sites: sites whose features are concatenated, in the format of `SiteSelection.text`.
-        measured: measurements at the site; those of the task on the test rows are saved.
+        measured: measurements at the site; those of the task on the test rows are saved. None for
+            a probe that is fitted on all rows, so that it has no test rows.
         view: view of the rows that the probe was fitted on.
 
     Raises:
@@ -80,9 +81,10 @@ def save_probe(
         hyperparameters=dict(fitted.hyperparameters),
         metrics={
             measurement.metric: _score(measurement)
-            for measurement in measured
+            for measurement in measured or ()
             if measurement.target == "task" and measurement.split == "test"
         },
+        is_tested=measured is not None,
         seed=experiment.probe.seed,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),

@@ -48,16 +48,16 @@ def _name(row: Mapping[str, Any] | pd.Series[Any]) -> str:
 
 
 def p_value_rows(
-    all_scored: Sequence[ScoredPredictions], prober: Prober, draws: int
+    all_scored: Sequence[ScoredPredictions], prober: Prober, draws: int, target: str = "task"
 ) -> list[dict[str, Any]]:
-    """Return rows of results.csv with the p-values of the task at each site.
+    """Return rows of results.csv with the p-values of a target, of the task at each site.
 
     The null distribution exchanges the predictions of a probe with the best constant guess, group
     by group. `p_value` applies to a site named in advance, `p_holm` is adjusted for all sites and
     kinds, and `p_best` compares the site with the maximum over all sites in each exchange.
     """
     tasks = [
-        one for one in all_scored if one.row["target"] == "task" and _is_by_row(one.predictions)
+        one for one in all_scored if one.row["target"] == target and _is_by_row(one.predictions)
     ]
     if not tasks or not draws or not METRICS[prober.main_metric].is_row_mean:
         return []

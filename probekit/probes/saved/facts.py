@@ -52,6 +52,8 @@ class ProbeFacts(Facts):
         cache: the key of the cache that the rows were read from.
         hyperparameters: the hyperparameters of the fit, such as the selected C.
         metrics: scores on the test rows, by the name of the metric.
+        is_tested: whether rows were held out to test it. Not after a nested cross-validation, whose
+            saved probes are fitted on all rows.
         seed: the random seed for folds and draws.
         created: the time of creation, in ISO 8601.
         versions: the versions of the libraries.
@@ -73,6 +75,7 @@ class ProbeFacts(Facts):
     cache: str
     hyperparameters: dict[str, Scalar] = {}
     metrics: dict[str, HeldOutScore] = {}
+    is_tested: bool = True
     seed: int
     created: str
     versions: dict[str, str]

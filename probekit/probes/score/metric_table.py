@@ -43,6 +43,9 @@ class Metric:
             groups of rows.
         beats_the_mean: whether the constant prediction it is compared with is the mean label
             instead of the majority label.
+        is_rank: whether it compares scores of different rows with each other. Scores of different
+            fits are not comparable, so it is computed for each fit and averaged; see
+            `probekit.probes.score.pooling`.
         is_main: whether sites are selected by it. The first main metric in a table is used.
         figure: whether its figures are shown open or folded on the page, or not drawn.
         explanation: a sentence for captions of less common metrics.
@@ -56,6 +59,7 @@ class Metric:
     lower_is_better: bool = False
     reference: Reference = "chance"
     is_row_mean: bool = False
+    is_rank: bool = False
     beats_the_mean: bool = False
     is_main: bool = False
     figure: Literal["open", "folded", "none"] = "folded"
@@ -64,6 +68,7 @@ class Metric:
 
 _SCORE = "probekit.probes.score"
 _TREE = "probekit.probes.text_and_tree"
+_WITHIN_FOLDS = f"{_SCORE}.pooling:within_folds"
 
 # This is also the order of the rows of results.csv and of the figures of a page.
 _ROWS = (
@@ -81,7 +86,9 @@ _ROWS = (
         {"class": f"{_SCORE}.metrics:balanced_accuracy"},
     ),
     Metric("macro_f1", "macro F1", {"class": f"{_SCORE}.metrics:macro_f1"}),
-    Metric("auroc", "AUROC", {"class": f"{_SCORE}.metrics:auroc"}, needs="scores"),
+    Metric(
+        "auroc", "AUROC", {"class": f"{_SCORE}.metrics:auroc"}, needs="scores", is_rank=True
+    ),
     Metric(
         "r2",
         "R²",
@@ -123,6 +130,7 @@ _ROWS = (
         "Spearman's ρ",
         {"number": f"{_SCORE}.regression:spearman", "tree": f"{_TREE}:tree_spearman"},
         beats_the_mean=True,
+        is_rank=True,
         figure="open",
     ),
     Metric(
@@ -191,11 +199,17 @@ def metric_functions(
     """
     return MappingProxyType(
         {
-            metric.name: _load(metric.functions[family])
+            metric.name: _function(metric, family)
             for metric in METRICS.values()
             if family in metric.functions and (not metric.needs or metric.needs in offers)
         }
     )
+
+
+def _function(metric: Metric, family: Family) -> MetricFunction:
+    function = _load(metric.functions[family])
+    # Imported here, because this table is read before any numerics are imported.
+    return _load(_WITHIN_FOLDS)(function) if metric.is_rank else function
 
 
 def _load(path: str) -> MetricFunction:

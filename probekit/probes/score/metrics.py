@@ -37,6 +37,8 @@ class ClassPredictions:
         scores: Scores (n_samples, n_classes) that rank the rows for each class, or None.
         scores_are_log_probabilities: Whether `scores` are natural logarithms of probabilities,
             which calibration metrics require.
+        folds: Number (n_samples,) of the fit that predicted each row, if several did; None for a
+            single fit. Metrics of ranks compare only rows of the same fit.
     """
 
     truth: Codes
@@ -45,6 +47,7 @@ class ClassPredictions:
     family: ClassVar[Family] = "class"
     scores: Floats | None = None
     scores_are_log_probabilities: bool = False
+    folds: Codes | None = None
 
     @property
     def offers(self) -> frozenset[str]:

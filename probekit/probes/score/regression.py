@@ -27,6 +27,8 @@ SMALLEST_SPREAD = 1e-12
 class NumberPredictions:
     """True and predicted numbers, `truth` and `guess` (n_samples,), of some rows.
 
+    `folds` (n_samples,) is the number of the fit that predicted each row; None for a single fit.
+
     Raises:
         DataError: The lengths differ, or a number is not finite.
     """
@@ -36,6 +38,7 @@ class NumberPredictions:
 
     family: ClassVar[Family] = "number"
     offers: ClassVar[frozenset[str]] = frozenset()
+    folds: Codes | None = None
 
     def __post_init__(self) -> None:
         if len(self.truth) != len(self.guess):
