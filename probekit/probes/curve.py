@@ -94,9 +94,7 @@ class Prober:
             return self._splits[0].explained(X)
         return self._all_rows.explained(X)
 
-    def chance(
-        self, predictions: Predictions, fold: int, draw: int | None = None
-    ) -> Predictions:
+    def chance(self, predictions: Predictions, fold: int, draw: int | None = None) -> Predictions:
         """Return the chance level predictions for the test rows of one split.
 
         Args:

@@ -17,8 +17,8 @@ class Target:
         title: the name in legends and tables.
         phrase: the name in sentences that compare the chosen probe with it.
         is_baseline: whether it is predicted without activations, and therefore has no site.
-        chooses: whether each outer fold of a nested cross-validation chooses a site for it by its own
-            validation scores.
+        chooses: whether each outer fold of a nested cross-validation chooses a site for it, by the
+            validation scores of its own training rows.
         choice_of: for a nested choice, the target whose predictions each outer fold contributes at
             the site, kind and position that it chose itself; "" for other targets. If that target
             does not choose, the site is that of the task. A nested choice has no site either.
@@ -41,18 +41,14 @@ _ROWS = (
     Target("bag_of_words", "bag of words", "the bag of words", is_baseline=True),
     Target("length", "length", "the length alone", is_baseline=True),
     Target("chosen", "nested choice", "the nested choice", choice_of="task"),
-    Target(
-        "chosen_control", "control task, nested choice", "control task", choice_of="control"
-    ),
+    Target("chosen_control", "control task, nested choice", "control task", choice_of="control"),
     Target(
         "chosen_random_weights",
         "random weights, nested choice",
         "a random network",
         choice_of="random_weights",
     ),
-    Target(
-        "chosen_embedding", "embedding, nested choice", "the embedding", choice_of="embedding"
-    ),
+    Target("chosen_embedding", "embedding, nested choice", "the embedding", choice_of="embedding"),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _ROWS})
 

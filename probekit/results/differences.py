@@ -12,9 +12,9 @@ import pandas as pd
 
 from probekit.amounts import LEVEL
 from probekit.probes.score.permutation import holm
-from probekit.probes.targets import BASELINES, TARGETS
+from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS
 from probekit.results.columns import DIFFERENCES
-from probekit.results.selection import chosen_row, hidden_kinds, selection
+from probekit.results.selection import chosen_row, hidden_kinds, is_nested, selection
 from probekit.results.table import EMBED_DEPTH, n_blocks, only, placed, read_columns, tick
 
 HOLDS = "significant"
@@ -81,13 +81,19 @@ def load_differences(path: Path) -> pd.DataFrame | None:
 
 
 def rival_differences(table: pd.DataFrame, differences: pd.DataFrame | None) -> RivalDifferences:
-    """Return the differences between the selected probe of the table and all others."""
+    """Return the differences between the selected probe of the table and all others.
+
+    Of a nested cross-validation they are those of the nested choice.
+    """
     chosen = chosen_row(table)
     if differences is None or chosen is None:
         return RivalDifferences()
-    of_chosen = only(differences, a=answers_name(chosen)).dropna(subset="difference")
+    own, rivals = answers_name(chosen), _named(table, chosen)
+    if is_nested(table):
+        own, rivals = HEADLINE, _named_of_folds()
+    of_chosen = only(differences, a=own).dropna(subset="difference")
     rows = {str(row["b"]): row for _, row in of_chosen.iterrows()}
-    named = {name: rival for name, rival in _named(table, chosen).items() if name in rows}
+    named = {name: rival for name, rival in rivals.items() if name in rows}
     adjusted = holm(np.array([rows[name]["p"] for name in named]))
     return RivalDifferences(
         tuple(
@@ -144,6 +150,18 @@ def _named(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str, str]]
         if row["probe"] != chosen["probe"] and row["probe"] not in hidden:
             named[answers_name(row)] = ("", f"{row['probe']}, same site")
     return named
+
+
+def _named_of_folds() -> dict[str, tuple[str, str]]:
+    """Return key and display name of the rivals of a nested choice, by name in differences.csv.
+
+    Baselines do not choose; the others are nested choices as well.
+    """
+    baselines = {target: (target, TARGETS[target].title) for target in BASELINES}
+    nested = {
+        name: (target, TARGETS[name].title) for target, name in NESTED.items() if name != HEADLINE
+    }
+    return baselines | nested
 
 
 def _neighbour(row: pd.Series, table: pd.DataFrame) -> str:

@@ -84,14 +84,30 @@ def headline_row(table: pd.DataFrame) -> pd.Series | None:
     return next((row for _, row in rows.iterrows()), None)
 
 
+def reported_row(table: pd.DataFrame) -> pd.Series | None:
+    """Return the row that identifies the score of a run; None if nothing was chosen.
+
+    It is the test row of the nested choice, or the validation row of the site that a single split
+    chose.
+    """
+    return headline_row(table) if is_nested(table) else chosen_row(table)
+
+
+def choices(table: pd.DataFrame) -> list[pd.Series]:
+    """Return the validation row that each outer fold chose, or the single split; may be empty."""
+    chosen = chosen_row(table)
+    if is_nested(table) or chosen is None:
+        return fold_choices(table)
+    return [chosen]
+
+
 def choice_counts(table: pd.DataFrame) -> dict[str, int]:
     """Return by how many outer folds each site was chosen, most often first.
 
     A single split counts as one fold. Empty if no site was chosen.
     """
-    chosen = chosen_row(table)
-    rows = fold_choices(table) if is_nested(table) else [] if chosen is None else [chosen]
-    return dict(Counter(selection(row["site"], row["head"]) for row in rows).most_common())
+    counts = Counter(selection(row["site"], row["head"]) for row in choices(table))
+    return dict(counts.most_common())
 
 
 def tested_row(table: pd.DataFrame) -> pd.Series | None:

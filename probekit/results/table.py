@@ -193,7 +193,8 @@ def same_features(rows: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
 def of_all_folds(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that score all rows, without those of single outer folds.
 
-    >>> of_all_folds(pd.DataFrame({"fold": [np.nan, 0, 1], "value": [0.5, 0.4, 0.6]})).value.tolist()
+    >>> rows = pd.DataFrame({"fold": [np.nan, 0, 1], "value": [0.5, 0.4, 0.6]})
+    >>> of_all_folds(rows)["value"].tolist()
     [0.5]
     """
     return table[table["fold"].isna()] if "fold" in table else table

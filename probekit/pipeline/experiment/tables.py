@@ -23,7 +23,7 @@ from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
 from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.pipeline.measure.calibration import reliability_rows
 from probekit.pipeline.measure.chosen import find_chosen, write_chosen
-from probekit.pipeline.measure.nested import nested_choice, save_nested
+from probekit.pipeline.measure.nested import nested_choice, save_final, save_nested
 from probekit.pipeline.measure.probing import make_probers, probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.significance import difference_rows, p_value_rows, scored
@@ -153,6 +153,7 @@ def write_details(
         at.position.text: FeatureReader.of(store, at.rows, inputs.experiment, prepared.config)
         for at in prepared.positions
     }
+    save_final(folder, table, prepared)
     chosen = find_chosen(prepared, probers, results, table, readers, folder.path)
     if chosen is not None:
         write_chosen(folder, chosen, prepared, inputs.models[TASK])

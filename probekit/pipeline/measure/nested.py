@@ -10,20 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from probekit.disk import as_store_error
+from probekit.pipeline.experiment.prepare import Prepared
+from probekit.pipeline.measure.chosen import find_site
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.pipeline.measure.saving import probe_path
 from probekit.probes.curve import Prober
-from probekit.probes.score.measurement import Measurement, PredictionPair, Predictions, Score, joined
+from probekit.probes.saved.files import probe_files
+from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.probes.score.measurement import (
+    Measurement,
+    PredictionPair,
+    Predictions,
+    Score,
+    joined,
+)
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.pooling import take
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.site_result import Predictor, SiteResult, control_draw
 from probekit.probes.targets import BASELINES, NESTED, NESTED_PROBE
+from probekit.provenance import digest
 from probekit.results.columns import RESULTS, make_table
-from probekit.results.selection import fold_choices, ranked_rows, selection
+from probekit.results.saved_probes import FINAL
+from probekit.results.selection import chosen_row, fold_choices, is_nested, ranked_rows, selection
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import EMBED_DEPTH, only
 
@@ -75,7 +91,7 @@ class _Pick:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Chooser:
     """Results of all places of a nested cross-validation.
 
@@ -89,16 +105,26 @@ class _Chooser:
     table: pd.DataFrame
     probers: Mapping[str, Prober]
 
-    def chosen(self, target: str) -> list[_Pick]:
-        """Return the choice of each outer fold, by the target's own validation scores."""
-        return [self._pick(row, row["site"], target) for row in fold_choices(self.table, target)]
+    @cached_property
+    def of_task(self) -> list[pd.Series]:
+        """The validation row of the task that each outer fold chose."""
+        return fold_choices(self.table)
+
+    def task(self) -> list[_Pick]:
+        """Return the choice of each outer fold for the task."""
+        return [self._pick(row, row["site"], "task") for row in self.of_task]
+
+    def random_weights(self) -> list[_Pick]:
+        """Return the choice of each outer fold by the validation scores of random weights."""
+        rows = fold_choices(self.table, "random_weights")
+        return [self._pick(row, row["site"], "random_weights") for row in rows]
 
     def at_embedding(self) -> list[_Pick]:
         """Return the kind and position that each fold chose, at the embedding of the same line.
 
         Empty if a fold has no embedding to compare with, or all folds chose the embedding itself.
         """
-        choices = fold_choices(self.table)
+        choices = self.of_task
         rows = [
             only(
                 ranked_rows(self.table, "task", int(row["fold"])),
@@ -127,7 +153,7 @@ class _Chooser:
                 Predictor("none", target),
                 self.probers[row["position"]],
             )
-            for row in fold_choices(self.table)
+            for row in self.of_task
         ]
 
     def _pick(self, row: pd.Series, site: str, target: str) -> _Pick:
@@ -156,7 +182,7 @@ def nested_choice(
     table = make_table([row for result in results for row in result.rows], RESULTS)
     places = {_place(result.place): result for result in results}
     chooser = _Chooser(places, table, probers)
-    task = chooser.chosen("task")
+    task = chooser.task()
     if not task:
         return None
     nested = SiteResult(place=_place_of_all(results[0].place, probers))
@@ -166,7 +192,7 @@ def nested_choice(
         at_control = [replace(pick, predictor=_control(pick)) for pick in task]
         score = replace(_score(NESTED["control"], at_control), pairs=controls, C=None)
         nested.measurements.extend(task[0].prober.measure(score))
-    _add(nested, NESTED["random_weights"], chooser.chosen("random_weights"))
+    _add(nested, NESTED["random_weights"], chooser.random_weights())
     _add(nested, NESTED["embedding"], chooser.at_embedding())
     for target in BASELINES:
         _add(nested, target, chooser.baseline(target), probe="none")
@@ -188,6 +214,30 @@ def save_nested(nested: SiteResult, folder: RunFolder, prober: Prober) -> SiteRe
     written = saved.write(site_stem(NESTED_SITE), origin, nested)
     folder.note(written.files)
     return written
+
+
+def save_final(folder: RunFolder, table: pd.DataFrame, prepared: Prepared) -> None:
+    """Write the selected probe of a nested cross-validation as `probes/final`; it has no test rows.
+
+    Its site, kind and position have the best validation score over all folds. Nothing is written
+    for a single split, or for a kind of probe that is not saved.
+
+    Raises:
+        DataError: A file of the probe is damaged.
+        StoreError: A file cannot be written.
+    """
+    row = chosen_row(table) if is_nested(table) else None
+    if row is None:
+        return
+    number, site = find_site(prepared, row)
+    position = prepared.positions[number].position
+    path = probe_path(folder.path, position.offset, site.text, str(row["probe"]))
+    if not probe_files(path)[0].exists():
+        return
+    SavedProbe.load(path).save(folder.path / FINAL)
+    for file in probe_files(Path(FINAL)):
+        with as_store_error("read", folder.path / file):
+            folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
 
 
 def _place(place: Mapping[str, Any]) -> Place:

@@ -16,6 +16,17 @@ from probekit.probes.saved.files import LayerArrays
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.measurement import Measurement
 from probekit.provenance import versions
+from probekit.results.site_results import site_stem
+
+
+def probe_path(run_dir: Path, offset: int, site: str, probe: str) -> Path:
+    """Return the common stem of the two files of a probe in the folder of a run.
+
+    >>> probe_path(Path("run"), -1, "blocks.0.hook_resid_pre", "k_sparse:4").as_posix()
+    'run/probes/-1/blocks.0.hook_resid_pre/k_sparse-4'
+    """
+    of_site = site_stem(site, offset).relative_to("sites")
+    return run_dir / "probes" / of_site / probe.replace(":", "-")
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,10 @@ Scalar = str | int | float | bool | None
 
 # Separates the names of concatenated sites.
 SITE_SEPARATOR = " + "
+_UNTESTED = (
+    "The probe is untested: no held-out rows. It was fitted on all rows after a nested "
+    "cross-validation, whose scores are those of other fits."
+)
 
 
 class Facts(BaseModel):
@@ -79,6 +83,11 @@ class ProbeFacts(Facts):
     seed: int
     created: str
     versions: dict[str, str]
+
+    @property
+    def untested(self) -> str:
+        """The sentence for a probe that no row was held out to test; "" for a tested probe."""
+        return "" if self.is_tested else _UNTESTED
 
     @property
     def site(self) -> str:

@@ -86,9 +86,7 @@ _ROWS = (
         {"class": f"{_SCORE}.metrics:balanced_accuracy"},
     ),
     Metric("macro_f1", "macro F1", {"class": f"{_SCORE}.metrics:macro_f1"}),
-    Metric(
-        "auroc", "AUROC", {"class": f"{_SCORE}.metrics:auroc"}, needs="scores", is_rank=True
-    ),
+    Metric("auroc", "AUROC", {"class": f"{_SCORE}.metrics:auroc"}, needs="scores", is_rank=True),
     Metric(
         "r2",
         "R²",

@@ -94,5 +94,5 @@ def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
 def _rows_drawn(resamples: Resamples) -> Floats:
     """Return the number of rows (1 + n_draws,) in each column of the resamples."""
     n_rows = np.bincount(resamples.group_of_row, minlength=resamples.n_groups)
-    drawn: Floats = n_rows @ resamples.counts.astype(np.float64)
+    drawn: Floats = n_rows.astype(np.float64) @ resamples.counts
     return drawn
