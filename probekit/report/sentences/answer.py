@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pandas as pd
 
@@ -54,7 +54,6 @@ def answer(table: pd.DataFrame, comparisons: RivalDifferences | None = None) -> 
     task = compared.pop("task", None)
     if task is None:
         return f"Chosen by cross-validation: {_site(chosen, table)}, which has no test row."
-    metric = metric_name(chosen["metric"])
     names = _names(chosen["metric"])
     others = [
         f"{phrase} {format_number(compared[name]['value'])}"
