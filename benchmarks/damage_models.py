@@ -58,7 +58,7 @@ def _model(source: Path | str) -> Any:
 
 
 def _as_hub(cache: Path, name: str, model: Path) -> dict[str, Path]:
-    """Store a model out as the hub's client does, and return its blobs by the names of the files."""
+    """Store a model like the hub's client does, and return its blobs by file name."""
     commit = hashlib.sha1(name.encode()).hexdigest()
     root = cache / f"models--{name.replace('/', '--')}"
     snapshot, blobs = root / "snapshots" / commit, root / "blobs"

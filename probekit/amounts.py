@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 LEVEL = 0.05  # an effect is significant if its adjusted p-value is below this level
 
 
@@ -16,6 +18,15 @@ def counted(n: int, name: str) -> str:
     ('1 shard', '0 shards', '4,320 rows')
     """
     return f"{n:,} {name}{'' if n == 1 else 's'}"
+
+
+def joined_names(names: Sequence[str]) -> str:
+    """Return names joined by commas and a final "and".
+
+    >>> joined_names(["a", "b", "c"]), joined_names(["a"])
+    ('a, b and c', 'a')
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def size_in_words(n_bytes: float) -> str:

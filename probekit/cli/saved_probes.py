@@ -83,5 +83,7 @@ def directions(probe: Path, out: Path, unit: bool) -> None:
 
     from probekit.pipeline.look.exports import write_directions
 
+    if saved.facts.untested:
+        click.echo(f"note: {saved.facts.untested}", err=True)
     for path in write_directions(saved, out, unit=unit):
         click.echo(str(path))

@@ -185,7 +185,8 @@ class SplitSection(Section):
         ge=2,
         le=100,
         description="instead of one test set: number of outer folds of a nested cross-validation, "
-        "in which each fold is tested once and all folds are scored together",
+        "in which each fold is tested once, at the site that is chosen on the other folds, and all "
+        "folds are scored together",
     )
     seed: Seed = Field(0, description="random seed for the selection of test groups")
     drop_repeated: bool = Field(

@@ -6,21 +6,24 @@ differ only in their activations, and their intervals are paired.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from probekit.errors import DataError
+from probekit.probes.all_rows import AllRows
 from probekit.probes.controls.controls import control_types
 from probekit.probes.data import ProbeData
 from probekit.probes.fitters import LabelColumn
-from probekit.probes.score.measurement import Resampler, Score, measure
-from probekit.probes.score.metrics import Resamples
+from probekit.probes.score.measurement import Measurement, Predictions, Resampler, Score, measure
+from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.settings import ProbeSettings
-from probekit.probes.site_result import Predictor, SiteResult
-from probekit.probes.solve.design import Features
+from probekit.probes.site_result import Predictor, SiteResult, control_draw
+from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.solver import Codes, OnFit
 from probekit.probes.split import SplitProber
+from probekit.probes.targets import TARGETS
 
 FLOATS = (np.float16, np.float32, np.float64)
 
@@ -30,7 +33,9 @@ class Prober:
 
     Args:
         data: the rows and their split; or several splits of the same rows, as in nested
-            cross-validation, whose test rows are scored together.
+            cross-validation, whose test rows are scored together. Each split selects C on its own
+            training rows; validation scores are also given for each split, so that each can choose
+            its own site.
         settings: settings for fitting and scoring.
 
     Raises:
@@ -55,6 +60,7 @@ class Prober:
         self.data = splits[0]
         self.settings = settings or ProbeSettings()
         self._splits = [SplitProber(split, self.settings) for split in splits]
+        self._all_rows = AllRows.of(self.data, self.settings) if self.is_nested else None
         self._resampler = Resampler()
 
     @property
@@ -70,9 +76,33 @@ class Prober:
         return np.concatenate([split.scored.test for split in self._splits])
 
     @property
-    def only_split(self) -> SplitProber | None:
-        """The split if there is only one; None for several, each with its own fits."""
-        return self._splits[0] if len(self._splits) == 1 else None
+    def is_nested(self) -> bool:
+        """Whether there are several splits, each with its own fits."""
+        return len(self._splits) > 1
+
+    @property
+    def saved_rows(self) -> Codes:
+        """The row numbers (n_fitted,) that `SiteResult.fits` are fitted on."""
+        return self._splits[0].fitted if self._all_rows is None else self._all_rows.rows
+
+    def explained(self, X: Features) -> Floats:
+        """Return the share (n_features,) of each feature's variance that the labels explain.
+
+        This is the feature ranking of the k-sparse probes in `SiteResult.fits`.
+        """
+        if self._all_rows is None:
+            return self._splits[0].explained(X)
+        return self._all_rows.explained(X)
+
+    def chance(self, predictions: Predictions, fold: int, draw: int | None = None) -> Predictions:
+        """Return the chance level predictions for the test rows of one split.
+
+        Args:
+            predictions: predictions of the task, or of one draw of the control task.
+            fold: the number of the split.
+            draw: the number of that draw; None for the task.
+        """
+        return self._splits[fold].chance(predictions, draw)
 
     @property
     def _text_kinds(self) -> set[str]:
@@ -100,6 +130,10 @@ class Prober:
         """Whether the description length of the labels is computed, by online coding."""
         return all(split.codes_online for split in self._splits)
 
+    def measure(self, score: Score) -> list[Measurement]:
+        """Return the measurements of a score, with the resamples that all sites share."""
+        return measure(score, self._resampler)
+
     def resamples_of(self, probe: str) -> Resamples:
         """Return the jackknife resamples of the groups of the rows that a kind is scored on."""
         return self._resampler.of(self.data.groups[self.rows_of(probe)])
@@ -123,15 +157,22 @@ class Prober:
         """
         self._check(X)
         kinds, n_splits = self.settings.kinds, len(self._splits)
+        all_rows = None if random else self._all_rows
+        n_steps = n_splits + (all_rows is not None)
         result = SiteResult()
         for number, spec in enumerate(kinds):
+            steps = [
+                _part(on_fit, number * n_steps + n, len(kinds) * n_steps) for n in range(n_steps)
+            ]
             outcomes = [
-                split.read(
-                    spec, X, random, _part(on_fit, number * n_splits + n, len(kinds) * n_splits)
-                )
-                for n, split in enumerate(self._splits)
+                split.read(spec, X, random, step)
+                for split, step in zip(self._splits, steps, strict=False)
             ]
             self._add(result, outcomes)
+            if all_rows is not None and outcomes[0][0].fit is not None:
+                refit = all_rows.fit(spec, X, steps[-1])
+                result.fits[spec.text] = refit.solution
+                result.penalties[spec.text] = refit.penalty
         return result
 
     def baselines(self) -> SiteResult:
@@ -146,11 +187,21 @@ class Prober:
         """Add the scores of a kind or baseline, given for each split, to a result."""
         scores = [Score.of_all(same) for same in zip(*of_splits, strict=True)]
         first = scores[0]
-        for score in scores:
-            result.measurements.extend(measure(score, self._resampler))
+        for score, same in zip(scores, zip(*of_splits, strict=True), strict=True):
+            result.measurements.extend(self.measure(score))
+            result.measurements.extend(self._by_fold(same))
         result.predictions[Predictor(first.probe, first.target)] = first.pairs[0][0]
+        if self.is_nested:
+            result.predictions.update(_of_controls(scores))
         if first.fit is not None:
-            result.fits[first.probe] = first.fit
+            result.fits[first.probe], result.penalties[first.probe] = first.fit, first.C
+
+    def _by_fold(self, scores: Sequence[Score]) -> Iterator[Measurement]:
+        """Yield the validation scores by which each of several splits chooses its own site."""
+        first = scores[0]
+        if self.is_nested and first.split == "validation" and TARGETS[first.target].chooses:
+            for fold, score in enumerate(scores):
+                yield from self.measure(replace(score, fold=fold))
 
     def _check(self, X: Features) -> None:
         if X.ndim != 2 or len(X) != len(self.data.y):
@@ -166,6 +217,22 @@ class Prober:
                 f"{len(wrong)} of {len(X)} rows of X contain NaN or infinity, first row {wrong[0]}."
                 " Capture them again, in float32 if they were stored as float16."
             )
+
+
+def _of_controls(scores: Sequence[Score]) -> dict[Predictor, Predictions]:
+    """Return the predictions of each draw of the control task on the test rows, without scores."""
+    controls = [one for one in scores if (one.target, one.split) == ("control", "test")]
+    return {
+        Predictor(one.probe, control_draw(number)): _without_scores(predictions)
+        for one in controls
+        for number, (predictions, _) in enumerate(one.pairs)
+    }
+
+
+def _without_scores(predictions: Predictions) -> Predictions:
+    if isinstance(predictions, ClassPredictions):
+        return replace(predictions, scores=None, scores_are_log_probabilities=False)
+    return predictions
 
 
 def _part(on_fit: OnFit | None, number: int, n_parts: int) -> OnFit:

@@ -18,15 +18,27 @@ class Predictor(NamedTuple):
     target: str
 
 
+def control_draw(number: int) -> str:
+    """Return the target of the predictions of one draw of the control task.
+
+    >>> control_draw(0)
+    'control 0'
+    """
+    return f"control {number}"
+
+
 @dataclass(frozen=True, eq=False)
 class SiteResult:
     """The measurements of one site, or of the baselines, and the predictions on test rows.
 
     Attributes:
         measurements: the rows of results.csv, without the columns in `place`.
-        predictions: the predictions of each probe on the test rows.
-        fits: the fitted probe of the task, by kind; not for kinds that are not a stack of layers,
-            nor for several splits, because each has its own fit. Results read from disk have none.
+        predictions: the predictions of each probe on the test rows. Of several splits also those of
+            each draw of the control task, whose target is named by `control_draw`.
+        fits: the fitted probe of the task, by kind: on the training rows of a single split, or on
+            all rows if there are several splits, because each has its own fit. Kinds that are not
+            a stack of layers have none, nor have results read from disk.
+        penalties: the penalty of each of `fits`, by kind; None for a kind without one.
         place: the columns of results.csv that identify run, site and position.
         probes: digests of the weights of the saved probes, by file name relative to the run's
             folder.
@@ -36,6 +48,7 @@ class SiteResult:
     measurements: list[Measurement] = field(default_factory=list)
     predictions: dict[Predictor, Predictions] = field(default_factory=dict)
     fits: dict[str, FittedLayers] = field(default_factory=dict)
+    penalties: dict[str, float | None] = field(default_factory=dict)
     place: Mapping[str, Any] = field(default_factory=dict)
     probes: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)

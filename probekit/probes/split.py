@@ -113,6 +113,16 @@ class SplitProber:
             scores[target] = [replace(score, pairs=(pair,), groups=self._test_groups)]
         return scores
 
+    def chance(self, predictions: Predictions, draw: int | None = None) -> Predictions:
+        """Return the chance level predictions for the same test rows.
+
+        Args:
+            predictions: predictions of the task, or of one draw of the control task.
+            draw: the number of that draw; None for the task.
+        """
+        column = self.task if draw is None else self._controls[draw]
+        return self._with_chance(column, predictions)[1]
+
     def explained(self, X: Features) -> Floats:
         """Return the share (n_features,) of each feature's variance that the labels explain.
 
@@ -219,9 +229,10 @@ class SplitProber:
     def _held_out(self, truth: LabelColumn, tuned: TunedProbeFit[FittedLayers]) -> PredictionPair:
         if self.settings.reads_numbers:
             mean = np.full(len(truth), truth.mean())
-            return NumberPredictions(truth, tuned.held_out), NumberPredictions(truth, mean)
+            held_out = NumberPredictions(truth, tuned.held_out, folds=self._folds)
+            return held_out, NumberPredictions(truth, mean)
         n_classes = len(self.data.classes)
-        predictions = ClassPredictions(truth, tuned.held_out, n_classes)
+        predictions = ClassPredictions(truth, tuned.held_out, n_classes, folds=self._folds)
         return predictions, ClassPredictions(truth, majority_guess(truth, len(truth)), n_classes)
 
     def _description(self, site: _Site, target: str) -> list[Score]:

@@ -61,6 +61,8 @@ class TreePredictions:
     hit: str
 
     family: ClassVar[Family] = "tree"
+    # Words are ranked within their sentence only, and a sentence is scored by one fit.
+    folds: ClassVar[None] = None
 
     @property
     def offers(self) -> frozenset[str]:

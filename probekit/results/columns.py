@@ -23,14 +23,14 @@ class TableColumn:
         type: the type of its cells. Empty cells are "" in text columns, NaN in number columns and
             NA in boolean columns.
         allowed: the allowed values of text cells; empty for any.
-        is_optional: whether files of older releases lack it. Its cells are then empty.
+        is_new: whether tables of older releases lack the column; their cells are read as empty.
         former: its name in files of older releases; empty if it is the same.
     """
 
     name: str
     type: ColumnType = "text"
     allowed: tuple[str, ...] = ()
-    is_optional: bool = False
+    is_new: bool = False
     former: str = ""
 
 
@@ -50,13 +50,14 @@ RESULTS = (
     TableColumn("probe"),
     TableColumn("target", allowed=tuple(TARGETS)),
     TableColumn("split", allowed=("test", "validation", "online", "learning")),
+    TableColumn("fold", "number", is_new=True),
     TableColumn("metric", allowed=tuple(METRICS)),
     *_numbers("value", "ci_low", "ci_high", "chance", "n_train", "n_test", "n_groups"),
     *_numbers("C", "n_iter"),
     TableColumn("converged", "boolean"),
     TableColumn("seed", "number"),
     TableColumn("view"),
-    TableColumn("null", is_optional=True),
+    TableColumn("null", is_new=True),
 )
 
 DIFFERENCES = (

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL
-from probekit.probes.targets import BASELINES, TARGETS
+from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS
 from probekit.results.columns import DIFFERENCES
-from probekit.results.selection import chosen_row, hidden_kinds, selection
+from probekit.results.selection import chosen_row, hidden_kinds, is_nested, selection
 from probekit.results.table import EMBED_DEPTH, n_blocks, only, placed, read_columns, tick
 
 SIGNIFICANT = "significant"
@@ -81,13 +81,18 @@ def load_differences(path: Path) -> pd.DataFrame | None:
 
 
 def rival_differences(table: pd.DataFrame, differences: pd.DataFrame | None) -> RivalDifferences:
-    """Return the differences between the selected probe of the table and all others."""
+    """Return the differences between the selected probe of the table and all others.
+
+    Of a nested cross-validation they are those of the nested choice.
+    """
     chosen = chosen_row(table)
     if differences is None or chosen is None:
         return RivalDifferences()
-    of_chosen = only(differences, a=answers_name(chosen)).dropna(subset="difference")
+    own = HEADLINE if is_nested(table) else answers_name(chosen)
+    rivals = named_rivals(table, chosen)
+    of_chosen = only(differences, a=own).dropna(subset="difference")
     rows = {str(row["b"]): row for _, row in of_chosen.iterrows()}
-    named = {name: rival for name, rival in named_rivals(table, chosen).items() if name in rows}
+    named = {name: rival for name, rival in rivals.items() if name in rows}
     return RivalDifferences(
         tuple(_comparison(rows[name], *rival) for name, rival in named.items()),
         tuple(_comparison(row, "", name) for name, row in rows.items() if name not in named),
@@ -116,6 +121,8 @@ def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str,
 
     They are determined by cross-validation only; test rows are not used.
     """
+    if is_nested(table):
+        return _named_of_folds()
     tasks = placed(only(table, target="task", split="validation"))
     tasks = only(tasks, position=chosen["position"], run=chosen["run"])
     line = only(tasks, line=chosen["line"], probe=chosen["probe"])
@@ -134,6 +141,18 @@ def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str,
         if row["probe"] != chosen["probe"] and row["probe"] not in hidden:
             named[answers_name(row)] = ("", f"{row['probe']}, same site")
     return named
+
+
+def _named_of_folds() -> dict[str, tuple[str, str]]:
+    """Return key and display name of the rivals of a nested choice, by name in differences.csv.
+
+    Baselines do not choose; the others are nested choices as well.
+    """
+    baselines = {target: (target, TARGETS[target].title) for target in BASELINES}
+    nested = {
+        name: (target, TARGETS[name].title) for target, name in NESTED.items() if name != HEADLINE
+    }
+    return baselines | nested
 
 
 def _neighbour(row: pd.Series, table: pd.DataFrame) -> str:

@@ -3,7 +3,9 @@
 Comparisons and calibration are computed from these files, without refitting.
 
     test_rows.csv             example, group and label of each test row
-    sites/<site>.safetensors  predictions and scores of each probe and target at the site
+    sites/<site>.safetensors  predictions and scores of each probe and target at the site; of a
+                              nested cross-validation also the fold of each row
+    sites/chosen.safetensors  those of the nested choice
     baselines.safetensors     predictions and scores of the baselines
 """
 
@@ -38,14 +40,29 @@ def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
         name = SEPARATOR.join(predictor)
         if isinstance(answers, NumberPredictions):
             arrays[f"{name}{SEPARATOR}guess"] = np.ascontiguousarray(answers.guess)
+            arrays |= _folds(name, answers)
         elif isinstance(answers, ClassPredictions):
             arrays[f"{name}{SEPARATOR}guess"] = answers.guess.astype(np.int32)
+            arrays |= _folds(name, answers)
             if answers.scores is not None:
                 kind = "logs" if answers.scores_are_log_probabilities else "scores"
                 scores = np.ascontiguousarray(answers.scores, dtype=np.float32)
                 arrays[f"{name}{SEPARATOR}{kind}"] = scores
     content: bytes = safetensors.numpy.save(arrays)
     return content
+
+
+def _folds(
+    name: str, predictions: ClassPredictions | NumberPredictions
+) -> dict[str, NDArray[np.generic]]:
+    """Return fold and true label of each row; nothing for the predictions of a single fit."""
+    if predictions.folds is None:
+        return {}
+    # True labels are stored, because draws of the control task do not have those of the task.
+    return {
+        f"{name}{SEPARATOR}fold": predictions.folds.astype(np.int32),
+        f"{name}{SEPARATOR}truth": np.ascontiguousarray(predictions.truth),
+    }
 
 
 def unpack(
@@ -77,10 +94,11 @@ def unpack(
 def _predictions(
     arrays: Mapping[str, NDArray[np.generic]], truth: NDArray[np.generic], n_classes: int
 ) -> Predictions:
-    guess = arrays["guess"]
+    guess, truth = arrays["guess"], arrays.get("truth", truth)
+    folds = arrays["fold"].astype(np.int64) if "fold" in arrays else None
     if guess.dtype.kind == "f":
-        return NumberPredictions(truth.astype(np.float64), guess.astype(np.float64))
+        return NumberPredictions(truth.astype(np.float64), guess.astype(np.float64), folds)
     scores = arrays.get("logs", arrays.get("scores"))
     wide = None if scores is None else scores.astype(np.float64)
     codes = guess.astype(np.int64), truth.astype(np.int64)
-    return ClassPredictions(codes[1], codes[0], n_classes, wide, "logs" in arrays)
+    return ClassPredictions(codes[1], codes[0], n_classes, wide, "logs" in arrays, folds)

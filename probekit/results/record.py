@@ -98,14 +98,30 @@ class DataFacts(RecordPart):
     card: str | None = None
 
 
-class Best(RecordPart):
-    """The site that the run selected, or a head of it."""
+class FinalProbe(RecordPart):
+    """The probe that a nested cross-validation fitted on all rows, without test rows."""
 
     site: str
     layer: int | None
     head: int | None = None
+    position: str
+    probe: str
+
+
+class Best(RecordPart):
+    """The site that the run selected, or a head of it.
+
+    Of a nested cross-validation `site` is None if outer folds chose different sites. `sites` is the
+    number of folds that chose each; older releases did not write it.
+    """
+
+    site: str | None
+    layer: int | None
+    head: int | None = None
     position: str | None = None
     chosen_by: str
+    sites: dict[str, int] = {}
+    final: FinalProbe | None = None
 
 
 class AttentionText(RecordPart):

@@ -8,6 +8,8 @@ from probekit.probes.saved.files import probe_files
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.results.record import STARTED, open_record
 
+FINAL = "probes/final"  # of a nested cross-validation: the probe fitted on all rows
+
 
 def load_probe(path: Path) -> SavedProbe:
     """Return a saved probe. If it is in the folder of a finished run, verify its digests.

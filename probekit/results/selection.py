@@ -1,12 +1,22 @@
-"""Selection of a site: the one with the best cross-validated score of the task."""
+"""Selection of a site: the one with the best cross-validated score of the task.
+
+With one split this is the site whose test score is reported. Under a nested cross-validation each
+outer fold selects a site, kind and position by its own validation scores (`fold_choices`), and the
+reported score pools the test predictions of these choices (`headline_row`). The selection over all
+folds (`chosen_row`) then only determines the probe that is refitted on all rows: its validation
+scores come from rows that other folds test.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 import pandas as pd
 
+from probekit.probes.targets import HEADLINE
 from probekit.results.metrics import MAIN_METRICS, P_VALUES
-from probekit.results.table import figure_rows, only, placed
+from probekit.results.table import figure_rows, of_all_folds, only, placed
 
 MOST_SIZES = 2  # maximum number of sizes of one kind in a curve
 SIZED = r"^(?P<family>.+):(?P<size>\d+)$"
@@ -22,21 +32,90 @@ def main_metric(table: pd.DataFrame) -> str:
     return next((metric for metric in MAIN_METRICS if metric in measured), MAIN_METRICS[0])
 
 
-def ranked_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the placed task rows in descending order of the cross-validated score.
+def ranked_rows(table: pd.DataFrame, target: str = "task", fold: int | None = None) -> pd.DataFrame:
+    """Return the placed rows of a target in descending order of the cross-validated score.
 
-    Test rows are not used. Ties are in order of depth, shallowest first. Concatenated sites are
-    excluded, because they do not localise information.
+    Test rows of the split, or of the outer fold, are not used. Ties are in order of depth,
+    shallowest first. Concatenated sites are excluded, because they do not localise information.
+
+    Args:
+        table: rows of results.csv.
+        target: the target whose scores are ranked.
+        fold: the outer fold whose scores are used; None for the scores of all folds.
     """
-    validated = only(table, target="task", split="validation")
+    own = of_all_folds(table) if fold is None else table[table["fold"] == fold]
+    validated = only(own, target=target, split="validation")
     # Scores of different metrics cannot be ranked together.
     rows = placed(only(validated, metric=main_metric(validated)))
     return rows.sort_values("value", ascending=False, kind="stable")
 
 
 def chosen_row(table: pd.DataFrame) -> pd.Series | None:
-    """Return the row of the selected site and probe; None if there are no ranked rows."""
+    """Return the validation row of the best site and probe; None if there are no ranked rows.
+
+    Under a nested cross-validation it is that of the probe that is refitted on all rows.
+    """
     return next((row for _, row in ranked_rows(table).iterrows()), None)
+
+
+def is_nested(table: pd.DataFrame) -> bool:
+    """Return whether the table has validation scores of single outer folds."""
+    return "fold" in table and bool(table["fold"].notna().any())
+
+
+def fold_choices(table: pd.DataFrame, target: str = "task") -> list[pd.Series]:
+    """Return the validation row of the site and probe that each outer fold chooses, in fold order.
+
+    A fold uses the validation scores of its own training rows only. The list is empty for a single
+    split, and if a fold has no validation score.
+    """
+    folds = sorted(table["fold"].dropna().unique()) if is_nested(table) else []
+    choices = [
+        next((row for _, row in ranked_rows(table, target, fold).iterrows()), None)
+        for fold in folds
+    ]
+    chosen = [row for row in choices if row is not None]
+    return chosen if len(chosen) == len(folds) else []
+
+
+def headline_row(table: pd.DataFrame) -> pd.Series | None:
+    """Return the test row of the nested choice; None for a single split."""
+    rows = only(table, target=HEADLINE, split="test", metric=main_metric(table))
+    return next((row for _, row in rows.iterrows()), None)
+
+
+def reported_row(table: pd.DataFrame) -> pd.Series | None:
+    """Return the row that identifies the score of a run; None if nothing was chosen.
+
+    It is the test row of the nested choice, or the validation row of the site that a single split
+    chose.
+    """
+    return headline_row(table) if is_nested(table) else chosen_row(table)
+
+
+def choices(table: pd.DataFrame) -> list[pd.Series]:
+    """Return the validation row that each outer fold chose, or the single split; may be empty."""
+    chosen = chosen_row(table)
+    if is_nested(table) or chosen is None:
+        return fold_choices(table)
+    return [chosen]
+
+
+def choice_counts(table: pd.DataFrame) -> dict[str, int]:
+    """Return by how many outer folds each site was chosen, most often first.
+
+    A single split counts as one fold. Empty if no site was chosen.
+    """
+    counts = Counter(selection(row["site"], row["head"]) for row in choices(table))
+    return dict(counts.most_common())
+
+
+def tested_row(table: pd.DataFrame) -> pd.Series | None:
+    """Return the validation row of the site whose test score is reported; None if there is none.
+
+    A nested choice is not the score of one site, so there is none.
+    """
+    return None if is_nested(table) else chosen_row(table)
 
 
 def selection(site: str, head: float | None) -> str:

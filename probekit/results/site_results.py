@@ -28,6 +28,7 @@ from probekit.results.record import changed_files
 
 # Exceptions that reading a truncated or changed file can raise.
 _READ_ERRORS = (ValueError, TypeError, KeyError, RecursionError, SafetensorError)
+NESTED_SITE = "chosen"  # takes the place of a site's name for the nested choice
 LONGEST_NAME = 100  # characters of a file name; file systems allow 255 bytes
 
 

@@ -47,7 +47,8 @@ def load_table(path: Path) -> pd.DataFrame:
 def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """Return a CSV file as a table, with the declared columns validated and converted.
 
-    Empty cells are "" in text columns, NaN in number columns and NA in boolean columns.
+    Empty cells are "" in text columns, NaN in number columns and NA in boolean columns. A column
+    that older releases did not write is empty if the file lacks it.
 
     Raises:
         MissingError: The file does not exist.
@@ -60,7 +61,7 @@ def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
             continue
         if column.former in table:
             table = table.rename(columns={column.former: column.name})
-        elif column.is_optional:
+        elif column.is_new:
             table[column.name] = ""
     check_columns(table, [column.name for column in columns], path)
     for column in columns:
@@ -192,6 +193,16 @@ def only(table: pd.DataFrame, **values: str) -> pd.DataFrame:
 def same_features(rows: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
     """Return the rows that were measured on the same features as `row`."""
     return only(rows, **{column: row[column] for column in SAME_FEATURES})
+
+
+def of_all_folds(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that score all rows, without those of single outer folds.
+
+    >>> rows = pd.DataFrame({"fold": [np.nan, 0, 1], "value": [0.5, 0.4, 0.6]})
+    >>> of_all_folds(rows)["value"].tolist()
+    [0.5]
+    """
+    return table[table["fold"].isna()] if "fold" in table else table
 
 
 def differs(column: pd.Series[Any]) -> bool:

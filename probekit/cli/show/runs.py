@@ -14,14 +14,16 @@ from probekit.cli.show.tables import print_table
 from probekit.pipeline.experiment.run import RunResult
 from probekit.pipeline.experiment.validate import ValidationReport
 from probekit.probes.selftest.checks import Verdict
+from probekit.probes.targets import BASELINES
 from probekit.report.figures.style import format_number
+from probekit.report.sentences.choice import nested_sentence
 from probekit.report.sentences.sites_table import SiteRow, filled_columns, site_rows
 from probekit.report.sentences.warnings import warnings
 from probekit.report.texts.glyphs import line_label
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.record import load_record
-from probekit.results.selection import main_metric
+from probekit.results.selection import headline_row, is_nested, main_metric
 from probekit.results.table import load_table
 
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only
@@ -47,7 +49,13 @@ def show_results(result: RunResult) -> None:
             click.echo(f"{chr(10) * (number > 0)}{heading}")
         print_table(_block(block, columns))
     if any(row.chosen for row in rows):
-        click.echo("* selected by cross-validation.")
+        by = " of at least one outer fold" if is_nested(table) else ""
+        click.echo(f"* selected by cross-validation{by}.")
+    headline = headline_row(table)
+    if headline is not None:
+        value = format_number(headline["value"], headline["ci_low"], headline["ci_high"])
+        click.echo(nested_sentence(table))
+        click.echo(f"Test {metric_name(headline['metric'])} of these choices: {value}.")
     baselines = _baselines(table)
     if baselines:
         click.echo(f"Baselines without the network: {baselines}.")
@@ -76,7 +84,10 @@ def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
 
 def _baselines(table: pd.DataFrame) -> str:
     """Return the baseline scores of the main metric as text."""
-    rows = table[(table["site"] == "") & (table["split"] == "test")]
+    rows = table[table["target"].isin(BASELINES) & (table["split"] == "test")]
+    # Of a sweep, baselines without a position are those of a nested choice.
+    if rows["position"].ne("").any():
+        rows = rows[rows["position"] != ""]
     rows = rows[rows["metric"] == main_metric(rows)]
     values: dict[str, dict[str, str]] = {}
     for row in rows.to_dict("records"):

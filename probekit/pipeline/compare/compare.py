@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -35,6 +35,7 @@ from probekit.probes.score.differences import (
 )
 from probekit.probes.score.measurement import Predictions, metrics_of
 from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.score.pooling import take
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
 from probekit.report.pages.compare_page import comparison_page
@@ -159,15 +160,7 @@ def reordered(predictions: Predictions, places: NDArray[np.int64]) -> Prediction
     array([4., 3.])
     """
     assert isinstance(predictions, ClassPredictions | NumberPredictions)
-    if isinstance(predictions, NumberPredictions):
-        return NumberPredictions(predictions.truth[places], predictions.guess[places])
-    scores = None if predictions.scores is None else predictions.scores[places]
-    return replace(
-        predictions,
-        truth=predictions.truth[places],
-        guess=predictions.guess[places],
-        scores=scores,
-    )
+    return take(predictions, places)
 
 
 def write_comparison(path: Path, comparison: RunComparison) -> Path:

@@ -14,9 +14,11 @@ from probekit.errors import ConfigError, nearest
 from probekit.experiment.schema import DataSection, Experiment
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.site_result import Predictor
+from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.results.finished_run import FinishedRun
-from probekit.results.selection import chosen_row, selection
+from probekit.results.selection import reported_row, selection
 from probekit.results.settings import differing, run_facts
+from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import concatenated, only, placed
 
 _ROW = ["example", "group", "label"]
@@ -70,12 +72,20 @@ def n_shared(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> int:
 
 
 class ProbeAddress(NamedTuple):
-    """Site, position, view and kind of a probe, as named in results.csv."""
+    """Site, position, view and kind of a probe, as named in results.csv.
+
+    A nested choice has the site and the kind "chosen".
+    """
 
     site: str
     position: str
     view: str
     probe: str
+
+    @property
+    def predictor(self) -> Predictor:
+        """The kind of probe and the target of its predictions on the test rows."""
+        return Predictor(self.probe, HEADLINE if self.probe == NESTED_PROBE else "task")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +110,15 @@ class _Side:
     def of(cls, run: FinishedRun[Experiment]) -> _Side:
         task = only(run.table, target="task", split="test")
         rows = pd.concat([placed(task), concatenated(task)])
-        chosen = chosen_row(run.table)
+        chosen = reported_row(run.table)
+        headline = only(run.table, target=HEADLINE, split="test")
         return cls(
             run=run,
             places=tuple(dict.fromkeys(_place(row) for _, row in rows.iterrows())),
             chosen=None if chosen is None else _place(chosen),
             selectivity={
                 _place(row): float(row["value"])
-                for _, row in only(rows, metric="selectivity").iterrows()
+                for _, row in only(pd.concat([rows, headline]), metric="selectivity").iterrows()
             },
         )
 
@@ -117,7 +128,7 @@ class _Side:
 
     def predictions(self, place: ProbeAddress) -> Predictions | None:
         by_predictor = self.run.predictions(place.site, place.position)
-        return by_predictor.get(Predictor(place.probe, "task"))
+        return by_predictor.get(place.predictor)
 
 
 def match(
@@ -158,7 +169,7 @@ def _common(a: _Side, b: _Side) -> list[tuple[ProbeAddress, ProbeAddress]]:
 
 
 def _place(row: pd.Series) -> ProbeAddress:
-    site = selection(row["site"], row["head"])
+    site = selection(row["site"] or NESTED_SITE, row["head"])
     return ProbeAddress(site, row["position"], row["view"], row["probe"])
 
 

@@ -31,11 +31,12 @@ from probekit.results.record import (
     Best,
     DataFacts,
     ExampleRecord,
+    FinalProbe,
     FindingRecord,
     ModelFacts,
     RunRecord,
 )
-from probekit.results.selection import chosen_row
+from probekit.results.selection import choice_counts, choices, chosen_row, is_nested
 
 SHOWN_PER_LABEL = 2
 MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
@@ -177,17 +178,41 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
 
 
 def best_site(table: pd.DataFrame) -> Best | None:
-    """Return the site with the best cross-validated score; test rows are not used."""
+    """Return the site with the best cross-validated score; test rows are not used.
+
+    Of a nested cross-validation, it has the site that all outer folds chose, or else None; `sites`
+    is the number of folds that chose each site. `final` is the probe that is fitted on all rows,
+    whose site has the best validation score over all folds.
+    """
     row = chosen_row(table)
     if row is None:
         return None
+    rows, sites = choices(table), choice_counts(table)
+    of_folds = " of each outer fold" if is_nested(table) else ""
+    final = FinalProbe(**_address(row), position=row["position"], probe=row["probe"])
     return Best(
-        site=row["site"],
-        layer=layer_of(row["site"]),
-        head=None if pd.isna(row["head"]) else int(row["head"]),
-        position=row["position"],
-        chosen_by=f"cross-validated {row['metric']} on the training rows",
+        **_address(rows[0] if len(sites) == 1 else None),
+        position=_common([one["position"] for one in rows]),
+        sites=sites,
+        chosen_by=f"cross-validated {row['metric']} on the training rows{of_folds}",
+        final=final if is_nested(table) else None,
     )
+
+
+def _address(row: pd.Series | None) -> dict[str, Any]:
+    """Return site, layer and head of a row; None for each if there is no row."""
+    if row is None:
+        return {"site": None, "layer": None, "head": None}
+    return {
+        "site": row["site"],
+        "layer": layer_of(row["site"]),
+        "head": None if pd.isna(row["head"]) else int(row["head"]),
+    }
+
+
+def _common(values: Sequence[Any]) -> Any:
+    """Return the value that all entries share; None if they differ."""
+    return values[0] if len(set(values)) == 1 else None
 
 
 def digests(prepared: Prepared, captured: Mapping[str, Captured]) -> dict[str, str]:

@@ -23,15 +23,17 @@ from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
 from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.pipeline.measure.calibration import reliability_rows
 from probekit.pipeline.measure.chosen import find_chosen, write_chosen
+from probekit.pipeline.measure.nested import nested_choice, save_final, save_nested
 from probekit.pipeline.measure.probing import make_probers, probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.significance import difference_rows, p_value_rows, scored
 from probekit.pipeline.measure.sparse_features import feature_rows
 from probekit.probes.curve import Prober
 from probekit.probes.site_result import SiteResult
+from probekit.probes.targets import HEADLINE
 from probekit.results.attention import AttentionPrompt
 from probekit.results.columns import DIFFERENCES, RESULTS, make_table
-from probekit.results.selection import chosen_row
+from probekit.results.selection import chosen_row, headline_row
 from probekit.watcher import Watcher
 
 if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
@@ -76,7 +78,7 @@ def probe_positions(
     watcher: Watcher,
     workers: int | None,
 ) -> list[SiteResult]:
-    """Return the results of every site, position by position."""
+    """Return the results of every site, position by position, then of the nested choice."""
     prepared, results = inputs.prepared, []
     for at, prober in zip(prepared.positions, inputs.probers, strict=True):
         if len(inputs.probers) > 1:
@@ -89,6 +91,10 @@ def probe_positions(
         results += probe_sites(
             experiment, prober, readers, prepared.selections, folder, watcher, workers
         )
+    names = [at.position.text for at in prepared.positions]
+    nested = nested_choice(results, dict(zip(names, inputs.probers, strict=True)))
+    if nested is not None:
+        results.append(save_nested(nested, folder, inputs.probers[0]))
     return results
 
 
@@ -111,14 +117,13 @@ def _score_tables(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables of results.csv and differences.csv."""
     rows = [row for site in results for row in site.rows]
-    chosen = chosen_row(make_table(rows, RESULTS))
-    predictions = scored(results, prober.main_metric)
-    rows += p_value_rows(predictions, prober, experiment.probe.permutations)
-    differences = (
-        []
-        if chosen is None
-        else difference_rows(predictions, chosen, make_table(rows, RESULTS), prober)
-    )
+    table = make_table(rows, RESULTS)
+    chosen = headline_row(table) if prober.is_nested else chosen_row(table)
+    predictions, draws = scored(results, prober.main_metric), experiment.probe.permutations
+    for target in ("task", HEADLINE):
+        rows += p_value_rows(predictions, prober, draws, target)
+    table = make_table(rows, RESULTS)
+    differences = [] if chosen is None else difference_rows(predictions, chosen, table, prober)
     return make_table(rows, RESULTS), make_table(differences, DIFFERENCES)
 
 
@@ -149,6 +154,7 @@ def write_details(
         at.position.text: FeatureReader.of(store, at.rows, inputs.experiment, prepared.config)
         for at in prepared.positions
     }
+    save_final(folder, table, prepared)
     chosen = find_chosen(prepared, probers, results, table, readers, folder.path)
     if chosen is not None:
         write_chosen(folder, chosen, prepared, inputs.models[TASK])

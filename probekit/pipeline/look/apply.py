@@ -48,14 +48,16 @@ def choose_per(probe: SavedProbe, per: Per | None) -> Per:
 
 
 def caution(probe: SavedProbe, per: Per) -> list[str]:
-    """Return warnings about predictions at tokens that the probe was not trained on."""
+    """Return warnings about an untested probe, and about tokens that it was not trained on."""
+    sentences = [probe.facts.untested] if probe.facts.untested else []
     if per == "text" or probe.facts.at == "all":
-        return []
+        return sentences
     at = probe.facts.at
     rows = "" if at in OF_ANY_TEXT else ", which is not marked in new texts: each row is one token"
     return [
+        *sentences,
         f"The probe was trained at: {at}{rows}. It was not tested at other tokens, and information "
-        "that can be decoded is not necessarily used by the model."
+        "that can be decoded is not necessarily used by the model.",
     ]
 
 

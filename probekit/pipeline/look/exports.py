@@ -88,6 +88,7 @@ def write_directions(probe: SavedProbe, path: Path, *, unit: bool = False) -> tu
         "view": probe.facts.view,
         "model": probe.facts.model,
         "weights": probe.facts.weights,
+        "is_tested": probe.facts.is_tested,
     }
     write_atomic(path, content.getvalue())
     write_atomic(path.with_suffix(".json"), pretty_json(facts))

@@ -1,5 +1,8 @@
 """Details of the selected probe for the report: its errors, its features and its directions.
 
+Of a nested cross-validation, errors are those of the nested choice, which held each row out.
+Directions and tokens are those of the probe that was fitted on all rows.
+
 confusion.csv   confusion matrix on the test rows
 scatter.csv     test rows projected on PCA and LDA axes, both fitted on training rows
 cosines.csv     cosine similarity between the probe directions at the sites of one line
@@ -28,13 +31,15 @@ from probekit.pipeline.experiment.features import FeatureReader, Probed
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.look.apply import ProbedModel, predict_texts
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.pipeline.measure.saving import probe_path
 from probekit.probes.curve import Prober
+from probekit.probes.saved.files import probe_files
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.site_result import Predictor, SiteResult
+from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.provenance import pretty_json
 from probekit.results.selection import chosen_row, selection
-from probekit.results.site_results import file_name
 from probekit.results.table import only, placed
 from probekit.results.text_readings import TextReading
 
@@ -52,11 +57,13 @@ class Chosen:
 
     Attributes:
         row: its row in the results table.
-        predictions: its predictions on the test rows.
+        predictions: its predictions on the test rows; of a nested cross-validation those of the
+            nested choice.
         prober: prober of its position.
         site: site that it was fitted at.
         X: features at the site, shape (n_rows, n_features).
-        probes: folder of the saved probes of its position.
+        run_dir: folder of the run.
+        offset: offset of its position in a sweep.
     """
 
     row: pd.Series
@@ -64,7 +71,8 @@ class Chosen:
     prober: Prober
     site: Probed
     X: NDArray[np.float32]
-    probes: Path
+    run_dir: Path
+    offset: int
 
     @property
     def classes(self) -> NDArray[np.str_]:
@@ -73,8 +81,8 @@ class Chosen:
 
     def saved(self, site: str) -> SavedProbe | None:
         """Return the saved probe of the same kind at a site; None if there is none."""
-        path = self.probes / file_name(site) / str(self.row["probe"]).replace(":", "-")
-        return SavedProbe.load(path) if path.with_name(f"{path.name}.json").exists() else None
+        path = probe_path(self.run_dir, self.offset, site, str(self.row["probe"]))
+        return SavedProbe.load(path) if probe_files(path)[0].exists() else None
 
 
 def find_chosen(
@@ -91,14 +99,24 @@ def find_chosen(
         return None
     number, site = find_site(prepared, row)
     prober, position = probers[number], prepared.positions[number].position
-    predictor = Predictor(str(row["probe"]), "task")
-    predictions = _predictions(results, site.text, position.text, predictor)
+    predictions = (
+        _nested_predictions(results)
+        if prober.is_nested
+        else _predictions(results, site.text, position.text, Predictor(str(row["probe"]), "task"))
+    )
     if predictions is None or len(predictions.guess) != len(prober.test_rows):
         return None
     if not 2 <= len(prober.data.classes) <= MOST_CLASSES:
         return None
-    probes = folder / "probes" / (f"{position.offset:+d}" if position.offset else "")
-    return Chosen(row, predictions, prober, site, readers[position.text].features(site), probes)
+    return Chosen(
+        row,
+        predictions,
+        prober,
+        site,
+        readers[position.text].features(site),
+        folder,
+        position.offset,
+    )
 
 
 def find_site(prepared: Prepared, row: pd.Series) -> tuple[int, Probed]:
@@ -106,6 +124,13 @@ def find_site(prepared: Prepared, row: pd.Series) -> tuple[int, Probed]:
     texts = [at.position.text for at in prepared.positions]
     name = selection(row["site"], row["head"])
     return texts.index(row["position"]), next(s for s in prepared.selections if s.text == name)
+
+
+def _nested_predictions(results: Sequence[SiteResult]) -> ClassPredictions | None:
+    headline = Predictor(NESTED_PROBE, HEADLINE)
+    found = (one.predictions[headline] for one in results if headline in one.predictions)
+    predictions = next(found, None)
+    return predictions if isinstance(predictions, ClassPredictions) else None
 
 
 def _predictions(

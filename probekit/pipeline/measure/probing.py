@@ -236,9 +236,10 @@ def _save(
     selection: Probed,
 ) -> None:
     """Save a fitted probe; classes that were absent in training have no scores."""
-    data, fit, measured = job.prober.data, result.fits[spec.text], result.of_kind(spec.text)
+    data, fit = job.prober.data, result.fits[spec.text]
     classes = () if job.prober.settings.reads_numbers else data.classes[fit.classes]
-    penalty = {} if measured[0].C is None else {spec.grid_name or "C": measured[0].C}
+    C = result.penalties[spec.text]
+    penalty = {} if C is None else {spec.grid_name or "C": C}
     fitted = FittedProbe(
         kind=spec.text,
         layers=fit.layers,
@@ -252,7 +253,7 @@ def _save(
         job.experiment,
         store.identity,
         sites=[part.text for part in selection.parts],
-        measured=measured,
+        measured=None if job.prober.is_nested else result.of_kind(spec.text),
         view=job.experiment.capture.view,
     )
 

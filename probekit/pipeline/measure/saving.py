@@ -16,6 +16,17 @@ from probekit.probes.saved.files import LayerArrays
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.measurement import Measurement
 from probekit.provenance import versions
+from probekit.results.site_results import site_stem
+
+
+def probe_path(run_dir: Path, offset: int, site: str, probe: str) -> Path:
+    """Return the common stem of the two files of a probe in the folder of a run.
+
+    >>> probe_path(Path("run"), -1, "blocks.0.hook_resid_pre", "k_sparse:4").as_posix()
+    'run/probes/-1/blocks.0.hook_resid_pre/k_sparse-4'
+    """
+    of_site = site_stem(site, offset).relative_to("sites")
+    return run_dir / "probes" / of_site / probe.replace(":", "-")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +55,7 @@ def save_probe(
     identity: Identity,
     *,
     sites: Sequence[str],
-    measured: Sequence[Measurement],
+    measured: Sequence[Measurement] | None,
     view: Literal["raw", "normalized"] = "raw",
 ) -> Path:
     """Write a probe of an experiment and return the path of its JSON.
@@ -55,7 +66,8 @@ def save_probe(
         experiment: gives the position and the names.
         identity: identity of the store that the rows were read from.
         sites: sites whose features are concatenated, in the format of `SiteSelection.text`.
-        measured: measurements at the site; those of the task on the test rows are saved.
+        measured: measurements at the site; those of the task on the test rows are saved. None for
+            a probe that is fitted on all rows, so that it has no test rows.
         view: view of the rows that the probe was fitted on.
 
     Raises:
@@ -80,9 +92,10 @@ def save_probe(
         hyperparameters=dict(fitted.hyperparameters),
         metrics={
             measurement.metric: _score(measurement)
-            for measurement in measured
+            for measurement in measured or ()
             if measurement.target == "task" and measurement.split == "test"
         },
+        is_tested=measured is not None,
         seed=experiment.probe.seed,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),

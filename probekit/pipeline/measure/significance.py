@@ -15,11 +15,14 @@ from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.measurement import Predictions, metrics_of
 from probekit.probes.score.metric_table import association
+from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.permutation import holm, p_values
+from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.site_result import Predictor, SiteResult
 from probekit.probes.solve.design import Floats
 from probekit.results.differences import answers_name, named_rivals
 from probekit.results.metrics import P_VALUES
+from probekit.results.table import only
 
 # Draws that the smallest p-value needs to be significant after Holm's adjustment, per site.
 DRAWS_A_SITE = 80
@@ -52,16 +55,16 @@ def _name(row: Mapping[str, Any] | pd.Series[Any]) -> str:
 
 
 def p_value_rows(
-    all_scored: Sequence[ScoredPredictions], prober: Prober, draws: int
+    all_scored: Sequence[ScoredPredictions], prober: Prober, draws: int, target: str = "task"
 ) -> list[dict[str, Any]]:
-    """Return rows of results.csv with the p-values of the task at each site.
+    """Return rows of results.csv with the p-values of a target, of the task at each site.
 
     The null hypothesis is that predictions and labels are not associated; see `LabelExchange`.
     `p_value` applies to a site named in advance, `p_holm` is adjusted for all sites and kinds, and
     `p_best` compares the site with the maximum over all sites in each exchange. There are no rows
     if there are too few groups.
     """
-    tasks = [one for one in all_scored if one.row["target"] == "task"]
+    tasks = [one for one in all_scored if one.row["target"] == target]
     rows: list[dict[str, Any]] = []
     # Kinds that read whole texts are scored on other rows, with exchanges of their own.
     for of_rows in _by_rows(tasks, prober).values():
@@ -148,6 +151,7 @@ def difference_rows(
         for one in all_scored
         # A baseline has the same name at all positions of a sweep: use the selected position's.
         if pd.notna(one.row["site"]) or one.row["position"] == chosen["position"]
+        if isinstance(one.predictions, ClassPredictions | NumberPredictions)
         if np.array_equal(prober.rows_of(one.row["probe"]), rows)
     }
     if len(predictions) < 2 or name not in predictions:
@@ -170,7 +174,7 @@ def difference_rows(
 
 def _own_p(table: pd.DataFrame, chosen: pd.Series[Any]) -> float | None:
     """Return the p-value of the selected probe; None if it has none."""
-    of_task = table[(table["metric"] == "p_value") & (table["target"] == "task")]
+    of_task = only(table, metric="p_value", target=chosen["target"])
     own = [row["value"] for _, row in of_task.iterrows() if _name(row) == _name(chosen)]
     return float(own[0]) if own else None
 

@@ -30,24 +30,25 @@ def feature_rows(
 
     A probe of k features uses the first k. `k` is the smallest k whose probe uses the feature,
     `share` is the fraction of its variance over the fitted rows that the labels explain, and
-    `label` is the label with the highest mean. There are no rows without k-sparse probes or with a
-    nested cross-validation, where each split selects its own features.
+    `label` is the label with the highest mean. Of a nested cross-validation, where each split
+    selects its own features, these are the saved probes, fitted on all rows. There are no rows
+    without k-sparse probes.
     """
     ranked = ranked_rows(table)
     ranked = ranked[ranked["probe"].str.fullmatch(SIZE)]
     if ranked.empty:
         return pd.DataFrame(columns=list(COLUMNS))
     number, site = find_site(prepared, ranked.iloc[0])
-    split = probers[number].only_split
-    if split is None or not isinstance(site, SiteSelection):
+    prober = probers[number]
+    if not isinstance(site, SiteSelection):
         return pd.DataFrame(columns=list(COLUMNS))
     sizes = np.sort(ranked["probe"].str.extract(SIZE)[0].astype(int).unique())
     X = readers[prepared.positions[number].position.text].features(site)
-    shares = split.explained(X)
+    shares, rows = prober.explained(X), prober.saved_rows
     best = np.argsort(-shares, kind="stable")[: min(sizes[-1], MOST_FEATURES)]
-    y = split.data.y[split.fitted]
+    y = prober.data.y[rows]
     labels = np.unique(y)
-    means = np.stack([X[split.fitted][y == label][:, best].mean(axis=0) for label in labels])
+    means = np.stack([X[rows][y == label][:, best].mean(axis=0) for label in labels])
     return pd.DataFrame(
         {
             "site": site.text,

@@ -10,6 +10,10 @@ Scalar = str | int | float | bool | None
 
 # Separates the names of concatenated sites.
 SITE_SEPARATOR = " + "
+_UNTESTED = (
+    "The probe is untested: no held-out rows. It was fitted on all rows after a nested "
+    "cross-validation, whose scores are those of other fits."
+)
 
 
 class Facts(BaseModel):
@@ -52,6 +56,8 @@ class ProbeFacts(Facts):
         cache: the key of the cache that the rows were read from.
         hyperparameters: the hyperparameters of the fit, such as the selected C.
         metrics: scores on the test rows, by the name of the metric.
+        is_tested: whether rows were held out to test it. Not after a nested cross-validation, whose
+            saved probes are fitted on all rows.
         seed: the random seed for folds and draws.
         created: the time of creation, in ISO 8601.
         versions: the versions of the libraries.
@@ -73,9 +79,15 @@ class ProbeFacts(Facts):
     cache: str
     hyperparameters: dict[str, Scalar] = {}
     metrics: dict[str, HeldOutScore] = {}
+    is_tested: bool = True
     seed: int
     created: str
     versions: dict[str, str]
+
+    @property
+    def untested(self) -> str:
+        """The sentence for a probe that no row was held out to test; "" for a tested probe."""
+        return "" if self.is_tested else _UNTESTED
 
     @property
     def site(self) -> str:

@@ -33,10 +33,11 @@ _MOST_NAMED = 10  # probes listed in a message
 _IN_FOLDERS = {
     "Give one of its probes": ("*.safetensors", "*/*.safetensors"),
     "It is the folder of a run. Give one of its probes": (
+        "probes/*.safetensors",
         "probes/*/*.safetensors",
         "probes/*/*/*.safetensors",
     ),
-    "It contains runs. Give a probe of one of them, as RUN/probes/SITE/KIND": (
+    "It contains runs. Give a probe of one of them, as RUN/probes/SITE/KIND or RUN/probes/final": (
         "*/probes",
         "*/*/probes",
     ),

@@ -14,6 +14,7 @@ from probekit.probes.score.description_length import OnlineCode
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import METRICS, MetricFunction, metric_functions
 from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.score.pooling import joined_folds
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.fits import TunedProbeFit
@@ -53,6 +54,8 @@ class Measurement:
         converged: whether all fits converged.
         gradient_norm: the final gradient norm, the largest of all fits.
         seed: the random seed.
+        fold: the number of the outer fold of a nested cross-validation that alone is scored; None
+            for a score of all rows.
     """
 
     probe: str
@@ -71,6 +74,7 @@ class Measurement:
     converged: bool | None
     gradient_norm: float | None
     seed: int
+    fold: int | None = None  # older releases did not write it
 
 
 def _common(values: Sequence[float | None]) -> float | None:
@@ -84,7 +88,7 @@ def _largest(values: Sequence[N | None]) -> N | None:
 
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
-    """Return the concatenated predictions for several sets of rows.
+    """Return the concatenated predictions for several sets of rows, each with fits of its own.
 
     >>> both = joined([NumberPredictions(np.array([1.0]), np.array([2.0]))] * 2)
     >>> both.guess.tolist()
@@ -98,8 +102,11 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
     arrays: dict[str, Any] = n_codes | {
         own.name: np.concatenate([getattr(part, own.name) for part in parts])
         for own in fields(first)
-        if isinstance(getattr(first, own.name), np.ndarray)
+        if isinstance(getattr(first, own.name), np.ndarray) and own.name != "folds"
     }
+    if isinstance(first, ClassPredictions | NumberPredictions):
+        pooled = [part for part in parts if isinstance(part, type(first))]
+        arrays["folds"] = joined_folds([p.folds for p in pooled], [len(p.truth) for p in pooled])
     return replace(first, **arrays)
 
 
@@ -126,6 +133,7 @@ class Score:
         converged: whether all fits converged.
         gradient_norm: the largest final gradient norm of the fits.
         fit: the fit of the task on all rows, to be saved; None if there is no single fit.
+        fold: the outer fold that alone is scored; None for all rows.
     """
 
     probe: str
@@ -142,6 +150,7 @@ class Score:
     converged: bool | None = None
     gradient_norm: float | None = None
     fit: FittedLayers | None = None
+    fold: int | None = None
 
     def of_fits(self, fits: Sequence[FittedLayers]) -> Score:
         """Return the score with the iteration count, convergence and gradient norm of its fits."""
@@ -266,4 +275,5 @@ def _measurement(
         converged=score.converged,
         gradient_norm=score.gradient_norm,
         seed=score.seed,
+        fold=score.fold,
     )

@@ -52,6 +52,9 @@ class Metric:
             `probekit.probes.score.association`. Empty for metrics without p-values.
         beats_the_mean: whether the constant prediction it is compared with is the mean label
             instead of the majority label.
+        is_rank: whether it compares scores of different rows with each other. Scores of different
+            fits are not comparable, so it is computed for each fit and averaged; see
+            `probekit.probes.score.pooling`.
         is_main: whether sites are selected by it. The first main metric in a table is used.
         figure: whether its figures are shown open or folded on the page, or not drawn.
         explanation: a sentence for captions of less common metrics.
@@ -66,6 +69,7 @@ class Metric:
     reference: Reference = "chance"
     range: Range = SHARE
     associations: Mapping[Family, str] = field(default_factory=dict)
+    is_rank: bool = False
     beats_the_mean: bool = False
     is_main: bool = False
     figure: Literal["open", "folded", "none"] = "folded"
@@ -75,6 +79,7 @@ class Metric:
 _SCORE = "probekit.probes.score"
 _ASSOCIATION = f"{_SCORE}.association"
 _TREE = "probekit.probes.text_and_tree"
+_WITHIN_FOLDS = f"{_SCORE}.pooling:within_folds"
 
 # This is also the order of the rows of results.csv and of the figures of a page.
 _ROWS = (
@@ -103,6 +108,7 @@ _ROWS = (
         "AUROC",
         {"class": f"{_SCORE}.metrics:auroc"},
         needs="scores",
+        is_rank=True,
         associations={"class": f"{_ASSOCIATION}:of_auroc"},
     ),
     Metric(
@@ -147,6 +153,7 @@ _ROWS = (
         "Spearman's ρ",
         {"number": f"{_SCORE}.regression:spearman", "tree": f"{_TREE}:tree_spearman"},
         beats_the_mean=True,
+        is_rank=True,
         figure="open",
         range=(-1.0, 1.0),
         associations={"number": f"{_ASSOCIATION}:of_spearman"},
@@ -221,11 +228,17 @@ def metric_functions(
     """
     return MappingProxyType(
         {
-            metric.name: _load(metric.functions[family])
+            metric.name: _function(metric, family)
             for metric in METRICS.values()
             if family in metric.functions and (not metric.needs or metric.needs in offers)
         }
     )
+
+
+def _function(metric: Metric, family: Family) -> MetricFunction:
+    function = _load(metric.functions[family])
+    # Imported here, because this table is read before any numerics are imported.
+    return _load(_WITHIN_FOLDS)(function) if metric.is_rank else function
 
 
 def _load(path: str) -> MetricFunction:

@@ -40,7 +40,7 @@ class ClassPredictions:
         scores_are_log_probabilities: Whether `scores` are natural logarithms of probabilities,
             which calibration metrics require.
         folds: Number (n_samples,) of the fit that predicted each row, if several did; None for a
-            single fit.
+            single fit. Metrics of ranks compare only rows of the same fit.
     """
 
     truth: Codes

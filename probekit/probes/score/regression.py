@@ -35,10 +35,10 @@ class NumberPredictions:
 
     truth: Floats
     guess: Floats
-    folds: Codes | None = None
 
     family: ClassVar[Family] = "number"
     offers: ClassVar[frozenset[str]] = frozenset()
+    folds: Codes | None = None
 
     def __post_init__(self) -> None:
         if len(self.truth) != len(self.guess):

@@ -25,7 +25,7 @@ from probekit.report.figures.style import (
     format_number,
     plotly_text,
 )
-from probekit.results.selection import chosen_row, measured_metrics
+from probekit.results.selection import chosen_row, measured_metrics, tested_row
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
 # Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten, or only the powers if that gives
@@ -45,7 +45,7 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     Task lines show their interval as a band; with more than `MOST_BANDS` lines only the selected
     one does. Control task and random weights are dashed and dotted; baselines and concatenated
     sites are horizontal lines. A ring marks the site selected by cross-validation, whichever metric
-    is drawn.
+    is drawn. A nested cross-validation has no ring: its nested choice is a horizontal line.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -267,11 +267,14 @@ def _mark_chosen(
 
 
 def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
-    """Return the placed task row at the selected site of each run in the table."""
-    choices = [chosen_row(own) for _, own in table.groupby("run", sort=False)]
+    """Return the placed task row at the selected site of each run in the table.
+
+    A nested choice is at no single site.
+    """
+    tested = [tested_row(own) for _, own in table.groupby("run", sort=False)]
     return [
         row
-        for chosen in choices
+        for chosen in tested
         if chosen is not None
         for _, row in only(same_features(rows, chosen), target="task").iterrows()
     ]

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import BASELINES
+from probekit.probes.targets import BASELINES, HEADLINE
 from probekit.report.figures.style import (
     LEVELS,
     LineStyle,
@@ -31,13 +31,15 @@ LevelLine = tuple[str, pd.Series]
 def levels(measured: pd.DataFrame) -> list[LevelLine]:
     """Return name and row of each horizontal line, one per distinct value of a baseline.
 
+    The nested choice is included, because it is not the score of one site.
+
     Chance is included if the majority baseline was not measured. Concatenated sites are included
     because they have no depth.
     """
     is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"])
     rows = [
         ("mean" if is_mean and target == "majority" else target, row)
-        for target in BASELINES
+        for target in (*BASELINES, HEADLINE)
         for _, row in only(measured, target=target).drop_duplicates("value").iterrows()
     ]
     if not any(target in ("majority", "mean") for target, _ in rows):

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from probekit.amounts import LEVEL
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import TARGETS
+from probekit.probes.targets import NESTED, TARGETS
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,9 @@ LEVELS = {
     "uniform": LineStyle("no compression", "longdash", "#7A7F87", width=1.5),
     "all_features": LineStyle("all features", "longdashdot", "#7A7F87", width=1.5),
     "concatenated": LineStyle("concatenated", "longdashdot", "#0072B2", width=1.5),
+}
+LEVELS |= {
+    name: LineStyle(TARGETS[name].title, "solid", "#0072B2", width=2.6) for name in NESTED.values()
 }
 NORMS = {
     "first_position_norm": LineStyle("position 0", "solid"),

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from probekit.probes.targets import HEADLINE
 from probekit.results.selection import chosen_row, hidden_kinds
-from probekit.results.table import SERIES, concatenated, differs, only, placed
+from probekit.results.table import SERIES, concatenated, differs, placed
 
 MOST_NEURONS = 4  # neurons drawn as lines of a curve; the table of sites lists all
 # Columns that identify a map over training, and a cell of it.
@@ -47,9 +48,14 @@ def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def at_shown_position(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows at the position shown of a sweep; all rows if there is no sweep."""
+    """Return the rows at the position shown of a sweep; all rows if there is no sweep.
+
+    The nested choice, to which folds may contribute different positions, is included.
+    """
     position = shown_position(table)
-    return table if position is None else only(table, position=position)
+    if position is None:
+        return table
+    return table[table["position"].eq(position) | table["target"].eq(HEADLINE)]
 
 
 def _of_shown_kinds(table: pd.DataFrame) -> pd.DataFrame:
@@ -91,7 +97,8 @@ def step_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """
     sited = placed(table)
     sited = sited[~sited["part"].isin(_parts_of_heads(sited))]
-    sited = sited.drop_duplicates([*_CELL, "split", "metric"])
+    of_fold = ["fold"] if "fold" in sited else []
+    sited = sited.drop_duplicates([*_CELL, "split", "metric", *of_fold])
     for name, rows in _named_groups(sited, list(_SAME_MAP)):
         yield name, table.loc[rows.index]
 

@@ -17,7 +17,7 @@ from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import position_offset
 from probekit.report.maps.text_map import Colours, cell_text, text_map
 from probekit.results.metrics import metric_name
-from probekit.results.selection import main_metric, ranked_rows, selection
+from probekit.results.selection import is_nested, main_metric, ranked_rows, selection
 from probekit.results.table import SAME_FEATURES, figure_rows, n_blocks, only, placed, tick
 
 LEAST_RANGE = 0.05  # smallest range of a colour scale, so that noise does not look like an effect
@@ -201,7 +201,12 @@ def _features(rows: pd.DataFrame) -> list[tuple[str, ...]]:
 
 
 def chosen_cell(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series | None:
-    """Return the cell with the highest cross-validated score; None without cross-validation."""
+    """Return the cell with the highest cross-validated score; None without cross-validation.
+
+    None also for a nested cross-validation, whose folds each choose a cell.
+    """
+    if is_nested(table):
+        return None
     by_features = {
         key: cell for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True)
     }

@@ -24,9 +24,10 @@ from probekit.report.figures.style import format_number
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.texts_page import TokenPart, text_part
 from probekit.report.sentences.answer import comparison_rows
+from probekit.report.sentences.choice import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
 from probekit.report.texts.paint import Palette
 from probekit.results.record import RecordPart, reading_run_file
-from probekit.results.selection import chosen_row, selection
+from probekit.results.selection import chosen_row, is_nested, selection
 from probekit.results.table import check_columns
 from probekit.results.text_readings import RowPrediction, TextReading
 
@@ -129,6 +130,8 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame) -> Iterator[FigurePart]:
     if chosen is None:
         return
     probe = f"the {chosen['probe']} probe at {selection(chosen['site'], chosen['head'])}"
+    if is_nested(table):
+        probe = "the nested choice"
     confusion, scatter, cosines = (_load(run_dir / name) for name in COLUMNS)
     if confusion is not None:
         yield _confusion_part(confusion, probe)
@@ -137,7 +140,7 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame) -> Iterator[FigurePart]:
     if scatter is not None:
         yield from _scatter_parts(scatter, chosen, table)
     if cosines is not None:
-        yield _cosine_part(cosines, str(chosen["probe"]))
+        yield _cosine_part(cosines, str(chosen["probe"]), REFITTED if is_nested(table) else "")
 
 
 def _load(path: Path) -> pd.DataFrame | None:
@@ -175,7 +178,8 @@ def _neuron_part(table: pd.DataFrame) -> FigurePart:
         "Single neurons, ranked",
         figure_json(neuron_ranking(table)),
         "Neurons by layer and index, in descending order of the cross-validated score on training "
-        "rows. Markers: scores on held-out rows, with 95 % intervals. Dashed line: chance.",
+        "rows. Markers: scores on held-out rows, with 95 % intervals. Dashed line: chance. "
+        f"{pooled_ranking(table)}".rstrip(),
         "Neurons, best first: "
         + "; ".join(f"{row['site']} {format_number(row['value'])}" for _, row in rows.iterrows()),
         is_open=False,
@@ -198,7 +202,8 @@ def _scatter_parts(
             f"{site} by {method}",
             figure_json(scatter_plane(rows, str(method))),
             f"{len(own):,} of {n_test:,.0f} held-out rows at {site}, projected on "
-            f"{axes[str(method)]}. Scaling and projection were fitted on other rows. The "
+            f"{axes[str(method)]}. Scaling and projection were fitted on other rows. "
+            f"{SITE_OF_ALL_FOLDS if is_nested(table) else ''}The "
             "projection is for illustration only: the probe uses all dimensions.",
             f"{method} of {site}. Centroids of the labels: "
             + "; ".join(
@@ -209,16 +214,17 @@ def _scatter_parts(
         )
 
 
-def _cosine_part(rows: pd.DataFrame, probe: str) -> FigurePart:
+def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
     n_features, n_directions = rows["n_features"].iloc[0], rows["n_directions"].iloc[0]
     pairs = rows[rows["site_a"] < rows["site_b"]]
     mean = f", mean over {n_directions} labels" if n_directions > 1 else ""
+    reach = 1.96 / (n_features * n_directions) ** 0.5
     return FigurePart(
         "Cosine similarity between probe directions",
         figure_json(direction_map(rows)),
         f"Cosine similarity between the weights of the {probe} probes (for unscaled activations) "
         f"at each pair of sites{mean}. For random directions in {n_features} dimensions, 95 % of "
-        f"the values are within ±{1.96 / (n_features * n_directions) ** 0.5:.2f}.",
+        f"the values are within ±{reach:.2f}. {caveat}".rstrip(),
         "Cosine similarities: "
         + "; ".join(
             f"{row['site_a']} and {row['site_b']} {row['cosine']:.2f}"

@@ -43,7 +43,7 @@ from probekit.results.record import (
     open_record,
     reading_run_file,
 )
-from probekit.results.selection import chosen_row, main_metric
+from probekit.results.selection import chosen_row, is_nested, main_metric
 from probekit.results.table import load_table
 
 
@@ -114,6 +114,7 @@ def report_page(run_dir: Path) -> str:
         p_text=format_p,
         significant=SIGNIFICANT,
         answer_is_chosen=chosen is not None,
+        is_nested=is_nested(table),
         sites=site_table(table),
         metric=metric_name(main_metric(table)),
         csv=b64encode(inside(run_dir / "results.csv").read_bytes()).decode(),

@@ -19,16 +19,17 @@ from probekit.report.maps.text_map import cell_text, text_map
 from probekit.report.pages.parts import FigurePart, figure_json, title
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer, comparison_rows
+from probekit.report.sentences.choice import chosen_words, nested_line
 from probekit.report.sentences.words import colour_words, description
 from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.record import OLD_RECORD, RunRecord, open_record
 from probekit.results.selection import (
-    chosen_row,
+    is_nested,
     main_metric,
     measured_metrics,
     ranked_rows,
-    selection,
+    reported_row,
 )
 from probekit.results.settings import differing, load_config, run_facts, settings_of
 from probekit.results.table import differs, load_table, n_blocks, only, placed, tick
@@ -169,8 +170,8 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
     curve = FigurePart(
         f"{title(metric)} by layer and run",
         figure_json(layer_curve(table, metric)),
-        "Score of each run; horizontal lines are baselines that do not use the model. A ring marks "
-        "the site that each run selected by cross-validation on its training rows. Runs may have "
+        "Score of each run; horizontal lines are baselines that do not use the model. "
+        f"{_selection_words(runs)} Runs may have "
         "different test rows; use probekit compare to test the differences of two runs.",
         description(table, metric),
     )
@@ -189,6 +190,19 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
         height=8 + 2.5 * max(len(runs), 3),
     )
     return [curve, by_layer]
+
+
+def _selection_words(runs: Sequence[ShownRun]) -> str:
+    """Return how the selected site of each run is drawn."""
+    nested = [run.table for run in runs if is_nested(run.table)]
+    ring = "A ring marks the site that each run selected by cross-validation on its training rows."
+    if not nested:
+        return ring
+    if len(nested) == len(runs):
+        return nested_line(nested[0])
+    return (
+        f"{ring} Runs with a nested cross-validation have a line instead. {nested_line(nested[0])}"
+    )
 
 
 def joined_table(runs: Sequence[ShownRun]) -> pd.DataFrame:
@@ -260,17 +274,16 @@ def _probe_words(cells: pd.DataFrame) -> str:
 
 def _words(run: ShownRun) -> dict[str, str]:
     """Return the text cells of a run, by column name."""
-    chosen = chosen_row(run.table)
     return {
         "model": run.record.model.source,
         "data": run.record.data.name,
-        "chosen": "–" if chosen is None else selection(chosen["site"], chosen["head"]),
+        "chosen": chosen_words(run.table),
     }
 
 
 def _numbers(run: ShownRun) -> dict[str, tuple[str, str]]:
     """Return the numeric cells of a run as pairs of value and interval, by column name."""
-    chosen = chosen_row(run.table)
+    chosen = reported_row(run.table)
     if chosen is None:
         return {}
     scores = comparison_rows(chosen, run.table)

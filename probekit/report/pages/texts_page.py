@@ -69,6 +69,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         title=f"Predictions of a {facts.kind} probe: {_answers(classes)}",
         position=_position(facts),
         tested=_tested(facts),
+        untested=facts.untested,
         key=_key(palette),
         densest=DENSEST,
         has_labels=bool(classes),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pandas as pd
 
+from probekit.amounts import joined_names
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import TARGETS
+from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS
 from probekit.report.figures.layer_curve import series_names
 from probekit.report.figures.levels import chance_name
 from probekit.report.figures.style import LEVELS, format_number, format_p
+from probekit.report.sentences.choice import nested_sentence
 from probekit.report.sentences.words import unit_of
 from probekit.results.differences import (
     NOT_SIGNIFICANT,
@@ -19,7 +21,7 @@ from probekit.results.differences import (
     RivalDifferences,
 )
 from probekit.results.metrics import MAIN_METRICS, metric_name
-from probekit.results.selection import chosen_row, ranked_rows, selection
+from probekit.results.selection import is_nested, ranked_rows, reported_row, selection
 from probekit.results.table import (
     EMBED_DEPTH,
     concatenated,
@@ -49,16 +51,14 @@ def answer(table: pd.DataFrame, comparisons: RivalDifferences | None = None) -> 
         table: Rows of results.csv.
         comparisons: Paired differences to the selected probe, from differences.csv.
     """
-    chosen = chosen_row(table)
+    chosen = reported_row(table)
     if chosen is None:
         reason = "No layer was chosen: the results contain no cross-validated scores of the task."
         return " ".join([reason, *_ranges(table)])
     compared = comparison_rows(chosen, table)
     task = compared.pop("task", None)
-    site = _site(chosen, table)
     if task is None:
-        return f"Chosen by cross-validation: {site}, which has no test row."
-    metric = metric_name(chosen["metric"])
+        return f"Chosen by cross-validation: {_site(chosen, table)}, which has no test row."
     names = _names(chosen["metric"])
     others = [
         f"{phrase} {format_number(compared[name]['value'])}"
@@ -66,8 +66,7 @@ def answer(table: pd.DataFrame, comparisons: RivalDifferences | None = None) -> 
         if name in compared and name != "embedding"
     ]
     sentences = [
-        f"Chosen: {site}, with cross-validated {metric} {format_number(chosen['value'])} on "
-        f"training rows{_next(table)}. Test {metric}",
+        *_choice(chosen, table),
         format_number(task["value"], task["ci_low"], task["ci_high"]),
         f"on {task['n_test']:,.0f} held-out rows in {task['n_groups']:,.0f} groups.",
         f"For comparison: {'; '.join(others)}." if others else "No control or baseline was run.",
@@ -77,24 +76,47 @@ def answer(table: pd.DataFrame, comparisons: RivalDifferences | None = None) -> 
     return " ".join(filter(None, sentences))
 
 
+def _choice(chosen: pd.Series, table: pd.DataFrame) -> list[str]:
+    """Return how the site was chosen, and the name of the score."""
+    metric = metric_name(chosen["metric"])
+    if is_nested(table):
+        return [nested_sentence(table), f"Test {metric} of these choices"]
+    return [
+        f"Chosen: {_site(chosen, table)}, with cross-validated {metric} "
+        f"{format_number(chosen['value'])} on training rows{_next(table)}. Test {metric}"
+    ]
+
+
 def _names(metric: str) -> dict[str, str]:
     return NAMES | ({"majority": "the mean label"} if METRICS[metric].beats_the_mean else {})
 
 
 def _p_value(table: pd.DataFrame, chosen: pd.Series) -> str:
-    """Return the p-value of the selected probe, adjusted for the maximum over all sites."""
+    """Return the p-value of the selected probe, adjusted for the maximum over all sites.
+
+    A nested choice was made without its test rows, so it needs no adjustment.
+    """
+    if is_nested(table):
+        own = only(table, target=HEADLINE, metric="p_value")
+        return _p_sentence(own["value"].iloc[0], _null(own)) if len(own) else ""
     tested = only(table, target="task", metric="p_best")  # concatenated sites are in the maximum
     own = same_features(placed(tested), chosen)
     if own.empty:
         return ""
     units = "pairs of site and kind" if differs(tested["probe"]) else "sites"
-    text = format_p(own["value"].iloc[0])
+    how = f"{_null(own)}; maximum over {len(tested):,} {units}"
+    return _p_sentence(own["value"].iloc[0], how)
+
+
+def _null(own: pd.DataFrame) -> str:
+    """Return the name of the null distribution; older releases did not write it."""
+    return own["null"].iloc[0] or "predictions exchanged group by group"
+
+
+def _p_sentence(value: float, how: str) -> str:
+    text = format_p(value)
     p = f"p {text.replace('<', '< ')}" if text.startswith("<") else f"p = {text}"
-    null = own["null"].iloc[0] or "predictions exchanged group by group"  # of older releases
-    return (
-        f"Predictions and labels are tested for association: {p} ({null}; maximum over "
-        f"{len(tested):,} {units})."
-    )
+    return f"Predictions and labels are tested for association: {p} ({how})."
 
 
 def _significance(comparisons: RivalDifferences | None, names: Mapping[str, str]) -> str:
@@ -109,17 +131,10 @@ def _significance(comparisons: RivalDifferences | None, names: Mapping[str, str]
         NOT_SIGNIFICANT: "not significantly better than {}",
         TOO_FEW_GROUPS: "tested in too few groups for a comparison with {}",
     }
-    parts = [templates[v].format(_joined(rivals)) for v, rivals in by_verdict.items() if rivals]
+    parts = [
+        templates[v].format(joined_names(rivals)) for v, rivals in by_verdict.items() if rivals
+    ]
     return f"On the same test rows it is {'; '.join(parts)}." if parts else ""
-
-
-def _joined(names: Sequence[str]) -> str:
-    """Return names joined by commas and a final "and".
-
-    >>> _joined(["a", "b", "c"]), _joined(["a"])
-    ('a, b and c', 'a')
-    """
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _ranges(table: pd.DataFrame) -> list[str]:
@@ -181,7 +196,10 @@ def _depth(row: pd.Series, table: pd.DataFrame) -> str:
 
 
 def comparison_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return the test rows to compare a placed row with, by target, on the same metric.
+    """Return the test rows to compare a row with, by target, on the same metric.
+
+    The row is placed, or that of a nested choice, which is compared with other nested choices and
+    with the baselines.
 
     The key "embedding" is the task's row at the embedding on the same line, unless `row` is at the
     embedding; "concatenated" is the best row of concatenated sites.
@@ -190,12 +208,16 @@ def comparison_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]
     measured = only(table, metric=row["metric"], split="test", **of_run)
     # Baselines do not depend on sites, but may depend on positions, which select the words.
     measured = measured[measured["position"].isin(["", row["position"]])]
+    if TARGETS[row["target"]].choice_of:
+        nested = only(measured, site="", position=row["position"])
+        plain = {name: target for target, name in NESTED.items()}
+        return {plain.get(str(one["target"]), one["target"]): one for _, one in nested.iterrows()}
     rows = placed(measured)
     joined = only(concatenated(measured), target="task", probe=row["probe"])
     embedding = rows[(rows["depth"] == EMBED_DEPTH) & (row["depth"] != EMBED_DEPTH)]
     compared = [
         same_features(rows, row),
-        measured[measured["site"] == ""],
+        measured[(measured["site"] == "") & measured["target"].isin(BASELINES)],
         only(embedding, target="task", line=row["line"], probe=row["probe"]).assign(
             target="embedding"
         ),

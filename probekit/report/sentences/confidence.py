@@ -9,6 +9,7 @@ import pandas as pd
 from probekit.csv_files import read_csv
 from probekit.report.figures.reliability import COLUMNS
 from probekit.report.figures.style import format_number
+from probekit.report.sentences.choice import pooled_ranking
 from probekit.results.record import reading_run_file
 from probekit.results.table import check_columns, only
 
@@ -40,8 +41,8 @@ def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame) -> str:
         "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
         "from resampling the test groups. Each kind of probe is shown at the site of its highest "
         "cross-validated accuracy. On the dashed line the probe is calibrated; below it, "
-        f"overconfident. Lower is better: {'; '.join(scores)}."
-    )
+        f"overconfident. Lower is better: {'; '.join(scores)}. {pooled_ranking(table)}"
+    ).rstrip()
 
 
 def _scores(own: pd.DataFrame, test: pd.DataFrame) -> str:

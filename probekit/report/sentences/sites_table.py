@@ -12,8 +12,16 @@ from probekit.report.figures.layer_curve import series_of
 from probekit.report.figures.style import format_number, format_p
 from probekit.report.sentences.warnings import grid_name
 from probekit.results.metrics import MAIN_METRICS, metric_name
-from probekit.results.selection import chosen_row, selection
-from probekit.results.table import concatenated, n_blocks, only, placed, same_features, tick
+from probekit.results.selection import choices, is_nested, selection
+from probekit.results.table import (
+    concatenated,
+    n_blocks,
+    of_all_folds,
+    only,
+    placed,
+    same_features,
+    tick,
+)
 
 UNCONVERGED = "not converged"
 NO_LAYER = "–"
@@ -54,7 +62,7 @@ class SiteRow:
         cells: By column, the text of the cell and a smaller one below it.
         metric: Main metric of the line.
         cross_validated: Cross-validated score; -inf if it was not measured.
-        chosen: Whether cross-validation selected this site.
+        badge: How cross-validation selected this site; empty if it did not.
     """
 
     layer: str
@@ -65,7 +73,12 @@ class SiteRow:
     cells: dict[str, tuple[str, str]]
     metric: str
     cross_validated: float
-    chosen: bool
+    badge: str = ""
+
+    @property
+    def chosen(self) -> bool:
+        """Whether cross-validation selected this site, in at least one outer fold."""
+        return bool(self.badge)
 
 
 @dataclass(frozen=True)
@@ -96,11 +109,17 @@ def site_rows(table: pd.DataFrame) -> list[SiteRow]:
 
     Concatenated sites, which have no depth, come last.
     """
-    chosen = chosen_row(table)
+    chosen = choices(table)
+    badge = (
+        f"chosen by {{}} of {len(chosen)} outer folds"
+        if is_nested(table)
+        else "chosen by cross-validation"
+    )
+    table = of_all_folds(table)
     placed_rows = placed(table).astype({"depth": object})
     sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
     return [
-        _site_row(name, task, series, n_blocks(placed_rows), chosen)
+        _site_row(name, task, series, n_blocks(placed_rows), _badge(task, chosen, badge))
         for name, series in (series_of(sited) if len(sited) else ())
         for metric in MAIN_METRICS
         for _, task in only(series, target="task", split="test", metric=metric).iterrows()
@@ -116,7 +135,7 @@ def filled_columns(rows: Sequence[SiteRow]) -> tuple[str, ...]:
 
 
 def _site_row(
-    series_name: str, task: pd.Series, series: pd.DataFrame, blocks: int, chosen: pd.Series | None
+    series_name: str, task: pd.Series, series: pd.DataFrame, blocks: int, badge: str
 ) -> SiteRow:
     measured = same_features(series, task).set_index(["target", "split", "metric"])
     return SiteRow(
@@ -132,8 +151,15 @@ def _site_row(
         },
         metric=task["metric"],
         cross_validated=_cross_validated(measured, task["metric"]),
-        chosen=chosen is not None and not same_features(task.to_frame().T, chosen).empty,
+        badge=badge,
     )
+
+
+def _badge(task: pd.Series, chosen: Sequence[pd.Series], template: str) -> str:
+    """Return the template with the number of choices of this site; empty if it was not chosen."""
+    own = task.to_frame().T
+    n_chosen = sum(not same_features(own, row).empty for row in chosen)
+    return template.format(n_chosen) if n_chosen else ""
 
 
 def _cross_validated(measured: pd.DataFrame, metric: str) -> float:

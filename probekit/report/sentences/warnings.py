@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import pandas as pd
 
+from probekit.amounts import counted, joined_names
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.style import format_number
 from probekit.report.sentences.answer import comparison_rows
+from probekit.report.sentences.choice import chosen_words
 from probekit.results.differences import RivalDifferences
 from probekit.results.metrics import MAIN_METRICS
 from probekit.results.record import ControlBy, RunRecord
-from probekit.results.selection import chosen_row, selection
+from probekit.results.selection import (
+    choice_counts,
+    choices,
+    is_nested,
+    reported_row,
+    selection,
+)
 from probekit.results.table import differs
 
 # Comparisons that can explain away the result: the fact, and what it implies for the result.
@@ -81,7 +90,7 @@ def warnings(
 
 
 def _compared(table: pd.DataFrame) -> dict[str, pd.Series]:
-    chosen = chosen_row(table)
+    chosen = reported_row(table)
     return {} if chosen is None else comparison_rows(chosen, table)
 
 
@@ -140,9 +149,18 @@ def _length_leads(table: pd.DataFrame) -> list[str]:
 
 
 def _edge_of_grid(table: pd.DataFrame, grid: Sequence[float]) -> list[str]:
-    chosen = chosen_row(table)
-    if chosen is None:
-        return []
+    rows = choices(table)
+    counts = Counter(fact for row in rows for fact in _at_edge(row, grid))
+    where = "at the chosen site"
+    return [
+        f"{name} is {end:g} {f'in {n} of {len(rows)} outer folds' if is_nested(table) else where}, "
+        f"the {which} value of the grid: {advice}"
+        for (name, end, which, advice), n in counts.items()
+    ]
+
+
+def _at_edge(chosen: pd.Series, grid: Sequence[float]) -> list[tuple[str, float, str, str]]:
+    """Return name, value, end of the grid and advice if the penalty is at an end of its grid."""
     name, values = grid_name(chosen["probe"]), grid
     advice = "a wider grid (probe.C) may change the scores."
     if name != "C":
@@ -151,7 +169,7 @@ def _edge_of_grid(table: pd.DataFrame, grid: Sequence[float]) -> list[str]:
     if len(values) < 2:
         return []
     return [
-        f"{name} is {chosen['C']:g} at the chosen site, the {which} value of the grid: {advice}"
+        (name, end, which, advice)
         for which, end in {"smallest": min(values), "largest": max(values)}.items()
         if math.isclose(chosen["C"], end)
     ]
@@ -210,14 +228,20 @@ def _abbreviated(names: Sequence[str]) -> str:
 
 
 def _other_choice(table: pd.DataFrame, record: RunRecord) -> list[str]:
-    chosen = chosen_row(table)
-    if record.best is None or chosen is None:
+    best = record.best
+    if best is None or not choices(table):
         return []
-    recorded = selection(record.best.site, record.best.head)
-    best = selection(chosen["site"], chosen["head"])
-    if recorded == best:
+    if is_nested(table):
+        recorded = joined_names(
+            [f"{site} in {counted(n, 'fold')}" for site, n in best.sites.items()]
+        )
+        agree = best.sites == choice_counts(table)
+    else:
+        recorded = selection(best.site or "", best.head)
+        agree = recorded == chosen_words(table)
+    if agree:
         return []
     return [
         f"run.json names {recorded} as the chosen site, but the cross-validated scores in "
-        f"results.csv select {best}, which is shown here."
+        f"results.csv select {chosen_words(table)}, which is shown here."
     ]

@@ -6,6 +6,7 @@ import pandas as pd
 
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
+from probekit.probes.targets import HEADLINE
 from probekit.report.figures.facets import panels
 from probekit.report.figures.layer_curve import banded_series, measured_rows, series_of
 from probekit.report.figures.learning_curve import learning_curve_lines
@@ -13,9 +14,10 @@ from probekit.report.figures.levels import levels
 from probekit.report.figures.sparse import sparse_rows
 from probekit.report.figures.style import LEVELS, LINES, format_number
 from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
+from probekit.report.sentences.choice import nested_line, pooled_ranking
 from probekit.results.metrics import metric_name
 from probekit.results.record import ControlBy
-from probekit.results.selection import chosen_row, main_metric, selection
+from probekit.results.selection import chosen_row, is_nested, main_metric, selection, tested_row
 from probekit.results.table import concatenated, differs, n_blocks, only, placed, tick
 
 MOST_NAMES = 12  # cells listed in the description of a map
@@ -62,21 +64,28 @@ def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
     all_series = [list(series_of(rows)) for _, rows in parts]
     some_banded = any(len(banded_series(table, own)) < len(own) for own in all_series)
     chosen = chosen_row(table)
+    line = "the line of the best validation score" if is_nested(table) else "the chosen line"
+    kind = (
+        "the kind with the best validation score"
+        if is_nested(table)
+        else "the chosen kind of probe"
+    )
     score = "score" if chosen is None else metric_name(chosen["metric"])
     groups = "training" if measured["split"].eq("online").all() else "test"
     has_controls = bool(measured["target"].isin(["control", "random_weights"]).any())
     return {
         "One panel for each kind of site; all panels share their axes.": len(parts) > 1,
         f"Bands: 95 % percentile intervals from resampling the {groups} groups"
-        f"{', for the chosen line only; the table has those of the others' * some_banded}.": (
+        f"{f', for {line} only; the table has those of the others' * some_banded}.": (
             bool(task["ci_low"].notna().any())
         ),
-        "Control task and random weights are those of the chosen kind of probe, "
+        f"Control task and random weights are those of {kind}, "
         f"{'' if chosen is None else chosen['probe']}.": (
             chosen is not None and has_controls and differs(task["probe"])
         ),
         f"The ring marks the site with the highest cross-validated {score} on training rows among "
-        "those drawn; test rows were not used for the selection.": chosen is not None,
+        "those drawn; test rows were not used for the selection.": tested_row(table) is not None,
+        nested_line(table): HEADLINE in set(measured["target"]),
         "resid_pre of a block is resid_post of the block before it and is drawn there.": (
             bool(task["site"].str.fullmatch(r"blocks\.[1-9]\d*\.hook_resid_pre").any())
         ),
@@ -127,6 +136,7 @@ def map_caption(
         "those drawn; test rows were not used for the selection.": (
             chosen_cell(table, cells) is not None
         ),
+        "No cell is framed, because each outer fold chose its own.": is_nested(table),
         f"All offsets have the same examples, folds and resamples. {AT_OFFSETS[control_by]} "
         "the token at the offset.": differs(cells["position"]),
     }
@@ -208,9 +218,14 @@ def sparse_caption(table: pd.DataFrame) -> str:
         "on the training rows; features are selected and probes fitted separately for each k. The "
         "sites with the highest cross-validated scores are drawn; the best one with its 95 % "
         "interval as a band and its control task. All features: the best other probe at that site. "
+        f"{_after(pooled_ranking(table))}"
         f"Measured on {_spread(rows, 'n_test')} held-out rows in {_spread(rows, 'n_groups')} "
         "groups."
     )
+
+
+def _after(sentence: str) -> str:
+    return f"{sentence} " if sentence else ""
 
 
 def sparse_description(table: pd.DataFrame) -> str:
@@ -233,8 +248,9 @@ def learning_curve_caption(table: pd.DataFrame) -> str:
         f"{_main_name(table)} at {site} on {_spread(rows, 'n_test')} held-out rows in "
         f"{_spread(rows, 'n_groups')} groups, by number of training rows. Training samples consist "
         "of whole groups and are nested; the penalty is that chosen on all training rows. The band "
-        "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows."
-    )
+        "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows. "
+        f"{pooled_ranking(table)}"
+    ).rstrip()
 
 
 def learning_curve_description(table: pd.DataFrame) -> str:
