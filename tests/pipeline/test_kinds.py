@@ -237,5 +237,3 @@ def test_the_features_of_the_ranking_are_those_that_the_probes_read(load, go):
     page = found.report.read_text()
     assert f"[neuron={numbers[0]}]" in page.replace("<wbr>", "")
     assert "features.csv" in found.record["files"]
-    nested = go(load(texts(), sparse, sites, "split.folds=2"))
-    assert not (nested.folder / "features.csv").exists()
