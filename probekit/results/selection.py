@@ -69,13 +69,14 @@ def fold_choices(table: pd.DataFrame, target: str = "task") -> list[pd.Series]:
     A fold uses the validation scores of its own training rows only. The list is empty for a single
     split, and if a fold has no validation score.
     """
+    ranked = fold_ranks(table, target)
+    return [] if any(rows.empty for rows in ranked) else [rows.iloc[0] for rows in ranked]
+
+
+def fold_ranks(table: pd.DataFrame, target: str = "task") -> list[pd.DataFrame]:
+    """Return the rows that each outer fold chooses from, best first; empty for a single split."""
     folds = sorted(table["fold"].dropna().unique()) if is_nested(table) else []
-    choices = [
-        next((row for _, row in ranked_rows(table, target, fold).iterrows()), None)
-        for fold in folds
-    ]
-    chosen = [row for row in choices if row is not None]
-    return chosen if len(chosen) == len(folds) else []
+    return [ranked_rows(table, target, fold) for fold in folds]
 
 
 def headline_row(table: pd.DataFrame) -> pd.Series | None:

@@ -182,7 +182,7 @@ def figure_rows(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["split"].isin(["test", "online"])]
 
 
-def only(table: pd.DataFrame, **values: str) -> pd.DataFrame:
+def only(table: pd.DataFrame, **values: str | int) -> pd.DataFrame:
     """Return the rows whose columns hold the given values."""
     keep = np.ones(len(table), dtype=bool)
     for column, value in values.items():

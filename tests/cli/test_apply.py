@@ -181,3 +181,20 @@ def test_directions_can_be_loaded_with_numpy(keep, call, tmp_path):
     assert out.split() == ["d.npy", "d.json"]
     np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), probe.unit_directions)
     assert json.loads((tmp_path / "d.json").read_text())["names"] == ["a", "b", "c"]
+
+
+def test_an_untested_probe_is_named_as_such_everywhere(keep, call, tmp_path):
+    text = ("--text", "The keys")
+    commands = {
+        "apply": ("apply", "probe", *text),
+        "page": ("apply", "probe", *text, "--out", "page.html"),
+        "directions": ("directions", "probe", "--out", "d.npy"),
+    }
+    for is_tested in (True, False):
+        keep(is_tested=is_tested)
+        for arguments in commands.values():
+            code, _, errors = call(*arguments)
+            assert code == 0, errors
+            assert ("untested: no held-out rows" in errors) != is_tested
+        assert ("untested: no held-out rows" in (tmp_path / "page.html").read_text()) != is_tested
+        assert json.loads((tmp_path / "d.json").read_text())["is_tested"] == is_tested

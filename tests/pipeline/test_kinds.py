@@ -236,5 +236,3 @@ def test_ranked_features_are_those_of_the_k_sparse_probes(load, go):
     page = found.report.read_text()
     assert f"[neuron={numbers[0]}]" in page.replace("<wbr>", "")
     assert "features.csv" in found.record["files"]
-    nested = go(load(texts(), sparse, sites, "split.folds=2"))
-    assert not (nested.folder / "features.csv").exists()

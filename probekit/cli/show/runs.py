@@ -24,7 +24,7 @@ from probekit.results.differences import load_differences, rival_differences
 from probekit.results.metrics import metric_name
 from probekit.results.record import load_record
 from probekit.results.selection import headline_row, is_nested, main_metric
-from probekit.results.table import load_table
+from probekit.results.table import differs, load_table
 
 _LEFT_OUT = ("cross-validated", "selectivity", "C")  # shown on the page only
 _SHORT = {"control task": "control"}
@@ -86,7 +86,7 @@ def _baselines(table: pd.DataFrame) -> str:
     """Return the baseline scores of the main metric as text."""
     rows = table[table["target"].isin(BASELINES) & (table["split"] == "test")]
     # Of a sweep, baselines without a position are those of a nested choice.
-    if rows["position"].ne("").any():
+    if differs(rows["position"]):
         rows = rows[rows["position"] != ""]
     rows = rows[rows["metric"] == main_metric(rows)]
     values: dict[str, dict[str, str]] = {}

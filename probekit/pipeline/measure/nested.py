@@ -27,7 +27,6 @@ from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.measurement import (
     Measurement,
     PredictionPair,
-    Predictions,
     Score,
     joined,
 )
@@ -39,7 +38,7 @@ from probekit.probes.targets import BASELINES, NESTED, NESTED_PROBE
 from probekit.provenance import digest
 from probekit.results.columns import RESULTS, make_table
 from probekit.results.saved_probes import FINAL
-from probekit.results.selection import chosen_row, fold_choices, is_nested, ranked_rows, selection
+from probekit.results.selection import chosen_row, fold_choices, fold_ranks, is_nested, selection
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import EMBED_DEPTH, only
 
@@ -76,7 +75,8 @@ class _Pick:
         pooled = self.result.predictions.get(Predictor(probe, name))
         if not isinstance(pooled, ClassPredictions | NumberPredictions) or pooled.folds is None:
             return None
-        own = replace(take(pooled, np.flatnonzero(pooled.folds == self.fold)), folds=None)
+        assert pooled.folds is not None
+        own = replace(take(pooled, pooled.folds == self.fold), folds=None)
         return own, self.prober.chance(own, self.fold, draw)
 
     @property
@@ -105,6 +105,11 @@ class _Chooser:
     probers: Mapping[str, Prober]
 
     @cached_property
+    def ranks_of_task(self) -> list[pd.DataFrame]:
+        """The validation rows of the task that each outer fold chooses from, best first."""
+        return fold_ranks(self.table)
+
+    @cached_property
     def of_task(self) -> list[pd.Series]:
         """The validation row of the task that each outer fold chose."""
         return fold_choices(self.table)
@@ -126,12 +131,13 @@ class _Chooser:
         choices = self.of_task
         rows = [
             only(
-                ranked_rows(self.table, "task", int(row["fold"])),
+                ranked,
+                depth=EMBED_DEPTH,
                 **{name: row[name] for name in ("line", "probe", "position")},
             )
-            for row in choices
+            for row, ranked in zip(choices, self.ranks_of_task, strict=True)
         ]
-        sites = [own.loc[own["depth"] == EMBED_DEPTH, "site"] for own in rows]
+        sites = [own["site"] for own in rows]
         is_same = all(row["depth"] == EMBED_DEPTH for row in choices)
         if is_same or any(own.empty for own in sites):
             return []

@@ -26,7 +26,7 @@ NESTED_LINE = (
 # After a ranking of sites by validation scores of all outer folds.
 POOLED_RANKING = (
     "The cross-validated scores of all outer folds were used, and every test row is a validation "
-    "row of other folds: test scores at the best sites are therefore too high."
+    "row of other folds: test scores at the best sites are therefore biased upwards."
 )
 SITE_OF_ALL_FOLDS = "The site was selected by validation scores that include these rows. "
 REFITTED = "These probes were fitted on all rows, so that no row is left to test them."

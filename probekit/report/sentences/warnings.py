@@ -11,6 +11,7 @@ import pandas as pd
 from probekit.amounts import counted, joined_names
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
+from probekit.probes.targets import TARGETS
 from probekit.report.figures.style import format_number
 from probekit.report.sentences.answer import comparison_rows
 from probekit.report.sentences.choice import chosen_words
@@ -37,7 +38,7 @@ RIVALS = {
         "the probe may have learnt nothing.",
     ),
     "random_weights": (
-        "A network with random weights scores {rival} at this site",
+        "A network with random weights scores {rival} at {where}",
         "the result may not depend on what the network has learnt.",
     ),
     "word_identity": (
@@ -126,7 +127,11 @@ def _rival(
     is_mean = METRICS[task["metric"]].beats_the_mean
     guess = "the mean label" if is_mean else "the most frequent label"
     fields = {
-        "fact": fact.format(rival=format_number(rival["value"]), guess=guess),
+        "fact": fact.format(
+            rival=format_number(rival["value"]),
+            guess=guess,
+            where="its own nested choice" if TARGETS[task["target"]].choice_of else "this site",
+        ),
         "task": format_number(task["value"], task["ci_low"], task["ci_high"]),
         "doubt": doubt.format(types=f"{control_by}s"),
     }

@@ -1,0 +1,178 @@
+"""Whole runs under `split.folds`: what is reported, what is saved, and what is said of it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.cli.show.runs import show_results
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.experiment.run import run
+from probekit.pipeline.measure.probing import make_probers
+from probekit.probes.saved.saved_probe import SavedProbe
+from probekit.report.sentences.answer import answer
+from probekit.results.record import load_record
+from probekit.results.selection import choice_counts, chosen_row, fold_choices
+from probekit.results.table import load_table, only
+from tests.pipeline.planted import YAML, write_rows
+
+OVERRIDES = (
+    "split.folds=3",
+    "capture.sites=['blocks.[135].hook_resid_post', hook_embed]",
+    "probe.description=false",
+    "probe.permutations=99",
+    "probe.bootstrap=100",
+    "attention.texts=[]",
+)
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    """A function that loads the planted experiment, with labels that follow no rule."""
+    folder = tmp_path_factory.mktemp("folds")
+    write_rows(folder / "rows.csv")
+    rows = pd.read_csv(folder / "rows.csv")
+    rows["label"] = np.random.default_rng(1).permutation(rows["label"])
+    rows.to_csv(folder / "rows.csv", index=False)
+    (folder / "planted.yaml").write_text(YAML)
+    return lambda *others: load_experiment(folder / "planted.yaml", (*OVERRIDES, *others))
+
+
+@pytest.fixture(scope="module")
+def go(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("out")
+
+    def go(experiment):
+        return run(experiment, out=folder / "runs", cache_root=folder / "cache")
+
+    return go
+
+
+@pytest.fixture(scope="module")
+def nested(load, go):
+    """A run whose outer folds chose different sites."""
+    return go(load())
+
+
+@pytest.fixture(scope="module")
+def table(nested):
+    return load_table(nested.results)
+
+
+def score(table, **where):
+    (value,) = only(table, split="test", metric="accuracy", **where)["value"]
+    return value
+
+
+def test_folds_that_disagree_have_no_best_site(nested, table):
+    best = nested.record["best"]
+    assert (best["site"], best["layer"], best["head"]) == (None, None, None)
+    assert best["sites"] == choice_counts(table)
+    assert len(best["sites"]) > 1
+    assert sum(best["sites"].values()) == 3
+    assert best["final"]["site"] == chosen_row(table)["site"]
+    assert load_record(nested.folder / "run.json").best.final.probe == "logistic"
+
+
+def test_every_fold_tests_its_own_rows_at_the_site_it_chose(nested, table, load):
+    experiment = load()
+    prepared = prepare(experiment)
+    (prober,) = make_probers(experiment, prepared)
+    confusion = pd.read_csv(nested.folder / "confusion.csv")
+    right = confusion.loc[confusion["truth"] == confusion["guess"], "n"].sum()
+    assert right / confusion["n"].sum() == pytest.approx(score(table, target="chosen"))
+    assert confusion["n"].sum() == len(prober.test_rows) == 96
+    chosen = [row["site"] for row in fold_choices(table)]
+    assert len(set(chosen)) > 1
+    validation = only(table, target="task", split="validation").dropna(subset="fold")
+    for fold, site in enumerate(chosen):
+        own = validation[validation["fold"] == fold]
+        assert own.set_index("site").loc[site, "value"] == own["value"].max()
+
+
+def test_the_curve_has_no_ring_and_the_nested_choice_is_a_line(nested, table):
+    page = nested.report.read_text()
+    assert "nested choice" in page
+    assert "chosen by<br>cross-validation" not in page
+    assert "The ring marks" not in page
+    assert "test rows were not used" not in page
+    assert answer(table).startswith("Nested choice: each of 3 outer folds chose its own site by ")
+    assert "the final probe, which was fitted on all rows, these included," in page
+
+
+def test_differences_and_p_values_are_those_of_the_nested_choice(nested, table):
+    differences = pd.read_csv(nested.folder / "differences.csv")
+    assert set(differences["a"]) == {"chosen"}
+    assert {"majority", "word_identity", "chosen_random_weights"} <= set(differences["b"])
+    assert differences["value_a"].unique() == pytest.approx([score(table, target="chosen")])
+    own = only(table, target="chosen", metric="p_value")
+    assert len(own) == 1
+    assert "Against the best constant prediction, p = " in answer(table)
+
+
+def test_the_final_probe_is_fitted_on_all_rows_and_untested(nested, table, load):
+    final = SavedProbe.load(nested.folder / "probes" / "final")
+    row = chosen_row(table)
+    assert final.facts.sites == (row["site"],)
+    assert not final.facts.is_tested
+    assert final.facts.metrics == {}
+    (prober,) = make_probers(load(), prepare(load()))
+    assert np.array_equal(prober.saved_rows, np.arange(96))
+    assert {"probes/final.json", "probes/final.safetensors"} <= set(nested.record["files"])
+
+
+def test_a_second_run_fits_nothing(nested, load, go, monkeypatch):
+    content = {path.name: path.read_bytes() for path in nested.folder.glob("*.csv")}
+    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
+    again = go(load())
+    assert {path.name: path.read_bytes() for path in again.folder.glob("*.csv")} == content
+    assert again.record["files"] == nested.record["files"]
+
+
+def test_the_chosen_probe_of_a_comparison_is_the_nested_choice(nested, table, load, go):
+    single = go(load("split.folds=null"))
+    for metric in ("accuracy", "auroc"):
+        rows = compare(nested.folder, single.folder, metric=metric).rows
+        (chosen,) = rows[rows["what"] == "chosen"].to_dict("records")
+        assert (chosen["site_a"], chosen["probe_a"]) == ("chosen", "chosen")
+        (value,) = only(table, target="chosen", metric=metric)["value"]
+        assert chosen["value_a"] == pytest.approx(value)
+        curve = rows[rows["what"] == "site"].set_index("site_a")["value_a"]
+        own = only(table, target="task", split="test", metric=metric).set_index("site")["value"]
+        pd.testing.assert_series_equal(
+            curve.sort_index(), own.sort_index(), check_names=False, rtol=1e-6
+        )
+
+
+def test_the_terminal_has_the_nested_choice(nested, capsys):
+    show_results(nested)
+    shown = capsys.readouterr().out
+    assert "* selected by cross-validation of at least one outer fold." in shown
+    assert "Nested choice: each of 3 outer folds" in shown
+    assert "Test accuracy of these choices: 0." in shown
+    assert "chosen" not in shown.split("Baselines without the network:")[1]
+
+
+def test_folds_choose_among_kinds_and_positions_too(load, go):
+    swept = go(
+        load(
+            "tokens.position={at: index, index: 1}",
+            "probe.kinds=[{kind: nearest_mean}, {kind: k_sparse, k: [2, 8]}]",
+            "capture.sites=[blocks.0.hook_resid_post, blocks.3.hook_resid_post]",
+        )
+    )
+    table = load_table(swept.results)
+    chosen = fold_choices(table)
+    validation = only(table, target="task", split="validation").dropna(subset="fold")
+    for row in chosen:
+        own = validation[validation["fold"] == row["fold"]]
+        assert row["value"] == own["value"].max()
+    features = pd.read_csv(swept.folder / "features.csv")
+    assert features["k"].max() == 8
+    kept = SavedProbe.load(swept.folder / "probes" / features["site"].iloc[0] / "k_sparse-2")
+    assert not kept.facts.is_tested
+    assert set(np.flatnonzero(kept.layers[0][0].any(axis=0))) == set(
+        features["feature"].str.removeprefix("dimension ").astype(int)[:2]
+    )
+    assert "fitted on all rows," in swept.report.read_text()
