@@ -22,7 +22,6 @@ OVERRIDES = (
     "capture.sites=['blocks.[135].hook_resid_post', hook_embed]",
     "probe.description=false",
     "probe.permutations=99",
-    "probe.bootstrap=100",
     "attention.texts=[]",
 )
 

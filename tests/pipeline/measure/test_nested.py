@@ -38,7 +38,7 @@ def make_prober(seed, kind="ridge", **settings):
     ]
     common = {"folds": 3, "control_draws": 0, "baselines": (), "description": False}
     kinds = (ProbeSpec(kind),)
-    plain = ProbeSettings(kinds=kinds, bootstrap=100, C=(0.01, 1.0), **(common | settings))
+    plain = ProbeSettings(kinds=kinds, C=(0.01, 1.0), **(common | settings))
     return AccuracyProber(splits, plain)
 
 
@@ -165,7 +165,7 @@ def test_the_control_task_of_each_fold_is_that_at_its_own_choice():
 
 
 def test_a_single_split_has_no_nested_choice():
-    prober = Prober(make_prober(0).data, ProbeSettings(folds=3, control_draws=0, bootstrap=100))
+    prober = Prober(make_prober(0).data, ProbeSettings(folds=3, control_draws=0))
     result = at(prober.site(np.random.default_rng(0).normal(size=(N_ROWS, 3))), 0)
     assert nested_choice([result], {"last": prober}) is None
     assert {one.fold for one in result.measurements} == {None}

@@ -29,7 +29,7 @@ GROUPS = np.arange(sum(SIZES)) // 3
 
 
 def value(predictions, metric, groups=GROUPS):
-    resamples = Resamples.draw(groups[: len(predictions.truth)], draws=0, seed=0)
+    resamples = Resamples.leave_one_out(groups[: len(predictions.truth)])
     return metrics_of(predictions)[metric](predictions, resamples)[0]
 
 
@@ -65,7 +65,7 @@ def test_other_metrics_are_those_of_all_rows(metric):
 
 def test_every_column_of_the_resamples_weighs_the_rows_that_it_holds():
     """Leaving out a group, as the jackknife does, and drawing it twice, as the bootstrap does."""
-    resamples = Resamples.draw(GROUPS, draws=0, seed=0)
+    resamples = Resamples.leave_one_out(GROUPS)
     counts = np.ones((resamples.n_groups, 3), dtype=np.float32)
     counts[:10, 1] = 0  # half of the first fold
     counts[25:40, 2] = 2
