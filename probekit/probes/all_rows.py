@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,9 +42,7 @@ class AllRows:
         stratify = labels if is_class else np.zeros(len(rows))
         folds = group_folds(stratify, groups, settings.folds, settings.seed)
         column = (
-            numbers(replace(data, train=rows, test=rows[:0]))[rows]
-            if settings.reads_numbers
-            else np.searchsorted(data.classes, labels)
+            numbers(data)[rows] if settings.reads_numbers else np.searchsorted(data.classes, labels)
         )
         return cls(rows, column, FitContext(folds, groups, typical_rows(data, rows), settings))
 

@@ -111,7 +111,7 @@ def choice_counts(table: pd.DataFrame) -> dict[str, int]:
     return dict(counts.most_common())
 
 
-def tested_row(table: pd.DataFrame) -> pd.Series | None:
+def single_choice(table: pd.DataFrame) -> pd.Series | None:
     """Return the validation row of the site whose test score is reported; None if there is none.
 
     A nested choice is not the score of one site, so there is none.

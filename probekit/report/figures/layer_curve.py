@@ -25,7 +25,7 @@ from probekit.report.figures.style import (
     format_number,
     plotly_text,
 )
-from probekit.results.selection import chosen_row, measured_metrics, tested_row
+from probekit.results.selection import chosen_row, measured_metrics, single_choice
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
 # Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten, or only the powers if that gives
@@ -271,7 +271,7 @@ def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
 
     A nested choice is at no single site.
     """
-    tested = [tested_row(own) for _, own in table.groupby("run", sort=False)]
+    tested = [single_choice(own) for _, own in table.groupby("run", sort=False)]
     return [
         row
         for chosen in tested

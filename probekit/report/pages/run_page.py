@@ -21,6 +21,7 @@ from probekit.report.pages.chosen_parts import WrongExample, chosen_parts, load_
 from probekit.report.pages.parts import FigurePart, norms_part, reliability_part, result_parts
 from probekit.report.pages.template import render
 from probekit.report.sentences.answer import answer
+from probekit.report.sentences.choice import OLD_FOLDS
 from probekit.report.sentences.confidence import load_bins
 from probekit.report.sentences.feature_table import load_features
 from probekit.report.sentences.sites_table import UNCONVERGED, site_table
@@ -44,6 +45,7 @@ from probekit.results.record import (
     reading_run_file,
 )
 from probekit.results.selection import chosen_row, is_nested, main_metric
+from probekit.results.settings import load_config
 from probekit.results.table import load_table
 
 
@@ -104,6 +106,7 @@ def report_page(run_dir: Path) -> str:
         warnings=[
             *warnings(table, record, comparisons),
             *([] if record.is_sealed else [OLD_RECORD]),
+            *_old_folds(run_dir, table),
         ],
         figures=[part for part in figures if part.is_open],
         folded_figures=[part for part in figures if not part.is_open],
@@ -129,6 +132,13 @@ def report_page(run_dir: Path) -> str:
         config=_config(run_dir / "config.yaml"),
         facts=_facts(record),
     )
+
+
+def _old_folds(run_dir: Path, table: pd.DataFrame) -> list[str]:
+    """Return the warning about a nested cross-validation of an older release."""
+    config = load_config(run_dir / "config.yaml")
+    folds = (config.get("split") or {}).get("folds")
+    return [OLD_FOLDS] if folds is not None and not is_nested(table) else []
 
 
 def _difference(one: RivalDifference) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
 from probekit.report.sentences.choice import nested_line, pooled_ranking
 from probekit.results.metrics import metric_name
 from probekit.results.record import ControlBy
-from probekit.results.selection import chosen_row, is_nested, main_metric, selection, tested_row
+from probekit.results.selection import chosen_row, is_nested, main_metric, selection, single_choice
 from probekit.results.table import concatenated, differs, n_blocks, only, placed, tick
 
 MOST_NAMES = 12  # cells listed in the description of a map
@@ -84,7 +84,7 @@ def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
             chosen is not None and has_controls and differs(task["probe"])
         ),
         f"The ring marks the site with the highest cross-validated {score} on training rows among "
-        "those drawn; test rows were not used for the selection.": tested_row(table) is not None,
+        "those drawn; test rows were not used for the selection.": single_choice(table) is not None,
         nested_line(table): HEADLINE in set(measured["target"]),
         "resid_pre of a block is resid_post of the block before it and is drawn there.": (
             bool(task["site"].str.fullmatch(r"blocks\.[1-9]\d*\.hook_resid_pre").any())

@@ -32,7 +32,7 @@ def load(tmp_path_factory):
     folder = tmp_path_factory.mktemp("folds")
     write_rows(folder / "rows.csv")
     rows = pd.read_csv(folder / "rows.csv")
-    rows["label"] = np.random.default_rng(1).permutation(rows["label"])
+    rows["label"] = np.random.default_rng(2).permutation(rows["label"])
     rows.to_csv(folder / "rows.csv", index=False)
     (folder / "planted.yaml").write_text(YAML)
     return lambda *others: load_experiment(folder / "planted.yaml", (*OVERRIDES, *others))
