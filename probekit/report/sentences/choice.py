@@ -24,9 +24,9 @@ NESTED_LINE = (
     "highest point of the curve would be a selection on test rows."
 )
 OLD_FOLDS = (
-    "This run was written by an older version of probekit, which chose one site for all outer folds "
-    "by validation scores of rows that are also test rows: its test score is biased upwards. Run "
-    "the experiment again, so that each fold chooses its own."
+    "This run was written by an older version of probekit, which chose one site for all outer "
+    "folds by validation scores of rows that are also test rows: its test score is biased upwards. "
+    "Run the experiment again, so that each fold chooses its own."
 )
 # After a ranking of sites by validation scores of all outer folds.
 POOLED_RANKING = (
