@@ -7,7 +7,7 @@ import pytest
 from probekit.probes.score.metric_table import METRICS, metric_functions
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.regression import NumberPredictions
-from probekit.probes.targets import BASELINES, TARGETS
+from probekit.probes.targets import BASELINES, NESTED, TARGETS
 from probekit.report.figures.style import LEVELS, LINES
 from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.metrics import MAIN_METRICS, P_VALUES
@@ -62,7 +62,7 @@ def test_every_target_has_a_line_or_a_level_with_its_title():
     assert {name: styles[name].label for name in TARGETS} == {
         name: target.title for name, target in TARGETS.items()
     }
-    assert set(BASELINES) == set(TARGETS) - set(LINES)
+    assert {*BASELINES, *NESTED.values()} == set(TARGETS) - set(LINES)
 
 
 @pytest.mark.parametrize("name", [m.name for m in METRICS.values() if m.is_row_mean])
