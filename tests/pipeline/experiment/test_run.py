@@ -118,6 +118,8 @@ def test_a_second_run_is_the_same_and_recomputes_nothing(experiment, go, monkeyp
     monkeypatch.setattr(ActivationStore, "commit", None)
     second = go(experiment(), watcher=watcher)
     assert second.folder == first.folder
+    # A number of bootstrap resamples, as in files of older releases, does not change the run key.
+    assert go(experiment("probe.bootstrap=1000")).folder == first.folder
     assert second.results.read_bytes() == content
 
 
