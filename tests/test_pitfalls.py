@@ -27,14 +27,14 @@ from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData
 from probekit.probes.fitters import FitContext, make_fitter
 from probekit.probes.folds import group_folds, sample_groups
-from probekit.probes.score.differences import paired_difference, unpaired_difference
+from probekit.probes.score.differences import paired_differences, unpaired_difference
+from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.learning_curve import subsets
 from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import (
     ClassPredictions,
     Resamples,
     accuracy,
-    percentile_interval,
 )
 from probekit.probes.score.permutation import p_values
 from probekit.probes.selftest import planted
@@ -210,14 +210,18 @@ def test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired():
     def width(low, high):
         return high - low
 
-    by_group, by_row = (Resamples.draw(names, 1000, 0) for names in (groups, np.arange(640)))
+    by_group, by_row = (Resamples.leave_one_out(names) for names in (groups, np.arange(640)))
     wide, narrow = (
         width(found.low, found.high)
-        for found in (percentile_interval(accuracy(a, drawn)) for drawn in (by_group, by_row))
+        for found in (
+            jackknife_interval(accuracy(a, resamples), resamples, (0, 1))
+            for resamples in (by_group, by_row)
+        )
     )
     assert wide / narrow == pytest.approx(np.sqrt(8), rel=0.15)
-    paired = paired_difference(accuracy, a, b, by_group)
-    apart = unpaired_difference(accuracy, a, by_group, b, by_group)
+    values = [accuracy(one, by_group) for one in (a, b)]
+    (paired,) = paired_differences([tuple(values)], by_group)
+    apart = unpaired_difference(values[0], by_group, values[1], by_group)
     assert width(paired.ci_low, paired.ci_high) < 0.6 * width(apart.ci_low, apart.ci_high)
 
 
@@ -243,7 +247,7 @@ def test_pitfall_27_nothing_is_the_mean_of_no_rows():
     # A class that does not occur has no recall to be averaged.
     answers = ClassPredictions(np.array([0, 0]), np.array([0, 1]), 3, np.zeros((2, 3)))
     for name in ("balanced_accuracy", "macro_f1"):
-        assert np.isfinite(METRICS[name](answers, Resamples.draw(np.arange(2), 100, 0))).all()
+        assert np.isfinite(METRICS[name](answers, Resamples.leave_one_out(np.arange(2)))).all()
 
 
 def test_pitfall_28_a_label_that_is_a_length_is_predicted_by_length_alone():

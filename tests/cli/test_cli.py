@@ -171,7 +171,7 @@ def test_interrupt_keeps_completed_work_and_prints_the_command_to_resume(
     folder, environment, by, expected
 ):
     code, errors = interrupt(
-        [PROBEKIT, "run", "planted.yaml", "--set", "probe.bootstrap=100000"],
+        [PROBEKIT, "run", "planted.yaml", "--set", "probe.permutations=100000"],
         lambda: list(folder.glob("cache/*/manifest.json")),
         by,
         cwd=folder,
@@ -180,7 +180,7 @@ def test_interrupt_keeps_completed_work_and_prints_the_command_to_resume(
         text=True,
     )
     assert code == expected, errors
-    assert "probekit run planted.yaml --set probe.bootstrap=100000" in errors
+    assert "probekit run planted.yaml --set probe.permutations=100000" in errors
     assert "Traceback" not in errors
     assert list(folder.glob("cache/*/*/00000.json"))
 

@@ -95,8 +95,10 @@ def test_the_same_text_at_another_span_is_no_duplicate():
 
 
 def test_few_test_groups_are_reported():
-    assert findings(n_test=18)["few-groups"][0] == "warning"
-    assert "few-groups" not in findings(n_test=20)
+    level, message = findings(n_test=38)["few-groups"]
+    assert level == "warning"
+    assert "19 groups: intervals over fewer than 20 groups are approximate" in message
+    assert "few-groups" not in findings(n_test=40)
 
 
 def test_a_label_predicted_by_length_is_reported():

@@ -124,7 +124,7 @@ def refusal(path, overrides=()):
             "source: mini\nprobe: {permutations: 19}",
             r"line 4: .*with 19 permutations no p-value is below 0\.05; give at least 20",
         ),
-        ("source: mini", "source: mini\nprobe:\n  bootstrap: 10", r"line 5: probe\.bootstrap"),
+        ("source: mini", "source: mini\nprobe:\n  max_iter: 0", r"line 5: probe\.max_iter"),
     ],
 )
 def test_each_invalid_value_is_reported_with_its_line(write, old, new, message):
@@ -376,3 +376,14 @@ def test_included_experiments_load_and_name_their_schema(path):
     assert load_experiment(path).name == path.stem
     first = path.read_text().splitlines()[0]
     assert first == "# yaml-language-server: $schema=experiment.schema.json"
+
+
+def test_the_number_of_bootstrap_resamples_of_older_files_is_ignored(write):
+    """It is not written back, so that it changes neither the run key nor a comparison of runs."""
+    plain, older = (
+        load_experiment(write(GOOD + text))
+        for text in ("probe: {folds: 3}\n", "probe: {folds: 3, bootstrap: 1000}\n")
+    )
+    assert older.model_dump(mode="json") == plain.model_dump(mode="json")
+    assert older.probe.settings() == plain.probe.settings()
+    assert "bootstrap:" not in dump_experiment(older)

@@ -38,7 +38,7 @@ def row(site: str, target: str, value: float, **others) -> dict:
         "ci_low": round(value - 0.02, 4), "ci_high": round(value + 0.02, 4), "chance": 0.5,
         "n_train": 3000, "n_test": 1039, "n_groups": 15, "C": 0.01 if site else None,
         "n_iter": 7 if site else None, "converged": True if site else None, "seed": 0,
-        "view": "raw" if site else "",
+        "view": "raw" if site else "", "null": "",
     }  # fmt: skip
     return common | others
 

@@ -97,7 +97,7 @@ def make_comparison(hostile):
          "position_b": "last", "view_a": "raw", "view_b": "raw", "probe_a": probe,
          "probe_b": probe, "metric": "accuracy", "value_a": 0.8, "value_b": 0.6,
          "difference": 0.1 * n, "ci_low": 0.1 * n - 0.15, "ci_high": 0.1 * n + 0.15, "p": 0.01,
-         "p_holm": 0.04 + n / 50, "holds": n == 0, "n_a": 100, "n_b": 90}
+         "p_adjusted": 0.04 + n / 50, "holds": n == 0, "n_a": 100, "n_b": 90}
         for n, site in enumerate(PLACES) for probe in ("logistic", "mass_mean")
     ]  # fmt: skip
     rows.append(

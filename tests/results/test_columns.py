@@ -1,12 +1,9 @@
 """Tables are read as they were written; columns, metrics and targets are declared once."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.probes.score.metric_table import METRICS, metric_functions
-from probekit.probes.score.metrics import ClassPredictions, Resamples
-from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.score.metric_table import METRICS, association, metric_functions
 from probekit.probes.targets import BASELINES, NESTED, TARGETS
 from probekit.report.figures.style import LEVELS, LINES
 from probekit.results.columns import DIFFERENCES, RESULTS, make_table
@@ -65,27 +62,15 @@ def test_every_target_has_a_line_or_a_level_with_its_title():
     assert {*BASELINES, *NESTED.values()} == set(TARGETS) - set(LINES)
 
 
-@pytest.mark.parametrize("name", [m.name for m in METRICS.values() if m.is_row_mean])
-def test_a_mean_over_rows_is_one(name):
-    """The value on all rows is the mean of the values on two halves of one size."""
-    generator = np.random.default_rng(0)
-    if "number" in METRICS[name].functions:
-        half = generator.normal(size=40)
-        halves = [NumberPredictions(half, generator.normal(size=40)) for _ in range(2)]
-        both = NumberPredictions(*(np.tile(half, 2), np.concatenate([h.guess for h in halves])))
-    else:
-        logs = np.log(generator.dirichlet(np.ones(3), size=80))
-        truth = generator.integers(3, size=80)
+def test_p_values_are_of_scores_of_the_same_predictions():
+    for metric in METRICS.values():
+        assert set(metric.associations) <= set(metric.functions), metric.name
+        assert all(callable(association(metric.name, family)) for family in metric.associations)
+    assert {"accuracy", "r2"} <= {m.name for m in METRICS.values() if m.associations}
 
-        def some(rows):
-            return ClassPredictions(truth[rows], logs[rows].argmax(axis=1), 3, logs[rows], True)
 
-        halves, both = [some(slice(0, 40)), some(slice(40, 80))], some(slice(0, 80))
-
-    def value(predictions):
-        resamples = Resamples.draw(np.arange(len(predictions.truth)), 0, 0)
-        return metric_functions(predictions.family, predictions.offers)[name](
-            predictions, resamples
-        )[0]
-
-    assert value(both) == pytest.approx(np.mean([value(half) for half in halves]))
+def test_every_range_has_two_ends_and_includes_0():
+    for metric in METRICS.values():
+        lowest, highest = metric.range
+        assert lowest < highest, metric.name
+        assert lowest <= 0 <= highest, metric.name

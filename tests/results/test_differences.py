@@ -1,4 +1,4 @@
-"""Significance is decided by paired intervals, adjusted among the rivals named in advance."""
+"""Significance is decided by p-values, adjusted among the rivals named in advance."""
 
 import pandas as pd
 import pytest
@@ -9,7 +9,7 @@ from probekit.report.sentences.warnings import warnings
 from probekit.results.differences import (
     NOT_SIGNIFICANT,
     SIGNIFICANT,
-    SIGNIFICANT_UNADJUSTED,
+    TOO_FEW_GROUPS,
     load_differences,
     rival_differences,
 )
@@ -21,7 +21,7 @@ EMBEDDING = "blocks.0.hook_resid_pre last logistic task"
 FAR = "ln_final.hook_normalized last logistic task"
 
 
-def difference(other, value=0.2, reach=0.05, p=0.002, p_holm=0.2, score=0.5):
+def difference(other, value=0.2, reach=0.05, p=0.002, p_adjusted=None, score=0.5):
     return {
         "a": CHOSEN,
         "b": other,
@@ -32,7 +32,7 @@ def difference(other, value=0.2, reach=0.05, p=0.002, p_holm=0.2, score=0.5):
         "ci_low": value - reach,
         "ci_high": value + reach,
         "p": p,
-        "p_holm": p_holm,
+        "p_adjusted": p if p_adjusted is None else p_adjusted,
         "n_test": 1039,
         "n_groups": 15,
     }
@@ -40,14 +40,14 @@ def difference(other, value=0.2, reach=0.05, p=0.002, p_holm=0.2, score=0.5):
 
 @pytest.fixture
 def differences():
-    """Differences of the synthetic run: significant, not significant, or before adjustment only."""
+    """Differences of the synthetic run: significant, not significant, or in too few groups."""
     return pd.DataFrame(
         [
-            difference("majority"),
+            difference("majority", p_adjusted=0.008),
             difference("word_identity", 0.02, score=0.71, p=0.4),
-            difference(RANDOM, 0.205, score=0.736),
-            difference(EMBEDDING, 0.06, p=0.03, score=0.712),
-            difference(FAR, 0.02, p=0.3, p_holm=0.9),
+            difference(RANDOM, 0.205, score=0.736, p_adjusted=0.008),
+            difference(EMBEDDING, 0.06, p=0.03, p_adjusted=0.06, score=0.712),
+            difference(FAR, 0.02, p=0.3, p_adjusted=0.9),
         ]
     )
 
@@ -58,15 +58,29 @@ def clean(record):
     return RunRecord.model_validate(record)
 
 
-def test_rivals_are_named_and_adjusted_among_themselves(table, differences):
+def test_rivals_are_named_and_their_adjusted_p_decides(table, differences):
     found = rival_differences(table, differences)
     by_name = {one.name: (one.key, one.p, one.verdict) for one in found.named}
     assert by_name == {
         "majority": ("majority", 0.008, SIGNIFICANT),
         "word identity": ("word_identity", 0.4, NOT_SIGNIFICANT),
         "random weights, same site": ("random_weights", 0.008, SIGNIFICANT),
-        "the embedding": ("embedding", 0.06, SIGNIFICANT_UNADJUSTED),
+        "the embedding": ("embedding", 0.06, NOT_SIGNIFICANT),
     }
+
+
+def test_a_rival_that_is_significantly_better_is_no_success(table, differences):
+    differences.loc[0, ["difference", "p_adjusted"]] = [-0.2, 0.001]
+    assert rival_differences(table, differences).named[0].verdict == NOT_SIGNIFICANT
+
+
+def test_without_a_p_value_there_are_too_few_groups_for_a_verdict(table, differences):
+    differences.loc[differences["b"] == RANDOM, ["p", "p_adjusted"]] = float("nan")
+    found = rival_differences(table, differences)
+    assert [one.verdict for one in found.named if one.key == "random_weights"] == [TOO_FEW_GROUPS]
+    text = answer(table, found)
+    assert "tested in too few groups for a comparison with a random network" in text
+    assert "significantly better than the majority label;" in text
 
 
 def test_all_others_keep_the_p_of_the_run(table, differences):
@@ -98,8 +112,7 @@ def test_the_answer_names_the_significant_differences(table, differences):
     text = answer(table, rival_differences(table, differences))
     assert text.endswith(
         "On the same test rows it is significantly better than the majority label and a random "
-        "network; better than the embedding, but not after adjustment for multiple comparisons; "
-        "not significantly better than the words alone."
+        "network; not significantly better than the words alone and the embedding."
     )
     assert "On the same test rows" not in answer(table)
 
@@ -122,8 +135,8 @@ def test_a_run_from_before_has_none(tmp_path):
 
 def test_a_file_that_lacks_a_column_is_refused(tmp_path, differences):
     path = tmp_path / "differences.csv"
-    differences.drop(columns="p_holm").to_csv(path, index=False)
-    with pytest.raises(DataError, match=r"differences\.csv, line 1: no column 'p_holm'"):
+    differences.drop(columns="p_adjusted").to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"differences\.csv, line 1: no column 'p_adjusted'"):
         load_differences(path)
     differences.astype({"p": object}).assign(p="x").to_csv(path, index=False)
     with pytest.raises(DataError, match=r"line 2, column 'p': 'x' cannot be read"):
@@ -136,3 +149,13 @@ def test_written_differences_are_read_back(tmp_path, differences):
     pd.testing.assert_frame_equal(
         load_differences(path), differences.astype({"n_test": float, "n_groups": float})
     )
+
+
+def test_differences_of_an_older_release_are_read(tmp_path, table, differences):
+    """Their adjusted p-values were in a column `p_holm`."""
+    path = tmp_path / "differences.csv"
+    differences.rename(columns={"p_adjusted": "p_holm"}).to_csv(path, index=False)
+    found = load_differences(path)
+    assert found["p_adjusted"].tolist() == differences["p_adjusted"].tolist()
+    assert "p_holm" not in found
+    assert rival_differences(table, found).named[0].p == 0.008

@@ -30,6 +30,12 @@ def test_a_missing_column_is_named(make_run, table):
         load_table(make_run(table.drop(columns=["ci_low", "C"])) / "results.csv")
 
 
+def test_results_of_an_older_release_name_no_null_distribution(make_run, table):
+    read = load_table(make_run(table.drop(columns="null")) / "results.csv")
+    assert list(read.columns) == list(table.columns)
+    assert set(read["null"]) == {""}
+
+
 @pytest.mark.parametrize(
     ("column", "cell"),
     [

@@ -1,4 +1,4 @@
-"""A second run reuses what is whole and of the same inputs, and makes again what is not."""
+"""A second run reuses complete results of the same inputs and recomputes all others."""
 
 import json
 import re
@@ -11,17 +11,19 @@ from probekit.activations.store.store import ActivationStore
 from probekit.model.weights.sources import MINI
 
 
-def test_a_second_run_is_the_same_and_recomputes_nothing(experiment, go, monkeypatch):
+def test_second_run_recomputes_nothing(experiment, go, monkeypatch):
     first = go(experiment())
     content = first.results.read_bytes()
     monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
     monkeypatch.setattr(ActivationStore, "commit", None)
     second = go(experiment())
     assert second.folder == first.folder
+    # A number of bootstrap resamples, as in files of older releases, does not change the run key.
+    assert go(experiment("probe.bootstrap=1000")).folder == first.folder
     assert second.results.read_bytes() == content
 
 
-def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go):
+def test_interrupted_run_resumes_with_the_remaining_sites(experiment, go):
     whole = go(experiment())
     content = whole.results.read_bytes()
     sites = sorted((whole.folder / "sites").iterdir())
@@ -34,7 +36,7 @@ def test_an_interrupted_run_goes_on_with_the_sites_that_are_left(experiment, go)
     assert kept.stat().st_mtime_ns == before
 
 
-def test_answers_without_their_numbers_or_cut_short_are_made_again(experiment, go):
+def test_incomplete_site_results_are_recomputed(experiment, go):
     """A run may be killed after the answers of a site are written, and before its numbers are."""
     first = go(experiment(), page=False)
     content = first.results.read_bytes()
@@ -52,7 +54,7 @@ def test_answers_without_their_numbers_or_cut_short_are_made_again(experiment, g
     "damage",
     ["", "{", "[]", "[" * 100_000, '{"digest": "0", "measurements": []}', "altered", "lost"],
 )
-def test_kept_results_that_are_not_whole_are_made_again(experiment, go, damage):
+def test_damaged_site_results_are_recomputed(experiment, go, damage):
     first = go(experiment(), page=False)
     content = first.results.read_bytes()
     path = first.folder / "sites" / "blocks.3.hook_resid_post.json"
@@ -66,7 +68,7 @@ def test_kept_results_that_are_not_whole_are_made_again(experiment, go, damage):
     assert path.read_text() == whole
 
 
-def test_kept_results_of_another_site_are_made_again(experiment, go):
+def test_saved_results_of_another_site_are_recomputed(experiment, go):
     first = go(experiment(), page=False)
     content = first.results.read_bytes()
     one, other = (first.folder / "sites" / f"blocks.{n}.hook_resid_post.json" for n in (0, 3))
@@ -74,7 +76,7 @@ def test_kept_results_of_another_site_are_made_again(experiment, go):
     assert go(experiment(), page=False).results.read_bytes() == content
 
 
-def test_other_code_and_other_sizes_never_reuse_a_result(experiment, go, tmp_path, monkeypatch):
+def test_changed_code_or_sizes_reuse_no_result(experiment, go, tmp_path, monkeypatch):
     folders = {go(experiment(), page=False).folder}
     model = tmp_path / "model"
     shutil.copytree(MINI, model)
@@ -90,7 +92,7 @@ def test_other_code_and_other_sizes_never_reuse_a_result(experiment, go, tmp_pat
     assert len(folders) == 6
 
 
-def test_what_changes_the_numbers_changes_the_key(experiment, go, tmp_path):
+def test_settings_that_affect_numbers_change_the_key(experiment, go, tmp_path):
     first = go(experiment())
     folders = {go(experiment(change)).folder for change in ("probe.seed=1", "split.seed=1")}
     assert len(folders | {first.folder}) == 3
@@ -99,7 +101,7 @@ def test_what_changes_the_numbers_changes_the_key(experiment, go, tmp_path):
     assert go(experiment()).folder != first.folder
 
 
-def test_relabelling_recomputes_no_activation(experiment, go, tmp_path, monkeypatch):
+def test_new_labels_recompute_no_activation(experiment, go, tmp_path, monkeypatch):
     go(experiment())
     rows = pd.read_csv(tmp_path / "rows.csv")
     rows["label"] = rows["label"].map({"red": "A", "black": "B"})
@@ -108,7 +110,7 @@ def test_relabelling_recomputes_no_activation(experiment, go, tmp_path, monkeypa
     assert set(go(experiment()).record["data"]["labels"]["train"]) == {"A", "B"}
 
 
-def test_the_folder_of_the_data_is_not_part_of_the_key(experiment, go, tmp_path):
+def test_data_folder_is_not_part_of_the_key(experiment, go, tmp_path):
     first = go(experiment())
     moved = tmp_path / "moved"
     moved.mkdir()

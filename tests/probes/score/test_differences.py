@@ -101,9 +101,10 @@ def test_no_verdict_below_six_groups():
         resamples = Resamples.leave_one_out(groups)
         right = of_correct(np.ones(len(groups)))
         wrong = of_correct(np.random.default_rng(0).random(len(groups)) < 0.2)
-        same, other = paired(accuracy, right, wrong, resamples), unpaired(
-            right, wrong, resamples, resamples
-        )  # fmt: skip
+        same, other = (
+            paired(accuracy, right, wrong, resamples),
+            unpaired(right, wrong, resamples, resamples),
+        )
         for found in (same, other):
             is_few = n_groups < FEWEST_UNITS
             assert np.isnan([found.p, found.p_adjusted]).tolist() == [is_few, is_few]
@@ -136,9 +137,10 @@ def test_the_adjustment_is_the_step_down_maximum():
     leads = np.array(
         [
             # The sum of a group's difference, less than the whole by its share of the mean.
-            np.bincount(groups, weights=one.astype(int) - correct[0]) for one in correct[1:]
+            np.bincount(groups, weights=one.astype(int) - correct[0])
+            for one in correct[1:]
         ]
-    )  # fmt: skip
+    )
     shares = n_rows / n_rows.sum()
     means = leads.sum(axis=1, keepdims=True) / n_rows.sum()
     without = (leads.sum(axis=1, keepdims=True) - leads) / (n_rows.sum() - n_rows)

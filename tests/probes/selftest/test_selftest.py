@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.score.permutation import group_leads
-from probekit.probes.selftest.checks import QUICK, probe
+from probekit.probes.selftest.checks import QUICK, exchanged, probe
 from probekit.probes.selftest.selftest import CHECKS, TOOLS, selftest
 
 
@@ -57,28 +56,26 @@ def unsteady():
     return with_rows(lambda X, data: X + generator.normal(size=X.shape))
 
 
-def of_rows(groups, draws, seed):
-    """Resamples of rows instead of groups."""
-    return Resamples.draw(np.arange(len(groups)), draws, seed)
+def of_rows(groups):
+    """Resamples without single rows instead of groups."""
+    return Resamples.leave_one_out(np.arange(len(groups)))
 
 
-def leads_of_rows(scores, uninformed, groups):
-    """Score differences of rows instead of groups."""
-    return group_leads(scores, uninformed, np.arange(len(scores)))
+def exchanged_rows(rows, groups, draws, seed):
+    """Scores under fewer exchanges, of single rows instead of groups."""
+    return exchanged(rows, np.arange(len(groups)), draws // 5, seed)
 
 
-def unexchanged(leads, draws, seed):
-    """Score differences without exchange."""
-    return np.tile(leads.sum(axis=1, keepdims=True), draws)
+def unexchanged(rows, groups, draws, seed):
+    """Scores without exchange."""
+    return np.full(1 + draws, exchanged(rows, groups, draws, seed)[0])
 
 
-def too_wide(groups, draws, seed):
-    """Resamples of a tenth of the groups."""
-    found = Resamples.draw(groups, draws, seed)
-    counts = np.ones_like(found.counts)
-    chosen = np.random.default_rng(seed).integers(len(counts), size=(draws, len(counts) // 10))
-    for draw, drawn in enumerate(chosen, start=1):
-        counts[:, draw] = np.bincount(drawn, minlength=len(counts))
+def too_wide(groups):
+    """Resamples of a tenth of the groups, as if the sample were as small."""
+    found = Resamples.leave_one_out(groups)
+    kept = np.random.default_rng(0).random(found.counts[:, 1:].shape) < 0.1
+    counts = np.concatenate([found.counts[:, :1], kept.astype(np.float32)], axis=1)
     return Resamples(found.group_of_row, counts)
 
 
@@ -108,7 +105,7 @@ BROKEN = {
     "description_length": [with_rows(leaked), with_rows(mixed_up)],
     "texts_and_trees": [with_rows(mixed_up)],
     "uniform_p_values": [
-        replace(TOOLS, leads=leads_of_rows),
+        replace(TOOLS, exchange=exchanged_rows),
         replace(TOOLS, exchange=unexchanged),
     ],
     "interval_coverage": [replace(TOOLS, resample=of_rows), replace(TOOLS, resample=too_wide)],

@@ -1,0 +1,235 @@
+"""P-values and differences of a run: size, adjustment, and too few groups."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probekit.pipeline.experiment.record import _few_arrangements
+from probekit.pipeline.measure.significance import (
+    ScoredPredictions,
+    difference_rows,
+    p_value_rows,
+)
+from probekit.probes.curve import Prober
+from probekit.probes.data import ProbeData
+from probekit.probes.score.differences import paired_differences
+from probekit.probes.score.metrics import ClassPredictions, accuracy
+from probekit.probes.settings import ProbeSettings
+from probekit.results.columns import DIFFERENCES, RESULTS, make_table
+from probekit.results.selection import chosen_row
+from probekit.results.table import only, placed
+
+SITES = tuple(f"blocks.{n}.hook_resid_post" for n in range(4))
+
+
+def prober_of(test_labels, test_groups, folds=1, **settings):
+    """A prober whose test rows have these labels and groups; in folds, all rows are test rows."""
+    n = len(test_labels)
+    if folds == 1:  # as many training rows
+        y, groups = np.tile(test_labels, 2), np.append(test_groups, test_groups + n)
+        parts = [(np.arange(n, 2 * n), np.arange(n))]
+    else:
+        y, groups, fold_of_row = test_labels, test_groups, test_groups % folds
+        parts = [
+            (np.flatnonzero(fold_of_row != k), np.flatnonzero(fold_of_row == k))
+            for k in range(folds)
+        ]
+    labels, names = np.array(["no", "yes"])[y], groups.astype(str)
+    data = [ProbeData(labels, names, names, train=train, test=test) for train, test in parts]
+    return Prober(data, ProbeSettings(folds=2, control_draws=0, baselines=(), **settings))
+
+
+def row_of(site, target, value, split="test", probe="logistic"):
+    place = {"run": "r", "model": "m", "dataset": "d", "position": "last", "view": "raw"}
+    numbers = {"metric": "accuracy", "value": value, "n_test": 9, "seed": 0}
+    is_site = site is not None
+    component = "resid_post" if is_site else None
+    own = {"site": site, "component": component, "probe": probe if is_site else "none"}
+    return place | numbers | own | {"target": target, "split": split}
+
+
+def scored_at(site, truth, guess, target="task", name=None):
+    predictions = ClassPredictions(truth, guess, 2)
+    row = row_of(site, target, float(np.mean(truth == guess)))
+    name = name or (f"{site} last logistic {target}" if site else target)
+    return ScoredPredictions(name, row, predictions)
+
+
+def p_value(share_predicted, share_true, seed):
+    generator = np.random.default_rng(seed)
+    truth, guess = (
+        (generator.random(200) < share).astype(np.int64) for share in (share_true, share_predicted)
+    )
+    prober = PROBER_OF_200
+    found = p_value_rows([scored_at(SITES[0], truth, guess)], prober, 99)
+    return found[0]["value"]
+
+
+PROBER_OF_200 = prober_of(np.arange(200) % 2, np.arange(200))
+
+
+@pytest.mark.parametrize(("said", "true"), [(0.5, 0.5), (0.52, 0.4), (0.55, 0.35), (0.4, 0.6)])
+def test_random_guesses_are_rejected_no_more_often_than_the_level(said, true):
+    """Also where the shares of the labels differ from those of the predictions."""
+    small = sum(p_value(said, true, seed) <= 0.05 for seed in range(100))
+    assert small <= 13  # of 100 at 5 %, but for one in a thousand
+
+
+def words(generator, n_groups, signal):
+    """Labels and predictions of groups with two words each; words of a group differ in label."""
+    truth = np.tile(np.repeat([0, 1], 4), n_groups)
+    word = np.repeat(generator.integers(2, size=2 * n_groups), 4)
+    guess = np.where(generator.random(len(truth)) < signal, truth, word)
+    return truth, guess, np.repeat(np.arange(n_groups), 8)
+
+
+def test_p_values_of_all_sites_share_one_null():
+    truth, _, groups = words(np.random.default_rng(0), 12, 0)
+    prober = prober_of(truth, groups)
+    tasks = [
+        scored_at(site, truth, words(np.random.default_rng(n), 12, 0.9 * (n == 2))[1])
+        for n, site in enumerate(SITES)
+    ]
+    other = scored_at(SITES[2], truth, truth, "control")
+    rows = make_table(p_value_rows([*tasks, other], prober, 500), RESULTS)
+    assert rows["metric"].tolist() == [m for m in ("p_value", "p_holm", "p_best") for _ in SITES]
+    assert set(rows["target"]) == {"task"}
+    assert set(rows["null"]) == {"signs of groups exchanged"}
+    assert rows[["ci_low", "ci_high", "chance"]].isna().all(axis=None)
+    single, holm, best = (rows["value"].to_numpy()[n : n + 4] for n in (0, 4, 8))
+    assert single[2] == 1 / 2**12  # the best of all sign patterns
+    assert (single <= best).all()
+    assert (single <= holm).all()
+    assert best[2] < 0.05 < best[[0, 1, 3]].min()
+    assert p_value_rows(tasks, prober, 0) == []
+
+
+def test_too_few_groups_give_no_p_values():
+    for n_groups, n_rows in ((4, 0), (5, 3)):  # 16 and 32 arrangements
+        truth, guess, groups = words(np.random.default_rng(0), n_groups, 1.0)
+        prober = prober_of(truth, groups)
+        found = p_value_rows([scored_at(SITES[0], truth, guess)], prober, 500)
+        assert len(found) == n_rows
+        findings = _few_arrangements(prober)
+        assert [finding.code for finding in findings] == ([] if n_rows else ["few-exchanges"])
+    # Two groups of each label, and one of both.
+    (finding,) = _few_arrangements(prober_of(np.repeat([0, 1], 10), np.arange(20) // 4))
+    assert finding.level == "warning"
+    assert finding.message == (
+        "The labels of the 5 test groups have only 12 arrangements: too few groups for a p-value, "
+        "which needs 20."
+    )
+
+
+def test_folds_name_and_widen_their_null():
+    truth, guess, groups = words(np.random.default_rng(1), 12, 0.25)
+    p = {}
+    for folds in (1, 3):
+        prober = prober_of(truth, groups, folds)
+        order = prober.test_rows
+        row = scored_at(SITES[0], truth[order], guess[order])
+        found = p_value_rows([row], prober, 500)[0]
+        p[folds] = found["value"]
+        assert ("widened over folds" in found["null"]) == (folds == 3)
+    assert p[3] > p[1]
+
+
+def test_kinds_that_read_whole_texts_have_exchanges_of_their_own():
+    """They are scored on other rows, whose groups and labels are exchanged, not those of tokens."""
+    truth, guess, groups = words(np.random.default_rng(0), 12, 0.9)
+    prober = prober_of(truth, groups)
+    first = np.arange(0, 96, 4)  # one row of each word
+    rows_of = {"logistic": np.arange(96), "attention_pooled": first}
+    other = SimpleNamespace(
+        data=prober.data,
+        settings=prober.settings,
+        rows_of=rows_of.get,
+        fold_of=lambda probe: np.zeros(len(rows_of[probe]), int),
+    )
+    tokens, texts = (
+        scored_at(SITES[0], truth, guess),
+        scored_at(SITES[0], truth[first], guess[first]),
+    )
+    texts = replace(texts, row=texts.row | {"probe": "attention_pooled"})
+    both = p_value_rows([tokens, texts], other, 500)
+    assert [row["probe"] for row in both] == ["logistic", "attention_pooled"] * 3
+    of_texts = p_value_rows([texts], other, 500)
+    assert [row["value"] for row in both[1::2]] == [row["value"] for row in of_texts]
+
+
+def test_metrics_without_row_scores_have_no_p_values():
+    truth, guess, groups = words(np.random.default_rng(0), 12, 0.9)
+    one = scored_at(SITES[0], truth, guess)
+    undefined = ScoredPredictions(one.name, one.row | {"metric": "brier"}, one.predictions)
+    assert p_value_rows([undefined], prober_of(truth, groups), 500) == []
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Predictions of four sites, of which the second is best, with baselines and their tables."""
+    truth, _, groups = words(np.random.default_rng(0), 12, 0)
+    prober, rows, predictions = prober_of(truth, groups), [], []
+    for n, site in enumerate(SITES):
+        guess = words(np.random.default_rng(n), 12, (0.5, 0.8, 0.7, 0.6)[n])[1]
+        one = scored_at(site, truth, guess)
+        predictions.append(one)
+        rows += [one.row, one.row | {"split": "validation"}]
+    for target, guess in (
+        ("majority", 0 * truth),
+        ("word_identity", words(np.random.default_rng(9), 12, 0.3)[1]),
+    ):
+        predictions.append(scored_at(None, truth, guess, target))
+        rows.append(predictions[-1].row)
+    rows += p_value_rows(predictions, prober, 500)
+    table = make_table(rows, RESULTS)
+    chosen = chosen_row(table)
+    assert chosen["site"] == SITES[1]
+    found = make_table(difference_rows(predictions, chosen, table, prober), DIFFERENCES)
+    values = {
+        one.name: accuracy(one.predictions, prober.resamples_of("logistic")) for one in predictions
+    }
+    return {"table": table, "differences": found.set_index("b"), "values": values, "prober": prober}
+
+
+def name(n):
+    return f"{SITES[n]} last logistic task"
+
+
+def test_the_majority_row_takes_the_p_of_the_chosen_site(run):
+    table = run["table"]
+    own = table[(table["metric"] == "p_value") & (table["site"] == SITES[1])]["value"].item()
+    majority = run["differences"].loc["majority"]
+    assert majority["p"] == majority["p_adjusted"] == own
+    own_test = paired_differences(
+        [(run["values"][name(1)], run["values"]["majority"])],
+        run["prober"].resamples_of("logistic"),
+    )[0]
+    assert own_test.p != own  # a test of the difference would be a second answer
+    assert (majority["ci_low"], majority["ci_high"]) == (own_test.ci_low, own_test.ci_high)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_differences_are_adjusted_among_the_named_or_among_all(run, named):
+    rivals = [name(0), name(2), "word_identity"]  # the neighbours and a baseline
+    among = rivals if named else [other for other in run["values"] if other != name(1)]
+    values, resamples = run["values"], run["prober"].resamples_of("logistic")
+    pairs = [(values[name(1)], values[other]) for other in among]
+    expected = dict(zip(among, paired_differences(pairs, resamples), strict=True))
+    for other in rivals if named else [name(3)]:
+        row = run["differences"].loc[other]
+        assert row["p"] == expected[other].p
+        assert row["p_adjusted"] == expected[other].p_adjusted
+        assert (row["n_test"], row["n_groups"]) == (96, 12)
+
+
+def test_without_a_p_value_the_majority_row_has_its_own(run):
+    table = run["table"][~run["table"]["metric"].str.startswith("p_")]
+    predictions = [scored_at(SITES[0], *pair) for pair in [(np.arange(96) % 2,) * 2]]
+    predictions.append(scored_at(None, np.arange(96) % 2, np.zeros(96, int), "majority"))
+    chosen = only(placed(table), site=SITES[0], split="validation").iloc[0]
+    (found,) = difference_rows(predictions, chosen, table, run["prober"])
+    assert found["p"] == found["p_adjusted"] == 2 / 2**12
+    assert pd.notna(found["ci_low"])
