@@ -18,7 +18,7 @@ from probekit.report.sentences.choice import (
 from probekit.report.sentences.confidence import reliability_caption
 from probekit.report.sentences.sites_table import site_rows
 from probekit.report.sentences.warnings import warnings
-from probekit.report.sentences.words import caption, growth_caption, map_caption
+from probekit.report.sentences.words import caption, learning_curve_caption, map_caption
 from probekit.results.differences import rival_differences
 from probekit.results.record import RunRecord
 from probekit.results.selection import (
@@ -217,7 +217,7 @@ def test_a_ranking_over_all_folds_is_said_to_be_biased(table, nested):
     for rows, is_said in ((table, False), (nested, True)):
         grown = only(rows, target="task", split="test", metric="accuracy").assign(**learning)
         both = pd.concat([rows, grown], ignore_index=True)
-        for text in (growth_caption(both), reliability_caption(bins, rows)):
+        for text in (learning_curve_caption(both), reliability_caption(bins, rows)):
             assert (POOLED_RANKING in text) == is_said
             assert not text.endswith(" ")
 
