@@ -10,6 +10,8 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
+from probekit.results.selection import fold_choices, headline_row
+from probekit.results.table import load_table
 
 YAML = """\
 name: where
@@ -76,7 +78,25 @@ def test_head_has_the_same_numbers_alone_and_among_all_heads(experiment, go):
     pd.testing.assert_frame_equal(among, numbers(alone, head=3))
 
 
-def test_sweep_offsets_equal_runs_without_a_sweep(experiment, go, tmp_path):
+def test_folds_choose_among_the_positions_of_a_sweep(experiment, go):
+    result = go(experiment("tokens.sweep=[-1, 0]", "split.folds=2"), page=True)
+    table = load_table(result.results)
+    chosen = {row["position"] for row in fold_choices(table)}
+    assert chosen == {"word:last-1"}  # the colour stands there
+    headline = headline_row(table)
+    assert (headline["position"], headline["value"]) == ("", 1.0)
+    assert result.record["best"]["position"] == "word:last-1"
+    # Baselines are compared at the position that each fold chose.
+    words = table[(table["target"] == "word_identity") & (table["metric"] == "accuracy")]
+    by_position = words.set_index("position")["value"]
+    assert by_position[""] == by_position["word:last-1"] > by_position["word:last"]
+    differences = pd.read_csv(result.folder / "differences.csv").set_index("b")
+    assert differences.loc["word_identity", "value_b"] == by_position[""]
+    assert (result.folder / "probes" / "final.json").exists()
+    assert "nested choice" in result.report.read_text()
+
+
+def test_the_span_of_a_sweep_has_the_numbers_of_no_sweep(experiment, go, tmp_path):
     swept = go(experiment("tokens.sweep=[-1, 0, 2]"), page=True)
     assert "Accuracy by layer and position" in swept.report.read_text()
     assert swept.table["position"].unique().tolist() == ["word:last-1", "word:last", "word:last+2"]

@@ -153,25 +153,24 @@ def test_the_terminal_has_the_nested_choice(nested, capsys):
     assert "chosen" not in shown.split("Baselines without the network:")[1]
 
 
-def test_folds_choose_among_kinds_and_positions_too(load, go):
-    swept = go(
+def test_folds_choose_among_kinds_too(load, go):
+    several = go(
         load(
-            "tokens.position={at: index, index: 1}",
             "probe.kinds=[{kind: nearest_mean}, {kind: k_sparse, k: [2, 8]}]",
             "capture.sites=[blocks.0.hook_resid_post, blocks.3.hook_resid_post]",
         )
     )
-    table = load_table(swept.results)
+    table = load_table(several.results)
     chosen = fold_choices(table)
     validation = only(table, target="task", split="validation").dropna(subset="fold")
     for row in chosen:
         own = validation[validation["fold"] == row["fold"]]
         assert row["value"] == own["value"].max()
-    features = pd.read_csv(swept.folder / "features.csv")
+    features = pd.read_csv(several.folder / "features.csv")
     assert features["k"].max() == 8
-    kept = SavedProbe.load(swept.folder / "probes" / features["site"].iloc[0] / "k_sparse-2")
+    kept = SavedProbe.load(several.folder / "probes" / features["site"].iloc[0] / "k_sparse-2")
     assert not kept.facts.is_tested
     assert set(np.flatnonzero(kept.layers[0][0].any(axis=0))) == set(
         features["feature"].str.removeprefix("dimension ").astype(int)[:2]
     )
-    assert "fitted on all rows," in swept.report.read_text()
+    assert "fitted on all rows," in several.report.read_text()
