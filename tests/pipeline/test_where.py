@@ -82,7 +82,7 @@ def test_folds_choose_among_the_positions_of_a_sweep(experiment, go):
     result = go(experiment("tokens.sweep=[-1, 0]", "split.folds=2"), page=True)
     table = load_table(result.results)
     chosen = {row["position"] for row in fold_choices(table)}
-    assert chosen == {"word:last-1"}  # the colour stands there
+    assert chosen == {"word:last-1"}  # the word with the colour
     headline = headline_row(table)
     assert (headline["position"], headline["value"]) == ("", 1.0)
     assert result.record["best"]["position"] == "word:last-1"
@@ -96,7 +96,7 @@ def test_folds_choose_among_the_positions_of_a_sweep(experiment, go):
     assert "nested choice" in result.report.read_text()
 
 
-def test_the_span_of_a_sweep_has_the_numbers_of_no_sweep(experiment, go, tmp_path):
+def test_sweep_offsets_equal_runs_without_a_sweep(experiment, go, tmp_path):
     swept = go(experiment("tokens.sweep=[-1, 0, 2]"), page=True)
     assert "Accuracy by layer and position" in swept.report.read_text()
     assert swept.table["position"].unique().tolist() == ["word:last-1", "word:last", "word:last+2"]
