@@ -107,7 +107,7 @@ def test_differences_and_p_values_are_those_of_the_nested_choice(nested, table):
     assert differences["value_a"].unique() == pytest.approx([score(table, target="chosen")])
     own = only(table, target="chosen", metric="p_value")
     assert len(own) == 1
-    assert "Against the best constant prediction, p = " in answer(table)
+    assert "Predictions and labels are tested for association: p = " in answer(table)
 
 
 def test_the_final_probe_is_fitted_on_all_rows_and_untested(nested, table, load):

@@ -180,7 +180,10 @@ def test_a_file_that_cannot_be_written_raises_an_error(tmp_path, make_probe):
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
-        ("runs", r"It contains runs\. .* RUN/probes/SITE/KIND: one/0a, one/0b\.$"),
+        (
+            "runs",
+            r"It contains runs\. .* RUN/probes/SITE/KIND or RUN/probes/final: one/0a, one/0b\.$",
+        ),
         ("runs/one", r"It contains runs\. .*: 0a, 0b\.$"),
         (
             "runs/one/0a",
