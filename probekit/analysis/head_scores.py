@@ -90,7 +90,10 @@ def _mean_over_rows(counted: Tensor) -> Tensor:
 
 
 def _entropy(patterns: Tensor) -> Tensor:
-    """Return the mean entropy of all rows but the first, one head at a time to save memory."""
+    """Return the mean entropy of each head's attention rows, without the first row.
+
+    Heads are computed one by one to save memory.
+    """
     heads = patterns.flatten(0, -3)
     means = [torch.special.entr(head[1:]).sum(-1).mean() for head in heads]
     return torch.stack(means).reshape(patterns.shape[:-2])

@@ -66,7 +66,7 @@ class VocabularySection(Section):
 
 
 class ShapeSection(Section):
-    """Network architecture; the vocabulary size follows from the vocabulary."""
+    """Network architecture, without the vocabulary size, which is that of the vocabulary."""
 
     n_layer: PositiveInt = Field(description="number of blocks")
     n_head: PositiveInt = Field(description="heads per block; divides n_embd")

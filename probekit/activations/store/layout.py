@@ -117,7 +117,7 @@ class Layout:
     Attributes:
         plan: the example and positions of each row.
         shards: row indices of each shard, in storage order.
-        first: storage position of the first row of each shard, then the total, (n_shards + 1,).
+        first: where each shard starts in storage order, then the number of rows, (n_shards + 1,).
     """
 
     def __init__(self, arrays: Mapping[str, IntArray]) -> None:

@@ -75,6 +75,10 @@ def _missing_records(source_store: ActivationStore, copy: ActivationStore) -> It
 
 
 def _sites(source_store: ActivationStore) -> list[str]:
-    """Return the sites to copy: all with any shard, or those in the manifest if pinned."""
+    """Return the sites to copy.
+
+    They are the sites of the manifest if the store was opened with a root digest, otherwise every
+    site that has a folder.
+    """
     manifest = None if source_store.root is None else source_store.manifest()
     return source_store.files.folders() if manifest is None else list(manifest.sites)

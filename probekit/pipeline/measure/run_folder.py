@@ -42,7 +42,7 @@ class RunFolder:
         self.note({name: digest([data])})
 
     def note(self, digests: Mapping[str, str]) -> None:
-        """Record the digests of files written by others, by name within the folder.
+        """Add digests of files that `write` did not write, by file name within the folder.
 
         Raises:
             StoreError: The folder was deleted during the run.

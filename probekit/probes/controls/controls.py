@@ -133,7 +133,7 @@ class BaselineSample:
 def label_baselines(
     data: ProbeData, codes: Codes, sample: BaselineSample, names: tuple[Baseline, ...]
 ) -> Iterator[tuple[str, ClassPredictions, int]]:
-    """Yield target, test predictions and number of training rows of each named baseline.
+    """Yield the name, test predictions and number of training rows of each baseline in `names`.
 
     The bag-of-words and length baselines are omitted if the data have no texts.
     """

@@ -92,7 +92,7 @@ class SavedProbe:
 
     @property
     def direction_names(self) -> tuple[str, ...]:
-        """The label of each direction: the second of two classes, each class, or `value`."""
+        """Names of the directions: the second of two classes, every class of more; or `value`."""
         return (self.classes or ("value",)) if len(self.classes) != 2 else self.classes[1:]
 
     def scores(self, X: ArrayLike) -> Floats:

@@ -39,8 +39,8 @@ def sparse_rows(table: pd.DataFrame) -> pd.DataFrame:
 def sparse_curve(table: pd.DataFrame) -> go.Figure:
     """Return the figure of the main metric by k, for the best sites.
 
-    For the best site it also shows the interval as a band, the control task, and, as horizontal
-    lines, the baselines and the best other probe, which uses all features of that site.
+    For the best site it also shows the interval (a band) and the control task. Horizontal lines
+    show the baselines and the best probe of another kind, which uses all features of that site.
 
     Raises:
         DataError: There are fewer than `LEAST_SIZES` values of k, or none was cross-validated.

@@ -58,10 +58,10 @@ class SentenceScores:
         return _ratio(self.hits @ counts, self.trials @ counts)
 
     def spearman(self, counts: NDArray[np.floating] | None = None) -> Floats:
-        """Return the Spearman correlation (n_units,) of sentences of 5 to 50 tokens.
+        """Return the mean Spearman correlation (n_units,) of true and predicted values.
 
-        It is averaged over the sentences of each length, then over the lengths. NaN where no
-        sentence has such a length. `counts` is as in `hit_rate`.
+        It is first the mean over the sentences of each length from 5 to 50 tokens, then the mean
+        over lengths. NaN where no sentence has such a length. `counts` is as in `hit_rate`.
 
         Source: Hewitt and Manning (2019), section 4.1.
         """
