@@ -42,7 +42,6 @@ REFUSED = {
     "(return|returns|yield|yields) what": "a noun",
     r"what (stands|lies|is (there|told|said|read|kept|left|meant))": "a noun",
     "what (was|were) (read|kept|left|found|finished|committed|written by)": "a noun",
-    "claim(s|ed|ing)?": "lock, score, statement",
     "by heart": "memorises",
     "strangers?(?! than)": "untrusted",
     "somebody( else)?": "another user",

@@ -32,7 +32,7 @@ SIGNAL = 0.5  # planted shift of one feature by label, in standard deviations
 
 @dataclass(frozen=True)
 class Refitted:
-    """A design whose probes are fitted anew in each draw; `folds` is 1 for a single split."""
+    """A design whose probes are fitted again in each draw; `folds` is 1 for a single split."""
 
     design: Design
     folds: int

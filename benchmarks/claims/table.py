@@ -66,7 +66,7 @@ def _folds(table: pd.DataFrame) -> str:
     table = table.assign(
         groups=parts.str.extract(r"'groups': (\d+)"), labels=parts.str.extract(r"'labels': '(\w+)'")
     )
-    title = "p-values of association, probes fitted anew (folds = 1: a single split)"
+    title = "p-values of association, probes fitted in each draw (folds = 1: a single split)"
     return _sizes(title, table, ["metric", "folds", "C", "groups"])
 
 

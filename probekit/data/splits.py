@@ -43,7 +43,7 @@ _MIN_TEST_GROUPS = 2  # an interval over groups needs two
 
 
 def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -> Split:
-    """Split whole groups at random, so that about a share `test` of each label's rows are test rows.
+    """Split whole groups at random, so that about a share `test` of each label is in test.
 
     Groups are visited repeatedly in random order. A group changes sides if that reduces the
     chi-square distance between the label counts in test and their targets. If each row is its own

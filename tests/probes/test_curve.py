@@ -410,7 +410,7 @@ def test_folds_keep_a_fit_on_all_rows_with_a_c_of_its_own():
     X, prober = signal(data, 0.5), nested(data)
     result = prober.site(X)
     assert np.array_equal(prober.saved_rows, np.arange(450))
-    # A split of all rows, but for two groups that no class depends on.
+    # A split of all rows except two groups that no class depends on.
     rest = np.arange(444)
     whole = Prober(replace(data, train=rest, test=np.arange(444, 450)), prober.settings).site(X)
     scores = [one.fits["logistic"].class_scores(X, 2) for one in (result, whole)]

@@ -176,9 +176,9 @@ def _difference(
 
 
 def _contributions(values: Floats, resamples: Resamples) -> Floats:
-    """Return what each unit (n_units,) adds to element 0: exactly for means, else to first order.
+    """Return the contribution (n_units,) of each unit to element 0, to first order.
 
-    For a mean over rows it is the sum over the unit's rows, divided by the number of all rows.
+    For a mean over rows it is exact: the sum over the unit's rows, divided by the number of rows.
     """
     weights = resamples.weights
     contributions: Floats = values[0] * weights + (1 - weights) * (values[0] - values[1:])

@@ -78,7 +78,7 @@ def pooled_ranking(table: pd.DataFrame) -> str:
 
 
 def _also_chosen(table: pd.DataFrame) -> list[str]:
-    """Return what a fold chose besides the site, if there was a choice."""
+    """Return the names of the things that a fold chose in addition to the site."""
     rows = placed(table)
     names = {"kind of probe": "probe", "position": "position"}
     return [name for name, column in names.items() if differs(rows[column])]

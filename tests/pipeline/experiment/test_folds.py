@@ -1,4 +1,4 @@
-"""Whole runs under `split.folds`: what is reported, what is saved, and what is said of it."""
+"""Whole runs under `split.folds`: scores, saved probes, and the sentences about them."""
 
 import numpy as np
 import pandas as pd

@@ -75,7 +75,7 @@ PROBER_OF_200 = prober_of(np.arange(200) % 2, np.arange(200))
 def test_random_guesses_are_rejected_no_more_often_than_the_level(said, true):
     """Also where the shares of the labels differ from those of the predictions."""
     small = sum(p_value(said, true, seed) <= 0.05 for seed in range(100))
-    assert small <= 13  # of 100 at 5 %, but for one in a thousand
+    assert small <= 13  # of 100 at 5 %; a larger number has a probability of 0.001
 
 
 def words(generator, n_groups, signal):
@@ -169,7 +169,7 @@ def test_metrics_without_row_scores_have_no_p_values():
 
 @pytest.fixture(scope="module")
 def run():
-    """Predictions of four sites, of which the second is best, with baselines and their tables."""
+    """Predictions of four sites (the second is best), with baselines and their tables."""
     truth, _, groups = words(np.random.default_rng(0), 12, 0)
     prober, rows, predictions = prober_of(truth, groups), [], []
     for n, site in enumerate(SITES):

@@ -15,7 +15,7 @@ SIZES = (60, 90)  # rows of the two folds
 
 
 def of_fold(n_rows: int, offset: float, seed: int) -> ClassPredictions:
-    """Noisy scores of one fit, all shifted by an offset that says nothing of the labels."""
+    """Noisy scores of one fit, all shifted by an offset that is unrelated to the labels."""
     generator = np.random.default_rng(seed)
     truth = generator.integers(2, size=n_rows)
     score = truth + generator.normal(size=n_rows) + offset

@@ -1,4 +1,4 @@
-"""What is said of the choice is true, for a single split and for a nested cross-validation."""
+"""The sentences about the choice are true, for a single split and for a nested cross-validation."""
 
 import pandas as pd
 import pytest
