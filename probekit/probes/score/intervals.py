@@ -65,13 +65,15 @@ def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNB
         share, width = (value - bottom) / (top - bottom), top - bottom
         low, high = _korn_graubard(share, jackknife_variance(values) / width**2, resamples)
         return Interval(value, bottom + width * low, bottom + width * high)
-    if np.isfinite(bottom):
+    if np.isfinite(bottom) and (values > bottom).all():
         distance = _log_t(values - bottom, resamples)
         return Interval(value, bottom + distance.low, bottom + distance.high)
-    if np.isfinite(top):
+    if np.isfinite(top) and (values < top).all():
         distance = _log_t(top - values, resamples)
         return Interval(value, top - distance.high, top - distance.low)
-    return _t(values, resamples)
+    # At the end of the range there is no logarithm.
+    found = _t(values, resamples)
+    return Interval(value, max(found.low, bottom), min(found.high, top))
 
 
 def jackknife_variance(values: Floats) -> float:
@@ -107,8 +109,6 @@ def _t(values: Floats, resamples: Resamples) -> Interval:
 
 
 def _log_t(distances: Floats, resamples: Resamples) -> Interval:
-    if (distances <= 0).any():  # at the end of the range there is no logarithm
-        return Interval(*(float(distances[0]),) * 3)
     found = _t(np.log(distances), resamples)
     return Interval(float(distances[0]), float(np.exp(found.low)), float(np.exp(found.high)))
 

@@ -24,13 +24,16 @@ TESTED = [(name, family) for name, metric in METRICS.items() for family in metri
 EXACT = {"accuracy", "balanced_accuracy", "macro_f1", "spearman"}
 
 
-def classes(n_classes=3, seed=0):
-    """Predictions with scores on a coarse grid, so that many tie; the last class has no rows."""
+def classes(n_classes=4, seed=0):
+    """Predictions with scores on a coarse grid, so that many tie.
+
+    Of four classes, class 2 is predicted but never true, and class 3 is neither.
+    """
     generator = np.random.default_rng(seed)
-    truth = generator.integers(n_classes - 1, size=N_ROWS) if n_classes > 2 else None
-    truth = np.append([0, 1], generator.integers(2, size=N_ROWS - 2)) if truth is None else truth
+    truth = np.append([0, 1], generator.integers(2, size=N_ROWS - 2))
     scores = generator.integers(0, 4, size=(N_ROWS, n_classes)).astype(float)
     scores[np.arange(N_ROWS), truth] += 1
+    scores[:, 3:] = -1
     return ClassPredictions(truth, scores.argmax(axis=1), n_classes, scores)
 
 
@@ -87,7 +90,7 @@ def test_labels_are_one_hot_and_numbers_a_single_column():
         of_macro_f1(predictions),
         of_auroc(predictions),
     ):
-        assert np.array_equal(found.labels, np.eye(3)[predictions.truth])
+        assert np.array_equal(found.labels, np.eye(4)[predictions.truth])
     for found in (of_r2(numbers()), of_spearman(numbers())):
         assert found.labels.shape == (N_ROWS, 1)
 

@@ -182,3 +182,13 @@ def test_intervals_of_rows_would_be_too_narrow():
         found = of_correct(correct, np.arange(len(correct)))
         covered += found.low <= 0.8 <= found.high
     assert covered / 200 < 0.75
+
+
+def test_r2_with_errors_in_one_group_has_an_interval():
+    truth, group = np.arange(40.0), np.arange(40) // 5
+    guess = np.where(group == 3, truth + 9, truth)
+    resamples = Resamples.leave_one_out(group)
+    found = jackknife_interval(
+        r2(NumberPredictions(truth, guess), resamples), resamples, METRICS["r2"].range
+    )
+    assert found.low < found.value < found.high <= 1

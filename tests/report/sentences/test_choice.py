@@ -88,8 +88,8 @@ def test_the_answer_is_about_the_folds(nested):
         "its own training rows (blocks.2.hook_resid_post in 2 folds and blocks.1.hook_resid_post "
         "in 1 fold). Test accuracy of these choices 0.900 [0.880, 0.920] on 1,039 held-out rows in "
         "15 groups. For comparison: control task 0.600; the words alone 0.710; a random network "
-        "0.700; the majority label 0.500. Against the best constant prediction, p = 0.010 "
-        "(predictions exchanged group by group)."
+        "0.700; the majority label 0.500. Predictions and labels are tested for association: "
+        "p = 0.010 (predictions exchanged group by group)."
     )
 
 
@@ -164,7 +164,7 @@ def test_comparisons_are_with_other_nested_choices(nested):
 def test_differences_of_the_nested_choice_are_named(nested):
     names = ("majority", "chosen_random_weights", "blocks.1.hook_resid_post last logistic task")
     numbers = {"metric": "accuracy", "value_a": 0.9, "value_b": 0.5, "difference": 0.4}
-    numbers |= {"ci_low": 0.3, "ci_high": 0.5, "p": 0.002, "p_holm": 0.01}
+    numbers |= {"ci_low": 0.3, "ci_high": 0.5, "p": 0.002, "p_adjusted": 0.01}
     found = rival_differences(
         nested, pd.DataFrame([{"a": "chosen", "b": name} | numbers for name in names])
     )
