@@ -17,6 +17,7 @@ from probekit.results.selection import chosen_row, hidden_kinds, is_nested, sele
 from probekit.results.table import EMBED_DEPTH, n_blocks, only, placed, read_columns, tick
 
 SIGNIFICANT = "significant"
+SIGNIFICANTLY_WORSE = "significantly worse"
 NOT_SIGNIFICANT = "not significant"
 TOO_FEW_GROUPS = "too few groups"
 
@@ -47,10 +48,19 @@ class RivalDifference:
 
     @property
     def verdict(self) -> str:
-        """Whether the selected probe is better, by the adjusted p-value."""
+        """Whether the selected probe is better or worse, by the adjusted p-value."""
         if np.isnan(self.p):
             return TOO_FEW_GROUPS
-        return SIGNIFICANT if self.difference > 0 and self.p < LEVEL else NOT_SIGNIFICANT
+        if self.p >= LEVEL or not self.difference:
+            return NOT_SIGNIFICANT
+        return SIGNIFICANT if self.difference > 0 else SIGNIFICANTLY_WORSE
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the difference does not show that the selected probe is better."""
+        if np.isnan(self.p):
+            return not self.ci_low > 0
+        return self.verdict != SIGNIFICANT
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError
+from probekit.probes.targets import TARGETS
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.warnings import warnings
 from probekit.results.differences import (
     NOT_SIGNIFICANT,
     SIGNIFICANT,
+    SIGNIFICANTLY_WORSE,
     TOO_FEW_GROUPS,
     load_differences,
     rival_differences,
@@ -69,9 +71,11 @@ def test_rivals_are_named_and_their_adjusted_p_decides(table, differences):
     }
 
 
-def test_a_rival_that_is_significantly_better_is_no_success(table, differences):
+def test_a_rival_that_is_significantly_better_is_named_so(table, differences):
     differences.loc[0, ["difference", "p_adjusted"]] = [-0.2, 0.001]
-    assert rival_differences(table, differences).named[0].verdict == NOT_SIGNIFICANT
+    found = rival_differences(table, differences)
+    assert found.named[0].verdict == SIGNIFICANTLY_WORSE
+    assert f"significantly worse than {TARGETS[found.named[0].key].phrase}" in answer(table, found)
 
 
 def test_without_a_p_value_there_are_too_few_groups_for_a_verdict(table, differences):
@@ -79,7 +83,7 @@ def test_without_a_p_value_there_are_too_few_groups_for_a_verdict(table, differe
     found = rival_differences(table, differences)
     assert [one.verdict for one in found.named if one.key == "random_weights"] == [TOO_FEW_GROUPS]
     text = answer(table, found)
-    assert "tested in too few groups for a comparison with a random network" in text
+    assert "not compared with a random network, because there are too few groups" in text
     assert "significantly better than the majority label;" in text
 
 
@@ -117,16 +121,18 @@ def test_the_answer_names_the_significant_differences(table, differences):
     assert "On the same test rows" not in answer(table)
 
 
-def test_the_paired_interval_decides_who_is_a_rival(table, clean, differences):
+def test_the_paired_test_decides_who_is_a_rival(table, clean, differences):
     found = warnings(table, clean, rival_differences(table, differences))
-    (warning,) = found
-    assert warning.startswith("Word identity alone scores 0.710")
-    assert "(task 0.9" in warning
-    assert "paired difference 0.020 [−0.030, 0.070]): the probe may not" in warning
+    assert [warning.partition(" scores")[0] for warning in found] == [
+        "Word identity alone",
+        "The embedding",  # significant before adjustment only
+    ]
+    assert "(task 0.9" in found[0]
+    assert "paired difference 0.020 [−0.030, 0.070]): the probe may not" in found[0]
     reaches = table["target"].eq("random_weights") & table["metric"].eq("accuracy")
     table.loc[reaches, "value"] = 0.93
     # The difference to a random network of another score does not apply here.
-    assert len(warnings(table, clean, rival_differences(table, differences))) == 2
+    assert len(warnings(table, clean, rival_differences(table, differences))) == 3
 
 
 def test_a_run_from_before_has_none(tmp_path):

@@ -27,12 +27,12 @@ from probekit.pipeline.compare.matching import (
 )
 from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.probes.score.differences import (
-    FEWEST_UNITS,
     Difference,
     adjusted,
     paired_differences,
     unpaired_difference,
 )
+from probekit.probes.score.intervals import FEWEST_UNITS
 from probekit.probes.score.measurement import Predictions, metrics_of
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.pooling import take

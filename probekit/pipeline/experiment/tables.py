@@ -123,7 +123,11 @@ def _score_tables(
     for target in ("task", HEADLINE):
         rows += p_value_rows(predictions, prober, draws, target)
     table = make_table(rows, RESULTS)
-    differences = [] if chosen is None else difference_rows(predictions, chosen, table, prober)
+    differences = (
+        []
+        if chosen is None
+        else difference_rows(predictions, chosen, table, prober, has_p_values=draws > 0)
+    )
     return make_table(rows, RESULTS), make_table(differences, DIFFERENCES)
 
 

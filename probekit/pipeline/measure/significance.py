@@ -20,6 +20,7 @@ from probekit.probes.score.permutation import holm, p_values
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.site_result import Predictor, SiteResult
 from probekit.probes.solve.design import Floats
+from probekit.probes.targets import HEADLINE
 from probekit.results.differences import answers_name, named_rivals
 from probekit.results.metrics import P_VALUES
 from probekit.results.table import only
@@ -131,6 +132,8 @@ def difference_rows(
     chosen: pd.Series[Any],
     table: pd.DataFrame,
     prober: Prober,
+    *,
+    has_p_values: bool = True,
 ) -> list[dict[str, Any]]:
     """Return the paired differences between the selected probe and all others, with baselines.
 
@@ -143,6 +146,7 @@ def difference_rows(
         chosen: the row of the selected probe.
         table: the rows of results.csv, with p-values.
         prober: holds groups and rows.
+        has_p_values: whether p-values were requested for the table.
     """
     name, metric = _name(chosen), chosen["metric"]
     rows = prober.rows_of(chosen["probe"])
@@ -162,8 +166,8 @@ def difference_rows(
     everything = paired_differences([(own, other) for other in values.values()], resamples)
     found = dict(zip(values, everything, strict=True))
     named = [other for other in values if other in named_rivals(table, chosen)]
-    p = _own_p(table, chosen)
-    if p is not None and "majority" in found:
+    if has_p_values and "majority" in found:
+        p = _own_p(table, chosen)
         found["majority"] = replace(found["majority"], p=p, p_adjusted=p)
         named.remove("majority")
     among = paired_differences([(own, values[other]) for other in named], resamples)
@@ -172,11 +176,15 @@ def difference_rows(
     return [_difference_row(name, other, metric, one) | facts for other, one in found.items()]
 
 
-def _own_p(table: pd.DataFrame, chosen: pd.Series[Any]) -> float | None:
-    """Return the p-value of the selected probe; None if it has none."""
-    of_task = only(table, metric="p_value", target=chosen["target"])
-    own = [row["value"] for _, row in of_task.iterrows() if _name(row) == _name(chosen)]
-    return float(own[0]) if own else None
+def _own_p(table: pd.DataFrame, chosen: pd.Series[Any]) -> float:
+    """Return the p-value that the page reports for the selected probe; NaN if it has none.
+
+    A nested choice needs no adjustment for the maximum over all sites.
+    """
+    metric = "p_value" if chosen["target"] == HEADLINE else "p_best"
+    tested = only(table, metric=metric, target=chosen["target"])
+    own = [row["value"] for _, row in tested.iterrows() if _name(row) == _name(chosen)]
+    return float(own[0]) if own else float("nan")
 
 
 def _difference_row(name: str, other: str, metric: str, one: Difference) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from scipy.stats import t
 from probekit.errors import UnknownNameError, nearest
 from probekit.probes.score.exchange import sign_patterns
 from probekit.probes.score.intervals import (
+    FEWEST_UNITS,
     degrees_of_freedom,
     jackknife_interval,
     jackknife_variance,
@@ -33,7 +34,6 @@ from probekit.probes.score.metrics import Resamples
 from probekit.probes.score.permutation import ROUNDING, holm
 from probekit.probes.solve.design import Floats
 
-FEWEST_UNITS = 6  # with fewer units no p-value of sign patterns can be below 0.05
 DRAWS = 10_000  # random sign patterns, if there are too many for all
 
 A = TypeVar("A")

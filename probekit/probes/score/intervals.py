@@ -29,6 +29,7 @@ from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Floats
 
 CONFIDENCE = 0.95
+FEWEST_UNITS = 6  # with fewer units no p-value of sign patterns can be below 0.05
 _TAIL = (1 - CONFIDENCE) / 2
 
 
@@ -45,7 +46,7 @@ def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNB
     """Return element 0 of a metric's values (1 + n_units,) with its 95 % confidence interval.
 
     The limits are NaN if the metric is undefined without some group, such as the AUROC if all
-    positive rows are in one group.
+    positive rows are in one group, or if fewer than 6 groups agree on a value other than 0.
 
     Args:
         values: the metric on all groups, then without each unit.
@@ -101,10 +102,12 @@ def t_quantile(df: float) -> float:
 
 
 def _t(values: Floats, resamples: Resamples) -> Interval:
-    margin = np.sqrt(jackknife_variance(values))
+    margin, value = np.sqrt(jackknife_variance(values)), float(values[0])
+    # A few groups that agree do not show that all do.
+    if not margin and value and len(values) - 1 < FEWEST_UNITS:
+        return Interval(value, np.nan, np.nan)
     if margin:
         margin *= t_quantile(degrees_of_freedom(resamples))
-    value = float(values[0])
     return Interval(value, value - margin, value + margin)
 
 

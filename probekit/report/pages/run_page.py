@@ -86,6 +86,13 @@ def _result_figures(run_dir: Path, table: pd.DataFrame, control_by: ControlBy) -
     return [*figures, *reliable, *chosen_parts(run_dir, table)]
 
 
+OLD_STATISTICS = (
+    "An older version of probekit wrote this run: its intervals come from a bootstrap over groups, "
+    "and its p-values compare with the best constant guess and are adjusted by Holm's method. The "
+    "captions describe the present methods. Run the experiment again to use them."
+)
+
+
 def report_page(run_dir: Path) -> str:
     """Return the page of a run as HTML.
 
@@ -95,6 +102,7 @@ def report_page(run_dir: Path) -> str:
     """
     record = open_record(run_dir)
     table = load_table(run_dir / "results.csv")
+    header = (run_dir / "results.csv").read_text().partition("\n")[0].split(",")
     differences = load_differences(run_dir / "differences.csv")
     comparisons = rival_differences(table, differences)
     chosen = chosen_row(table)
@@ -107,6 +115,7 @@ def report_page(run_dir: Path) -> str:
             *warnings(table, record, comparisons),
             *([] if record.is_sealed else [OLD_RECORD]),
             *_old_folds(run_dir, table),
+            *([] if "null" in header else [OLD_STATISTICS]),
         ],
         figures=[part for part in figures if part.is_open],
         folded_figures=[part for part in figures if not part.is_open],

@@ -17,6 +17,7 @@ from probekit.report.sentences.words import unit_of
 from probekit.results.differences import (
     NOT_SIGNIFICANT,
     SIGNIFICANT,
+    SIGNIFICANTLY_WORSE,
     TOO_FEW_GROUPS,
     RivalDifferences,
 )
@@ -124,12 +125,13 @@ def _significance(comparisons: RivalDifferences | None, names: Mapping[str, str]
     named = [] if comparisons is None else [row for row in comparisons.named if row.key in RIVALS]
     by_verdict = {
         verdict: [names[row.key] for row in named if row.verdict == verdict]
-        for verdict in (SIGNIFICANT, NOT_SIGNIFICANT, TOO_FEW_GROUPS)
+        for verdict in (SIGNIFICANT, NOT_SIGNIFICANT, SIGNIFICANTLY_WORSE, TOO_FEW_GROUPS)
     }
     templates = {
         SIGNIFICANT: "significantly better than {}",
         NOT_SIGNIFICANT: "not significantly better than {}",
-        TOO_FEW_GROUPS: "tested in too few groups for a comparison with {}",
+        SIGNIFICANTLY_WORSE: "significantly worse than {}",
+        TOO_FEW_GROUPS: "not compared with {}, because there are too few groups",
     }
     parts = [
         templates[v].format(joined_names(rivals)) for v, rivals in by_verdict.items() if rivals

@@ -39,7 +39,7 @@ def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame) -> str:
     scores = [text for _, own in bins.groupby("series", sort=False) if (text := _scores(own, test))]
     return (
         "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
-        "from resampling the test groups. Each kind of probe is shown at the site of its highest "
+        "for new test groups (jackknife). Each kind of probe is shown at the site of its highest "
         "cross-validated accuracy. On the dashed line the probe is calibrated; below it, "
         f"overconfident. Lower is better: {'; '.join(scores)}. {pooled_ranking(table)}"
     ).rstrip()

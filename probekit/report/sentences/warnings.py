@@ -79,9 +79,8 @@ def warnings(
 ) -> list[str]:
     """Return a sentence for each reason to doubt the result at the selected site.
 
-    A control or baseline gives a warning if the interval of its paired difference to the selected
-    probe does not lie above 0, or, without a paired difference, if its score reaches the interval
-    of the task.
+    A control or baseline gives a warning if the selected probe is not significantly better, or,
+    without a paired difference, if its score reaches the interval of the task.
     """
     return [
         *_rivals(table, comparisons or RivalDifferences(), record.control_by),
@@ -125,7 +124,7 @@ def _rival(
 ) -> str:
     """Return the warning about a control or baseline; "" if the task is clearly better."""
     paired = comparisons.find(name, rival["value"])
-    if not (rival["value"] >= task["ci_low"] if paired is None else paired.ci_low <= 0):
+    if not (rival["value"] >= task["ci_low"] if paired is None else paired.is_doubtful):
         return ""
     fact, doubt = RIVALS[name]
     is_mean = METRICS[task["metric"]].beats_the_mean

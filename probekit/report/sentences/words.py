@@ -75,7 +75,7 @@ def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
     has_controls = bool(measured["target"].isin(["control", "random_weights"]).any())
     return {
         "One panel for each kind of site; all panels share their axes.": len(parts) > 1,
-        f"Bands: 95 % percentile intervals from resampling the {groups} groups"
+        f"Bands: 95 % intervals for new {groups} groups (jackknife)"
         f"{f', for {line} only; the table has those of the others' * some_banded}.": (
             bool(task["ci_low"].notna().any())
         ),

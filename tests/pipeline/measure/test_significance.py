@@ -230,6 +230,8 @@ def test_without_a_p_value_the_majority_row_has_its_own(run):
     predictions = [scored_at(SITES[0], *pair) for pair in [(np.arange(96) % 2,) * 2]]
     predictions.append(scored_at(None, np.arange(96) % 2, np.zeros(96, int), "majority"))
     chosen = only(placed(table), site=SITES[0], split="validation").iloc[0]
-    (found,) = difference_rows(predictions, chosen, table, run["prober"])
+    (found,) = difference_rows(predictions, chosen, table, run["prober"], has_p_values=False)
     assert found["p"] == found["p_adjusted"] == 2 / 2**12
     assert pd.notna(found["ci_low"])
+    (found,) = difference_rows(predictions, chosen, table, run["prober"])
+    assert np.isnan(found["p"])  # p-values were requested, but there were too few groups

@@ -170,7 +170,13 @@ def test_a_probe_no_better_than_the_majority_gives_a_warning(table, clean):
 
 def test_the_caption_states_rows_groups_intervals_and_seed(table):
     text = caption(table)
-    for fact in ("1,039 held-out rows", "15 groups", "3,000 rows", "seed 0", "95 % percentile"):
+    for fact in (
+        "1,039 held-out rows",
+        "15 groups",
+        "3,000 rows",
+        "seed 0",
+        "95 % intervals for new",
+    ):
         assert fact in text
     assert "resid_pre" not in text
     later = table.assign(
