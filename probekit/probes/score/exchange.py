@@ -41,6 +41,7 @@ FEWEST_ARRANGEMENTS = 20
 MOST_EXACT = 14  # up to 2^14 sign patterns are all computed
 WIDER_OVER_FOLDS = 1.5
 BLOCK = 1000  # number of exchanges computed at a time
+MOST_ENTRIES = 5_000_000  # of an array of groups by exchanges
 
 
 def sign_patterns(n_units: int, draws: int, seed: int) -> Iterator[NDArray[np.int8]]:
@@ -193,8 +194,9 @@ class LabelExchange:
             return
         generator = np.random.default_rng(self.seed)
         yield np.ones((1, n_mixed), dtype=np.int8), None
-        for at in range(0, self.draws, BLOCK):
-            size = min(BLOCK, self.draws - at), n_mixed
+        block = min(BLOCK, max(1, MOST_ENTRIES // self.n_groups))
+        for at in range(0, self.draws, block):
+            size = min(block, self.draws - at), n_mixed
             yield (2 * generator.integers(2, size=size) - 1).astype(np.int8), generator
 
 
@@ -210,5 +212,7 @@ def _permuted(
         observed: Floats = np.full(draws, np.einsum("ij,ij->", scores, labels) - expected)
         return observed
     order = np.argsort(generator.random((draws, len(labels))), axis=1)
-    permuted: Floats = np.einsum("gk,dgk->d", scores, labels[order]) - expected
+    permuted = np.full(draws, -expected)
+    for own, column in zip(scores.T, labels.T, strict=True):
+        permuted += column[order] @ own
     return permuted
