@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.solve.design import Floats
 
-P = TypeVar("P")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+P = TypeVar("P", bound="DataclassInstance")
 Folds = NDArray[np.int64]
 
 
@@ -31,10 +34,10 @@ def take(predictions: P, rows: NDArray[np.generic]) -> P:
     """
     taken = {
         own.name: value[rows]
-        for own in fields(predictions)  # type: ignore[arg-type]
+        for own in fields(predictions)
         if isinstance(value := getattr(predictions, own.name), np.ndarray)
     }
-    return replace(predictions, **taken)  # type: ignore[type-var]
+    return replace(predictions, **taken)
 
 
 def joined_folds(of_parts: Sequence[Folds | None], sizes: Sequence[int]) -> Folds:
