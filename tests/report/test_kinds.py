@@ -172,7 +172,7 @@ def test_compression_has_a_curve_a_meaning_and_a_column(table):
     assert site_table(both).rows[3].cells["compression"][0] == "1.882"
 
 
-def judged(table, p, null="signs of groups exchanged"):
+def judged(table, p, null="random signs of whole groups"):
     rows = table[(table["split"] == "test") & (table["metric"] == "accuracy")]
     rows = rows[rows["target"] == "task"]
     p_rows = rows.assign(metric="p_best", value=p, ci_low=math.nan, ci_high=math.nan, null=null)
@@ -182,7 +182,8 @@ def judged(table, p, null="signs of groups exchanged"):
 def test_the_p_value_is_over_all_sites_and_kinds(table, kinds):
     text = answer(judged(table, 0.004))
     assert (
-        "Predictions and labels are tested for association: p = 0.004 (signs of groups exchanged; "
+        "Predictions and labels are tested for association: "
+        "p = 0.004 (random signs of whole groups; "
         "maximum over 6 sites)." in text
     )
     older = answer(judged(table, 0.004, null=""))

@@ -98,10 +98,12 @@ class LabelExchange:
     @property
     def name(self) -> str:
         """The name of the null distribution, for the column `null` of results.csv."""
-        parts = {"labels exchanged between groups": self._is_constant.any()}
-        parts["signs of groups exchanged"] = self._mixed.any()
+        parts = {"labels permuted between groups": self._is_constant.any()}
+        parts["random signs of whole groups"] = self._mixed.any()
         names = [name for name, is_part in parts.items() if is_part]
-        return ", ".join([*names, "widened over folds"] if len(self._blocks) > 1 else names)
+        return ", ".join(
+            [*names, "widened 1.5 times for dependent folds"] if len(self._blocks) > 1 else names
+        )
 
     @property
     def n_groups(self) -> int:

@@ -213,10 +213,10 @@ def test_the_name_lists_what_is_exchanged():
         )
     ]
     assert names == [
-        "labels exchanged between groups",
-        "signs of groups exchanged",
-        "labels exchanged between groups, signs of groups exchanged",
-        "signs of groups exchanged, widened over folds",
+        "labels permuted between groups",
+        "random signs of whole groups",
+        "labels permuted between groups, random signs of whole groups",
+        "random signs of whole groups, widened 1.5 times for dependent folds",
     ]
 
 
