@@ -99,8 +99,8 @@ def reading(folder: Path, values: np.ndarray) -> None:
 
 def verifying(folder: Path, values: np.ndarray) -> None:
     """Print the cost of verifying the shards of a site, as a share of the time of probing it."""
-    from probekit.probes.curve import Prober
     from probekit.probes.data import ProbeData
+    from probekit.probes.prober import Prober
     from probekit.probes.settings import ProbeSettings
 
     folder = write_store(folder / "verified", values).folder

@@ -15,7 +15,7 @@ _MESSAGES = frozenset({"tell", "warn", "echo", "debug", "info", "warning"})
 
 
 def digest_code(*roots: str) -> str:
-    """Return the digest of modules and of all modules of their package that they import.
+    """Return one digest of the code of modules and of everything they import from their package.
 
     Imports inside functions and import paths declared as strings count; imports for type checkers
     do not. Docstrings, comments, formatting and the text of errors and messages are left out.
@@ -30,7 +30,9 @@ def digest_code(*roots: str) -> str:
 
 
 def closure(*roots: str) -> dict[str, Path]:
-    """Return the files of modules and of all modules of their package that they import, by name.
+    """Return the source files of modules and of everything they import from their package.
+
+    Indirect imports are included. The keys are dotted module names.
 
     >>> sorted(closure("probekit.disk"))
     ['probekit.disk', 'probekit.errors']
@@ -49,9 +51,9 @@ def closure(*roots: str) -> dict[str, Path]:
 
 @cache
 def _source(name: str) -> Path | None:
-    """Return the file of a module of a package; None if there is no such module.
+    """Return the source file of a module inside a package; None if there is no such module.
 
-    Nothing is imported. Returns None for objects in a module, whose names look the same.
+    Nothing is imported. The result is also None for an object in a module, such as a class.
     """
     package, *parts = name.split(".")
     spec = find_spec(package)
@@ -71,7 +73,7 @@ def _imports(name: str) -> frozenset[str]:
 
 
 def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree that are executed; those under `if TYPE_CHECKING` are not."""
+    """Yield all nodes of a tree except those under `if TYPE_CHECKING`, which never run."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield from (part for other in node.orelse for part in ast.walk(other))
@@ -81,7 +83,7 @@ def _run_nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _named(node: ast.AST) -> Iterator[str]:
-    """Yield possible module names: imported names, and import paths such as `a.b:Name`."""
+    """Yield the names in a node that may be modules: imports, and strings such as `a.b:Name`."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:

@@ -27,7 +27,7 @@ _QUOTED = re.compile(f"'+{_FORMULA}")
 
 
 def quoted(cell: Any) -> Any:
-    """Return a text that looks like a formula with a leading quote; other cells unchanged.
+    """Add a leading quote to a text that looks like a formula; return other cells unchanged.
 
     >>> quoted("=1+1"), quoted("-1"), quoted(-1), quoted("'-1"), quoted("it's"), quoted("'tis")
     ("'=1+1", "'-1", -1, "''-1", "it's", "'tis")
@@ -36,7 +36,7 @@ def quoted(cell: Any) -> Any:
 
 
 def unquoted(cell: Any) -> Any:
-    """Return the original of a cell escaped by `quoted`.
+    """Remove the leading quote that `quoted` added to a text; return other cells unchanged.
 
     >>> unquoted("'=1+1"), unquoted("'-1"), unquoted("''-1"), unquoted("'tis")
     ('=1+1', '-1', "'-1", "'tis")
@@ -68,13 +68,12 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
     Raises:
         DataError: the file is a link out of its folder, or not a regular file.
         OSError, ValueError: the file cannot be read or parsed.
-        OSError, ValueError: It cannot be read.
     """
     return parse_csv(inside(path).read_bytes(), **options)
 
 
 def parse_csv(content: bytes, **options: Any) -> pd.DataFrame:
-    """Return the table that `csv_text` serialised.
+    """Return the table in the bytes of a CSV file, with the quotes of `csv_text` removed.
 
     >>> parse_csv(csv_text(pd.DataFrame({"=label": ["-1"]})).encode()).to_dict("list")
     {'=label': ['-1']}

@@ -176,7 +176,7 @@ class Disk:
         path.rmdir()
 
     def list(self, folder: Path) -> dict[str, os.stat_result]:
-        """Return the entries of a folder with their status, by name; links are not followed."""
+        """Return the status of each entry of a folder, by name; links are not followed."""
         entries_by_name = {}
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -213,8 +213,9 @@ def _refuse_link(path: Path) -> None:
 def inside(path: Path, root: Path | None = None) -> Path:
     """Return a path unchanged if it is inside a folder after links are resolved.
 
-    A run folder from someone else may contain a link to any file of the reader, whose content would
-    then appear on a page. Every file of a run is therefore read through this function.
+    A run folder received from someone else may contain a link to a private file of this user. Its
+    content would then appear on a page. Every file of a run is therefore read through this
+    function.
 
     Args:
         path: file or folder; it need not exist.
@@ -245,18 +246,18 @@ def inside(path: Path, root: Path | None = None) -> Path:
 
 @contextlib.contextmanager
 def exclusive(folder: Path, refusal: str) -> Iterator[None]:
-    """Lock a folder for this process; create it if it does not exist.
+    """Lock a folder for this process during the block; create it if it does not exist.
 
     The operating system releases the lock when the process ends, even if it is killed. On a file
-    system without locks, every process succeeds.
+    system without locks, nothing is locked and no process is refused.
 
     Args:
         folder: the folder; its lock file `.lock` is never removed.
         refusal: the message if another process holds the lock.
 
     Raises:
-        ConfigError: Another process holds the lock.
-        StoreError: The folder cannot be written.
+        ConfigError: another process holds the lock.
+        StoreError: the folder cannot be written.
     """
     disk = Disk()
     with as_store_error("write", folder):
@@ -278,7 +279,7 @@ def as_store_error(action: str, path: Path | str, advice: str = "") -> Iterator[
 
     Args:
         action: verb that completes "Cannot ... PATH".
-        path: of the file or folder.
+        path: the file or folder, for the message.
         advice: text appended to the message; begins with a space.
 
     >>> with as_store_error("read", "x.json"):

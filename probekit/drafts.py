@@ -31,7 +31,6 @@ class Draft:
     Attributes:
         temporary: path of the temporary file.
         size: bytes written so far.
-        size: bytes written.
 
     Raises:
         StoreError: the disk is full, the folder is not writable, ...
@@ -97,7 +96,8 @@ class Draft:
 
         Args:
             path: the final name.
-            keep_locked: whether to keep the lock on Windows, where others then cannot read it.
+            keep_locked: whether the file stays locked on Windows, where a locked file cannot be
+                read by other processes. On other systems it stays locked in any case.
         """
         self._sync()
         if not keep_locked:
@@ -147,7 +147,8 @@ def remove_abandoned(path: Path, disk: Disk, is_in_use: Callable[[], bool] = boo
     Args:
         path: the file.
         disk: file operations.
-        is_in_use: called while the file is locked here, so that the answer cannot become stale.
+        is_in_use: returns whether the file is needed. It is called while this process holds the
+            lock of the file, so that the answer cannot become outdated.
 
     Raises:
         StoreError: the file cannot be opened or removed.
@@ -176,7 +177,7 @@ def _removed(path: Path, disk: Disk) -> bool:
 
 
 def sweep_drafts(paths: Iterable[Path]) -> list[Path]:
-    """Remove the drafts of dead writers among some paths and return those removed.
+    """Remove those of the given files that are drafts of dead writers; return the removed paths.
 
     Drafts of live writers and all other files are kept.
     """
@@ -187,3 +188,30 @@ def sweep_drafts(paths: Iterable[Path]) -> list[Path]:
             if _DRAFT.fullmatch(path.name) and remove_abandoned(path, Disk()):
                 swept.append(path)
     return swept
+
+
+def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]) -> str:
+    """Write a file atomically, sync it, and return the digest of its content.
+
+    Args:
+        path: the file; missing parent folders are created.
+        content: text (encoded as UTF-8), bytes, or an iterable of chunks if it does not fit in
+            memory.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "result.txt"
+    >>> digest = write_atomic(path, "done")
+    >>> path.read_text()
+    'done'
+
+    Raises:
+        StoreError: the disk is full, the folder is not writable, ...; no partial file remains.
+    """
+    text = content.encode() if isinstance(content, str) else content
+    with as_store_error("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with Draft(Disk(), path) as draft:
+        for part in [text] if isinstance(text, bytes) else text:
+            draft.write(part)
+        draft.rename(path)
+        return draft.digest

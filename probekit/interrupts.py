@@ -18,7 +18,8 @@ class Interruptible:
     """Context manager that re-raises an interrupt which code in its block has swallowed.
 
     Signal handlers run in the main thread only; in other threads the block has no effect. Code in
-    the block that handles Ctrl-C itself raises SystemExit to end normally.
+    the block may handle Ctrl-C itself, but must then raise SystemExit; otherwise the interrupt is
+    raised again.
 
     >>> def careless():
     ...     try:

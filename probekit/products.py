@@ -20,7 +20,7 @@ _QUERIES_AT_ONCE = 4  # 16 bytes of float32
 
 
 def is_forked() -> bool:
-    """Return whether this process is a fork (as in multiprocessing.Pool) and needs one thread.
+    """Return whether this process was forked (as by multiprocessing.Pool) and must use one thread.
 
     OpenMP's threads are not copied into a fork, so a parallel product would wait for them forever.
     """
@@ -46,6 +46,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return product
 
 
+def gram(rows: Tensor) -> Tensor:
+    """Return rows^T rows (d, d) for rows (n, d), without a gradient.
+
+    With one CPU thread, numpy computes only half of the symmetric product. With more, its threads
+    keep waiting actively afterwards and slow down those of torch.
+
+    >>> gram(torch.tensor([[1.0, 2.0], [0.0, 1.0]]))
+    tensor([[1., 2.],
+            [2., 5.]])
+    """
+    rows = rows.detach().contiguous()  # oneDNN refuses views that skip columns
+    if rows.device.type != "cpu" or torch.get_num_threads() > 1:
+        return linear(rows.T, rows.T)
+    array = rows.numpy()
+    return torch.from_numpy(array.T @ array)
+
+
 def attend(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, *, is_causal: bool, pdrop: float = 0.0
 ) -> Tensor:
@@ -56,7 +73,7 @@ def attend(
     Args:
         q: shape [batch n_heads query_pos d_head].
         k: shape [batch n_heads key_pos d_head].
-        v: shape of k.
+        v: shape [batch n_heads key_pos d_head].
         visible: True where a query may attend, shape [batch 1 query_pos key_pos]; None for all.
         is_causal: whether each query attends only to keys up to its own position.
         pdrop: dropout rate.
@@ -101,11 +118,11 @@ def is_derived(*tensors: Tensor | None) -> bool:
 
 
 def with_gradient(value: Tensor, of: Tensor) -> Tensor:
-    """Return `value` unchanged, with the gradient of `of`, which equals it up to rounding.
+    """Return `value` with the gradient of `of`; the two differ only by rounding.
 
     Args:
         value: any shape.
-        of: the differentiable computation of the same value, same shape, finite.
+        of: the same quantity, computed by differentiable operations; same shape, all finite.
 
     >>> x = torch.tensor(2.0, requires_grad=True)
     >>> y = with_gradient(torch.tensor(4.0), of=x**2)

@@ -1,4 +1,4 @@
-"""Content digests, package versions and atomic writes."""
+"""Content digests and package versions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ import json
 import platform
 from collections.abc import Iterable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
-
-from probekit.disk import Disk, as_store_error
-from probekit.drafts import Draft
 
 _RECORDED = ("probekit", "torch", "tiktoken", "scikit-learn", "numpy", "scipy", "pandas", "plotly")
 
@@ -39,7 +35,7 @@ def digest_json(value: Any) -> str:
 
 
 def canonical_json(value: Any) -> str:
-    """Return the canonical JSON text of a value, which is the one that is hashed.
+    """Return a value as JSON with sorted keys and no spaces, the text that `digest_json` hashes.
 
     >>> canonical_json({"b": [1.5, None], "a": "ü"})
     '{"a":"ü","b":[1.5,null]}'
@@ -57,31 +53,3 @@ def pretty_json(value: Any) -> str:
 def versions() -> dict[str, str]:
     """Return the versions of Python and of all packages that affect results."""
     return {"python": platform.python_version()} | {name: version(name) for name in _RECORDED}
-
-
-def write_atomic(path: Path, content: bytes | str | Iterable[bytes | memoryview]) -> str:
-    """Write a file atomically, sync it, and return the digest of its content.
-
-    Args:
-        path: the file; missing parent folders are created.
-        content: text (encoded as UTF-8), bytes, or an iterable of chunks if it does not fit in
-            memory.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "result.txt"
-    >>> write_atomic(path, "done") == digest([b"done"])
-    True
-    >>> path.read_text()
-    'done'
-
-    Raises:
-        StoreError: the disk is full, the folder is not writable, ...; no partial file remains.
-    """
-    text = content.encode() if isinstance(content, str) else content
-    with as_store_error("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with Draft(Disk(), path) as draft:
-        for part in [text] if isinstance(text, bytes) else text:
-            draft.write(part)
-        draft.rename(path)
-        return draft.digest

@@ -1,4 +1,4 @@
-"""Base classes of the sections of a YAML file: experiments and pretraining recipes."""
+"""Base classes for the contents of YAML files: experiments and pretraining recipes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
 
 
 def _refuse_device(name: str) -> str:
-    """Raise if Windows does not allow the name for a folder; else return it."""
+    """Return the name of a folder unchanged; raise if Windows does not allow it."""
     if _DEVICES.fullmatch(name):
         raise PydanticCustomError(
             "device",
@@ -42,7 +42,7 @@ FolderName = Annotated[Name, AfterValidator(_refuse_device)]
 
 
 class Section(BaseModel):
-    """Base class of all sections: immutable, no unknown keys, no implicit type conversion."""
+    """Base class for sections of a file: immutable, no unknown keys, no type conversion."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -61,7 +61,7 @@ class KeyLocation:
 
     @contextmanager
     def before(self, keys: KeyPath) -> Iterator[None]:
-        """Prefix the location of a key to errors raised in the block."""
+        """Put the location of a key before the message of errors raised in the block."""
         try:
             yield
         except ProbekitError as error:
@@ -86,7 +86,9 @@ class SettingsFile(Section):
 
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
-        """Prefix a key's location (file and line, or `--set`) to errors raised in the block.
+        """Put the location of a key before the message of errors raised in the block.
+
+        The location is file and line, or `--set`; without a file, it is the key itself.
 
         >>> with SettingsFile().at("model", "source"):
         ...     raise ProbekitError("No such model.")
@@ -98,7 +100,12 @@ class SettingsFile(Section):
 
 
 def rule_error(problem: str, *keys: str) -> PydanticCustomError:
-    """Return a validation error about several keys; `keys` is the path of the one to blame."""
+    """Return the error for a broken rule that involves several keys.
+
+    Args:
+        problem: the message.
+        keys: path of the one key whose location the message gives.
+    """
     return PydanticCustomError("rule", "{problem}", {"problem": problem, "keys": keys})
 
 
@@ -115,7 +122,12 @@ def unique_items(items: Items) -> Items:
 
 
 def json_schema(section: type[Section], title: str) -> str:
-    """Return the JSON schema of a file, as committed next to the experiments."""
+    """Return the JSON schema of a file, as text; editors use it to check experiments and recipes.
+
+    Args:
+        section: class of the whole file.
+        title: title of the schema.
+    """
     schema: dict[str, Any] = section.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = title

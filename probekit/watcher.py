@@ -19,27 +19,27 @@ class SilentWatcher:
     """A watcher that discards everything."""
 
     def progress(self, step: str, done: float, total: int) -> None:
-        """Ignore it."""
+        """Discard the progress."""
 
     def tell(self, message: str) -> None:
-        """Ignore it."""
+        """Discard the message."""
 
 
 SILENT = SilentWatcher()
 
 
 class InProcessWatcher:
-    """A watcher for this process only: unpickling it in another process gives a silent one."""
+    """Wraps a watcher that works in this process only; a copy sent to another process is silent."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
 
     def progress(self, step: str, done: float, total: int) -> None:
-        """Pass it on."""
+        """Pass the progress to the wrapped watcher."""
         self._watcher.progress(step, done, total)
 
     def tell(self, message: str) -> None:
-        """Pass it on."""
+        """Pass the message to the wrapped watcher."""
         self._watcher.tell(message)
 
     def __reduce__(self) -> tuple[type[SilentWatcher], tuple[()]]:

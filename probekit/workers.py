@@ -1,9 +1,9 @@
 """Parallel map over worker processes that share the CPU cores.
 
 The first job runs in this process and measures the time per job. Worker processes are started only
-if the remaining jobs take clearly longer than starting them, and this process keeps computing
-meanwhile. Every job uses the same number of threads in any process, because the last bits of a
-result may depend on it.
+if the remaining jobs would take clearly longer than the start of a process. This process computes
+jobs too. Every job uses the same number of threads in any process, because the last bits of a
+result may depend on that number.
 """
 
 from __future__ import annotations
@@ -175,13 +175,13 @@ def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Resu
 
 
 def _while_alive(parent: int, job: Callable[[Item], Result], item: Item) -> Result:
-    """Run a job in a process that exits when its parent ends, even if the parent is killed."""
+    """Run a job in a worker process, which exits when its parent ends or is killed."""
     exit_with_parent(parent)
     return job(item)
 
 
 def exit_with_parent(parent: int) -> None:
-    """Exit this process when its parent ends, even if the parent is killed."""
+    """Start a thread that exits this process when its parent ends, even if the parent is killed."""
     if not any(thread.name == _GUARD for thread in threading.enumerate()):
         threading.Thread(target=_end_with, args=[parent], name=_GUARD, daemon=True).start()
 
@@ -206,7 +206,7 @@ def _wait_for_end_of(parent: int) -> None:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Limit all libraries to `number` threads inside the block; in a forked process to one."""
+    """Limit all libraries to `number` threads in the block; to one thread in a forked process."""
     number = 1 if is_forked() else number
     previous = torch.get_num_threads()
     torch.set_num_threads(number)

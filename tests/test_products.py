@@ -10,7 +10,8 @@ from torch.func import grad, jacfwd, jvp, vmap
 
 from probekit import products
 from probekit.model.linear import Linear
-from probekit.products import linear
+from probekit.products import gram, linear
+from probekit.workers import threads
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 16, 300])
@@ -29,6 +30,17 @@ def test_views_are_read_as_what_they_show():
     x = torch.randn(5, 7, 3).transpose(1, 2)[::2]
     weight = torch.randn(7, 4).T
     torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("n_rows", [0, 1, 50])
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_gram_matrix_is_the_product_with_itself(n_threads, n_rows, dtype):
+    rows = torch.randn(n_rows, 37, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for given in (rows, rows.T, rows[:, ::2], rows.clone().requires_grad_()):
+        with threads(n_threads):
+            found = gram(given)
+        torch.testing.assert_close(found, (given.T @ given).detach())
 
 
 def test_onednn_is_used_if_torch_has_it():

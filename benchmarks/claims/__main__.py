@@ -15,8 +15,8 @@ from benchmarks.claims.table import write_claims
 
 # Cases, rows of a case, and number of draws of each part.
 PARTS = {
-    "association": (designs, association.rows, 1000),
-    "differences": (comparisons.cases, comparisons.rows, 1000),
+    "association": (designs, association.rows, 2000),
+    "differences": (comparisons.cases, comparisons.rows, 2000),
     "intervals": (intervals.cases, intervals.rows, 1000),
     "folds": (folds.cases, folds.rows, 1000),
 }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks.claims.designs import Design
-from benchmarks.claims.rates import Rate
+from benchmarks.claims.rates import Rate, size_of
 from probekit.amounts import LEVEL
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metric_table import association
@@ -18,15 +19,12 @@ from probekit.probes.score.permutation import p_values
 EXCHANGES = 199
 METRICS = ("accuracy", "balanced_accuracy", "auroc")
 SIGNAL = 0.5  # planted difference of the class means, in standard deviations of the score
-DOUBTFUL = 0.055  # sizes above are simulated again with ten times as many draws
 
 
 def rows(design: Design, draws: int) -> Iterator[dict[str, Any]]:
     """Yield size and power of each metric in a design."""
     for metric in METRICS:
-        size = _rate(design, metric, draws, 0.0)
-        if size.rate > DOUBTFUL:
-            size = _rate(design, metric, 10 * draws, 0.0)
+        size = size_of(partial(_rate, design, metric, signal=0.0), draws)
         power = _rate(design, metric, max(draws // 10, 20), SIGNAL)
         facts = {"rate": size.rate, "error": size.error, "no_verdict": size.no_verdict}
         yield {"metric": metric, **facts, "draws": size.draws, "power": power.rate}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.claims.designs import GROUPS, Design, Sizes
-from benchmarks.claims.rates import Rate
+from benchmarks.claims.rates import Rate, size_of
 from probekit.amounts import LEVEL
 from probekit.probes.score.differences import Difference, paired_differences, unpaired_difference
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
@@ -42,7 +43,7 @@ def cases() -> Iterator[Comparison]:
 
 def rows(case: Comparison, draws: int) -> Iterator[dict[str, Any]]:
     """Yield size and power of a case."""
-    size = _rate(case, draws, 0.0)
+    size = size_of(partial(_rate, case, gain=0.0), draws)
     power = _rate(case, max(draws // 10, 20), GAIN if case.accuracy < 0.9 else -GAIN)
     facts = {"rate": size.rate, "error": size.error, "no_verdict": size.no_verdict}
     yield {**facts, "draws": size.draws, "power": power.rate}

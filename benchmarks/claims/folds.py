@@ -15,9 +15,9 @@ from benchmarks.claims.rates import Rate
 from probekit.amounts import LEVEL
 from probekit.errors import ProbekitError
 from probekit.pipeline.measure.significance import label_exchange
-from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData
 from probekit.probes.folds import group_folds
+from probekit.probes.prober import Prober
 from probekit.probes.score.metric_table import association
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.permutation import p_values

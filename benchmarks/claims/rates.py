@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+DOUBTFUL = 0.055  # sizes above are simulated again
+MORE_DRAWS = 5  # times as many draws
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -34,6 +37,17 @@ class Rate:
         rate = sum(one is True for one in happened) / n
         error = float(np.sqrt(max(rate * (1 - rate), 1 / n) / n))
         return cls(rate, error, sum(one is None for one in happened) / n, n)
+
+
+def size_of(rate: Callable[[int], Rate], draws: int) -> Rate:
+    """Return the size of a test; a doubtful one is simulated again with more draws.
+
+    Args:
+        rate: returns the rate of rejections, given the number of draws.
+        draws: number of draws.
+    """
+    found = rate(draws)
+    return rate(MORE_DRAWS * draws) if found.rate > DOUBTFUL else found
 
 
 def simulate(

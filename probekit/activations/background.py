@@ -14,10 +14,10 @@ MAX_WAITING = 2  # queued calls; each holds the rows of a batch in memory
 
 
 class Submit(Protocol):
-    """Queue a function call on the background thread."""
+    """Function that queues calls on the background thread."""
 
     def __call__(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Return immediately, or block while more than MAX_WAITING calls are queued."""
+        """Queue a call of `function`; wait while more than MAX_WAITING calls are unfinished."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Batching of sequences by length within a budget of padded tokens, and sharding of batches."""
+"""Batches of sequences of similar length, with a limited number of tokens, and their shards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Batch:
     Attributes:
         sequences: token ids, longest first.
         rows: indices of the rows in the plan, shape (n_rows,).
-        member: index of the sequence of each row in `sequences`, ascending, shape (n_rows,).
+        member: for each row, the index of its sequence in `sequences`; ascending, shape (n_rows,).
     """
 
     sequences: list[IntArray]
@@ -32,10 +32,10 @@ class Batch:
 
 
 def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -> Iterator[Batch]:
-    """Yield batches of distinct sequences, sorted by length, within a budget of padded tokens.
+    """Yield batches of distinct sequences, longest first, of at most `batch_tokens` padded tokens.
 
-    The composition of the batches depends neither on the order of the examples nor on which rows
-    are requested.
+    Neither the order of the examples nor the requested rows affect which sequences share a batch.
+    A batch without a requested row is skipped.
 
     Args:
         tokens: the ids of every example, each of shape (n_tokens,).
@@ -84,7 +84,7 @@ def _as_ids(example: int, ids: IntArray) -> IntArray:
 
 
 def _check_rows(lengths: IntArray, plan: RowPlan) -> None:
-    """Raise DataError for positions in padding or in another example, and for empty rows."""
+    """Raise DataError if a row has no position, or one outside its example."""
     example, counts = plan.example, np.diff(plan.offsets)
     n_positions = len(plan.positions)
     is_framed = len(example) and len(counts) == len(example)

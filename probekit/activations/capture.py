@@ -34,8 +34,8 @@ class Captured:
     Attributes:
         store: the store, complete for the requested sites.
         computed: number of shards, summed over sites, computed by this call.
-        reused: number of shards that already existed.
-        root: digest of the identity and the rows of the requested sites.
+        reused: number of shards that already existed or were filled from another cache.
+        root: one digest of the store's identity and of the rows at the requested sites.
     """
 
     store: ActivationStore
@@ -58,9 +58,10 @@ def capture(
 ) -> Captured:
     """Return a store with the rows of `plan` at `sites`; missing rows are computed.
 
-    Rows are copied from another cache of the same data with all tokens (`position: all`) where
-    possible. Identical token sequences are run once. If the process is killed, a later call with
-    the same arguments resumes after the last committed shard and produces the same bytes.
+    If another cache under `root` has all tokens of the same data (`position: all`), rows are copied
+    from it where possible. Identical token sequences are run once. If the process is killed, a
+    later call with the same arguments resumes after the last committed shard and produces the same
+    bytes.
 
     Args:
         model: a GPT-2.
@@ -138,7 +139,7 @@ def stream_rows(
     dtype: str = "float32",
     on_batch: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[IntArray, dict[str, FloatArray]]]:
-    """Yield batches of row indices and their values at each site, until all rows are computed.
+    """Yield the rows of one batch after another: row indices, and values of these rows by site.
 
     The values equal those that `capture` would store, but nothing is written. Rows of one example
     need not be adjacent in the plan. `on_batch` is called with the number of rows of each batch.
@@ -159,7 +160,7 @@ def estimate_seconds(
 ) -> float:
     """Estimate the time to capture all rows, in seconds, by timing one batch.
 
-    The values of the weights do not matter. Rows that are already cached are not subtracted.
+    The weights may be random. The estimate includes rows that are already cached.
     """
     batches = list(make_batches(tokens, plan, batch_tokens(model.device)))
     batch = batches[(len(batches) - 1) // 2]  # of median length, and never the last, smaller one

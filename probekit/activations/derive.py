@@ -1,4 +1,4 @@
-"""Rows copied or pooled from a cache of all tokens, instead of running the model.
+"""Filling a store with rows from a cache of all tokens, instead of running the model.
 
 The result is bit-identical to a capture: batches do not depend on the requested rows, and pooling
 sums in the same order. The exception is the last block and the sites after it, which a capture
@@ -52,13 +52,13 @@ def derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> list
 
 
 def _is_for_all(site: str, n_layer: int) -> bool:
-    """Return whether a capture computes a site at all positions, whichever are requested."""
+    """Return whether a capture computes a site at all positions, not only at requested ones."""
     layer = layer_of(site)
     return describe(site).stage == "embedding" if layer is None else layer < n_layer - 1
 
 
 def _compatible_caches(store: ActivationStore, root: Location) -> Iterator[ActivationStore]:
-    """Yield other caches whose identity differs only in the rows."""
+    """Yield other caches that have the same data and settings as the store, but other rows."""
     for place in caches_in(root):
         try:
             other = ActivationStore.open(place)
@@ -97,7 +97,14 @@ def _source_rows(source: Layout, plan: RowPlan) -> IntArray | None:
 def _fill(
     store: ActivationStore, source: ActivationStore, site: str, source_rows: IntArray
 ) -> None:
-    """Commit the missing shards of a site, computed from the rows of a source."""
+    """Commit the missing shards of a site, pooled from rows of another cache.
+
+    Args:
+        store: the store to fill.
+        source: the other cache.
+        site: full name.
+        source_rows: row of the other cache for each position of the store's rows.
+    """
     offsets = store.layout.plan.offsets
     for shard in store.missing(site):
         with store.writing([site], shard) as writers:

@@ -28,7 +28,7 @@ class BatchRows:
 
     Attributes:
         rows: row indices in the plan, shape (n_rows,).
-        values: values at each site in host memory, shape [row ...].
+        values: values of the rows in host memory, by site, shape [row ...].
         dtype: dtype of the result of `arrays`, `float32` or `float16`.
         arrival: event after the last copy; None if nothing is copied from a device.
     """
@@ -49,13 +49,13 @@ class BatchRows:
 def run_batch(
     model: Network, batch: Batch, plan: RowPlan, sites: Sequence[str], dtype: str
 ) -> BatchRows:
-    """Return the rows of one batch at each site.
+    """Run the model on one batch and return the requested rows at each site.
 
-    On a GPU they are copied asynchronously while the next batch is computed.
+    Rows on a GPU are copied to the host asynchronously, while the next batch is computed.
 
     Args:
         model: a GPT-2.
-        batch: sequences and rows.
+        batch: sequences to run, and the rows to extract from them.
         plan: the positions of each row.
         sites: full names of sites with a pos axis.
         dtype: dtype on disk, `float32` or `float16`.
@@ -84,12 +84,13 @@ def run_batch(
 
 @dataclass(frozen=True)
 class _Gather:
-    """Indices that gather rows from a value of shape [batch pos ...].
+    """Indices that gather the positions of each row from a tensor of shape [batch pos ...].
 
     Attributes:
-        place: flat indices into [batch pos], shape [place].
-        row: row of each index, shape [place].
-        count: number of indices of each row, shape [row].
+        place: positions of all rows, one row after the other, as flat indices into [batch pos];
+            shape [place].
+        row: index of the row that each place belongs to, shape [place].
+        count: number of places of each row, shape [row].
     """
 
     place: Tensor
@@ -111,10 +112,17 @@ class _Gather:
 def _plan_gathers(
     batch: Batch, plan: RowPlan, width: int
 ) -> tuple[_Gather, _Gather, Tensor | None]:
-    """Return gathers for values at all positions and at the requested ones, and the latter.
+    """Return two gathers, and the positions at which the last block is computed.
 
-    The requested positions are None if one sequence has so many that all are computed. This does
-    not depend on the sites: a row has the same bits whichever sites are captured together.
+    The first gather is for sites computed at all positions, the second for those computed at the
+    requested positions only. The third result has these positions for each sequence, shape
+    [batch n_at]. It is None if a sequence has so many of them that the model computes all. This
+    does not depend on the sites, so that a row has the same bits whichever sites are captured.
+
+    Args:
+        batch: sequences to run, and the rows to extract from them.
+        plan: the positions of each row.
+        width: padded length of the sequences.
     """
     starts, ends = plan.offsets[batch.rows], plan.offsets[batch.rows + 1]
     count = ends - starts

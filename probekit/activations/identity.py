@@ -36,12 +36,12 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Identity:
-    """Hashed content that a cache was computed from; no names, paths, counts or labels.
+    """Digests and settings that determine the numbers in a cache; no names, paths or labels.
 
     Attributes:
         format: version of the format on disk.
         weights: digest of the names, dtypes, shapes and bytes of all parameters.
-        config: network configuration; head count and norm epsilon are not visible in parameters.
+        config: network configuration; the parameters alone do not show head count and norm epsilon.
         tokenizer: digest of the vocabulary.
         tokens: digest of the token ids of every example, in order, and of their lengths, which
             determine the padding mask.
@@ -52,7 +52,8 @@ class Identity:
         torch: version of torch without its patch number.
         code: digest of the code that computes the rows: the network, the forward pass, pooling and
             everything they import; see `probekit.code_digest`.
-        attention: attention implementation; attention patterns need another and are not stored.
+        attention: attention implementation. It computes no attention patterns, so that a cache
+            cannot contain them.
         pooling: how the positions of a row are combined.
         shard_rows: maximum number of rows per shard.
         batch_tokens: padded tokens per batch.
@@ -91,7 +92,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Spec:
-    """Content of `spec.json`: the identity, and the size and digest of the row layout."""
+    """Content of `spec.json`: identity of a cache, and size and digest of its row layout."""
 
     identity: Identity
     sizes: Sizes
@@ -143,7 +144,7 @@ class Spec:
 
 
 def _is_typed(value: Identity | Sizes) -> bool:
-    """Check the field types: a file from elsewhere may be sealed with any content."""
+    """Return whether all fields have their declared types; a file may come from elsewhere."""
     kinds = {"str": str, "int": int, "dict[str, Any]": dict}
     return all(type(getattr(value, each.name)) is kinds[str(each.type)] for each in fields(value))
 
@@ -151,7 +152,7 @@ def _is_typed(value: Identity | Sizes) -> bool:
 def identify(
     model: Network, tokenizer: str, tokens: Sequence[IntArray], plan: RowPlan, dtype: str
 ) -> Identity:
-    """Return the identity of the rows that `plan` takes from `tokens` run through `model`.
+    """Return the identity of a capture: of the rows in `plan` when `model` reads `tokens`.
 
     Args:
         model: the GPT-2.

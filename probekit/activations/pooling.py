@@ -1,4 +1,4 @@
-"""Pooling of positions into rows, shared by captures and derived caches."""
+"""Mean of the positions of each row, computed alike in captures and in derived caches."""
 
 from __future__ import annotations
 

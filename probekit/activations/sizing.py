@@ -30,7 +30,7 @@ class Volume:
         squares: sum of the squared sequence lengths, for the cost of attention.
         rows: number of rows of each site.
         positions: number of positions in all rows; more than `rows` where positions are averaged.
-        shards: number of shards by number of rows per shard.
+        shards: number of shards of each size; the key is the number of rows in the shard.
     """
 
     tokens: int
@@ -41,7 +41,7 @@ class Volume:
 
     @classmethod
     def of(cls, tokens: Sequence[IntArray], plan: RowPlan, device: str) -> Volume:
-        """Return the volume of a plan, laid out as a capture on a device would."""
+        """Return the volume of a capture of these rows on a device, such as `cuda`."""
         budget = BATCH_TOKENS.get(device, BATCH_TOKENS["cpu"])
         shards = make_shards(make_batches(tokens, plan, budget), SHARD_ROWS)
         lengths = [len(ids) for shard in shards for batch in shard for ids in batch.sequences]
@@ -153,11 +153,12 @@ def shape_of(site: str, config: GPT2Config) -> tuple[int, ...]:
 
 
 def operations(config: GPT2Config, volume: Volume, sites: Sequence[str]) -> int:
-    """Return the floating-point operations of a capture, which stops at the deepest site.
+    """Return the number of floating-point operations of a capture up to the deepest site.
 
-    Each token costs 2 operations per matrix weight of a block, and 2 d_model per visible token
-    (itself included) for the scores and again for the weighted sum. The saving in the last block,
-    which is computed at the requested positions only, is not subtracted.
+    In each block, a token costs 2 operations per matrix weight. For each token that it can attend
+    to, itself included, it costs another 2 d_model for the attention score and 2 d_model for the
+    weighted sum. The last block is counted at all positions, although a capture computes it at the
+    requested ones only.
 
     Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1: 2 N + 2
     n_layer n_ctx d_model per token. We count visible tokens instead of the whole context.

@@ -115,7 +115,7 @@ def _aggregate(name: str, per_text: Sequence[dict[str, Tensor]]) -> pd.DataFrame
 
 
 def _scores(model: Network, ids: Tensor) -> dict[str, Tensor]:
-    """Return the scores of one text, shape (n_layers, n_heads); holds one layer's patterns."""
+    """Return the scores (n_layers, n_heads) of one text; only one layer's patterns are kept."""
     layers: list[dict[str, Tensor]] = []
 
     def tap(_site: str, pattern: Tensor) -> Tensor:

@@ -36,14 +36,15 @@ def logits_of(model: Network, resid: Tensor) -> Tensor:
 
 
 def lens_sites(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:
-    """Return the names of the sites that match, in forward order, if the lens applies to them.
+    """Return the names of the sites that match the patterns, in forward order.
 
     >>> lens_sites(SITES, 2)
     ('blocks.0.hook_resid_pre', 'blocks.0.hook_resid_post', 'blocks.1.hook_resid_post')
 
     Raises:
         UnknownNameError: a pattern matches no site.
-        ConfigError: a site is not part of the residual stream or added to it.
+        ConfigError: the lens does not apply to a site: it is neither the residual stream nor an
+            output that is added to it.
     """
     names = expand(patterns, n_layers)
     for name in names:
@@ -65,10 +66,11 @@ def logit_lens(
 ) -> dict[str, Tensor]:
     """Return measures of the next-token prediction at each site, by name.
 
-    With shape (n_sites, n_tokens, top_k): `top_ids`, the most probable tokens, and
-    `top_probability`. With shape (n_sites, n_tokens): `next_rank` and `next_probability` of the
-    actual next token (rank 1 is the most probable; NaN at the last position), `entropy` in nats,
-    and `kl`, the divergence KL(output || prediction at the site) in nats.
+    The most probable tokens are `top_ids`, with `top_probability`, both of shape
+    (n_sites, n_tokens, top_k). The other measures have shape (n_sites, n_tokens): `next_rank` and
+    `next_probability` of the actual next token (rank 1 is the most probable; NaN at the last
+    position), `entropy` in nats, and `kl`, the divergence KL(output || prediction at the site) in
+    nats.
 
     Args:
         model: the network.

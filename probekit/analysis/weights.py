@@ -25,7 +25,8 @@ def summarise(tensors: Iterable[tuple[str, Tensor]]) -> pd.DataFrame:
     """Return name, shape, dtype, mean, std, norm, least and most of each tensor, one per row.
 
     `norm` is the Frobenius norm, `std` the population standard deviation, `least` and `most` are
-    minimum and maximum; sums are in float64. An empty tensor has the norm 0 and NaN otherwise.
+    minimum and maximum; sums are in float64. For an empty tensor the norm is 0 and the other
+    statistics are NaN.
 
     >>> rows = summarise([("wpe.weight", torch.tensor([[3.0, -4.0]]))])
     >>> rows[["mean", "std", "norm"]].iloc[0].tolist()

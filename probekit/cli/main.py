@@ -186,7 +186,7 @@ def _run(file: Path, overrides: tuple[str, ...], **options: Any) -> RunResult:
 @cli.command()
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
-@click.option("--metric", help="Metric on the test rows.  [default: accuracy; r2 for regression]")
+@click.option("--metric", help="Metric on the test rows.  [default: main metric of the runs]")
 @click.option("--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file (.csv or .html).")
 def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
     """Compare two finished runs: differences RUN_A minus RUN_B, with intervals and p-values."""
@@ -279,14 +279,12 @@ def validate_command(file: Path, overrides: tuple[str, ...]) -> None:
 
 
 @cli.command()
-@click.option(
-    "--quick", is_flag=True, help="Fewer simulations; half a minute instead of two minutes."
-)
+@click.option("--quick", is_flag=True, help="Fewer simulations; half a minute instead of a minute.")
 def selftest_command(quick: bool) -> None:
-    """Test the engine on data with known answers: planted signals, noise, intervals, metrics."""
+    """Test the engine on data and tiny models with known answers: signals, noise, intervals."""
     from probekit.cli.show.progress import watching
     from probekit.cli.show.runs import show_verdicts
-    from probekit.probes.selftest.selftest import selftest as run_selftest
+    from probekit.pipeline.selftest.selftest import selftest as run_selftest
 
     with watching() as watcher:
         verdicts = run_selftest(quick=quick, watcher=watcher)

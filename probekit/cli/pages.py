@@ -95,7 +95,7 @@ def _report_runs(runs: tuple[Path, ...], out: Path, formats: tuple[str, ...], co
     """Write the page of several runs, and its figures to a folder next to it."""
     _check_runs(runs)
 
-    from probekit.provenance import write_atomic
+    from probekit.drafts import write_atomic
     from probekit.report.figures.figure_files import write_figures
     from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
 

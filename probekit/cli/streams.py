@@ -34,7 +34,7 @@ def visible(text: str) -> str:
 
 
 def json_text(value: Any) -> str:
-    r"""Return a value as JSON that holds no control character but newlines.
+    r"""Return a value as JSON, without control characters except newlines.
 
     >>> json_text("\x1b\x9b\u202e")
     '"\\u001b\\u009b\\u202e"'

@@ -161,7 +161,7 @@ class _Server(ThreadingHTTPServer):
                 self._close(request)
 
     def _close(self, request: socket.socket) -> None:
-        """Shut down a connection; its thread reads the end of the stream and stops."""
+        """Shut down a connection, so that its thread reads the end of the stream and stops."""
         del self._deadlines[request]
         with suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)

@@ -7,47 +7,32 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
 
 import numpy as np
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, TextSpan
-from probekit.data.spelling import is_inside_word, is_typo
+from probekit.data.findings import Finding, Severity, by_level, rows_of
+from probekit.data.label_checks import (
+    misspelt_labels,
+    other_digits,
+    rounded_numbers,
+    similar_labels,
+)
+from probekit.data.spelling import is_inside_word
 from probekit.data.splits import Split
-
-Severity = Literal["error", "warning", "info"]
-
-_LEVELS: tuple[Severity, ...] = ("error", "warning", "info")
 
 _SHOWN = 20  # labels listed in a message
 _FEW_GROUPS = 20  # with fewer test groups, intervals are approximate
 _FEW_EXAMPLES = 5  # with fewer training examples of a label, folds lack it
+_MAJORITY = 0.8  # share of the most frequent label from which accuracy is a poor metric
 _STRONG_IMBALANCE = 10  # ratio of the most frequent to the rarest label
-_MAX_TYPO_RATIO = 0.25  # rows of a misspelt label per row of the correct one
-_MAX_LABELS = 200  # with more, labels are words or lemmas, and many differ by one letter
-_SHOWN_ROWS = 3  # rows listed in a message
 _SHOWN_CONTEXT = 20  # characters around a span
 _LENGTH_BINS = 20
 _LENGTH_MARGIN = 0.05  # balanced accuracy above chance that causes a warning
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Result of a check.
-
-    Attributes:
-        level: "error" if results are wrong, "warning" if they may be, else "info".
-        code: short, stable identifier.
-        message: description with numbers.
-    """
-
-    level: Severity
-    code: str
-    message: str
 
 
 _NO_GROUPS = Finding(
@@ -66,6 +51,11 @@ class _Sides:
 
     train: tuple[Example, ...]
     test: tuple[Example, ...]
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """Examples of both sides."""
+        return self.train + self.test
 
     def items(self) -> tuple[tuple[str, tuple[Example, ...]], ...]:
         return ("train", self.train), ("test", self.test)
@@ -92,13 +82,10 @@ def check_dataset(
     findings += [] if dataset.has_groups else [_NO_GROUPS]
     checks = _CHECKS if has_classes else [check for check in _CHECKS if check not in _OF_CLASSES]
     findings += [finding for check in checks for finding in check(sides)]
+    of_labels = _OF_LABELS if has_classes else _OF_NUMBERS
+    findings += [finding for check in of_labels for finding in check(sides.examples)]
     findings += [] if dataset.marks_words else _spans_inside_words(sides)
     return by_level(findings)
-
-
-def by_level(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings sorted by level, errors first, otherwise in their order."""
-    return tuple(sorted(findings, key=lambda finding: _LEVELS.index(finding.level)))
 
 
 def _counts(sides: _Sides) -> Iterator[Finding]:
@@ -119,52 +106,16 @@ def _counts(sides: _Sides) -> Iterator[Finding]:
 def _imbalance(sides: _Sides) -> Iterator[Finding]:
     labels = Counter(example.label for example in sides.train).most_common()
     (frequent, n_frequent), (rare, n_rare) = labels[0], labels[-1]
-    if n_frequent >= _STRONG_IMBALANCE * n_rare:
+    share = n_frequent / len(sides.train)
+    if share >= _MAJORITY or n_frequent >= _STRONG_IMBALANCE * n_rare:
+        detection = f" or, to detect {rare!r}, auprc" if len(labels) == 2 else ""
         yield Finding(
             "info",
             "imbalance",
-            f"train has {n_frequent:,} examples of {frequent!r} and {n_rare:,} of {rare!r}: use "
-            "balanced accuracy or macro-F1, not accuracy.",
+            f"train has {n_frequent:,} examples of {frequent!r} and {n_rare:,} of {rare!r}, so "
+            f"always predicting {frequent!r} has an accuracy of {share:.2f}: set `probe.metric` to "
+            f"balanced_accuracy{detection}.",
         )
-
-
-def _similar_labels(sides: _Sides) -> Iterator[Finding]:
-    spellings: dict[str, set[str]] = defaultdict(set)
-    for example in sides.train + sides.test:
-        spellings[example.label.strip().casefold()].add(example.label)
-    for names in spellings.values():
-        if len(names) > 1:
-            yield Finding(
-                "warning",
-                "similar-labels",
-                f"The labels {', '.join(map(repr, sorted(names)))} differ only in case or spaces, "
-                "and count as different classes.",
-            )
-
-
-def _misspelt_labels(sides: _Sides) -> Iterator[Finding]:
-    rows: dict[str, list[Example]] = defaultdict(list)
-    for example in sides.train + sides.test:
-        rows[example.label].append(example)
-    by_size = sorted(rows, key=lambda label: len(rows[label]), reverse=True)
-    for label in rows if len(rows) <= _MAX_LABELS else ():
-        n = len(rows[label])
-        frequent = (other for other in by_size if n <= _MAX_TYPO_RATIO * len(rows[other]))
-        near = next((other for other in frequent if is_typo(label, other)), None)
-        if near is not None:
-            yield Finding(
-                "warning",
-                "misspelt-labels",
-                f"The label {label!r} ({counted(n, 'row')}: {_rows(rows[label])}) is one letter "
-                f"away from {near!r} ({counted(len(rows[near]), 'row')}), and counts as a separate "
-                "class. If it is a typo, correct these rows.",
-            )
-
-
-def _rows(examples: Sequence[Example]) -> str:
-    """Return file and line of the first few examples."""
-    more = f", and {len(examples) - _SHOWN_ROWS:,} more" if len(examples) > _SHOWN_ROWS else ""
-    return ", ".join(example.where for example in examples[:_SHOWN_ROWS]) + more
 
 
 def _rare_labels(sides: _Sides) -> Iterator[Finding]:
@@ -247,7 +198,7 @@ def _duplicates_across(sides: _Sides) -> Iterator[Finding]:
 
 def _contradictions(sides: _Sides) -> Iterator[Finding]:
     labels: dict[TextSpan, set[str]] = defaultdict(set)
-    for example in sides.train + sides.test:
+    for example in sides.examples:
         labels[example.place].add(example.label)
     contradicting = [place for place, names in labels.items() if len(names) > 1]
     if contradicting:
@@ -261,7 +212,7 @@ def _contradictions(sides: _Sides) -> Iterator[Finding]:
 
 
 def _spans_inside_words(sides: _Sides) -> Iterator[Finding]:
-    marked = (example for example in sides.train + sides.test if example.span)
+    marked = (example for example in sides.examples if example.span)
     cut = [e for e in marked if any(is_inside_word(e.text, end) for end in e.span or ())]
     if cut:
         first = cut[0]
@@ -272,8 +223,23 @@ def _spans_inside_words(sides: _Sides) -> Iterator[Finding]:
             "warning",
             "spans-inside-words",
             f"{counted(len(cut), 'row')} with a span that begins or ends inside a word "
-            f"({_rows(cut)}); the first: {before + '[' + first.text[start:end] + ']' + after!r}. "
-            "Spans count characters from 0 and end one past the last.",
+            f"({rows_of(cut)}); the first: {before + '[' + first.text[start:end] + ']' + after!r}. "
+            "Spans count characters from 0 and end one past the last: correct these spans, unless "
+            "parts of words are intended.",
+        )
+
+
+def _nul_characters(sides: _Sides) -> Iterator[Finding]:
+    found = [example for example in sides.examples if "\0" in example.text]
+    if found:
+        at = found[0].text.index("\0")
+        around = found[0].text[max(0, at - _SHOWN_CONTEXT) : at + _SHOWN_CONTEXT]
+        yield Finding(
+            "warning",
+            "nul-characters",
+            f"{counted(len(found), 'row')} with a NUL character in the text ({rows_of(found)}); "
+            f"the first is character {at}, in {around!r}. The model reads it as a token. Remove "
+            "it; if the file was converted from UTF-16, convert it again.",
         )
 
 
@@ -327,8 +293,6 @@ def _n_texts(examples: Iterable[Example]) -> int:
 _CHECKS = (
     _counts,
     _imbalance,
-    _similar_labels,
-    _misspelt_labels,
     _rare_labels,
     _missing_labels,
     _crossing_groups,
@@ -336,15 +300,18 @@ _CHECKS = (
     _duplicates_within,
     _duplicates_across,
     _contradictions,
+    _nul_characters,
     _length,
 )
 
 _OF_CLASSES = (
     _counts,
     _imbalance,
-    _similar_labels,
-    _misspelt_labels,
     _rare_labels,
     _missing_labels,
     _length,
 )
+
+_OF_LABELS = (similar_labels, misspelt_labels)
+
+_OF_NUMBERS = (rounded_numbers, other_digits)

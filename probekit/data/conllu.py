@@ -13,7 +13,7 @@ from typing import NamedTuple
 from probekit.data.files import read_text
 from probekit.errors import DataError
 
-_ID = re.compile(r"(\d+)(?:([-.])(\d+))?")
+_ID = re.compile(r"(\d+)(?:([-.])(\d+))?", re.ASCII)
 
 
 class Word(NamedTuple):
@@ -127,7 +127,10 @@ def _word(where: str, line: str) -> Word:
 
 
 def _id(where: str, id: str, *, n_words: int, n_covered: int) -> tuple[str | None, int]:
-    """Return the type of a line ("-" multiword, "." empty node, None word) and its last word."""
+    """Return the type of a line and the number of its last word.
+
+    The type is "-" for a multiword token, "." for an empty node and None for a word.
+    """
     match = _ID.fullmatch(id)
     if match is None:
         raise DataError(

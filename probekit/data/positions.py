@@ -100,7 +100,7 @@ class _Tokens(NamedTuple):
     Attributes:
         text_of_example: index of the text of each example, shape (n_examples,).
         joined: characters of all distinct texts.
-        start: begin of each text in `joined`, and end of the last, shape (n_texts + 1,).
+        start: beginning of each text in `joined`, and end of the last, shape (n_texts + 1,).
         position: position of each token in the model's input, shape (n_tokens,).
         ranges: character range of each token in `joined`, shape (n_tokens, 2).
         bounds: text t has the tokens `bounds[t]:bounds[t + 1]`, shape (n_texts + 1,).
@@ -256,7 +256,7 @@ def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _T
 
 
 def _shift(tokens: _Tokens, span: _TokenRanges, offset: int) -> _TokenRanges:
-    """Select the token at `offset` from the first (negative) or last token of each span."""
+    """Select one token per span: `offset` tokens after its last one, or before its first one."""
     aligned = np.flatnonzero(span.fault == "")
     edge = span.first[aligned] if offset < 0 else span.stop[aligned] - 1
     text = tokens.text_of_example[aligned]
@@ -275,7 +275,7 @@ def _shift(tokens: _Tokens, span: _TokenRanges, offset: int) -> _TokenRanges:
 
 
 def _count_visible(text: str) -> IntArray:
-    """Return the number of non-whitespace characters before each one, and in total."""
+    """Return the number of non-whitespace characters before each character, then their total."""
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     return _starts(~np.isin(codes, _SPACES))
 
@@ -297,5 +297,5 @@ def _rows(selected: _TokenRanges, examples: IntArray, pick: Pick, skip_first: bo
 
 
 def _starts(lengths: npt.ArrayLike) -> IntArray:
-    """Return the start of each range when ranges are concatenated, and the end of the last."""
+    """Return the start of each range when ranges of these lengths are joined, then the total."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

@@ -41,7 +41,7 @@ _SEPARATORS = {"tab": "\t", "semicolon": ";", "comma": ","}
 
 @dataclass(frozen=True)
 class TableColumns:
-    """Columns of a CSV, TSV or JSON Lines file with the fields of an example.
+    """Names of the columns of a CSV, TSV or JSON Lines file that contain the fields of an example.
 
     Attributes:
         text: column of the text.
@@ -67,7 +67,7 @@ class TableColumns:
 
     @property
     def defaults(self) -> tuple[str, ...]:
-        """Names of the required columns that have their default name."""
+        """Names of the required columns for which the user chose no other name."""
         return tuple(key for key in ("text", "label") if getattr(self, key) == key)
 
 

@@ -181,11 +181,12 @@ def without_repeated(split: Split, dataset: Dataset) -> Split:
 
 
 def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArray:
-    """Return groups, shape (n_rows,), merged if they share a word, as long as a split is possible.
+    """Merge groups that share a word; return the group of each row, shape (n_rows,).
 
-    In lists of items few groups share words, so that a split of the merged groups loses no row. In
-    running text nearly all groups share words. If the largest merged group had more than half of
-    the rows, or a label were in a single group, the original groups are returned.
+    The original groups are returned if the merged ones cannot be split: if the largest has more
+    than half of the rows, or a label occurs in one of them only. In running text nearly all groups
+    share words, so this is the usual case. In lists of items few groups do, and a split of the
+    merged groups loses no row.
 
     >>> joined_groups("xyyx", ["a", "b", "c", "d"], ["Oslo", "Rome", "oslo", "Bonn"]).tolist()
     ['0', '1', '0', '2']
@@ -207,18 +208,18 @@ def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArr
 def without_shared_words(
     split: Split, labels: Strings, words: Strings, *, test: float, seed: int
 ) -> Split:
-    """Return the split without rows that would leave a word, ignoring case, on both sides.
+    """Drop rows so that no word occurs on both sides of the split; case is ignored.
 
-    Each word on both sides is assigned to one of them, and its rows on the other side are dropped.
-    About a share `test` of these rows, for each label, goes to test. Words on one side only are
-    kept. Both sides shrink, and rare words get a larger weight among the test rows, so report the
-    numbers of dropped rows.
+    Each word that is on both sides is assigned to one side, and its rows on the other side are
+    dropped. For each label, about a share `test` of the rows of such words goes to test. Words that
+    are on one side only keep all their rows. Both sides shrink, and rare words get a larger weight
+    among the test rows, so report the numbers of dropped rows.
 
     Args:
         split: indices of rows; no group is on both sides.
         labels: label of each row.
         words: word type of each row.
-        test: share of the rows of shared words that goes to test, between 0 and 1.
+        test: share of the rows of words on both sides that goes to test, between 0 and 1.
         seed: random seed for the order of words.
 
     Raises:
@@ -273,7 +274,11 @@ def _split(in_test: Iterable[bool]) -> Split:
 
 
 def _targets(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float]:
-    """Return the target number of test rows of each label; raise DataError if one has one group."""
+    """Return the target number of test rows of each label.
+
+    Raises:
+        DataError: there is only one label, or a label occurs in one group only.
+    """
     n_rows, n_groups = _totals(counts)
     _require_two(n_rows, "The data set")
     _require_none(
@@ -335,7 +340,7 @@ def _require_two(labels: Collection[str], what: str) -> None:
 
 
 def _require_none(names: Collection[str], message: str) -> None:
-    """Raise DataError with `message`, `{}` replaced by the names, if there are any."""
+    """Raise DataError if there are any names; they replace `{}` in `message`."""
     if names:
         raise DataError(message.format(_listed(names)))
 

@@ -33,7 +33,7 @@ _NOT_SPELLED = "words with the span of their multiword token, because its words 
 
 @dataclass(frozen=True)
 class ConlluColumns:
-    """The label and the group of the examples of a treebank.
+    """Which field of a treebank is the label of an example, and which unit is its group.
 
     Attributes:
         label: FORM, LEMMA, UPOS, XPOS, DEPREL, or a feature such as FEATS:Number. HEAD is the index
@@ -59,7 +59,7 @@ class ConlluColumns:
 
 
 def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
-    r"""Return one example per word of a CoNLL-U file that has the label, in file order.
+    r"""Read a CoNLL-U file: one example for each word that has the label, in file order.
 
     Spans are located by matching word forms with the text. The notes of the data set count the
     words that were skipped or repaired.
@@ -161,7 +161,8 @@ def _head_index(word: Word, n_words: int) -> str | None:
     """Return the index of the head, from 0; "-1" for the root, None without a head."""
     if word.head == "_":
         return None
-    if not word.head.isdecimal() or not 0 <= int(word.head) <= n_words:
+    is_number = word.head.isascii() and word.head.isdecimal()
+    if not is_number or not 0 <= int(word.head) <= n_words:
         raise DataError(
             f"word {word.id} of the sentence that begins here has the head {word.head!r}. Allowed: "
             f"0 (the root) to {n_words}, the number of words."

@@ -35,7 +35,7 @@ class Document:
     overridden: frozenset[KeyPath]
 
     def put(self, keys: KeyPath, text: str) -> str:
-        """Return the text prefixed with the line or override that set the value or its section."""
+        """Return the text after a prefix: the line or override that set the value at the keys."""
         override = ".".join(map(str, self._override_of(keys)))
         if not override:
             below = sorted(".".join(map(str, o)) for o in self.overridden if o[: len(keys)] == keys)
@@ -69,7 +69,7 @@ class Document:
             yield
 
     def folder_of(self, keys: KeyPath) -> Path:
-        """Return the folder that a relative path at these keys is resolved against."""
+        """Return the folder that a relative path at these keys starts from."""
         return Path.cwd() if self._override_of(keys) else self.path.resolve().parent
 
     def absolute(self, keys: KeyPath, text: str) -> Path:

@@ -57,14 +57,16 @@ def dump_experiment(experiment: Experiment) -> str:
 def _refuse_other(
     values: dict[str, Any], document: Document, own: type[Section], other: type[Section], hint: str
 ) -> None:
-    """Raise ConfigError if a file has keys of the other kind of file only, and none of its own.
+    """Raise ConfigError if a file is of the wrong kind, judged by its keys.
+
+    It is if it has keys that only the other kind of file has, and none that only its own kind has.
 
     Args:
         values: the contents of the file.
         document: the file.
-        own: the sections of the kind that is read.
-        other: the sections of the other kind.
-        hint: template of the message, with the keys and the path.
+        own: data model of the expected kind of file.
+        other: data model of the other kind.
+        hint: template of the message, with fields `keys` and `path`.
     """
     own_keys, other_keys = own.model_fields.keys(), other.model_fields.keys()
     keys = [key for key in values if key in other_keys - own_keys]
@@ -109,7 +111,7 @@ def _choose_checkpoints(model: dict[str, Any], document: Document) -> None:
         model["checkpoints"] = sorted(folders)
     requested: Any = model.get("checkpoints")
     is_steps = isinstance(requested, list) and all(type(step) is int for step in requested)
-    listed = requested if is_steps else []  # the schema reports other values
+    listed = requested if is_steps else []  # other values are rejected later, by the schema
     absent = [step for step in listed if step not in folders]
     if absent:
         steps = ", ".join(map(str, folders))

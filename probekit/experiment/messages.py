@@ -200,15 +200,15 @@ class _Given:
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
-    """Return the literals of an annotation, or of the items of a list; () if there are none."""
+    """Return the values that a Literal, or a list of it, allows; () for other annotations."""
     arguments = get_args(annotation)
-    if get_origin(annotation) is tuple:
+    if get_origin(annotation) is tuple or type(None) in arguments:
         return _choices(arguments[0])
     return tuple(map(str, arguments)) if get_origin(annotation) is Literal else ()
 
 
 def _sections(kind: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield a section and its subsections, each with the prefix of its keys."""
+    """Yield a section and its subsections, each preceded by the prefix of its keys."""
     yield above, kind
     for key, field in kind.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -216,7 +216,7 @@ def _sections(kind: type[BaseModel], above: str = "") -> Iterator[tuple[str, typ
 
 
 def _fields(kind: type[BaseModel], keys: Sequence[str | int]) -> dict[str, FieldInfo]:
-    """Return the fields of the section at these keys."""
+    """Return the fields, by key, of the section at these keys."""
     section = kind
     for key in keys:
         if isinstance(key, int):  # all items of a list have the same data model

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
 from probekit.amounts import LEVEL, counted
+from probekit.errors import ConfigError
 from probekit.probes.kinds.registry import KINDS
 from probekit.probes.kinds.registry import ProbeKind as KindOfProbe
-from probekit.probes.settings import ProbeSettings, ProbeSpec, Reads
+from probekit.probes.score.metric_table import SELECTING
+from probekit.probes.settings import (
+    ProbeSettings,
+    ProbeSpec,
+    Reads,
+    check_class_weight,
+    check_metric,
+)
 from probekit.probes.targets import BASELINES, Baseline
 from probekit.section import Section, Seed, rule_error, unique_items
 
@@ -21,8 +31,10 @@ Count = Annotated[int, Field(ge=1)]
 Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 if TYPE_CHECKING:
     KindName: TypeAlias = str
+    MetricName: TypeAlias = str
 else:
     KindName = Literal[tuple(KINDS)]
+    MetricName = Literal[SELECTING]
 
 
 class KindSection(Section):
@@ -78,6 +90,15 @@ def _options(kind: KindOfProbe, name: str) -> str:
     return f"{own}; `{name}` is for {others}"
 
 
+@contextmanager
+def _blamed_on(key: str) -> Iterator[None]:
+    """Convert a ConfigError to a validation error about a key."""
+    try:
+        yield
+    except ConfigError as error:
+        raise rule_error(str(error).removesuffix("."), key) from error
+
+
 class ProbeSection(Section):
     """Probes, controls and statistics."""
 
@@ -85,6 +106,17 @@ class ProbeSection(Section):
         (KindSection(kind="logistic"),),
         min_length=1,
         description="kinds of probe; each is fitted at every site",
+    )
+    metric: MetricName | None = Field(
+        None,
+        description="main metric, by which C and sites are selected and probes compared, as named "
+        "in results.csv; null means accuracy, for numbers r2",
+        examples=["balanced_accuracy"],
+    )
+    class_weight: Literal["balanced"] | None = Field(
+        None,
+        description="`balanced` gives all classes the same total weight in each fit; probabilities "
+        "are corrected for it, predicted classes are not; null means equal row weights",
     )
     C: Strengths = Field(
         (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
@@ -96,13 +128,18 @@ class ProbeSection(Section):
         3,
         ge=0,
         le=100,
-        description="number of random draws of the control labels; 0 for no control task",
+        description="number of random draws of the control labels; 0 for no control task. There is "
+        "none either if the words of the test rows are new",
     )
     control_by: Literal["word", "group"] = Field(
-        "word", description="unit that gets one random label in the control task"
+        "word",
+        description="unit that gets one random label in the control task; groups are never on both "
+        "sides of a split, so that `group` has no control",
     )
     baselines: Annotated[tuple[Baseline, ...], Field(strict=False)] = Field(
-        BASELINES, description="baselines that do not use activations"
+        BASELINES,
+        description="baselines that do not use activations; those of the text need texts, and "
+        "`neighbouring_words` needs rows that are words or tokens of a text",
     )
     description: bool = Field(
         True, description="whether to compute the online description length of the training labels"
@@ -168,8 +205,25 @@ class ProbeSection(Section):
             raise rule_error(f"{problem}; give at least {fewest}, or 0 for none", "permutations")
         return self
 
+    @model_validator(mode="after")
+    def _all_kinds_have_the_metric(self) -> ProbeSection:
+        if self.metric is not None:
+            with _blamed_on("metric"):
+                check_metric(self.metric, self._specs)
+        return self
+
+    @model_validator(mode="after")
+    def _all_kinds_can_weight_classes(self) -> ProbeSection:
+        if self.class_weight is not None:
+            with _blamed_on("class_weight"):
+                check_class_weight(self._specs)
+        return self
+
+    @property
+    def _specs(self) -> tuple[ProbeSpec, ...]:
+        return tuple(spec for kind in self.kinds for spec in kind.specs)
+
     def settings(self, device: str = "cpu") -> ProbeSettings:
         """Return the settings of the probes, with the device to compute on."""
         values = self.model_dump(exclude={"kinds", "permutations"})
-        specs = tuple(spec for kind in self.kinds for spec in kind.specs)
-        return ProbeSettings(kinds=specs, device=device, **values)
+        return ProbeSettings(kinds=self._specs, device=device, **values)

@@ -14,9 +14,10 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
+from probekit.drafts import write_atomic
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.tokens import PositionSection, TokensSection
-from probekit.provenance import write_atomic
+from probekit.probes.targets import MOST_NETWORKS
 from probekit.section import FolderName, Name, Section, Seed, SettingsFile, json_schema, rule_error
 
 
@@ -31,6 +32,8 @@ SiteLists = Annotated[
     tuple[Annotated[tuple[str, ...], Field(strict=False, min_length=1)], ...], Field(strict=False)
 ]
 
+NETWORKS_BY_DEFAULT = 3  # with random weights
+
 RESIDUAL_STREAM = (
     "blocks.0.hook_resid_pre",
     "blocks.*.hook_resid_post",
@@ -40,6 +43,16 @@ RESIDUAL_STREAM = (
 
 URL = re.compile("[a-z][a-z0-9+.-]*://")
 _STEPS_SCHEMA: JsonDict = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+
+
+def _number_of_networks(given: Any) -> Any:
+    return {True: NETWORKS_BY_DEFAULT, False: 0}[given] if isinstance(given, bool) else given
+
+
+def _allows_a_switch(schema: dict[str, Any]) -> None:
+    """Allow true and false in the JSON schema of a number."""
+    number = {name: schema.pop(name) for name in ("type", "minimum", "maximum")}
+    schema["anyOf"] = [{"type": "boolean"}, number]
 
 
 def _needs_source_or_path(schema: dict[str, Any]) -> None:
@@ -78,10 +91,17 @@ class ModelSection(Section):
     dtype: Literal["float32", "float16", "bfloat16", "float64"] = Field(
         "float32", description="data type of the forward pass"
     )
-    random_weights: bool = Field(
-        True, description="whether to also probe the same architecture with untrained weights"
+    random_weights: Annotated[int, BeforeValidator(_number_of_networks)] = Field(
+        NETWORKS_BY_DEFAULT,
+        ge=0,
+        le=MOST_NETWORKS,
+        description="number of networks of the same architecture with untrained weights that are "
+        f"also probed; true means {NETWORKS_BY_DEFAULT}, false 0",
+        json_schema_extra=_allows_a_switch,
     )
-    random_seed: Seed = Field(0, description="random seed for the untrained weights")
+    random_seed: Seed = Field(
+        0, description="random seed of the first untrained network; the others have the next seeds"
+    )
 
     @model_validator(mode="after")
     def _checkpoints_have_a_path(self) -> ModelSection:
@@ -139,6 +159,12 @@ class DataSection(Section):
     test: str | None = Field(None, description="file of the test rows")
     card: str | None = Field(None, description="Markdown file with a description of the data")
     columns: ColumnsSection = ColumnsSection()
+    positive: str | None = Field(
+        None,
+        description="label that the metrics of one class refer to, such as AUPRC; null means the "
+        "rarer of two labels in the training rows, and no label if there are more",
+        examples=["spam"],
+    )
 
     @model_validator(mode="after")
     def _treebanks_have_columns_of_their_own(self) -> DataSection:
@@ -273,6 +299,17 @@ class Experiment(SettingsFile):
         """Return a copy of the experiment that probes one position, such as one of a sweep."""
         tokens = self.tokens.model_copy(update={"position": position, "sweep": ()})
         return self.model_copy(update={"tokens": tokens})
+
+    @model_validator(mode="after")
+    def _a_positive_label_is_a_class(self) -> Experiment:
+        if self.data.positive is not None and self.probe.reads != "classes":
+            raise rule_error(
+                "`positive` is a class, but the kinds of probe read labels as "
+                f"{self.probe.reads}; remove it",
+                "data",
+                "positive",
+            )
+        return self
 
     @model_validator(mode="after")
     def _words_of_a_sweep_differ(self) -> Experiment:

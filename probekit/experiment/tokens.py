@@ -82,7 +82,7 @@ class PositionSection(Section):
         return self
 
     def check_offsets(self, key: str) -> None:
-        """Raise an error for offsets at `key` if there is no span or single token to count from."""
+        """Raise an error, blamed on `key`, if the position does not support offsets."""
         if self.at not in ("span", "word"):
             raise rule_error(
                 f"`{key}` is counted from a span or word: it requires `at: span` or `at: word`, "

@@ -16,8 +16,8 @@ from probekit.model.taps import Tap
 def remember(values: dict[str, Tensor], *, grad: bool = False) -> Tap:
     """Return a tap that stores the activation of each site in `values` and changes none.
 
-    With `grad`, every stored tensor is part of the autograd graph. One that does not require a
-    gradient becomes a leaf that does.
+    With `grad`, every stored tensor is part of the autograd graph. A tensor that does not require a
+    gradient is replaced by a leaf that does.
     """
 
     def tap(site: str, value: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ HPARAMS = "hparams.json"  # of OpenAI's original checkpoints
 class GPT2Config:
     """Sizes and switches of one GPT-2; the defaults are those of GPT-2 small.
 
-    The comment on a size names the axis that has it.
+    The comment after each size is the name of the axis that has this size.
 
     Source: config.json of the published checkpoints; `bias` and `qkv_bias` are our additions.
 
@@ -171,7 +171,7 @@ def read_config(folder: Path) -> GPT2Config:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-# Their names of sizes, and ours.
+# OpenAI's names of sizes -> ours.
 _SIZES = {
     "n_vocab": "vocab_size",
     "n_ctx": "n_positions",
@@ -201,7 +201,7 @@ def read_hparams(folder: Path) -> GPT2Config:
 
 
 def model_config(folder: Path) -> GPT2Config:
-    """Return the sizes of the model in a folder, from config.json or else OpenAI's hparams.json.
+    """Return the config of the model in a folder, from config.json or else OpenAI's hparams.json.
 
     Raises:
         MissingError: it has neither.

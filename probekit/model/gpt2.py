@@ -71,7 +71,8 @@ class Attention(nn.Module):
                 causal mask.
             tap: taps at the sites of this module.
             at: positions of the queries, shape [batch n_at]; None means all.
-            extend: adds the keys and values of a `KeyValueCache`.
+            extend: function that puts the cached keys and values before the new ones, see
+                `KeyValueCache.extend`; None without a cache.
         """
         qkv = rearrange(
             self.c_attn(x), "batch pos (qkv n_heads d_head) -> qkv batch pos n_heads d_head",
@@ -293,10 +294,11 @@ class GPT2(nn.Module, Network):
                 computed on request (`attn.hook_result`). Attention is fused unless scores or
                 patterns are requested.
             logits: False stops the pass after the last requested site.
-            at: positions in each row of `tokens`, shape [batch n_at]. The last block computes
-                queries and its MLP at these only: its sites after `attn.hook_v`, those of
-                `ln_final` and the logits have the axis n_at in place of pos.
-            past: keys and values of earlier tokens, which `tokens` continue and are added to.
+            at: positions in each row of `tokens`, shape [batch n_at]. The last block computes its
+                queries and its MLP at these positions only. Its sites after `attn.hook_v`, the
+                sites of `ln_final` and the logits then have the axis n_at in place of pos.
+            past: cache with the keys and values of earlier tokens. `tokens` continue these tokens,
+                and their keys and values are added to it.
 
         Raises:
             UnknownNameError: a pattern matches no site.
@@ -379,7 +381,7 @@ class GPT2(nn.Module, Network):
 
 
 def _select(value: Tensor, at: Tensor) -> Tensor:
-    """Return a value [batch pos ...] at some positions of each row, shape [batch n_at ...]."""
+    """Select some positions of each row: [batch pos ...] becomes [batch n_at ...]."""
     return value[torch.arange(len(at), device=at.device)[:, None], at]
 
 

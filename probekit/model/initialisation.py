@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def initialise(model: GPT2, seed: int) -> None:
-    """Initialise all weights in place: matrices from N(0, 0.02), biases at 0, gains at 1.
+    """Initialise all weights in place: matrices from a normal distribution, biases 0, gains 1.
 
-    The output maps of the 2 n_layer sublayers have a standard deviation smaller by
-    1 / sqrt(2 n_layer). torch's global generator is not used.
+    The standard deviation is `config.initializer_range`, 0.02 by default. For the output maps of
+    the 2 n_layer sublayers it is divided by sqrt(2 n_layer). torch's global generator is not used.
 
     Source: Radford et al. 2019, section 2.3, which scales "the weights of residual layers"; the
-    standard deviation 0.02 is from the code published with it (model.py). We differ from that code
-    in two places, as `transformers` does: it draws the position embeddings with 0.01, and does not
-    scale by 1 / sqrt(2 n_layer).
+    standard deviation 0.02 is from the code published with it (model.py). That code draws the
+    position embeddings with 0.01 and does not scale by 1 / sqrt(2 n_layer). We use 0.02 for them
+    and scale, like `transformers`.
 
     >>> from probekit import GPT2, GPT2Config
     >>> sizes = {"n_layer": 8, "n_head": 3, "n_embd": 96, "vocab_size": 97, "n_positions": 16}

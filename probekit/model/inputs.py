@@ -168,7 +168,9 @@ def check_context(config: GPT2Config, positions: Tensor) -> None:
 
 
 def next_tokens(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the token after each position, shape [batch pos], -100 next to padding and at the end.
+    """Return the token that follows each position, shape [batch pos].
+
+    It is -100 at the last position, at padding and before padding.
 
     >>> next_tokens(torch.tensor([[5, 6, 7]]), None).tolist()
     [[6, 7, -100]]

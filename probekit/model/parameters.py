@@ -89,7 +89,7 @@ class ParameterCount:
 
 
 def count_components(config: GPT2Config) -> tuple[ParameterCount, ...]:
-    """Return the count of every component; their totals sum to the whole model.
+    """Return the parameter count of every component; the totals sum to that of the model.
 
     >>> count_components(GPT2Config())[3]
     ParameterCount(name='attn.c_attn', formula='d_model x 3 d_model + 3 d_model', number=1771776,
@@ -99,7 +99,7 @@ def count_components(config: GPT2Config) -> tuple[ParameterCount, ...]:
 
 
 def count_sums(config: GPT2Config) -> tuple[ParameterCount, ...]:
-    """Return commonly quoted sums: attention, MLP, a block, the total.
+    """Return commonly quoted parameter counts: attention, MLP, a block, the whole model.
 
     >>> [(count.name, count.number) for count in count_sums(GPT2Config())]
     [('attention', 2362368), ('MLP', 4722432), ('block', 7087872), ('total', 124439808)]

@@ -177,7 +177,7 @@ def layer_of(name: str) -> int | None:
 
 
 def expand(patterns: SitePattern | Iterable[SitePattern], n_layers: int) -> tuple[str, ...]:
-    """Return the names that match names, globs and shorthands, in forward order.
+    """Return the names of all sites that match a name, glob or shorthand, in forward order.
 
     >>> expand(["blocks.*.hook_resid_post", ("pattern", 0), "hook_embed"], 2)
     ('hook_embed', 'blocks.0.attn.hook_pattern', 'blocks.0.hook_resid_post',
@@ -325,7 +325,7 @@ class SiteConcatenation:
 def select(
     patterns: Iterable[str], n_layers: int, axis_sizes: dict[str, int]
 ) -> tuple[SiteSelection, ...]:
-    """Return the selections that match patterns like `blocks.*.attn.hook_z[head=*]`, in order.
+    """Return all selections that match patterns such as `blocks.*.attn.hook_z[head=*]`, in order.
 
     `axis_sizes` has the number of heads (`n_heads`) and of neurons (`d_mlp`).
 

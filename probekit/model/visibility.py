@@ -27,8 +27,8 @@ def positions_and_visible(
 
     Args:
         tokens: token ids, shape [batch pos].
-        mask: True at tokens, False at padding, of the `n_before` cached columns and of these, shape
-            [batch key]; None means no padding.
+        mask: True at tokens, False at padding, first for the `n_before` cached columns and then for
+            `tokens`, shape [batch key]; None means no padding.
         n_before: number of columns in the key-value cache.
 
     >>> mask = torch.tensor([[False, True, True]])

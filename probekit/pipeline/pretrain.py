@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from probekit.disk import exclusive
-from probekit.drafts import sweep_drafts
+from probekit.drafts import sweep_drafts, write_atomic
 from probekit.errors import ConfigError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
@@ -20,7 +20,7 @@ from probekit.model.text.vocabulary import vocabulary_files
 from probekit.model.weights.checkpoint import check_of
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.capture.devices import check_device
-from probekit.provenance import digest, versions, write_atomic
+from probekit.provenance import digest, versions
 from probekit.report.pages.pretraining_page import RECIPE, write_pretraining_report
 from probekit.results.record import pack_record
 from probekit.training.corpus import Text, corpus_digest, read_corpus

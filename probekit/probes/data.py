@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from probekit.amounts import counted
 from probekit.errors import DataError, nearest
 
-LARGEST_NUMBER = 1e100  # of a label: sums of squares of larger numbers overflow
-# With a smaller share of typical rows, their spread does not represent that of all rows.
+LARGEST_NUMBER = 1e100  # largest numeric label: sums of squares of larger ones overflow
+# Smallest share of typical rows; the spread of fewer does not represent that of all rows.
 LEAST_TYPICAL = 0.5
 
 
@@ -26,18 +26,24 @@ class ProbeData:
     Attributes:
         y: The label (n_rows,) of each row.
         groups: The group (n_rows,) of each row; groups are never split between train and test.
-        types: The word type (n_rows,) of each row.
+        types: The word type (n_rows,) of each row: the word at the probed position.
         train: The row numbers (n_train,) of the training rows.
         test: The row numbers (n_test,) of the test rows.
-        typical: Which rows (n_rows,) feature scaling is estimated from, if they are at least half
-            of the training rows; None means all.
+        typical: Mask (n_rows,) of the rows that feature scaling is estimated from. It is used only
+            if it selects at least half of the fitted rows; None means all rows.
+        words: The word (n_rows,) that the label of each row is about; None if the label is about
+            the whole text, or unknown.
         texts: The text (n_rows,) of each row, for the baselines; None if there are no texts.
+        neighbours: The previous and the next word (n_rows, 2) of each row in its text, "" beyond
+            an end of the text; None if rows are not words of a text.
         examples: The number (n_rows,) of the text or sentence that each row is a token of, for
             kinds that read whole texts or sentences; None makes each row an example of its own.
+        positive: The positive label, which metrics of one class refer to. If it is None, the rarer
+            of two training labels is positive; with more labels, none is.
 
     Raises:
         DataError: The arrays are inconsistent, a group has rows in train and in test, or there are
-            too few labels or test groups.
+            too few labels.
 
     >>> words = np.array(["a", "b", "c", "d"])
     >>> labels = np.array(["x", "y", "x", "y"])
@@ -52,8 +58,11 @@ class ProbeData:
     train: NDArray[np.int64]
     test: NDArray[np.int64]
     typical: NDArray[np.bool_] | None = None
+    words: NDArray[np.str_] | None = None
     texts: NDArray[np.object_] | None = None
+    neighbours: NDArray[np.object_] | None = None
     examples: NDArray[np.int64] | None = None
+    positive: str | None = None
 
     def __post_init__(self) -> None:
         _check_lengths(self)
@@ -65,6 +74,33 @@ class ProbeData:
     def classes(self) -> NDArray[np.str_]:
         """The sorted training labels; the code of a label is its index in this array."""
         return np.unique(self.y[self.train])
+
+    @cached_property
+    def positive_code(self) -> int | None:
+        """The code of the positive label; None if there is no positive label.
+
+        Without `positive` it is the rarer of two training labels, or the second if both are equally
+        frequent.
+
+        Raises:
+            DataError: `positive` is not a training label.
+
+        >>> row = np.arange(5).astype(str)
+        >>> y = np.array(["x", "y", "x", "y", "x"])
+        >>> ProbeData(y, row, row, np.array([0, 1, 2]), np.array([3, 4])).positive_code
+        1
+        """
+        if self.positive is not None:
+            if self.positive not in self.classes:
+                raise DataError(
+                    f"positive is {self.positive!r}, which is no training label. "
+                    f"{nearest(self.positive, map(str, self.classes))}"
+                )
+            return int(np.searchsorted(self.classes, self.positive))
+        if len(self.classes) != 2:
+            return None
+        n_second = np.count_nonzero(self.y[self.train] == self.classes[1])
+        return int(2 * n_second <= len(self.train))
 
 
 def _check_lengths(data: ProbeData) -> None:
@@ -100,11 +136,6 @@ def _check_groups(data: ProbeData) -> None:
             f"{str(crossing[0])!r}: memorised training rows would inflate the score. Split by "
             "group."
         )
-    if len(np.unique(data.groups[data.test])) < 2:
-        raise DataError(
-            f"All test rows belong to the group {str(data.groups[data.test][0])!r}, but the "
-            "intervals need at least two groups. Give test at least two groups."
-        )
 
 
 def _check_several_labels(data: ProbeData) -> None:
@@ -116,7 +147,10 @@ def _check_several_labels(data: ProbeData) -> None:
 
 
 def typical_rows(data: ProbeData, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-    """Return which of the rows scaling is estimated from; None for all, or if they are too few."""
+    """Return which of `rows` are typical, as a mask for feature scaling; None means all rows.
+
+    It is None if the data do not mark typical rows, or if fewer than half of `rows` are typical.
+    """
     if data.typical is None:
         return None
     typical = data.typical[rows]
@@ -127,7 +161,7 @@ def check_known(data: ProbeData) -> None:
     """Raise DataError if a test label does not occur in the training rows.
 
     Raises:
-        DataError: No probe could predict that label.
+        DataError: A test label is unknown, so that no probe can predict it.
     """
     unseen = ~np.isin(data.y[data.test], data.classes)
     if unseen.any():
@@ -140,7 +174,7 @@ def check_known(data: ProbeData) -> None:
 
 
 def numbers(data: ProbeData) -> NDArray[np.float64]:
-    """Return the labels of the training and test rows as numbers (n_rows,); NaN elsewhere.
+    """Return the labels as numbers (n_rows,); NaN for rows that are not in the split.
 
     Raises:
         DataError: A label is not a number within the allowed range.

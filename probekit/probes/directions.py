@@ -1,4 +1,4 @@
-"""Weight directions of linear probes, and their cosine similarity."""
+"""Weight directions of linear probes, their cosine similarity, and its null distribution."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from probekit.amounts import LEVEL
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.layers import FittedLayers
 
@@ -36,8 +37,8 @@ def cosine(a: Floats, b: Floats, spread: Floats | None = None) -> float:
         b: another direction in raw features.
         spread: the standard deviation (n_features,) of each feature. If given, the cosine is
             computed for the same two probes as functions of standardised features. Raw weights are
-            large for features with a small scale, even if these hardly change the score; weights of
-            standardised features measure how much they do.
+            large for features with a small scale, even if these hardly change the score. Weights of
+            standardised features measure how much each feature changes the score.
 
     >>> a, b = np.array([1.0, 100.0]), np.array([1.0, -100.0])
     >>> round(cosine(a, b), 3), round(cosine(a, b, np.array([1.0, 0.001])), 3)
@@ -49,8 +50,49 @@ def cosine(a: Floats, b: Floats, spread: Floats | None = None) -> float:
     return float(a @ b) / lengths if lengths else float("nan")
 
 
+def unit_rows(weights: Floats) -> Floats | None:
+    """Return directions (n_directions, n_features) scaled to length 1; None if one is zero.
+
+    >>> unit_rows(np.array([[3.0, 4.0]])).tolist()
+    [[0.6, 0.8]]
+    """
+    lengths = np.linalg.norm(weights, axis=1, keepdims=True)
+    return weights / lengths if lengths.all() else None
+
+
+def null_cosines(directions: Floats, draws: Floats) -> Floats:
+    """Return the cosine similarity (n_draws,) of a probe to each probe fitted on permuted labels.
+
+    Args:
+        directions: the directions (n_directions, n_features) of the probe, of length 1.
+        draws: the directions of the probes on permuted labels, of length 1 and shape
+            (n_draws, n_directions, n_features). For probes with several directions, the result is
+            the mean cosine over corresponding directions.
+
+    >>> null_cosines(np.array([[1.0, 0.0]]), np.array([[[0.0, 1.0]], [[0.6, 0.8]]])).tolist()
+    [0.0, 0.6]
+    """
+    cosines: Floats = np.einsum("cf,ncf->n", directions, draws) / len(directions)
+    return cosines
+
+
+def bound_of_null(null: Floats) -> float:
+    """Return the absolute value that a new draw from the null distribution exceeds in at most 5 %.
+
+    If the absolute values of `null` (n_draws,) are sorted in ascending order, it is number
+    0.95 (n_draws + 1), rounded up. With fewer than 19 draws there is no such value, and the largest
+    is returned.
+
+    >>> bound_of_null(np.arange(-100.0, 0.0))
+    96.0
+    """
+    ordered = np.sort(np.abs(null))
+    place = int(np.ceil((1 - LEVEL) * (len(ordered) + 1))) - 1
+    return float(ordered[min(place, len(ordered) - 1)])
+
+
 def pooled_spread(parts: Sequence[Features]) -> Floats:
-    """Return the standard deviation (n_features,) over the rows of all matrices.
+    """Return the standard deviation (n_features,) of each feature over the rows of all matrices.
 
     Each matrix has shape (n_rows, n_features).
 

@@ -1,8 +1,9 @@
-"""Fitters: each kind of probe fitted to many label columns of one site, with the same folds.
+"""Fitters, which fit one kind of probe to several label columns at one site.
 
-A fitter tunes label columns, selecting the penalty by cross-validation, and refits columns on
-subsets of the rows. The fitter of the logistic probe does all of this in two batches; the others
-make one fit at a time.
+A label column holds the labels of the task or of one draw of the control task. A fitter tunes
+columns, which includes selecting the penalty by cross-validation, and refits columns on subsets of
+the rows. The fitter of the logistic probe computes many fits in one batch; the others compute one
+fit at a time.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 
 from probekit.probes.kinds.base import LayeredProbe, TrainingRows, TunedProbe
 from probekit.probes.kinds.ridge import ridge_path
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import Features, Floats
-from probekit.probes.solve.fits import TunedProbeFit, fit_columns
+from probekit.probes.solve.fits import Judge, TunedProbeFit, Tuning, best_rated, fit_columns
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.solve.solver import Codes, OnFit, Problem, Solver
 
@@ -43,7 +45,10 @@ class Fitter(Protocol):
         tuned: Sequence[TunedProbeFit[FittedLayers]],
         shares: Sequence[Mask],
     ) -> list[list[FittedLayers]]:
-        """Return, for each column, fits at its penalty on the given row masks (n_samples,)."""
+        """Return, for each column, the fit on each row mask (n_samples,) of `shares`.
+
+        The penalty is that of the tuned column.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,32 +61,42 @@ class FitContext:
     settings: ProbeSettings
 
 
-def make_fitter(spec: ProbeSpec, context: FitContext) -> Fitter:
-    """Return the fitter of a kind for classification or regression."""
+def make_fitter(spec: ProbeSpec, context: FitContext, judge: Judge) -> Fitter:
+    """Return the fitter of a kind for classification or regression.
+
+    `judge` rates the held-out outputs at each penalty. Outputs are class scores or numbers.
+    """
     if spec.kind == "logistic":
-        return _Logistic(context)
+        return _Logistic(context, judge)
     if spec.task == "regression":
-        return _Numbers(spec, context)
-    return _Layered(spec, context)
+        return _Numbers(spec, context, judge)
+    return _Layered(spec, context, judge)
 
 
 @dataclass(frozen=True, eq=False)
 class _Logistic:
     context: FitContext
+    judge: Judge
 
     @property
     def _stopping(self) -> StoppingRule:
         return StoppingRule(max_iter=self.context.settings.max_iter)
 
+    @property
+    def _balanced(self) -> bool:
+        return self.context.settings.class_weight == "balanced"
+
     def tune(
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
+        # By accuracy, the solver selects faster by itself.
+        is_default = METRICS[self.context.settings.main_metric].is_main
         tuned = fit_columns(
             X,
             columns,
             self.context.fold_of_row,
             self.context.settings.C,
-            stopping=self._stopping,
+            tuning=Tuning(self._stopping, None if is_default else self.judge, self._balanced),
             typical=self.context.typical,
             device=self.context.settings.device,
             on_fit=on_fit,
@@ -99,7 +114,7 @@ class _Logistic:
         weights = [share.astype(np.float32) for share in shares]
         solver = Solver(X, weights, typical=context.typical, device=context.settings.device)
         problems = [
-            Problem(codes, column.solved_at, share)
+            Problem(codes, column.solved_at, share, balanced=self._balanced)
             for codes, column in zip(columns, tuned, strict=True)
             for share in range(len(shares))
         ]
@@ -113,6 +128,7 @@ class _ByFit(ABC):
 
     spec: ProbeSpec
     context: FitContext
+    judge: Judge
 
     def tune(
         self, X: Features, columns: Sequence[LabelColumn], on_fit: OnFit
@@ -122,19 +138,33 @@ class _ByFit(ABC):
         tuned = []
         for number, column in enumerate(columns):
             done = number * (len(folds) + 1)
-            paths, held_out = [], np.zeros((len(self._grid), len(X)), dtype=column.dtype)
+            paths = []
             for fold in folds:
                 inside = self.context.fold_of_row != fold
                 paths.append(self._path(self._grid, X, column, inside))
-                held_out[:, ~inside] = [self._predict(fit, X[~inside]) for fit in paths[-1]]
                 on_fit(done + fold + 1, total)
-            best = int(np.argmin([self._loss(column, guess) for guess in held_out]))
+            outputs = self._held_out(paths, X, column)
+            best = best_rated(self.judge, column, outputs, self.context.fold_of_row)
             everything = np.ones(len(X), dtype=bool)
             (last,) = self._path(self._grid[best : best + 1], X, column, everything)
             on_fit(done + len(folds) + 1, total)
             search = tuple(path[best] for path in paths)
-            tuned.append(TunedProbeFit(self._grid[best], last, held_out[best], search))
+            guess = self._guess(outputs[best])
+            tuned.append(TunedProbeFit(self._grid[best], last, guess, search))
         return tuned
+
+    def _held_out(
+        self, paths: Sequence[Sequence[FittedLayers]], X: Features, column: LabelColumn
+    ) -> Floats:
+        """Return the held-out outputs (n_grid, n_samples, ...) of all rows at each penalty."""
+        fold_of_row = self.context.fold_of_row
+        order = np.argsort(fold_of_row, kind="stable")
+        parts = [
+            np.stack([self._output(fit, X[fold_of_row == fold], column) for fit in path])
+            for fold, path in enumerate(paths)
+        ]
+        outputs: Floats = np.concatenate(parts, axis=1)[:, np.argsort(order)]
+        return outputs
 
     def refit(
         self,
@@ -163,12 +193,12 @@ class _ByFit(ABC):
         """Return the fit at each penalty on the rows selected by `inside`."""
 
     @abstractmethod
-    def _predict(self, solution: FittedLayers, X: Features) -> LabelColumn:
-        """Return the prediction (n_samples,) of a fit for each row."""
+    def _output(self, solution: FittedLayers, X: Features, _column: LabelColumn) -> Floats:
+        """Return the outputs of a fit for rows X: numbers, or scores of the column's classes."""
 
     @abstractmethod
-    def _loss(self, column: LabelColumn, guess: LabelColumn) -> float:
-        """Return the total loss of the predictions."""
+    def _guess(self, output: Floats) -> LabelColumn:
+        """Return the predictions (n_samples,) that correspond to the outputs of a fit."""
 
 
 class _Layered(_ByFit):
@@ -188,11 +218,12 @@ class _Layered(_ByFit):
         path = probe.path(np.array(penalties, dtype=np.float64), data)
         return [_renamed(solution, classes) for solution in path]
 
-    def _predict(self, solution: FittedLayers, X: Features) -> LabelColumn:
-        return solution.guess(X)
+    def _output(self, solution: FittedLayers, X: Features, _column: LabelColumn) -> Floats:
+        return solution.class_scores(X, int(_column.max()) + 1)
 
-    def _loss(self, column: LabelColumn, guess: LabelColumn) -> float:
-        return float(np.sum(column != guess))
+    def _guess(self, output: Floats) -> LabelColumn:
+        guess: LabelColumn = output.argmax(axis=1)
+        return guess
 
 
 class _Numbers(_ByFit):
@@ -204,11 +235,11 @@ class _Numbers(_ByFit):
         layers = ridge_path(X[inside], y, alphas, typical)
         return [FittedLayers(np.empty(0, dtype=np.int64), (layer,)) for layer in layers]
 
-    def _predict(self, solution: FittedLayers, X: Features) -> LabelColumn:
+    def _output(self, solution: FittedLayers, X: Features, _column: LabelColumn) -> Floats:
         return number_guess(solution, X)
 
-    def _loss(self, column: LabelColumn, guess: LabelColumn) -> float:
-        return float(np.sum((column - guess) ** 2))
+    def _guess(self, output: Floats) -> LabelColumn:
+        return output
 
 
 def _masked(typical: Mask | None, inside: Mask) -> Mask | None:
@@ -216,7 +247,7 @@ def _masked(typical: Mask | None, inside: Mask) -> Mask | None:
 
 
 def number_guess(solution: FittedLayers, X: Features) -> Floats:
-    """Return the number (n_samples,) that a regression fit predicts for each row."""
+    """Return the predictions (n_samples,) of a regression fit."""
     return apply_layers(solution.layers, X)[:, 0]
 
 
@@ -228,5 +259,5 @@ def _renamed(solution: FittedLayers, classes: Codes) -> FittedLayers:
 
 
 def _constant(classes: Codes, n_features: int) -> FittedLayers:
-    """Return the fit for rows of a single class, which always predicts it."""
+    """Return the fit for training rows of a single class: it always predicts that class."""
     return FittedLayers(classes, (AffineLayer(np.zeros((1, n_features)), np.zeros(1)),))

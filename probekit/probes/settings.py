@@ -1,20 +1,27 @@
-"""The settings of a probe: kinds, penalties, controls, baselines. No numerics are imported here."""
+"""Settings of probes: kinds, penalties, controls and baselines.
+
+This module imports no numerical libraries, so that experiment files can be checked quickly.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from probekit.errors import ConfigError
+from probekit.errors import ConfigError, nearest
 from probekit.probes.bounds import positive_grid
-from probekit.probes.kinds.registry import Option, Task, find_kind
+from probekit.probes.kinds.registry import KINDS, Option, Task, find_kind
+from probekit.probes.score.metric_table import METRICS, SELECTING, Family
 from probekit.probes.targets import BASELINES, Baseline
 
 Reads = Literal["classes", "numbers", "trees"]
 _READS: Mapping[Task, Reads] = MappingProxyType(
     {"classification": "classes", "text": "classes", "regression": "numbers", "tree": "trees"}
+)
+_FAMILIES: Mapping[Reads, Family] = MappingProxyType(
+    {"classes": "class", "numbers": "number", "trees": "tree"}
 )
 
 
@@ -56,6 +63,12 @@ class ProbeSpec:
         return find_kind(self.kind).logits
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics of this kind by which C and sites can be selected."""
+        family, offers = _FAMILIES[self.reads], find_kind(self.kind).offers
+        return tuple(name for name in SELECTING if METRICS[name].fits(family, offers))
+
+    @property
     def grid_name(self) -> str | None:
         """The name of the penalty that cross-validation selects, `C` or `alpha`, or None."""
         grid = find_kind(self.kind).grid
@@ -74,6 +87,7 @@ class ProbeSpec:
             seed=settings.seed,
             max_iter=settings.max_iter,
             folds=settings.folds,
+            balanced=settings.class_weight == "balanced",
             penalties=self.penalties(settings),
             **dict(self.options),
         )
@@ -85,9 +99,15 @@ class ProbeSettings:
 
     Args:
         kinds: The kinds of probe.
+        metric: The main metric, by which C and sites are selected and probes compared; None for
+            the default of the kinds, such as accuracy for classes and R2 for numbers.
+        class_weight: "balanced" to give all classes the same total weight in each fit, None to
+            give all rows the same weight. Predicted probabilities are corrected for class weights,
+            predicted classes are not.
         C: Candidate inverse regularisation strengths, for standardised features.
         folds: Number of group-disjoint cross-validation folds of the training rows that select C.
-        control_draws: Number of random labellings that the control task averages; 0 for no control.
+        control_draws: Number of random labellings over which the score of the control task is
+            averaged; 0 for no control task.
         control_by: Whether the control task assigns one label to each word type or to each group.
         baselines: The baselines to compute, which do not use activations.
         description: Whether to compute the description length of the labels by online coding.
@@ -105,6 +125,8 @@ class ProbeSettings:
     """
 
     kinds: tuple[ProbeSpec, ...] = (ProbeSpec(),)
+    metric: str | None = None
+    class_weight: Literal["balanced"] | None = None
     C: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
     folds: int = 5
     control_draws: int = 3
@@ -150,6 +172,28 @@ class ProbeSettings:
                 f"All kinds of a run must use the same type of labels, but {expected}. Use a "
                 "separate run for each type."
             )
+        if self.metric is not None:
+            check_metric(self.metric, self.kinds)
+            if self.learning_steps and METRICS[self.metric].needs == "alarms":
+                raise ConfigError(
+                    f"metric is {self.metric}, whose threshold needs all training rows, so that it "
+                    "has no learning curve. Set `learning_steps` to 0 or choose another metric."
+                )
+        if self.class_weight is not None:
+            check_class_weight(self.kinds)
+
+    @property
+    def main_metrics(self) -> tuple[str, ...]:
+        """The main metric as a tuple; without `metric`, the default metrics of all kinds."""
+        if self.metric is not None:
+            return (self.metric,)
+        named = {name for spec in self.kinds for name in spec.metrics}
+        return tuple(name for name, metric in METRICS.items() if metric.is_main and name in named)
+
+    @property
+    def main_metric(self) -> str:
+        """The metric by which C and sites are selected and probes compared."""
+        return self.main_metrics[0]
 
     @property
     def reads(self) -> Reads:
@@ -160,3 +204,41 @@ class ProbeSettings:
     def reads_numbers(self) -> bool:
         """Whether the labels are numbers."""
         return self.reads == "numbers"
+
+
+def check_metric(metric: str, kinds: Sequence[ProbeSpec]) -> None:
+    """Raise ConfigError unless this can be the main metric of all kinds of probe.
+
+    Raises:
+        ConfigError: A kind does not have the metric; the message suggests similar ones.
+
+    >>> check_metric("aurok", [ProbeSpec("svm")])
+    Traceback (most recent call last):
+    probekit.errors.ConfigError: metric is 'aurok', which is no score of svm. Nearest: auroc, auprc.
+    """
+    allowed = [n for n in METRICS if all(n in spec.metrics for spec in kinds)]
+    lacking = [spec.text for spec in kinds if metric not in spec.metrics]
+    if lacking:
+        raise ConfigError(
+            f"metric is {metric!r}, which is no score of {' and '.join(lacking)}. "
+            f"{nearest(metric, allowed)}"
+        )
+
+
+def check_class_weight(kinds: Sequence[ProbeSpec]) -> None:
+    """Raise ConfigError unless all kinds of probe can weight the classes.
+
+    Raises:
+        ConfigError: A kind cannot weight the classes.
+
+    >>> check_class_weight([ProbeSpec("lda")])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    probekit.errors.ConfigError: lda has no class weights. Remove `class_weight`, or use kinds ...
+    """
+    lacking = [spec.text for spec in kinds if not find_kind(spec.kind).can_balance]
+    if lacking:
+        able = [kind.name for kind in KINDS.values() if kind.can_balance]
+        raise ConfigError(
+            f"{' and '.join(lacking)} {'have' if len(lacking) > 1 else 'has'} no class weights. "
+            f"Remove `class_weight`, or use kinds that have them: {', '.join(able)}."
+        )

@@ -33,11 +33,11 @@ class SiteResult:
 
     Attributes:
         measurements: the rows of results.csv, without the columns in `place`.
-        predictions: the predictions of each probe on the test rows. Of several splits also those of
-            each draw of the control task, whose target is named by `control_draw`.
-        fits: the fitted probe of the task, by kind: on the training rows of a single split, or on
-            all rows if there are several splits, because each has its own fit. Kinds that are not
-            a stack of layers have none, nor have results read from disk.
+        predictions: the predictions of each probe on the test rows. With several splits there are
+            also predictions of each draw of the control task; `control_draw` gives their target.
+        fits: the fit of the task for each kind of probe. A single split is fitted on its training
+            rows; with several splits, this is a further fit on all rows. Kinds that are not a
+            stack of layers have none, and results read from disk have none.
         penalties: the penalty of each of `fits`, by kind; None for a kind without one.
         place: the columns of results.csv that identify run, site and position.
         probes: digests of the weights of the saved probes, by file name relative to the run's

@@ -1,18 +1,16 @@
-"""One split of the rows: probes fitted on its training rows and scored on its test rows."""
+"""Fitting of probes on the training rows of one split, and scoring on its test rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
 
-from probekit.amounts import counted
-from probekit.errors import DataError
-from probekit.probes.controls.control_labels import majority_guess
+from probekit.probes.controls.comparable import comparable_rows
 from probekit.probes.controls.controls import (
     BaselineSample,
     draw_controls,
@@ -21,26 +19,28 @@ from probekit.probes.controls.controls import (
     uninformed,
 )
 from probekit.probes.data import ProbeData, check_known, numbers, typical_rows
+from probekit.probes.fitted_rows import FittedRows, training_rows
 from probekit.probes.fitters import FitContext, Fitter, LabelColumn, make_fitter, number_guess
-from probekit.probes.folds import fittable_insides, group_folds, sample_groups
-from probekit.probes.kinds.k_sparse import explained_shares
+from probekit.probes.folds import fittable_insides, group_folds
+from probekit.probes.grouped_tokens import GroupedTokenProber
+from probekit.probes.outputs import PredictionMaker
 from probekit.probes.score.description_length import CodedBlock, OnlineCode, blocks, tempered
+from probekit.probes.score.judging import judge_of
 from probekit.probes.score.learning_curve import learning_sizes, subsets
-from probekit.probes.score.measurement import PredictionPair, Predictions, Score
+from probekit.probes.score.measurement import PredictionPair, Predictions, Score, taken
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Features, Floats
-from probekit.probes.solve.fits import TunedProbeFit
+from probekit.probes.solve.fits import TunedProbeFit, held_out_scores
 from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import Codes, OnFit
 from probekit.probes.text_and_tree import first_rows
-from probekit.probes.text_and_tree_kinds import GroupedTokenProber
 
 
 @dataclass(frozen=True, eq=False)
 class _Site:
-    """Training and test rows of one site, with the fitter of a kind and its tuned fits."""
+    """Training and test rows of one site, with the fitter and tuned fits of one kind of probe."""
 
     spec: ProbeSpec
     fitter: Fitter
@@ -68,15 +68,17 @@ class SplitProber:
         # If all kinds read texts, each text counts once, whatever its number of tokens.
         self.scored = first_rows(data) if tasks == {"text"} else data
         self.task = self._column(data.y)
-        self.fitted = self._sample_training_rows()
+        self._made = PredictionMaker(settings, len(data.classes), self._positive)
+        self.fitted = training_rows(self.scored, settings)
         self.groups = data.groups[self.fitted]
         self.token_prober = GroupedTokenProber.of(data, settings, self.fitted)
         if settings.reads == "trees":
             self.token_prober.check_trees()
-        drawn = [] if settings.reads == "trees" else draw_controls(data, settings, self.fitted)
-        self._controls = [self._column(labels) for labels in drawn]
+        self._controls: list[LabelColumn] = []
         is_class = settings.reads == "classes"
         stratify = data.y[self.fitted] if is_class else np.zeros(len(self.fitted))
+        if is_class:
+            self._made.check_metric_is_defined(self.task[self.fitted])
         self._folds = group_folds(stratify, self.groups, settings.folds, settings.seed)
         if is_class:
             fittable_insides(stratify, self._folds)
@@ -85,10 +87,25 @@ class SplitProber:
         steps = settings.learning_steps
         self._sizes = learning_sizes(len(self.fitted), steps) if steps else ()
 
-    def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
-        """Return the scores of a kind on X (n_rows, n_features); the task on test rows is first.
+    @cached_property
+    def comparable(self) -> NDArray[np.bool_]:
+        """Mask (n_test,) of the test rows that the control task is scored on."""
+        return comparable_rows(self.data, self.settings, self.fitted)
 
-        For a model with random weights only the task is scored.
+    def draw_controls(self) -> None:
+        """Draw the labels of the control task, so that `read` scores it, too.
+
+        Raises:
+            ConfigError: A control task cannot be drawn; see `draw_controls`.
+        """
+        drawn = draw_controls(self.data, self.settings, self.fitted)
+        self._controls = [self._column(labels) for labels in drawn]
+
+    def read(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
+        """Return the scores of one kind of probe at one site.
+
+        The first is the score of the task on the test rows. X (n_rows, n_features) are the
+        activations at the site. For a model with random weights only the task is scored.
         """
         readers: dict[str, Callable[[ProbeSpec, Features, bool, OnFit], list[Score]]] = {
             "classification": self._by_row,
@@ -99,18 +116,17 @@ class SplitProber:
         return readers[spec.task](spec, X, random, on_fit)
 
     def baselines(self) -> dict[str, list[Score]]:
-        """Return the scores of each baseline, by its target."""
+        """Return the test score of each baseline, as a list of one, by the name of the baseline."""
         settings, scores = self.settings, {}
         if settings.reads == "trees":
             return {}
         sample = BaselineSample.of(self.scored, self.fitted, self._folds, settings.seed)
         predict = number_baselines if settings.reads_numbers else label_baselines
-        for target, predictions, n_train in predict(
-            self.scored, self.task, sample, settings.baselines
-        ):
-            pair = self._with_chance(self.task, predictions)
-            score = Score("none", target, settings.seed, n_train)
-            scores[target] = [replace(score, pairs=(pair,), groups=self._test_groups)]
+        fitting = self._made.baseline_fitting()
+        for result in predict(self.scored, self.task, sample, settings.baselines, fitting):
+            pair = self._with_chance(self.task, self._made.with_positive(result.predictions))
+            score = Score("none", result.target, settings.seed, result.n_train, C=result.penalty)
+            scores[result.target] = [replace(score, pairs=(pair,), groups=self._test_groups)]
         return scores
 
     def chance(self, predictions: Predictions, draw: int | None = None) -> Predictions:
@@ -123,13 +139,6 @@ class SplitProber:
         column = self.task if draw is None else self._controls[draw]
         return self._with_chance(column, predictions)[1]
 
-    def explained(self, X: Features) -> Floats:
-        """Return the share (n_features,) of each feature's variance that the labels explain.
-
-        This is the feature ranking of k-sparse probes, on the same training rows.
-        """
-        return explained_shares(X[self.fitted], self.task[self.fitted], self._context.typical)
-
     def _column(self, labels: NDArray[np.str_]) -> LabelColumn:
         """Return the labels (n_rows,) as codes or as numbers."""
         if self.settings.reads_numbers:
@@ -137,41 +146,42 @@ class SplitProber:
         classes = self.data.classes
         return np.searchsorted(classes, labels).clip(max=len(classes) - 1)
 
-    def _sample_training_rows(self) -> Codes:
-        train, limit = self.scored.train, self.settings.fit_rows
-        if limit is None:
-            return train
-        sampled = train[sample_groups(self.data.groups[train], limit, self.settings.seed)]
-        lost = sorted(set(self.data.classes) - set(self.data.y[sampled]))
-        if lost and self.settings.reads == "classes":
-            raise DataError(
-                f"fit_rows is {limit}, which leaves no training row with the label "
-                f"{str(lost[0])!r} ({counted(len(lost), 'label')} lost in total). Increase "
-                "`fit_rows` or change `seed`."
-            )
-        return sampled
+    @property
+    def _positive(self) -> int | None:
+        return self.data.positive_code if self.settings.reads == "classes" else None
 
     @cached_property
-    def _context(self) -> FitContext:
+    def fitted_rows(self) -> FittedRows:
+        """The rows that are fitted, with their labels and folds."""
         typical = typical_rows(self.data, self.fitted)
-        return FitContext(self._folds, self.groups, typical, self.settings)
+        context = FitContext(self._folds, self.groups, typical, self.settings)
+        return FittedRows(self.fitted, self.task[self.fitted], context)
 
     def _by_row(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
         columns = [self.task, *([] if random else self._controls)]
         own = [column[self.fitted] for column in columns]
         inside, outside = X[self.fitted], X[self.data.test].astype(np.float64)
-        fitter = make_fitter(spec, self._context)
+        judge = judge_of(self.main_metric, partial(self._made.of_held_out, spec))
+        fitter = make_fitter(spec, self.fitted_rows.context, judge)
         site = _Site(spec, fitter, inside, outside, own, fitter.tune(inside, own, on_fit))
-        tests = tuple(
-            self._with_chance(column, self._predict(spec, one.solution, outside, column))
+        held_out = [
+            self._held_out(site, codes, one) for codes, one in zip(own, site.tuned, strict=True)
+        ]
+        predictions = [
+            self._predict(spec, one.solution, outside, column, self.fitted)
             for column, one in zip(columns, site.tuned, strict=True)
+        ]
+        tests = tuple(
+            self._with_chance(column, self._made.with_alarms(one, validated))
+            for column, one, validated in zip(columns, predictions, held_out, strict=True)
+        )
+        validations = tuple(
+            (one, uninformed(codes, one)) for codes, one in zip(own, held_out, strict=True)
         )
         target = _target(random)
-        scores = self._scores(site, target, slice(0, 1), tests)
+        scores = self._scores(site, target, slice(0, 1), tests, validations)
         if len(columns) > 1:
-            scores += self._scores(site, "control", slice(1, None), tests)
-            selectivity = replace(scores[0], metric=self.main_metric, against=tests[1:], fit=None)
-            scores.append(selectivity)
+            scores += self._of_control(site, tests, validations)
         if self.codes_online:
             scores += self._description(site, target)
         if self.settings.learning_steps and not random:
@@ -180,14 +190,14 @@ class SplitProber:
 
     @property
     def codes_online(self) -> bool:
-        """Whether labels are coded online: requested, and enough rows for two blocks."""
+        """Whether the description length is computed: requested, and at least two blocks."""
         requested = self.settings.description and self.settings.reads == "classes"
         return requested and len(self._blocks) > 1
 
     @property
     def main_metric(self) -> str:
         """The metric by which sites are selected, and from which selectivity is computed."""
-        return "r2" if self.settings.reads_numbers else "accuracy"
+        return self.settings.main_metric
 
     def _score(self, spec: ProbeSpec, target: str) -> Score:
         """Return a test score without predictions, which the caller adds."""
@@ -195,48 +205,80 @@ class SplitProber:
         return Score(spec.text, target, seed, len(self.fitted), groups=groups)
 
     def _predict(
-        self, spec: ProbeSpec, solution: FittedLayers, X: Features, column: LabelColumn
+        self,
+        spec: ProbeSpec,
+        solution: FittedLayers,
+        X: Features,
+        column: LabelColumn,
+        fitted: Codes,
     ) -> Predictions:
-        """Return the predictions of a fit for the test rows X."""
-        truth = column[self.data.test]
+        """Return the predictions for the test rows X, by a fit on the training rows `fitted`."""
         if self.settings.reads_numbers:
-            return NumberPredictions(truth, number_guess(solution, X))
-        n_classes = len(self.data.classes)
-        scores = solution.class_scores(X, n_classes)
-        if spec.logits:
-            scores = log_softmax(scores, axis=1)
-        return ClassPredictions(truth, scores.argmax(axis=1), n_classes, scores, spec.logits)
+            outputs = number_guess(solution, X)
+        else:
+            outputs = solution.class_scores(X, len(self.data.classes))
+        return self._made.of_test(spec, column[self.data.test], outputs, column[fitted])
 
     def _with_chance(self, column: LabelColumn, predictions: Predictions) -> PredictionPair:
         return predictions, uninformed(column[self.scored.train], predictions)
 
     def _scores(
-        self, site: _Site, target: str, which: slice, tests: tuple[PredictionPair, ...]
+        self,
+        site: _Site,
+        target: str,
+        which: slice,
+        tests: tuple[PredictionPair, ...],
+        validations: tuple[PredictionPair, ...],
     ) -> list[Score]:
         """Return the test score and the cross-validation score of the selected columns."""
         score, tuned = self._score(site.spec, target).of_columns(site.tuned[which]), site.tuned
         n_searched = len(self._folds) - int(np.bincount(self._folds).max())
-        held_out = tuple(
-            self._held_out(column, one)
-            for column, one in zip(site.columns[which], tuned[which], strict=True)
-        )
         searched = score.of_search(tuned[which], n_searched)
         return [
             replace(score, pairs=tests[which]),
-            replace(searched, pairs=held_out, groups=self.groups, metric=self.main_metric),
+            replace(
+                searched, pairs=validations[which], groups=self.groups, metric=self.main_metric
+            ),
         ]
 
-    def _held_out(self, truth: LabelColumn, tuned: TunedProbeFit[FittedLayers]) -> PredictionPair:
-        if self.settings.reads_numbers:
-            mean = np.full(len(truth), truth.mean())
-            held_out = NumberPredictions(truth, tuned.held_out, folds=self._folds)
-            return held_out, NumberPredictions(truth, mean)
+    def _of_control(
+        self,
+        site: _Site,
+        tests: tuple[PredictionPair, ...],
+        validations: tuple[PredictionPair, ...],
+    ) -> list[Score]:
+        """Return test score and validation score of the control task, and selectivity.
+
+        Test score and selectivity use only the comparable test rows.
+        """
+        task, *controls = (taken(pair, self.comparable) for pair in tests)
+        groups = self._test_groups[self.comparable]
+        test, validation = self._scores(site, "control", slice(1, None), tests, validations)
+        score = self._score(site.spec, "task").of_columns(site.tuned[:1])
+        selectivity = replace(
+            score, metric=self.main_metric, pairs=(task,), against=tuple(controls), groups=groups
+        )
+        return [replace(test, pairs=tuple(controls), groups=groups), validation, selectivity]
+
+    def _held_out(
+        self, site: _Site, truth: LabelColumn, tuned: TunedProbeFit[FittedLayers]
+    ) -> Predictions:
+        """Return the cross-validated predictions of the training rows, with scores if needed."""
         n_classes = len(self.data.classes)
-        predictions = ClassPredictions(truth, tuned.held_out, n_classes, folds=self._folds)
-        return predictions, ClassPredictions(truth, majority_guess(truth, len(truth)), n_classes)
+        if self.settings.reads_numbers:
+            return self._made.of_held_out(site.spec, truth, tuned.held_out, self._folds)
+        if self._positive is None and not METRICS[self.main_metric].needs:
+            return ClassPredictions(truth, tuned.held_out, n_classes, folds=self._folds)
+        path = np.array([tuned.search], dtype=object)
+        (scores,) = held_out_scores(site.fitted, path, self._folds, n_classes)
+        return self._made.of_held_out(site.spec, truth, scores, self._folds)
 
     def _description(self, site: _Site, target: str) -> list[Score]:
-        """Return the scores of the online code of the labels and of the control labels."""
+        """Return the description lengths of the training labels and of their control labels.
+
+        Labels are coded block by block, with probabilities of a probe fitted on the previous
+        blocks; see `probekit.probes.score.description_length`.
+        """
         coded = self._blocks
         shares = [np.isin(np.arange(len(site.fitted)), block.fitted) for block in coded[1:]]
         paths = site.fitter.refit(site.fitted, site.columns, site.tuned, shares)
@@ -247,7 +289,7 @@ class SplitProber:
                 for block, solution in zip(coded[1:], path, strict=True)
             ]
             code = OnlineCode.of_blocks(coded, tables, column)
-            pairs.append((code, code.uniform))
+            pairs.append((code, code.reference))
         parts: list[tuple[str, slice]] = [(target, slice(0, 1)), ("control", slice(1, None))]
         return [
             replace(
@@ -265,22 +307,29 @@ class SplitProber:
     def _block_log_probabilities(
         self, site: _Site, column: LabelColumn, solution: FittedLayers, block: CodedBlock
     ) -> Floats:
-        """Return the log probabilities (n_coded, n_classes) of a fit for the coded rows."""
+        """Return log probabilities (n_coded, n_classes), by a fit on the blocks before this one."""
         n_classes = len(self.data.classes)
         scores = solution.class_scores(site.fitted[block.coded], n_classes)
+        removed = self._made.removed_prior(column[block.fitted])
+        prior = 0.0 if removed is None else removed
         if not site.spec.logits:
             train_scores = solution.class_scores(site.fitted[block.fitted], n_classes)
-            scores = scores * tempered(train_scores, column[block.fitted])
-        logs: Floats = log_softmax(scores, axis=1)
+            scores = scores * tempered(train_scores, column[block.fitted], prior)
+        logs: Floats = log_softmax(scores + prior, axis=1)
         return logs
 
     def _learning(self, site: _Site) -> list[Score]:
-        """Return the test scores after training on fewer rows, with the penalty of all rows."""
+        """Return the points of the learning curve: one test score per training set size.
+
+        The penalty is not selected again: it is the one selected on all training rows.
+        """
         shares = list(subsets(self.groups, self._sizes, self.settings.seed))
         (path,) = site.fitter.refit(site.fitted, site.columns[:1], site.tuned[:1], shares)
         scores = []
         for share, solution in zip(shares, path, strict=True):
-            predictions = self._predict(site.spec, solution, site.tested, self.task)
+            predictions = self._predict(
+                site.spec, solution, site.tested, self.task, self.fitted[share]
+            )
             score = replace(
                 self._score(site.spec, "task"),
                 n_train=int(share.sum()),
@@ -293,12 +342,9 @@ class SplitProber:
         return scores
 
     def _by_text(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
-        # A random label for each word would give several labels to one text.
-        has_control = self.settings.control_by == "group" and not random
-        columns = [self.task, *(self._controls if has_control else [])]
-        scores = self.token_prober.texts(spec, X, columns, _target(random))
+        score = self.token_prober.texts(spec, X, self.task, _target(random))
         on_fit(1, 1)
-        return scores
+        return [score]
 
     def _by_tree(self, spec: ProbeSpec, X: Features, random: bool, on_fit: OnFit) -> list[Score]:
         score = self.token_prober.trees(spec, X, _target(random))

@@ -17,45 +17,89 @@ class Target:
         title: the name in legends and tables.
         phrase: the name in sentences that compare the chosen probe with it.
         is_baseline: whether it is predicted without activations, and therefore has no site.
-        chooses: whether each outer fold of a nested cross-validation chooses a site for it, by the
-            validation scores of its own training rows.
-        choice_of: for a nested choice, the target whose predictions each outer fold contributes at
-            the site, kind and position that it chose itself; "" for other targets. If that target
-            does not choose, the site is that of the task. A nested choice has no site either.
+        is_tuned: whether it is a baseline with a penalty, selected by cross-validation from
+            `BASELINE_GRIDS`.
+        network: for predictions by one network with random weights, the number of that network.
+        is_mean_of_networks: whether its scores are the means over all networks with random weights.
+        chooses: whether each outer fold of a nested cross-validation chooses a site for it, by
+            validation scores on the training rows of that fold.
+        choice_of: for a target whose score combines chosen sites, the target that is scored there,
+            such as "task"; "" for all others. In a nested cross-validation each outer fold chooses
+            a site, a kind and a position, and the predictions of all folds are scored together.
+            Choices are made for the scored target if it `chooses`, else for the task. Networks
+            with random weights choose sites for any split, each for itself. Combined scores have no
+            site.
     """
 
     name: str
     title: str
     phrase: str
     is_baseline: bool = False
+    is_tuned: bool = False
+    network: int | None = None
+    is_mean_of_networks: bool = False
     chooses: bool = False
     choice_of: str = ""
 
 
+MOST_NETWORKS = 9  # maximum number of networks with random weights
+
 _ROWS = (
     Target("task", "task", "the task", chooses=True),
     Target("control", "control task", "control task"),
-    Target("random_weights", "random weights", "a random network", chooses=True),
+    Target("random_weights", "random weights", "a random network", is_mean_of_networks=True),
+    *(
+        Target(
+            f"random_weights_{n}",
+            f"random weights, network {n}",
+            f"random network {n}",
+            network=n,
+            chooses=True,
+        )
+        for n in range(MOST_NETWORKS)
+    ),
     Target("majority", "majority", "the majority label", is_baseline=True),
     Target("word_identity", "word identity", "the words alone", is_baseline=True),
-    Target("bag_of_words", "bag of words", "the bag of words", is_baseline=True),
-    Target("length", "length", "the length alone", is_baseline=True),
+    Target("bag_of_words", "bag of words", "the bag of words", is_baseline=True, is_tuned=True),
+    Target("n_grams", "n-grams", "the n-grams", is_baseline=True, is_tuned=True),
+    Target(
+        "neighbouring_words",
+        "neighbouring words",
+        "the neighbouring words",
+        is_baseline=True,
+        is_tuned=True,
+    ),
+    Target("length", "length", "the length alone", is_baseline=True, is_tuned=True),
     Target("chosen", "nested choice", "the nested choice", choice_of="task"),
     Target("chosen_control", "control task, nested choice", "control task", choice_of="control"),
     Target(
         "chosen_random_weights",
-        "random weights, nested choice",
-        "a random network",
+        "random weights, own sites",
+        "random networks",
+        is_mean_of_networks=True,
         choice_of="random_weights",
     ),
     Target("chosen_embedding", "embedding, nested choice", "the embedding", choice_of="embedding"),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _ROWS})
 
+# Predictions of single networks with random weights, in the order of their seeds.
+NETWORKS = tuple(target.name for target in _ROWS if target.network is not None)
+
+# Name and values of the penalty of tuned baselines, for labels that are classes and numbers.
+BASELINE_GRIDS: Mapping[Literal["class", "number"], tuple[str, tuple[float, ...]]] = (
+    MappingProxyType(
+        {
+            "class": ("C", (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)),
+            "number": ("alpha", (10000.0, 1000.0, 100.0, 10.0, 1.0, 0.1)),
+        }
+    )
+)
+
 BASELINES = tuple(target.name for target in _ROWS if target.is_baseline)
-# The nested choice of each target, by the name of that target.
+# The target that combines the chosen sites of another target, by the name of the latter.
 NESTED = MappingProxyType({target.choice_of: target.name for target in _ROWS if target.choice_of})
-# The score that a nested cross-validation reports: that of its own choices of the task.
+# The target of the main score of a nested cross-validation: the task at the chosen sites.
 HEADLINE = NESTED["task"]
 NESTED_PROBE = "chosen"  # kind of probe of a nested choice, whose folds may choose several kinds
 

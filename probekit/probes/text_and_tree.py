@@ -21,7 +21,7 @@ from probekit.probes.solve.solver import Codes
 
 @dataclass(frozen=True, eq=False)
 class GroupedTokens:
-    """Row numbers of tokens, with the example, a text or a sentence, that each belongs to.
+    """Row numbers of tokens, grouped by example: the text or sentence that they belong to.
 
     Attributes:
         rows: The row numbers (n_rows,).
@@ -46,16 +46,22 @@ class GroupedTokens:
 
 
 def first_rows(data: ProbeData) -> ProbeData:
-    """Return the data with only the first row of each text in train and test."""
+    """Return the data with only the first row of each text in train and test.
+
+    These rows represent whole texts, so they have no neighbouring words.
+    """
     train, test = (
         GroupedTokens.of(np.sort(s), data.examples).first for s in (data.train, data.test)
     )
-    return replace(data, train=train, test=test)
+    return replace(data, train=train, test=test, neighbours=None)
 
 
 @dataclass(frozen=True, eq=False)
 class TreePredictions:
-    """Scores of a structural probe on each sentence; `hit` is the metric that its hits measure."""
+    """Scores of a structural probe on each sentence, as the predictions that metrics take.
+
+    `hit` is the name of the metric that is the hit rate: "uuas" or "root_accuracy".
+    """
 
     sentences: SentenceScores
     hit: str
@@ -66,17 +72,23 @@ class TreePredictions:
 
     @property
     def offers(self) -> frozenset[str]:
-        """The metric that is the hit rate: "uuas" or "root_accuracy"."""
+        """The name of the metric that is the hit rate; see `Metric.needs`."""
         return frozenset({self.hit})
 
 
 def hit_rate(predictions: TreePredictions, resamples: Resamples) -> Floats:
-    """Return the hit rate over all sentences (1 + n_units,): UUAS or root accuracy."""
+    """Return the hit rate over all sentences, which is UUAS or root accuracy.
+
+    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    """
     return predictions.sentences.hit_rate(_counts(resamples))
 
 
 def tree_spearman(predictions: TreePredictions, resamples: Resamples) -> Floats:
-    """Return Spearman's correlation of distances or depths with the gold trees (1 + n_units,)."""
+    """Return Spearman's correlation of predicted distances or depths with those of gold trees.
+
+    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+    """
     return predictions.sentences.spearman(_counts(resamples))
 
 
@@ -96,7 +108,10 @@ def tree_predictions(
 def chain_predictions(
     probe: StructuralProbe, heads: NDArray[np.str_], tokens: GroupedTokens
 ) -> TreePredictions:
-    """Return the scores of the linear chain, in which the head of each word is the one before."""
+    """Return the scores of the linear chain, a tree that ignores the activations.
+
+    In it, the head of each word is the previous word.
+    """
     trees = read_trees(heads[tokens.rows], tokens.example_of_row)
     positions = [np.arange(len(tree.heads), dtype=np.float64) for tree in trees]
     if isinstance(probe, DistanceProbe):
@@ -120,5 +135,4 @@ def text_predictions(
     if scores.ndim == 1:
         scores = np.column_stack([np.zeros_like(scores), scores])
     class_scores[:, probe.classes_] = scores[first]
-    guess = class_scores.argmax(axis=1)
-    return ClassPredictions(codes[tokens.first], guess, n_classes, class_scores)
+    return ClassPredictions.of_scores(codes[tokens.first], class_scores, are_logits=False)

@@ -24,7 +24,8 @@ class AttentionPrompt:
             sum to 1 and weights on later tokens are 0.
         layers: The layer number of each entry of the first axis; by default 0, 1, ...
         heads: The head number of each entry of the second axis; by default 0, 1, ...
-        scores: Scores (n_layers, n_heads) to sort heads by, by name; NaN if undefined.
+        scores: Head scores by name, each of shape (n_layers, n_heads). The page can sort heads by
+            them. NaN if a score is not defined.
 
     >>> patterns = np.array([[1, 0], [0.4, 0.6]], dtype=np.float32)
     >>> prompt = AttentionPrompt("Hi you", ("Hi", " you"), np.tile(patterns, (1, 3, 1, 1)))

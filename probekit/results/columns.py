@@ -23,8 +23,8 @@ class TableColumn:
         type: the type of its cells. Empty cells are "" in text columns, NaN in number columns and
             NA in boolean columns.
         allowed: the allowed values of text cells; empty for any.
-        is_new: whether tables of older releases lack the column; their cells are read as empty.
-        former: its name in files of older releases; empty if it is the same.
+        is_new: whether older releases did not write the column. Its cells are then read as empty.
+        former: the name of the column in files of older releases; empty if it is the same.
     """
 
     name: str
@@ -58,6 +58,10 @@ RESULTS = (
     TableColumn("seed", "number"),
     TableColumn("view"),
     TableColumn("null", is_new=True),
+    TableColumn("null_low", "number", is_new=True),
+    TableColumn("null_high", "number", is_new=True),
+    TableColumn("main_metric", is_new=True),
+    TableColumn("positive", is_new=True),
 )
 
 DIFFERENCES = (

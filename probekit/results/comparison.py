@@ -81,7 +81,9 @@ class RunComparison:
 
 
 def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
-    """Return site, position, view and probe of one side of a row as one text.
+    """Return the name of one side of a row: a baseline, or site, position and probe.
+
+    Views other than "raw" are appended.
 
     >>> place_name(pd.Series({"what": "baseline", "target": "word_identity"}), "a")
     'word identity'
@@ -93,6 +95,6 @@ def place_name(row: pd.Series, side: Literal["a", "b"]) -> str:
 
 
 def both_places(row: pd.Series) -> str:
-    """Return the place that a row compares, or the places in a and b if they differ."""
+    """Return `place_name` of a row; those of both sides if they differ."""
     a, b = place_name(row, "a"), place_name(row, "b")
     return a if a == b else f"{a} | {b}"

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS
 from probekit.results.columns import DIFFERENCES
-from probekit.results.selection import chosen_row, hidden_kinds, is_nested, selection
+from probekit.results.selection import chosen_row, hidden_kinds, is_nested, site_with_head
 from probekit.results.table import EMBED_DEPTH, n_blocks, only, placed, read_columns, tick
 
 SIGNIFICANT = "significant"
@@ -27,15 +28,16 @@ class RivalDifference:
     """Difference of the selected probe minus another probe or baseline.
 
     Attributes:
-        key: the target of a rival, such as "word_identity" or "random_weights", or "embedding"; ""
-            for comparisons without an effect on the verdict: neighbouring sites and other kinds.
-        name: the name of the other.
-        other: the score of the other.
-        difference: the score of the selected probe minus that of the other.
+        key: the rival: its target, such as "word_identity" or "random_weights", or "embedding". ""
+            for neighbouring sites and other kinds of probe, which do not affect the verdict.
+        name: the display name of the other probe or baseline.
+        other: its score.
+        difference: the score of the selected probe minus this score.
         ci_low: the lower limit of the 95 % confidence interval of the difference.
         ci_high: the upper limit.
         p: the adjusted p-value; NaN if there are too few groups for a verdict. For the majority
             class, the p-value of the selected probe.
+        metric: the metric of the scores.
     """
 
     key: str
@@ -45,6 +47,15 @@ class RivalDifference:
     ci_low: float
     ci_high: float
     p: float
+    metric: str = "accuracy"
+
+    @property
+    def smallest_lead(self) -> float:
+        """Smallest lead of the selected probe within the interval; negative if it may be behind.
+
+        This is the lower limit, or the upper limit negated if lower scores are better.
+        """
+        return -self.ci_high if METRICS[self.metric].lower_is_better else self.ci_low
 
     @property
     def verdict(self) -> str:
@@ -53,25 +64,34 @@ class RivalDifference:
             return TOO_FEW_GROUPS
         if self.p >= LEVEL or not self.difference:
             return NOT_SIGNIFICANT
-        return SIGNIFICANT if self.difference > 0 else SIGNIFICANTLY_WORSE
+        lead = METRICS[self.metric].sign * self.difference
+        return SIGNIFICANT if lead > 0 else SIGNIFICANTLY_WORSE
 
     @property
     def is_doubtful(self) -> bool:
         """Whether the difference does not show that the selected probe is better."""
         if np.isnan(self.p):
-            return not self.ci_low > 0
+            return not self.smallest_lead > 0
         return self.verdict != SIGNIFICANT
 
 
 @dataclass(frozen=True)
 class RivalDifferences:
-    """Differences to rivals named in advance, with p-values adjusted among them, and all others."""
+    """Differences of the selected probe from its rivals.
+
+    Attributes:
+        named: from rivals named in advance, with p-values adjusted for these comparisons.
+        others: from all other probes, with p-values adjusted for all comparisons.
+    """
 
     named: tuple[RivalDifference, ...] = ()
     others: tuple[RivalDifference, ...] = ()
 
     def find(self, key: str, value: float) -> RivalDifference | None:
-        """Return the difference to a rival by key and score; a key may occur more than once."""
+        """Return the difference from the named rival with this key and score; None if none.
+
+        The score is needed because several rivals may have the same key.
+        """
         return next(
             (one for one in self.named if one.key == key and np.isclose(one.other, value)), None
         )
@@ -93,7 +113,7 @@ def load_differences(path: Path) -> pd.DataFrame | None:
 def rival_differences(table: pd.DataFrame, differences: pd.DataFrame | None) -> RivalDifferences:
     """Return the differences between the selected probe of the table and all others.
 
-    Of a nested cross-validation they are those of the nested choice.
+    For a nested cross-validation, the nested choice takes the place of the selected probe.
     """
     chosen = chosen_row(table)
     if differences is None or chosen is None:
@@ -118,18 +138,19 @@ def _comparison(row: Mapping[str, Any] | pd.Series, key: str, name: str) -> Riva
         ci_low=row["ci_low"],
         ci_high=row["ci_high"],
         p=row["p_adjusted"],
+        metric=row["metric"],
     )
 
 
 def answers_name(row: Mapping[str, Any] | pd.Series[Any], target: str = "task") -> str:
-    """Return site, position, probe and target as one text: the name used in differences.csv."""
-    return f"{selection(row['site'], row['head'])} {row['position']} {row['probe']} {target}"
+    """Return the name of predictions in differences.csv: site, position, probe and target."""
+    return f"{site_with_head(row['site'], row['head'])} {row['position']} {row['probe']} {target}"
 
 
 def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str, str]]:
-    """Return key and display name of the rivals of the selected probe, by name in differences.csv.
+    """Return the rivals of the selected probe: name in differences.csv -> key and display name.
 
-    They are determined by cross-validation only; test rows are not used.
+    The rivals are determined by cross-validation only; test rows are not used.
     """
     if is_nested(table):
         return _named_of_folds()
@@ -138,8 +159,12 @@ def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str,
     line = only(tasks, line=chosen["line"], probe=chosen["probe"])
     at_site = only(tasks, line=chosen["line"], site=chosen["site"])
     named = {target: (target, TARGETS[target].title) for target in BASELINES}
-    label = f"{TARGETS['random_weights'].title}, same site"
-    named[answers_name(chosen, "random_weights")] = ("random_weights", label)
+    networks = NESTED["random_weights"]
+    if (table["target"] == networks).any():
+        named[networks] = ("random_weights", TARGETS[networks].title)
+    else:  # older releases had one network with random weights, compared at the same site
+        label = f"{TARGETS['random_weights'].title}, same site"
+        named[answers_name(chosen, "random_weights")] = ("random_weights", label)
     for _, row in line.iterrows():
         steps = row["depth"] - chosen["depth"]
         if row["depth"] == EMBED_DEPTH and steps:
@@ -154,9 +179,9 @@ def named_rivals(table: pd.DataFrame, chosen: pd.Series) -> dict[str, tuple[str,
 
 
 def _named_of_folds() -> dict[str, tuple[str, str]]:
-    """Return key and display name of the rivals of a nested choice, by name in differences.csv.
+    """Return the rivals of a nested choice: name in differences.csv -> key and display name.
 
-    Baselines do not choose; the others are nested choices as well.
+    The rivals are the baselines, and the nested choices of other targets.
     """
     baselines = {target: (target, TARGETS[target].title) for target in BASELINES}
     nested = {

@@ -24,7 +24,7 @@ from probekit.results.table import load_table
 
 
 class RunSettings(Protocol):
-    """Settings that reading a run requires; they are loaded by a higher layer of the package."""
+    """The settings of a run that `FinishedRun` uses; its caller loads them from config.yaml."""
 
     @property
     def reads_numbers(self) -> bool:
@@ -32,7 +32,7 @@ class RunSettings(Protocol):
 
     @property
     def offsets(self) -> Mapping[str, int]:
-        """The offset of each probed position, by its name in results.csv."""
+        """The offset in tokens of each probed position, by the position's name in results.csv."""
 
 
 Settings = TypeVar("Settings", bound=RunSettings)
@@ -101,7 +101,7 @@ class FinishedRun(Generic[Settings]):
 
     @cached_property
     def truth(self) -> NDArray[np.generic]:
-        """The label codes (n_test,), or the numbers, of the test rows.
+        """The true label of each test row, as a class code or a number; shape (n_test,).
 
         Raises:
             DataError: A test row has a label that is not a training label.
@@ -118,9 +118,9 @@ class FinishedRun(Generic[Settings]):
         return np.searchsorted(np.array(self.classes), labels)
 
     def predictions(self, site: str, position: str) -> Mapping[Predictor, Predictions]:
-        """Return the predictions for the test rows at a site and position.
+        """Return the predictions on the test rows at a site and position, by probe and target.
 
-        Only predictions for single rows are included, not those for whole texts or trees.
+        Predictions for whole texts or trees are left out.
 
         Args:
             site: the name of the site, followed by a head or neuron, if any; or `baselines`.

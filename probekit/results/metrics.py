@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probekit.probes.score.metric_table import METRICS
 
-# Sites are selected and selectivity is computed by the first of these that was measured.
+# Without `probe.metric`, sites are selected by the first of these that was measured.
 MAIN_METRICS = tuple(name for name, metric in METRICS.items() if metric.is_main)
 P_VALUES = tuple(name for name, metric in METRICS.items() if metric.kind == "p_value")
 

@@ -45,7 +45,8 @@ class ScoredHeads:
         rows: one row per score and head, with the columns `score`, `layer`, `head`, `value`, `sd`
             and `n`.
         read: description of the input texts.
-        known: the heads, as (layer, head), that the literature reports for this model, by score.
+        known: for each score, the heads that the literature reports for this model, as (layer,
+            head).
     """
 
     rows: pd.DataFrame
@@ -63,12 +64,12 @@ class HeadWeights:
     """The weight matrices of the heads of one attention layer.
 
     Attributes:
-        parts: the matrices of all heads by the name of the part (query, key, value, output), shape
-            (n_heads, d_model, d_head) or, for the output, (n_heads, d_head, d_model).
+        parts: the matrices of all heads by part: query, key and value of shape (n_heads, d_model,
+            d_head), output of shape (n_heads, d_head, d_model).
         norms: Frobenius norms, shape (n_parts, n_heads).
-        spectra: singular values by circuit (QK, OV), each (n_heads, d_head); empty if only one
-            tensor of the layer is available.
-        drawn: the parts that belong to the drawn tensor.
+        spectra: singular values by circuit (QK, OV), each of shape (n_heads, d_head). Empty if only
+            one tensor of the layer is available.
+        drawn: the parts contained in the tensor that the page shows.
     """
 
     parts: Mapping[str, NDArray[np.float32]]

@@ -3,9 +3,9 @@
 Comparisons and calibration are computed from these files, without refitting.
 
     test_rows.csv             example, group and label of each test row
-    sites/<site>.safetensors  predictions and scores of each probe and target at the site; of a
+    sites/<site>.safetensors  predictions and scores of each probe and target at the site; for a
                               nested cross-validation also the fold of each row
-    sites/chosen.safetensors  those of the nested choice
+    sites/chosen.safetensors  the same for the nested choice
     baselines.safetensors     predictions and scores of the baselines
 """
 
@@ -34,7 +34,7 @@ def read_test_rows(path: Path) -> pd.DataFrame:
 
 
 def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
-    """Return predictions as the bytes of a safetensors file; those on trees are omitted."""
+    """Return predictions as the bytes of a safetensors file, without predictions of trees."""
     arrays: dict[str, NDArray[np.generic]] = {}
     for predictor, answers in predictions.items():
         name = SEPARATOR.join(predictor)
@@ -44,6 +44,11 @@ def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
         elif isinstance(answers, ClassPredictions):
             arrays[f"{name}{SEPARATOR}guess"] = answers.guess.astype(np.int32)
             arrays |= _folds(name, answers)
+            if answers.positive is not None:
+                arrays[f"{name}{SEPARATOR}positive"] = np.array([answers.positive], dtype=np.int32)
+            if answers.alarms is not None:
+                alarms = np.ascontiguousarray(answers.alarms, dtype=np.float32)
+                arrays[f"{name}{SEPARATOR}alarms"] = alarms
             if answers.scores is not None:
                 kind = "logs" if answers.scores_are_log_probabilities else "scores"
                 scores = np.ascontiguousarray(answers.scores, dtype=np.float32)
@@ -55,10 +60,10 @@ def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
 def _folds(
     name: str, predictions: ClassPredictions | NumberPredictions
 ) -> dict[str, NDArray[np.generic]]:
-    """Return fold and true label of each row; nothing for the predictions of a single fit."""
+    """Return arrays with the fold and true label of each row; {} for a single split."""
     if predictions.folds is None:
         return {}
-    # True labels are stored, because draws of the control task do not have those of the task.
+    # True labels are stored, because each draw of the control task has labels of its own.
     return {
         f"{name}{SEPARATOR}fold": predictions.folds.astype(np.int32),
         f"{name}{SEPARATOR}truth": np.ascontiguousarray(predictions.truth),
@@ -72,7 +77,7 @@ def unpack(
 
     Args:
         content: the bytes.
-        truth_of: returns the true labels (n_test,) for the predictions of a probe, given its name.
+        truth_of: returns the true labels of the rows that a probe is scored on, given its name.
         n_classes: the number of classes.
 
     >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), n_classes=2)
@@ -101,4 +106,15 @@ def _predictions(
     scores = arrays.get("logs", arrays.get("scores"))
     wide = None if scores is None else scores.astype(np.float64)
     codes = guess.astype(np.int64), truth.astype(np.int64)
-    return ClassPredictions(codes[1], codes[0], n_classes, wide, "logs" in arrays, folds)
+    # Older releases had no positive class and no alarms.
+    positive = int(arrays["positive"][0]) if "positive" in arrays else None
+    return ClassPredictions(
+        codes[1],
+        codes[0],
+        n_classes,
+        wide,
+        "logs" in arrays,
+        folds,
+        positive=positive,
+        alarms=arrays["alarms"].astype(np.float64) if "alarms" in arrays else None,
+    )

@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
@@ -37,6 +37,7 @@ RESULT_FILES = (
     "cosines.csv",
     "wrong.json",
 )
+NO_CONTROL = "no-control"  # code of the finding that explains why there is no control task
 MOST_NAMED = 5  # damaged files listed in a message
 MOST_RUNS = 10  # runs listed in a message
 OLD_RECORD = (
@@ -54,7 +55,7 @@ class RecordPart(BaseModel):
 class ModelFacts(RecordPart):
     """The network whose activations were probed.
 
-    `compared_with` names the source of the digest that each file was checked against.
+    Each file of the network was compared with a digest; `compared_with` names the digest's source.
     """
 
     source: str
@@ -99,7 +100,7 @@ class DataFacts(RecordPart):
 
 
 class FinalProbe(RecordPart):
-    """The probe that a nested cross-validation fitted on all rows, without test rows."""
+    """The probe that a nested cross-validation fits on all rows; no row is left to test it."""
 
     site: str
     layer: int | None
@@ -111,8 +112,8 @@ class FinalProbe(RecordPart):
 class Best(RecordPart):
     """The site that the run selected, or a head of it.
 
-    Of a nested cross-validation `site` is None if outer folds chose different sites. `sites` is the
-    number of folds that chose each; older releases did not write it.
+    For a nested cross-validation, `site` is None if the outer folds chose different sites. `sites`
+    is the number of folds that chose each site; older releases did not write it.
     """
 
     site: str | None
@@ -143,11 +144,28 @@ class Norms(RecordPart):
 ControlBy = Literal["word", "group"]
 
 
-class RunRecord(RecordPart):
-    """The contents of run.json, in their order; defaults are for files of older releases.
+class Control(NamedTuple):
+    """The control task of a run.
 
-    `files` holds the digest of each result file by its name within the folder. `is_sealed` is
-    whether run.json contains a digest of itself, which older releases did not write.
+    Attributes:
+        by: the unit that gets one random label, such as a word.
+        why_none: the reason if a control task was requested but there is none; else "".
+    """
+
+    by: ControlBy = "word"
+    why_none: str = ""
+
+
+BY_WORD = Control()
+
+
+class RunRecord(RecordPart):
+    """The contents of run.json, in the order of the file; defaults are for older releases.
+
+    `code_reference` names the label code whose length is divided by that of the probe's code to get
+    compression; older releases used a uniform code and did not record it. `files` has the digest of
+    each result file, by name within the folder. `is_sealed` is True if run.json contains a digest
+    of itself; older releases did not write one.
     """
 
     run: str
@@ -162,6 +180,9 @@ class RunRecord(RecordPart):
     digests: dict[str, str] = {}
     C_grid: list[float] = []
     control_by: ControlBy = "word"
+    main_metrics: list[str] = []
+    positive: str | None = None
+    code_reference: str = "uniform"
     seeds: dict[str, Any] = {}
     caches: dict[str, str] = {}
     norms: list[Norms] = []
@@ -170,9 +191,15 @@ class RunRecord(RecordPart):
     warnings: list[str] = Field(default=[], exclude=True)  # only in files of older releases
     is_sealed: bool = Field(default=False, exclude=True)
 
+    @property
+    def control(self) -> Control:
+        """The control task."""
+        reasons = [one.message for one in self.data.findings if one.code == NO_CONTROL]
+        return Control(self.control_by, " ".join(reasons))
+
 
 def check_results_folder(folder: Path) -> None:
-    """Raise MissingError if there is no such folder of several runs.
+    """Raise MissingError if the results folder, which contains several runs, does not exist.
 
     Raises:
         MissingError: There is no such folder.

@@ -8,7 +8,7 @@ from probekit.probes.saved.files import probe_files
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.results.record import STARTED, open_record
 
-FINAL = "probes/final"  # of a nested cross-validation: the probe fitted on all rows
+FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows
 
 
 def load_probe(path: Path) -> SavedProbe:

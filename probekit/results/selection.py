@@ -1,10 +1,18 @@
 """Selection of a site: the one with the best cross-validated score of the task.
 
-With one split this is the site whose test score is reported. Under a nested cross-validation each
-outer fold selects a site, kind and position by its own validation scores (`fold_choices`), and the
-reported score pools the test predictions of these choices (`headline_row`). The selection over all
-folds (`chosen_row`) then only determines the probe that is refitted on all rows: its validation
-scores come from rows that other folds test.
+Single split: the run selects one site and reports its test score.
+
+Nested cross-validation: each outer fold selects a site, kind and position by its own validation
+scores. The reported score, the nested choice, pools the test predictions of these selections. The
+best site over all folds is used only to fit a final probe on all rows; its test score would be
+biased, because its validation scores come from rows that other folds test.
+
+                  single split                      nested cross-validation
+    chosen_row    validation row of selected site   validation row of the final probe
+    headline_row  None                              test row of the nested choice
+    reported_row  validation row of selected site   test row of the nested choice
+    single_choice validation row of selected site   None
+    choices       [validation row of selected site] validation row selected by each fold
 """
 
 from __future__ import annotations
@@ -14,6 +22,7 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
 from probekit.results.metrics import MAIN_METRICS, P_VALUES
 from probekit.results.table import figure_rows, of_all_folds, only, placed
@@ -22,21 +31,36 @@ MOST_SIZES = 2  # maximum number of sizes of one kind in a curve
 SIZED = r"^(?P<family>.+):(?P<size>\d+)$"
 
 
+def main_metrics(table: pd.DataFrame) -> tuple[str, ...]:
+    """Return the main metrics that the run recorded: one, or for trees one per kind of probe.
+
+    Older releases did not record them; for their tables, the default main metrics with rows are
+    returned.
+
+    >>> main_metrics(pd.DataFrame({"metric": ["accuracy"], "main_metric": ["auroc"]}))
+    ('auroc',)
+    """
+    cells = table["main_metric"].dropna().unique() if "main_metric" in table else ()
+    recorded = {name for cell in cells for name in str(cell).split()}
+    names = tuple(name for name in METRICS if name in recorded)
+    return names or tuple(name for name in MAIN_METRICS if name in set(table["metric"]))
+
+
 def main_metric(table: pd.DataFrame) -> str:
-    """Return the metric by which sites are selected: the first main metric in the table.
+    """Return the metric by which sites are selected: the first main metric that has rows.
 
     >>> main_metric(pd.DataFrame({"metric": ["spearman", "r2"]}))
     'r2'
     """
-    measured = set(table["metric"])
-    return next((metric for metric in MAIN_METRICS if metric in measured), MAIN_METRICS[0])
+    names, measured = main_metrics(table) or MAIN_METRICS, set(table["metric"])
+    return next((metric for metric in names if metric in measured), names[0])
 
 
 def ranked_rows(table: pd.DataFrame, target: str = "task", fold: int | None = None) -> pd.DataFrame:
-    """Return the placed rows of a target in descending order of the cross-validated score.
+    """Return the validation rows of a target at single sites, best cross-validated score first.
 
-    Test rows of the split, or of the outer fold, are not used. Ties are in order of depth,
-    shallowest first. Concatenated sites are excluded, because they do not localise information.
+    Test rows are not used. Equal scores are in order of depth, shallowest first.
+    Concatenated sites are excluded, because they do not localise information.
 
     Args:
         table: rows of results.csv.
@@ -46,56 +70,65 @@ def ranked_rows(table: pd.DataFrame, target: str = "task", fold: int | None = No
     own = of_all_folds(table) if fold is None else table[table["fold"] == fold]
     validated = only(own, target=target, split="validation")
     # Scores of different metrics cannot be ranked together.
-    rows = placed(only(validated, metric=main_metric(validated)))
-    return rows.sort_values("value", ascending=False, kind="stable")
+    metric = main_metric(validated)
+    rows = placed(only(validated, metric=metric))
+    return best_first(rows, metric)
+
+
+def best_first(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the rows sorted by their value of a metric, best first; ties keep their order."""
+    ascending = METRICS[metric].lower_is_better
+    return rows.sort_values("value", ascending=ascending, kind="stable")
 
 
 def chosen_row(table: pd.DataFrame) -> pd.Series | None:
-    """Return the validation row of the best site and probe; None if there are no ranked rows.
+    """Return the validation row with the best score over all folds; None without validation.
 
-    Under a nested cross-validation it is that of the probe that is refitted on all rows.
+    For a single split it is the selected probe. For a nested cross-validation it is only the final
+    probe, which is fitted on all rows; the reported score is that of `headline_row`.
     """
     return next((row for _, row in ranked_rows(table).iterrows()), None)
 
 
 def is_nested(table: pd.DataFrame) -> bool:
-    """Return whether the table has validation scores of single outer folds."""
+    """Return whether the table is that of a nested cross-validation: it has rows of outer folds."""
     return "fold" in table and bool(table["fold"].notna().any())
 
 
 def fold_choices(table: pd.DataFrame, target: str = "task") -> list[pd.Series]:
-    """Return the validation row of the site and probe that each outer fold chooses, in fold order.
+    """Return the best validation row of each outer fold, in the order of folds.
 
     A fold uses the validation scores of its own training rows only. The list is empty for a single
-    split, and if a fold has no validation score.
+    split, or if a fold has no validation score.
     """
     ranked = fold_ranks(table, target)
     return [] if any(rows.empty for rows in ranked) else [rows.iloc[0] for rows in ranked]
 
 
 def fold_ranks(table: pd.DataFrame, target: str = "task") -> list[pd.DataFrame]:
-    """Return the rows that each outer fold chooses from, best first; empty for a single split."""
+    """Return the validation rows of each outer fold, best first; empty for a single split."""
     folds = sorted(table["fold"].dropna().unique()) if is_nested(table) else []
     return [ranked_rows(table, target, fold) for fold in folds]
 
 
 def headline_row(table: pd.DataFrame) -> pd.Series | None:
-    """Return the test row of the nested choice; None for a single split."""
+    """Return the test row of the nested choice, the pooled score of all outer folds; else None."""
     rows = only(table, target=HEADLINE, split="test", metric=main_metric(table))
     return next((row for _, row in rows.iterrows()), None)
 
 
 def reported_row(table: pd.DataFrame) -> pd.Series | None:
-    """Return the row that identifies the score of a run; None if nothing was chosen.
+    """Return `headline_row` for a nested cross-validation, `chosen_row` for a single split.
 
-    It is the test row of the nested choice, or the validation row of the site that a single split
-    chose.
+    Use it to name and look up the score that the run reports. Its `value` is the test score for a
+    nested cross-validation, but the validation score for a single split. None if nothing was
+    selected.
     """
     return headline_row(table) if is_nested(table) else chosen_row(table)
 
 
 def choices(table: pd.DataFrame) -> list[pd.Series]:
-    """Return the validation row that each outer fold chose, or the single split; may be empty."""
+    """Return the validation row that each outer fold selected; a single split is one fold."""
     chosen = chosen_row(table)
     if is_nested(table) or chosen is None:
         return fold_choices(table)
@@ -103,33 +136,34 @@ def choices(table: pd.DataFrame) -> list[pd.Series]:
 
 
 def choice_counts(table: pd.DataFrame) -> dict[str, int]:
-    """Return by how many outer folds each site was chosen, most often first.
+    """Return the number of outer folds that selected each site, most often selected first.
 
-    A single split counts as one fold. Empty if no site was chosen.
+    A single split counts as one fold. Empty if no site was selected.
     """
-    counts = Counter(selection(row["site"], row["head"]) for row in choices(table))
+    counts = Counter(site_with_head(row["site"], row["head"]) for row in choices(table))
     return dict(counts.most_common())
 
 
 def single_choice(table: pd.DataFrame) -> pd.Series | None:
-    """Return the validation row of the site whose test score is reported; None if there is none.
+    """Return `chosen_row` for a single split; None for a nested cross-validation.
 
-    A nested choice is not the score of one site, so there is none.
+    Use it to mark the site whose test score is reported. The score of a nested choice belongs to no
+    single site.
     """
     return None if is_nested(table) else chosen_row(table)
 
 
-def selection(site: str, head: float | None) -> str:
+def site_with_head(site: str, head: float | None) -> str:
     """Return the name of a site, with its head if there is one.
 
-    >>> selection("blocks.5.attn.hook_z", 3)
+    >>> site_with_head("blocks.5.attn.hook_z", 3)
     'blocks.5.attn.hook_z[head=3]'
     """
     return site if head is None or np.isnan(head) else f"{site}[head={head:.0f}]"
 
 
 def measured_metrics(table: pd.DataFrame) -> list[str]:
-    """Return the metrics that have rows to draw at single sites, without p-values."""
+    """Return the metrics that figures can show at single sites; p-values are left out."""
     metrics = placed(figure_rows(table))["metric"]
     return list(metrics[~metrics.isin(P_VALUES)].unique())
 

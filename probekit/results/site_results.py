@@ -1,8 +1,8 @@
 """Results of single sites, saved as soon as they are computed so that a killed run can resume.
 
 <name>.safetensors   predictions of the probes on the test rows
-<name>.json          measurements, digests of the weights of the fitted probes, and a digest of
-                     everything; written last
+<name>.json          measurements, digests of the fitted probes' weights, and a digest of both
+                     files; written last
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from probekit.disk import as_store_error, inside
+from probekit.drafts import write_atomic
 from probekit.errors import DataError, MissingError, StoreError
 from probekit.probes.saved.files import probe_files, read_probe
 from probekit.probes.score.measurement import Measurement
 from probekit.probes.site_result import SiteResult
-from probekit.provenance import digest, digest_json, pretty_json, write_atomic
+from probekit.provenance import digest, digest_json, pretty_json
 from probekit.results.predictions import pack, unpack
 from probekit.results.record import changed_files
 
@@ -59,7 +60,7 @@ def _read_site(
     truth_of: Callable[[str], NDArray[np.generic]],
     n_classes: int,
 ) -> SiteResult | None:
-    """Return the result saved under a stem; None if it is missing, damaged or of another origin."""
+    """Return the result saved under a stem; None if missing, damaged or of another origin."""
     names = _names(stem)
     try:
         data, answers = (inside(run_dir / name, run_dir).read_bytes() for name in names)
@@ -84,7 +85,7 @@ class SavedSiteResults:
 
     Args:
         run_dir: the folder of the run.
-        truth_of: returns the true labels (n_test,) for the predictions of a probe, given its name.
+        truth_of: returns the true labels of the rows that a probe is scored on, given its name.
         n_classes: the number of classes.
     """
 
@@ -98,7 +99,7 @@ class SavedSiteResults:
     def read(self, stem: Path, origin: Mapping[str, str]) -> SiteResult | None:
         """Return a saved result; None if it is missing, damaged or of another origin.
 
-        A result is also damaged if a file of its probes is.
+        A result also counts as damaged if a file of its saved probes is damaged.
 
         Args:
             stem: see `site_stem`.

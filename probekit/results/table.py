@@ -113,11 +113,12 @@ def _raise_if(invalid: pd.Series[bool], cells: pd.Series[str], path: Path, allow
 
 
 def placed(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of single sites by depth, with the columns `part`, `line` and `depth` added.
+    """Return the rows of single sites by depth, with new columns `part`, `line` and `depth`.
 
-    The depth of block l is l. The residual stream before block l equals that after block l - 1 and
-    has depth l - 1. The embedding has depth -1, the final norm the depth after the last block. Each
-    part of the blocks forms one line; every head and every neuron forms a line of its own.
+    `depth` is the position on the layer axis: l for block l, -1 for the embedding, the number of
+    blocks for the final norm. The residual stream before block l has depth l - 1, because it equals
+    the one after block l - 1. `line` names the line of a figure: one for each part of the blocks,
+    and one for every head and neuron.
     Concatenated sites have no depth and are excluded; see `concatenated`.
 
     >>> rows = pd.DataFrame({
@@ -154,7 +155,7 @@ def _is_concatenated(sites: pd.Series[str]) -> pd.Series[bool]:
 
 
 def n_blocks(rows: pd.DataFrame) -> int:
-    """Return the number of blocks up to the deepest one that occurs in the rows."""
+    """Return the number of blocks, taken from the deepest block that occurs in the rows."""
     layers = rows["site"].str.extract(SITE)["layer"].dropna()
     return int(layers.astype(int).max()) + 1 if len(layers) else 0
 
@@ -178,7 +179,7 @@ def ticks(rows: pd.DataFrame) -> dict[int, str]:
 
 
 def figure_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows drawn in figures: scores on test rows and of online coding."""
+    """Return the rows drawn in figures: scores on test rows, and scores of online coding."""
     return table[table["split"].isin(["test", "online"])]
 
 
@@ -191,12 +192,12 @@ def only(table: pd.DataFrame, **values: str | int) -> pd.DataFrame:
 
 
 def same_features(rows: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
-    """Return the rows that were measured on the same features as `row`."""
+    """Return the rows that were measured on the same features as `row`, whatever the target."""
     return only(rows, **{column: row[column] for column in SAME_FEATURES})
 
 
 def of_all_folds(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that score all rows, without those of single outer folds.
+    """Return the table without the scores of single outer folds.
 
     >>> rows = pd.DataFrame({"fold": [np.nan, 0, 1], "value": [0.5, 0.4, 0.6]})
     >>> of_all_folds(rows)["value"].tolist()

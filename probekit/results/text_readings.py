@@ -15,9 +15,9 @@ class RowPrediction:
 
     Attributes:
         label: the predicted class; None for a probe of numbers.
-        score: for two classes the score of the second, 0 at the decision boundary; for more classes
-            the score of `label`; for a probe of numbers the predicted number.
-        scores: the score of each class, for more than two classes; else empty.
+        score: for two classes, the score of the second class: positive if it is predicted. For more
+            classes, the score of `label`. For a probe of numbers, the predicted number.
+        scores: the score of each class if there are more than two; else empty.
     """
 
     label: str | None
@@ -46,7 +46,7 @@ class TextReading:
         answers: one prediction per token.
         answer: the prediction at the position that the probe was trained at; None if the text has
             no such position, such as a marked word.
-        n_cut: number of further tokens, which do not fit into the model's context.
+        n_cut: number of tokens that were cut off because they exceed the model's context.
     """
 
     text: str

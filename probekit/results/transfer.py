@@ -38,12 +38,14 @@ class Transfer:
     Attributes:
         names: the names of the data sets.
         model: the model that was probed.
-        scores: scores with the columns `SCORES`, of probes trained on `train` and tested on the
-            test rows of `test`; `difference` is relative to the probe trained on `test`.
+        scores: scores, with the columns `SCORES`. A probe is fitted on the data set `train` and
+            scored on the test rows of the data set `test`. `difference` is its score minus that of
+            the probe fitted on `test` itself.
         cosines: cosine similarities between the directions of two probes, with the columns
-            `COSINES`; `null_low` and `null_high` bound 95 % of the cosines with probes trained on
-            permuted labels.
-        chosen: site and kind of probe with the highest mean cross-validated score over all sets.
+            `COSINES`. If one of the two is fitted on permuted labels, 95 % of the cosines lie
+            between `null_low` and `null_high`.
+        metric: the main metric.
+        chosen: the site and kind of probe with the best cross-validated score, averaged over sets.
         notes: remarks on the interpretation of the numbers.
     """
 
@@ -51,13 +53,9 @@ class Transfer:
     model: str
     scores: pd.DataFrame
     cosines: pd.DataFrame
+    metric: str
     chosen: tuple[str, str]
     notes: tuple[str, ...]
-
-    @property
-    def metric(self) -> str:
-        """The main metric: accuracy, or R2 if the labels are numbers."""
-        return "accuracy" if (self.scores["metric"] == "accuracy").any() else "r2"
 
     def places(self) -> list[tuple[str, str]]:
         """Return each pair of site and kind of probe, in the order of the forward pass."""

@@ -124,7 +124,7 @@ def _is_tar(block: bytes) -> bool:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Convert the readers' errors for damaged content to a DataError with the path."""
+    """Convert errors that readers of archives raise for damaged content to a DataError."""
     try:
         yield
     except DataError:
@@ -220,8 +220,8 @@ class _Decompressor(Protocol):
 class _Streams:
     """Decompressed content of one or more compressed streams stored back to back.
 
-    Python's readers treat anything unrecognised after the first stream as padding, and so lose
-    a second stream whose first bytes are damaged.
+    Python's readers ignore unrecognised bytes after the first stream. They would silently omit a
+    second stream if its first bytes are damaged.
     """
 
     def __init__(self, file: BinaryIO, start: Callable[[], _Decompressor]) -> None:
@@ -273,7 +273,7 @@ _OPENERS = {"gz": _open_gzip, "bz2": _open_bzip2, "xz": _open_xz, "tar": _open_p
 
 
 class _Member(TarInfo):
-    """A .tar header that raises if it is damaged; tarfile would treat it as the end."""
+    """A .tar header; a damaged one raises an error, where tarfile would end the archive."""
 
     @classmethod
     def fromtarfile(cls, tarfile: TarFile) -> Self:

@@ -1,4 +1,4 @@
-"""Rows of each training step: windows of the text, and short pieces repeated many times.
+"""Token rows for each training step: windows of the text, and repetitions of a short piece.
 
 The rows of a step depend only on the seed and the step, so a resumed run reads the same rows as one
 that was never interrupted.
@@ -27,15 +27,17 @@ IntArray = npt.NDArray[np.int64]
 class Batches:
     """Token rows of each training step.
 
-    All windows of the text are read once before any is read again. Each pass has a new random order
-    and offset. Repeated rows are spread evenly among them.
+    A row is a window of the text, or a short piece of tokens repeated to the length of a row. Each
+    pass over the text begins at a new random offset, cuts the text into consecutive windows, and
+    reads each of them once, in random order. Rows that repeat a piece are spread evenly among the
+    windows.
 
     Attributes:
         tokens: token ids of the text, shape (n_tokens,).
         n_rows: rows per batch.
         n_ctx: tokens per row.
         d_vocab: vocabulary size; random pieces draw ids uniformly from 0 to d_vocab - 1.
-        repeats: share and kind of repeated rows.
+        repeats: settings of the rows that repeat a piece.
         seed: random seed.
     """
 
@@ -55,13 +57,17 @@ class Batches:
 
     @property
     def n_windows(self) -> int:
-        """Number of text rows in one pass over the corpus, the same for every offset."""
+        """Number of windows, of n_ctx tokens each, that one pass over the text reads.
+
+        A pass begins at a random offset below n_ctx; this number of windows fits for every offset.
+        """
         return (len(self.tokens) - self.n_ctx) // self.n_ctx
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
         """Return input ids and targets of a step, both shape [batch pos].
 
-        The first occurrence of a repeated piece cannot be predicted; its targets are NOT_COUNTED.
+        The first occurrence of a repeated piece cannot be copied from earlier tokens. Its targets
+        are NOT_COUNTED.
         """
         rng = np.random.default_rng([self.seed, step])
         rows, uncounted = [], []
@@ -81,7 +87,7 @@ class Batches:
         return ids[:, :-1].contiguous(), targets
 
     def _repeats_before(self, number: int) -> int:
-        """Return the number of repeated rows before row `number`: the floor of summed shares."""
+        """Return how many of the first `number` rows repeat a piece: the floor of summed shares."""
         first, last = self.repeats.share
         grown = min(number, self.repeats.grow_steps * self.n_rows)
         falling = (
@@ -108,6 +114,6 @@ class Batches:
 
 @lru_cache(maxsize=2)
 def _order(seed: int, epoch: int, n_windows: int, n_ctx: int) -> tuple[IntArray, int]:
-    """Return the order of the windows in one pass over the text, and the offset of the first."""
+    """Return the order of the windows in one pass, and the token at which the first one begins."""
     rng = np.random.default_rng([seed, epoch, 0])
     return rng.permutation(n_windows), int(rng.integers(n_ctx))

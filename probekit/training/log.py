@@ -11,8 +11,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError, DataError, MissingError
-from probekit.provenance import digest, write_atomic
+from probekit.provenance import digest
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,9 @@ class LogRow:
         tokens_per_second: training speed, excluding measurements and checkpoints.
         held_out_loss: loss on held-out text in nats per token.
         held_out_per_character: loss on held-out text in nats per character.
-        repeated_first: loss on the first half of a repeated random sequence, in nats per token.
-        repeated_second: loss on the second half, which induction lowers.
+        repeated_first: loss on random tokens, in nats per token.
+        repeated_second: loss on the repetition of these tokens in the same sequence, in nats per
+            token; induction lowers it.
     """
 
     step: int

@@ -44,8 +44,9 @@ def train(
 ) -> GPT2:
     """Train a network as the recipe specifies and return it in evaluation mode.
 
-    log.csv and, every few steps, state.safetensors are written to the folder. A run that finds them
-    resumes from there; on the same machine it reproduces weights and losses bit for bit.
+    log.csv and state.safetensors are written to the folder every few steps. If they exist, training
+    resumes from them. On the same machine, a resumed run has the same weights and losses as an
+    uninterrupted one, bit for bit.
 
     Args:
         recipe: the pretraining recipe.
@@ -185,7 +186,7 @@ def _measured(row: LogRow, model: GPT2, tokens: TokenFile, rows: int | None) -> 
 
 
 def _summary(rows: Sequence[LogRow]) -> str:
-    """Return a one-line summary of the last rows."""
+    """Return a one-line summary of the rows since the last summary."""
     last, n = rows[-1], len(rows)
     loss = sum(row.loss for row in rows) / n
     speed = n / sum(1 / row.tokens_per_second for row in rows)

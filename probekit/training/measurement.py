@@ -65,8 +65,9 @@ def held_out_windows(tokens: TokenArray, n_ctx: int) -> TokenArray:
 def repeat_losses(model: GPT2, seed: int = 0) -> tuple[float, float]:
     """Return the mean loss on random tokens, and on their repetition in the same sequence.
 
-    Half a context of tokens, but at most 64, is drawn uniformly from the vocabulary. The decrease
-    in loss from the first to the second half measures induction.
+    The first half of a sequence is drawn uniformly from the vocabulary, and the second half repeats
+    it. A half has half a context of tokens, but at most 64. The decrease in loss from the first to
+    the second half measures induction.
 
     Source: Olsson et al. 2022, "In-context learning and induction heads".
 

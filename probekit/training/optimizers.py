@@ -46,8 +46,8 @@ def _adamw(matrices: Parameters, vectors: Parameters, training: TrainingSection)
 def _muon(matrices: dict[str, nn.Parameter], training: TrainingSection) -> Muon:
     """Return Muon over the matrices, with queries, keys and values as separate matrices.
 
-    c_attn stacks the three. Orthogonalised together, the largest gradients, usually those of the
-    values, would leave little for the others.
+    c_attn stacks the three. If they were orthogonalised together, the part with the largest
+    gradients, usually the values, would get most of the update.
     """
     parts: list[tuple[nn.Parameter, Parameters]] = [
         (parameter, _views(parameter, 3 if "c_attn" in name else 1))

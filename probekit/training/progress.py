@@ -102,7 +102,7 @@ def _check_schedule(before: Recipe, recipe: Recipe, folder: Path, done: int) -> 
 
 
 def sealed(content: bytes) -> tuple[bytes, memoryview]:
-    """Return header and tensor bytes of a state, with its digest in place of the placeholder."""
+    """Replace the placeholder in a state by its digest; return the header and the tensor bytes."""
     end = 8 + struct.unpack("<Q", content[:8])[0]
     header, tensors = content[:end], memoryview(content)[end:]
     assert header.count(_entry(_BLANK)) == 1

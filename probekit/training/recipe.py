@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from probekit.drafts import write_atomic
 from probekit.errors import ConfigError
 from probekit.model.config import GPT2Config
-from probekit.provenance import write_atomic
 from probekit.section import FolderName, Section, Seed, SettingsFile, json_schema, rule_error
 from probekit.training.corpus import MAX_MEGABYTES
 
@@ -66,7 +66,7 @@ class VocabularySection(Section):
 
 
 class ShapeSection(Section):
-    """Network architecture, without the vocabulary size, which is that of the vocabulary."""
+    """Network architecture, except the vocabulary size, which the section `vocabulary` sets."""
 
     n_layer: PositiveInt = Field(description="number of blocks")
     n_head: PositiveInt = Field(description="heads per block; divides n_embd")

@@ -23,8 +23,8 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 def find_checkpoints(run: Path) -> dict[int, Path]:
     """Return the folders of the saved checkpoints of a run, by step.
 
-    Links are followed, also out of the folder of the run: it is a model that the user named, and
-    large checkpoints are often on another disk.
+    Links are followed even if they lead out of the folder. The user chose this run, and large
+    checkpoints are often on another disk.
 
     Raises:
         MissingError: the run has no checkpoints.

@@ -17,7 +17,7 @@ _DECAY: dict[str, Callable[[float], float]] = {
 def learning_rate(step: int, training: TrainingSection) -> float:
     """Return the learning rate of a step, counted from 0.
 
-    Linear warm-up, constant, then decay over the last steps.
+    It rises linearly during the warm-up, then is constant, and decays over the last steps.
 
     >>> training = TrainingSection(
     ...     steps=100, batch=1, learning_rate=1.0, warm_up=10, decay_steps=50

@@ -11,8 +11,8 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.optim import Optimizer
 
+from probekit.drafts import write_atomic
 from probekit.model.gpt2 import GPT2
-from probekit.provenance import write_atomic
 from probekit.training.progress import Progress, damaged_state, sealed
 
 
@@ -32,7 +32,7 @@ class Learner:
         return named
 
     def load(self, named: dict[str, Tensor]) -> None:
-        """Load the result of `tensors` of a learner with the same architecture and optimizers."""
+        """Load the result of `tensors`, called on a learner of the same network and optimizers."""
         weights = {name: named.pop(f"model.{name}") for name, _ in self.model.named_parameters()}
         self.model.load_state_dict(weights)
         states: list[dict[int, dict[str, Tensor]]] = [{} for _ in self.optimizers]

@@ -12,8 +12,9 @@ from tokenize import TokenError
 import numpy as np
 import numpy.typing as npt
 
+from probekit.drafts import write_atomic
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.provenance import digest, pretty_json, write_atomic
+from probekit.provenance import digest, pretty_json
 from probekit.training.corpus import Text, corpus_digest
 from probekit.watcher import Watcher
 
@@ -29,7 +30,7 @@ class TokenFile:
 
     Attributes:
         train: training tokens, each text preceded by <|endoftext|>, shape (n_tokens,).
-        held_out: tokens of the held-out ends, likewise.
+        held_out: tokens of the held-out ends, each also after <|endoftext|>, shape (n_held_out,).
         n_characters: number of characters in the held-out ends.
         corpus: digest of the texts.
         digest: digest of the token ids.

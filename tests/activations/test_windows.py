@@ -14,8 +14,8 @@ from probekit.activations.shared.locks import remove_dead_locks, shard_locks
 from probekit.activations.store.store import ActivationStore
 from probekit.activations.upkeep.maintenance import collect_garbage, remove_cache
 from probekit.disk import Disk, is_on_network
+from probekit.drafts import write_atomic
 from probekit.errors import DamagedError
-from probekit.provenance import write_atomic
 from tests.activations.disks import WatchedDisk
 from tests.activations.small_store import Content
 

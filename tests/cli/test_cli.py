@@ -69,14 +69,15 @@ def test_probe_reuses_the_cache(probekit):
 def test_validate_prints_the_cost_of_a_run(probekit):
     done = probekit("validate", "planted.yaml")
     assert done.code == 0, done.stderr
-    assert "96 examples, 96 rows at each of 3 sites, 0.6 MB, " in done.stdout
+    assert "96 examples, 96 rows at each of 3 sites, 1.2 MB, " in done.stdout
     assert re.search(r"(less than a|about \d+) seconds? to capture on this machine", done.stdout)
     assert done.stdout.splitlines()[-1] == "ok"
 
 
 def test_validate_reports_a_class_missing_from_training(probekit, folder):
     text = (folder / "rows.csv").read_text().splitlines()
-    text = [text[0] + ",side", *(line + ",train" for line in text[1:]), "Late rows,green,z,test"]
+    late = ["Late rows,green,y,test", "Later rows,red,z,test"]
+    text = [text[0] + ",side", *(line + ",train" for line in text[1:]), *late]
     (folder / "rows.csv").write_text("\n".join(text) + "\n")
     done = probekit("validate", "planted.yaml", "--set", "data.columns.split=side")
     assert done.code == 2

@@ -51,6 +51,12 @@ def table(*changes, header="text,label,group,start,end,split"):
     return "\n".join(lines) + "\n"
 
 
+def numbers(*changes):
+    """Return a table whose labels are the row numbers, with changes (row, label)."""
+    labels = {row: str(row) for row in range(48)} | dict(changes)
+    return table(*((row, "label", label) for row, label in labels.items()))
+
+
 @dataclass(frozen=True)
 class Mistake:
     """A command line, and parts of the expected message."""
@@ -98,7 +104,12 @@ MISTAKES = [
     ),
     Mistake(
         "one group for all rows",
-        ("line 7: all 48 rows are in one group, 'a'", "remove data.columns.group"),
+        (
+            "line 7: all 48 rows are in one group, 'a' (",
+            "rows.csv:2, ",
+            "rows.csv:4, and 45 more)",
+            "remove data.columns.group",
+        ),
         rows=table((None, "group", "a")),
     ),
     Mistake(
@@ -106,6 +117,18 @@ MISTAKES = [
         ("line 7: all 48 rows are in one group, 'a'",),
         WITH_SPLIT,
         table((None, "group", "a")),
+    ),
+    Mistake(
+        "one group for all rows of train",
+        ("line 7: all rows of train are in one group, 'a' (", "rows.csv:2, ", "and 21 more)"),
+        WITH_SPLIT,
+        table(*((row, "group", "a") for row in range(24))),
+    ),
+    Mistake(
+        "one group for all rows of test",
+        ("line 7: all rows of test are in one group, 'a' (", "rows.csv:26, ", "too few for folds"),
+        WITH_SPLIT,
+        table(*((row, "group", "a") for row in range(24, 48))),
     ),
     Mistake(
         "a key without a colon",
@@ -293,6 +316,41 @@ WARNINGS = [
         ),
         WITH_SPANS,
         table((3, "start", "6"), (7, "end", "9")),
+        code=0,
+    ),
+    Mistake(
+        "labels that only look the same",
+        (
+            "The labels 'past' (20 rows) and 'p\u0430st' (4 rows: ",
+            "rows.csv:2, ",
+            "with U+0430 CYRILLIC SMALL LETTER A) look the same",
+            "Write all as 'past'",
+        ),
+        rows=table(*((row, "label", "p\u0430st") for row in (0, 16, 28, 40))),
+        code=0,
+    ),
+    Mistake(
+        "a NUL character",
+        ("1 row with a NUL character in the text (", "rows.csv:4); ", "Remove it"),
+        rows=table((2, "text", "The num\0ber 2 walks home")),
+        code=0,
+    ),
+    Mistake(
+        "integers that float64 rounds",
+        ("2 rows have an integer beyond 2^53", "rows.csv:4, ", "is read as 9007199254740992."),
+        NUMBERS,
+        numbers((2, "9007199254740993"), (9, "9007199254740993")),
+        code=0,
+    ),
+    Mistake(
+        "digits of another alphabet",
+        (
+            "1 row has a number with digits other than 0 to 9 (",
+            "rows.csv:4): ",
+            "is read as 3. Check these labels",
+        ),
+        NUMBERS,
+        numbers((2, "\u0663")),
         code=0,
     ),
 ]

@@ -65,7 +65,18 @@ def test_notes_of_the_reader_are_passed_on():
             "warning",
             "2 of 40 examples in test .2 of 40 texts",
         ),
-        ({3: {"label": "Y "}}, "similar-labels", "warning", "'Y ', 'y' differ only in case"),
+        (
+            {3: {"label": "Y "}},
+            "similar-labels",
+            "warning",
+            r"'y' \(39 rows\) and 'Y ' \(1 row: row 3\) differ only in case or .* all as 'y'",
+        ),
+        (
+            {3: {"text": "a\0b"}},
+            "nul-characters",
+            "warning",
+            r"\(row 3\); .* character 1.*'a\\x00b'",
+        ),
         ({3: {"label": "z"}}, "rare-labels", "warning", "^1 label with fewer than 5 .* train: z"),
         (
             {51: {"text": "text 000"}},
@@ -78,6 +89,13 @@ def test_notes_of_the_reader_are_passed_on():
             "imbalance",
             "info",
             "38 examples of 'x' and 2",
+        ),
+        (
+            {i: {"label": "x"} for i in range(14, 40)},
+            "imbalance",
+            "info",
+            "33 examples of 'x' and 7 .*accuracy of 0.82: set `probe.metric` to balanced_accuracy "
+            "or, to detect 'y', auprc",
         ),
     ],
 )
@@ -166,6 +184,8 @@ def test_a_missing_group_column_is_reported_once_with_a_remedy(tmp_path):
         ("csubj", "nsubj", 10, False),  # another first letter
         ("ADJ", "ADV", 10, False),  # tags are short
         ("class1", "class2", 10, False),  # numbers
+        ("PRON", "PROPN", 10, False),  # tags in capitals
+        ("NEGATVE", "NEGATIVE", 10, True),
         ("past", "present", 10, False),
     ],
 )
@@ -188,6 +208,9 @@ def test_a_rare_label_that_is_one_letter_off_is_a_likely_typo(label, other, ever
         ("(keys)", (1, 5), False),
         ("route 66", (6, 7), True),
         ("東京に行く", (0, 2), False),  # no spaces between words
+        ("cafe\u0301 closed", (0, 4), True),  # the accent is cut off
+        ("cafe\u0301s", (0, 5), True),
+        ("cafe\u0301 closed", (0, 5), False),
     ],
 )
 def test_a_span_inside_a_word_is_reported(text, span, is_told):

@@ -139,6 +139,7 @@ def test_documents_group_their_sentences(read):
         ([word(1, "a"), word(1, "b")], 2, "the id 1 follows word 1"),
         ([word(2, "a")], 1, "the id 2 follows word 0"),
         ([word("x", "a")], 1, "'x' is not an id"),
+        ([word("\u0661", "a")], 1, "'\u0661' is not an id"),
         ([word("2-3", "ab"), word(1, "a")], 1, "the id 2-3 follows word 0"),
         ([word("1-0", "ab"), word(1, "a")], 1, "the id 1-0 follows word 0"),
         ([word("1-2", "ab"), word(1, "a"), word("2-3", "bc")], 3, "the id 2-3 follows word 1"),
@@ -196,7 +197,7 @@ def test_an_incomplete_tree_is_skipped(read, other):
     )
 
 
-@pytest.mark.parametrize("head", ["5", "-1", "3.1", "x"])
+@pytest.mark.parametrize("head", ["5", "-1", "3.1", "x", "\u0663"])
 def test_a_head_that_is_no_word_is_refused_with_its_line(read, head):
     lines = [line.replace("there\t_\tX\txX\t_\t3", f"there\t_\tX\txX\t_\t{head}") for line in TREE]
     with pytest.raises(DataError, match=rf"conllu:10: word 4 .* the head '{head}'\. Allowed: 0"):

@@ -7,7 +7,7 @@ import pytest
 
 from probekit.data.positions import PositionRule
 from probekit.experiment.probe import ProbeSection
-from probekit.experiment.schema import experiment_schema
+from probekit.experiment.schema import ModelSection, experiment_schema
 from probekit.experiment.tokens import PositionSection
 from probekit.probes.settings import ProbeSettings
 from probekit.training.recipe import recipe_schema as recipe_schema
@@ -45,3 +45,10 @@ def test_sections_have_the_defaults_of_their_target():
     assert ProbeSection().settings() == ProbeSettings()
     rule = PositionRule(**PositionSection(at="last").model_dump())
     assert rule == PositionRule("last")
+
+
+@pytest.mark.parametrize(("given", "number"), [("true", 3), ("false", 0), ("5", 5), ("0", 0)])
+def test_random_weights_is_a_switch_or_a_number_of_networks(given, number):
+    values = {"source": "mini", "random_weights": json.loads(given)}
+    assert ModelSection.model_validate(values).random_weights == number
+    assert ModelSection(source="mini").random_weights == 3

@@ -10,6 +10,7 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.measure.probing import make_probers
+from probekit.probes.prober import Prober
 from probekit.results.selection import fold_choices, headline_row
 from probekit.results.table import load_table
 
@@ -146,13 +147,18 @@ def test_all_offsets_share_folds_and_resamples(experiment):
     assert first.site(X).measurements == second.site(X).measurements
 
 
-def test_invalid_offset_is_named(experiment, tmp_path):
+def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch):
     rows = tmp_path / "rows.csv"
     rows.write_text(rows.read_text().replace("was old", "was new"))
     swept = experiment("tokens.sweep=[0, 2]")
-    with pytest.raises(
-        ConfigError, match=r"^At word:last\+2: .*, line 10: control_draws is 1, but"
-    ):
+
+    def refuse(data, settings):
+        if len(set(data[0].types)) == 1:  # all last words are "old" or "new"
+            raise ConfigError("one word")
+        return Prober(data, settings)
+
+    monkeypatch.setattr("probekit.pipeline.measure.probing.Prober", refuse)
+    with pytest.raises(ConfigError, match=r"^At word:last\+2: .*, line 10: one word"):
         make_probers(swept, prepare(swept))
 
 

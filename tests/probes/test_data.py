@@ -34,7 +34,6 @@ def test_sound_data_are_taken():
             {"groups": np.array(list("aabbbd"))},
             "1 group with rows in both train and test, first 'b'",
         ),
-        ({"groups": np.array(list("aabbcc"))}, "All test rows belong to the group 'c'"),
         ({"y": np.array(list("xxxxxx"))}, "All 4 training rows have the label 'x'"),
     ],
 )

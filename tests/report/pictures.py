@@ -129,5 +129,6 @@ def make_transfer(hostile):
     ]  # fmt: skip
     return Transfer(
         names, "mini", pd.DataFrame(scores, columns=list(SCORES)),
-        pd.DataFrame(cosines, columns=list(COSINES)), (PLACES[1], "logistic"), (hostile,),
+        pd.DataFrame(cosines, columns=list(COSINES)), "accuracy",
+        (PLACES[1], "logistic"), (hostile,),
     )  # fmt: skip

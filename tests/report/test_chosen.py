@@ -17,6 +17,7 @@ from probekit.report.figures.chosen_figures import (
 from probekit.report.pages.run_page import run_figures, write_report
 from tests.report.conftest import HOSTILE, SITES, row
 
+COUNTS = {"n_directions": 1, "n_features": 48}
 AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
 
 
@@ -99,6 +100,30 @@ def test_directions_stand_in_the_order_of_the_layers():
     figure = direction_map(rows)
     assert list(figure.layout.xaxis.ticktext) == ["embed", "1", "final norm"]
     assert (figure.data[0].zmin, figure.data[0].zmax) == (-1, 1)
+
+
+def test_cosines_are_compared_with_probes_of_permuted_labels(make_run, table):
+    def caption(rows):
+        run = make_run(table)
+        rows.to_csv(run / "cosines.csv", index=False)
+        (part,) = [one for one in run_figures(run) if one.title.startswith("Cosine")]
+        return part.caption
+
+    sites = SITES[1:3]
+    rows = pd.DataFrame(
+        [
+            {"site_a": a, "site_b": b, "cosine": 1.0 if a == b else 0.5} | COUNTS
+            for a in sites
+            for b in sites
+        ]
+    )
+    with_null = rows.assign(null_high=0.31, n_null=100)
+    assert "95 % have an absolute cosine with the probe of the other site of at most 0.31." in (
+        caption(with_null)
+    )
+    assert "±0.310" in direction_map(with_null).data[0].hovertext[0][1]
+    assert "An older version of probekit wrote this run" in caption(rows)
+    assert "No probes were fitted on permuted labels" in caption(rows.assign(null_high=np.nan))
 
 
 def test_neurons_are_ranked_by_validation_and_shown_by_test(table):

@@ -183,11 +183,13 @@ def test_the_p_value_is_over_all_sites_and_kinds(table, kinds):
     text = answer(judged(table, 0.004))
     assert (
         "Predictions and labels are tested for association: "
-        "p = 0.004 (random signs of whole groups; "
+        "p = 0.004 (one-sided; random signs of whole groups; "
         "maximum over 6 sites)." in text
     )
     older = answer(judged(table, 0.004, null=""))
-    assert "p = 0.004 (predictions exchanged group by group; maximum over 6 sites)" in older
+    assert (
+        "p = 0.004 (one-sided; predictions exchanged group by group; maximum over 6 sites)" in older
+    )
     assert "maximum over 30 pairs of site and kind)" in answer(judged(kinds, 0.004))
     joined = row("blocks.1.hook_resid_post + blocks.2.hook_resid_post", "task", 0.9)
     with_joined = pd.concat([table, pd.DataFrame([joined])], ignore_index=True)
@@ -243,7 +245,7 @@ def test_a_run_on_numbers_shows_its_main_metric_first(numbers):
     said = answer(numbers)
     assert "with cross-validated R² 0.931 on training rows" in said
     assert "the mean label 0.500" in said
-    assert "highest cross-validated R² on" in caption(numbers, "r2")
+    assert "best cross-validated R² on" in caption(numbers, "r2")
     assert site_table(numbers).columns[0] == "R²"
 
 

@@ -29,7 +29,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 import numpy as np
-from probekit.probes.curve import Prober
+from probekit.probes.prober import Prober
 from probekit.probes.data import ProbeData
 from probekit.probes.settings import ProbeSettings
 from probekit.results.columns import RESULTS, make_table

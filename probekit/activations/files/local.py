@@ -47,7 +47,7 @@ class Files(Protocol):
         """Return a temporary file to be written and then published."""
 
     def publish(self, draft: Draft, name: str) -> None:
-        """Rename a draft atomically, replacing an existing file."""
+        """Rename a complete draft to `name` atomically, replacing an existing file."""
 
     def create(self, name: str, content: bytes) -> bool:
         """Create a file with this content; return False if the name exists."""
@@ -83,9 +83,9 @@ class Files(Protocol):
         """Remove a file if it is unused and its writer is dead; return whether it was removed."""
 
     def try_lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
-        """Yield whether an exclusively created lock file was acquired; it is removed afterwards.
+        """Try to create a lock file; yield whether this succeeded, and remove the file afterwards.
 
-        `remove_abandoned` removes the lock of a dead holder, where this can be detected.
+        `remove_abandoned` removes the lock file of a dead process, if its death can be detected.
         """
 
     def remove_folder(self, folder: str = "") -> bool:
@@ -106,7 +106,7 @@ class Files(Protocol):
     def lock(
         self, tell: Callable[[str], None] | None, *, name: str = LOCK
     ) -> contextlib.AbstractContextManager[None]:
-        """Lock the cache for one writer; a second one waits and reports it, or fails."""
+        """Lock the cache for one writer; a second writer reports that it waits, or fails."""
 
 
 class LocalFiles:
@@ -115,7 +115,7 @@ class LocalFiles:
     Args:
         folder: the cache folder.
         disk: file operations; tests substitute it.
-        mapped: whether to memory-map arrays; None: unless the folder is on a network file system.
+        mapped: whether to memory-map arrays; None for yes, except on a network file system.
     """
 
     is_exclusive = True
@@ -260,16 +260,18 @@ class LocalFiles:
         """Remove a file if it is unused and its writer is dead; return whether it was removed.
 
         Args:
-            name: of the file.
-            is_in_use: called while the file is locked here, so that the answer cannot become stale.
+            name: the file.
+            is_in_use: returns whether the file is needed. It is called while this process holds the
+                lock of the file, so that the answer cannot become outdated.
         """
         return remove_abandoned(self._path(name), self.disk, is_in_use)
 
     @contextlib.contextmanager
     def try_lock(self, name: str) -> Iterator[bool]:
-        """Yield whether an exclusively created lock file was acquired; it is removed afterwards.
+        """Try to create a lock file; yield whether this succeeded, and remove the file afterwards.
 
-        The file stays locked while held: an unlocked one belongs to a killed holder.
+        The process that created it keeps it locked. A lock file that is not locked belongs to a
+        killed process.
         """
         with self.draft(name) as draft:
             is_acquired = draft.link(self._path(name), keep_locked=True)
@@ -319,13 +321,12 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def lock(self, tell: Callable[[str], None] | None, *, name: str = LOCK) -> Iterator[None]:
-        """Lock the cache for one writer; a second one waits and reports it, or fails.
+        """Lock the cache for one writer; a second writer reports that it waits, or fails.
 
-        Without effect where the file system does not support locks.
+        Has no effect if the file system does not support locks.
 
         Args:
-            tell: called with a message before waiting; None: raise instead of waiting.
-            name: name of the lock file.
+            tell: called with a message before waiting; None raises an error instead of waiting.
             name: name of the lock file.
 
         Raises:
@@ -350,7 +351,7 @@ class LocalFiles:
 
 
 def checked(name: str) -> PurePosixPath:
-    """Return the relative path of a file in a cache.
+    """Return a file name as a path relative to the cache; raise if it leads out of the cache.
 
     Raises:
         DamagedError: the path would lead out of the cache.

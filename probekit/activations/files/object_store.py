@@ -202,9 +202,9 @@ class ObjectFiles:
 
     @contextlib.contextmanager
     def try_lock(self, name: str) -> Iterator[bool]:
-        """Yield whether an exclusively created lock object was acquired; it is removed afterwards.
+        """Try to create a lock object; yield whether this succeeded, and remove it afterwards.
 
-        The lock of a killed holder remains.
+        The lock object of a killed process remains.
         """
         is_acquired = self.create(name, b"")
         try:
@@ -282,7 +282,8 @@ class ObjectFiles:
 def creates_atomically(system: AbstractFileSystem) -> bool:
     """Return whether a file system implements conditional creation itself.
 
-    fsspec's fallback checks for the name and then writes, which is a race between two writers.
+    Otherwise fsspec checks whether the name exists and then writes, so that two writers can both
+    succeed.
 
     >>> creates_atomically(fsspec.filesystem("memory"))
     True

@@ -3,8 +3,8 @@
 A worker locks a shard with an exclusively created file and removes it once the rows are committed.
 Locks only avoid duplicate work: the first worker to commit a shard wins in any case. Where the file
 system supports locks, the lock of a killed worker is free at once. Elsewhere, as in an object
-store, a shard is computed again if its lock stays held for twice the time of the waiting worker's
-slowest shard. Each worker uses its own clock; clocks of different machines are never compared.
+store, a waiting worker computes a locked shard itself once it has waited twice as long as its own
+slowest shard took, and at least PATIENCE seconds. Clocks of different machines are never compared.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class ShardDone(NamedTuple):
 
 
 def compute_shards(work: Work, seed: int) -> Iterator[ShardDone]:
-    """Compute missing shards, and yield each one computed here, until all workers have finished.
+    """Compute missing shards together with other workers; yield each shard computed here.
+
+    Returns when no shard is missing any more, whichever worker computed it.
 
     Args:
         work: the capture; other workers may compute it at the same time.
@@ -82,7 +84,7 @@ def _lock_shard(files: Files, shard: int) -> Iterator[bool]:
 
 
 def remove_dead_locks(files: Files) -> None:
-    """Remove the shard locks of killed workers, where these can be detected."""
+    """Remove the shard locks of killed workers, if the file system can detect such workers."""
     for name in shard_locks(files):
         files.remove_abandoned(name)
 

@@ -122,7 +122,7 @@ def compute_locally(work: Work, incomplete: MissingSites, on_rows: OnRows) -> No
 
 
 def check_storable(sites: Iterable[str]) -> None:
-    """Raise ConfigError if the values of a site do not belong to single positions.
+    """Check that a capture can store these sites: each value belongs to one position.
 
     Raises:
         ConfigError: a site has no pos axis.

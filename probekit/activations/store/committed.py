@@ -31,7 +31,8 @@ class Manifest:
 
     Attributes:
         sites: digests of the shards of each finished site, in order.
-        root: digest of identity, layout and sites; pins the content of a cache from elsewhere.
+        root: one digest of identity, layout and sites. Users can require it when they open a copy
+            of the cache from elsewhere.
     """
 
     sites: dict[str, list[str]]
@@ -146,7 +147,7 @@ class Committed:
         return found
 
     def missing_sites(self, sites: Sequence[str], shard: int) -> list[str]:
-        """Return the sites that lack one shard; only records of this shard are read."""
+        """Return those of the given sites that lack a shard; only its records are read."""
         names = {record_name(site, shard): site for site in sites}
         present = set()
         for name, data in self.files.read_all(names).items():
@@ -209,7 +210,7 @@ class Committed:
         return None if data is None else Manifest.unpack(data, path, self.spec)
 
     def digest_of(self, sites: Sequence[str]) -> str:
-        """Return the digest of the identity and of the rows of finished sites, in any order."""
+        """Return one digest of the identity and the rows of finished sites, given in any order."""
         return Manifest.of(self.spec, {site: _digests(self.records(site)) for site in sites}).root
 
     def verify(self, sites: Sequence[str] | None = None) -> None:

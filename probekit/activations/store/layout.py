@@ -26,7 +26,7 @@ CODES = {np.dtype(dtype): code for code, dtype in DTYPES.items()}
 
 
 class ArrayHeader(NamedTuple):
-    """Dtype code of the safetensors format, and shape of an array."""
+    """Dtype of an array, as a code of the safetensors format, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -117,7 +117,7 @@ class Layout:
     Attributes:
         plan: the example and positions of each row.
         shards: row indices of each shard, in storage order.
-        first: where each shard starts in storage order, then the number of rows, (n_shards + 1,).
+        first: start of each shard in storage order, then the number of rows, shape (n_shards + 1,).
     """
 
     def __init__(self, arrays: Mapping[str, IntArray]) -> None:

@@ -20,8 +20,8 @@ class SiteReader:
         files: the files of the store.
         layout: row layout of the store.
         records: records of the committed shards, by shard index.
-        digested: names of verified shard files. Other files are verified before their first row
-            is read, and added. None disables verification.
+        digested: names of verified shard files. Any other file is verified before its first row is
+            read, and its name is added. None disables verification.
     """
 
     def __init__(

@@ -6,8 +6,8 @@
     <cache>/<key>/<site>/00000.json        record of the shard; created last and exclusively
     <cache>/<key>/manifest.json            finished sites and one root digest
 
-A shard without a record does not exist. A site is finished when all its shards are committed. Sites
-can be added later by any number of writers; the first one to commit a shard wins. Reading is
+A shard without a record counts as missing. A site is finished when all its shards are committed.
+Sites can be added later by any number of writers; the first one to commit a shard wins. Reading is
 memory-mapped, one site at a time.
 """
 
@@ -235,7 +235,7 @@ class ActivationStore(Committed):
             self._remove_invalid(record)
 
     def _remove_invalid(self, record: ShardRecord) -> None:
-        """Remove an existing record that is damaged or whose row file is."""
+        """Remove the stored record of a shard if the record is damaged or lacks its row file."""
         with self.files.lock(lambda _: None, name=f"{LOCK}.mend"):
             if record.shard not in self.records(record.site):  # may have been repaired meanwhile
                 self.files.remove(record.name)
@@ -265,7 +265,8 @@ class ActivationStore(Committed):
                 rows (`rows_at(site)`) are returned.
 
         Raises:
-            UnknownNameError: the store does not contain the whole site, or not these rows of it.
+            UnknownNameError: the site is not finished, or with `partial`, a requested row is
+                missing.
             ConfigError: `rows` are not valid row indices.
             StoreError: a file is damaged or missing.
         """

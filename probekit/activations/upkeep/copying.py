@@ -24,7 +24,6 @@ def copy_cache(
 
     Existing shards are not copied again; an interrupted copy can be resumed.
 
-
     Args:
         source: folder or URL of the cache.
         root: folder or URL that will contain the copy.

@@ -16,9 +16,9 @@ import numpy as np
 from probekit.activations.store.layout import FloatArray
 from probekit.activations.store.store import ActivationStore
 from probekit.disk import Disk, as_store_error
-from probekit.drafts import Draft
+from probekit.drafts import Draft, write_atomic
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.provenance import pretty_json, write_atomic
+from probekit.provenance import pretty_json
 
 _ROWS_AT_ONCE = 4096
 

@@ -68,9 +68,10 @@ def caches_in(root: Location) -> list[Location]:
 
 
 def is_cache(files: Files) -> bool:
-    """Return whether files belong to a cache, in which one file may be damaged.
+    """Return whether files form a cache: spec.json and a layout file, or a valid spec.json alone.
 
-    Other programs also write spec.json: without the layout file, the spec must be readable.
+    If both exist, either may be damaged. A spec.json alone must be valid, because other programs
+    also write files of this name.
     """
     there = files.sizes()
     return SPEC in there and (ROWS in there or _opens(files))
@@ -272,7 +273,7 @@ def is_older(summary: Summary, days: float) -> bool:
 
 
 def remove_cache(place: Location) -> list[str]:
-    """Remove a cache, and return files in its folder that do not belong to a cache.
+    """Remove a cache; return the files in its folder that were kept because they are not its own.
 
     Raises:
         MissingError: the folder is not a cache; nothing was removed.

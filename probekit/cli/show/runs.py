@@ -14,7 +14,7 @@ from probekit.cli.show.tables import print_table
 from probekit.pipeline.experiment.run import RunResult
 from probekit.pipeline.experiment.validate import ValidationReport
 from probekit.probes.selftest.checks import Verdict
-from probekit.probes.targets import BASELINES
+from probekit.probes.targets import BASELINES, TARGETS
 from probekit.report.figures.style import format_number
 from probekit.report.sentences.choice import nested_sentence
 from probekit.report.sentences.sites_table import SiteRow, filled_columns, site_rows
@@ -85,13 +85,13 @@ def _block(rows: Sequence[SiteRow], columns: Sequence[str]) -> Table:
 def _baselines(table: pd.DataFrame) -> str:
     """Return the baseline scores of the main metric as text."""
     rows = table[table["target"].isin(BASELINES) & (table["split"] == "test")]
-    # Of a sweep, baselines without a position are those of a nested choice.
+    # In a sweep, baselines without a position belong to the nested choice.
     if differs(rows["position"]):
         rows = rows[rows["position"] != ""]
     rows = rows[rows["metric"] == main_metric(rows)]
     values: dict[str, dict[str, str]] = {}
     for row in rows.to_dict("records"):
-        name = str(row["target"]).replace("_", " ")
+        name = TARGETS[str(row["target"])].title
         values.setdefault(name, {})[row["position"]] = format_number(row["value"])
     return ", ".join(f"{name} {_by_position(scores)}" for name, scores in values.items())
 
@@ -113,7 +113,10 @@ def show_warnings(result: RunResult) -> None:
     """Print the warnings on stderr."""
     table = load_table(result.results)
     comparisons = rival_differences(table, load_differences(result.folder / "differences.csv"))
-    for sentence in warnings(table, load_record(result.folder / "run.json"), comparisons):
+    record = load_record(result.folder / "run.json")
+    if record.control.why_none:
+        click.echo(record.control.why_none)
+    for sentence in warnings(table, record, comparisons):
         click.echo(f"warning: {sentence}", err=True)
 
 

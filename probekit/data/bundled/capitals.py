@@ -45,7 +45,7 @@ _TEMPLATES = (
 
 
 def capitals() -> BundledSet:
-    """Return the data set.
+    """Return statements that name a capital of a country, labelled `true` or `false`.
 
     >>> sorted({row["label"] for row in capitals().rows})
     ['false', 'true']

@@ -48,7 +48,7 @@ _FRAMES = (
 
 
 def previous_token() -> BundledSet:
-    """Return the data set.
+    """Return sentences with a marked word, labelled with the word directly before it.
 
     >>> row = previous_token().rows[0]
     >>> row["text"][: int(row["start"])].split()[-1] == row["label"]

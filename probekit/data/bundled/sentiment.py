@@ -54,7 +54,7 @@ _SECOND_CLAUSES = (", and I would call the {other} {z}.", ", and I would not cal
 
 
 def sentiment() -> BundledSet:
-    """Return the data set.
+    """Return opinions with and without negation, labelled `positive` or `negative`.
 
     >>> sentiment().rows[0]["label"]
     'positive'
@@ -117,5 +117,5 @@ def _opinions(
 
 
 def _adjective(pair: str, label: str, negated: bool) -> str:
-    """Return the adjective that, negated or not, gives the label."""
+    """Return the adjective of a pair that expresses the label, after a negation if `negated`."""
     return pair.split("/")[(label == "negative") != negated]

@@ -61,7 +61,7 @@ _HISSING = ("s", "x", "sh", "ch")  # plural in -es
 
 
 def subject_number() -> BundledSet:
-    """Return the data set.
+    """Return beginnings of sentences, labelled with the number of the subject.
 
     >>> subject_number().rows[0]["attractor"] in ("same", "other")
     True

@@ -52,7 +52,7 @@ class BundledSet:
         construction: how the rows are generated, and which shortcuts this rules out.
         shortcuts: shortcuts that remain available to a probe.
         columns: contents of each column, by name, in order.
-        rows: a cell for every column, among them "label" and "group".
+        rows: cells of each row by column; "text", "label" and "group" are required columns.
     """
 
     name: str
@@ -101,7 +101,7 @@ def _wrapped(paragraph: str) -> str:
 
 
 def shuffled(items: Iterable[Item], generator: random.Random) -> list[Item]:
-    """Return the items in random order, equal in all versions of Python.
+    """Return the items in a random order that is the same in all versions of Python.
 
     Python guarantees a stable sequence for `random()`, but not for `shuffle` and `sample`.
 

@@ -32,7 +32,7 @@ class Continuation:
 
 
 class StopStrings:
-    """Stopping criterion: ends a row when its new text contains one of some strings.
+    """Stopping criterion: ends a row when its new text contains one of the given strings.
 
     >>> tokenizer = Tokenizer.from_pretrained("mini")
     >>> stop = StopStrings(tokenizer, ["."])

@@ -138,7 +138,7 @@ class Decoding:
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """Return the logits with all but the k highest of each row, and their ties, set to -inf.
+    """Keep the k highest logits of each row, and any equal to the last of them; -inf elsewhere.
 
     >>> keep_top_k(torch.tensor([[1.0, 3.0, 2.0]]), 2)
     tensor([[-inf, 3., 2.]])
@@ -148,7 +148,7 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """Return the logits with all tokens outside the nucleus set to -inf.
+    """Keep the logits of the nucleus of each row; -inf elsewhere.
 
     The nucleus is the smallest set of most probable tokens whose probabilities sum to at least p.
 

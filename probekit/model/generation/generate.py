@@ -95,7 +95,7 @@ def new_tokens(
     tap: Tap | None = None,
     sites: SitePattern | Iterable[SitePattern] | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the next token of every row, shape [batch * num_samples], -1 after its end.
+    """Yield the next token of every row, shape [batch * num_samples]; -1 in rows that have ended.
 
     Arguments and errors are those of `generate`.
 

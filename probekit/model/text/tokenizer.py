@@ -85,7 +85,7 @@ class Tokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the pattern, the tokens in order, their ids and the special tokens."""
+        """Digest of the split pattern, the tokens in order, their ids and the special tokens."""
         vocabulary = self.vocabulary
         ranked = [[token.hex(), vocabulary.ids[token]] for token in vocabulary.ranked]
         return digest_json([_WORDS, ranked, sorted(vocabulary.special.items())])

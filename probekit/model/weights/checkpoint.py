@@ -86,7 +86,7 @@ def _weight_file(folder: Path) -> Path:
 
 
 def _without_prefix(path: Path, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Return the tensors by name without the prefix `transformer.`, without causal masks."""
+    """Remove the prefix `transformer.` from the names of tensors, and drop causal masks."""
     short = {name.removeprefix("transformer."): tensor for name, tensor in stored.items()}
     if len(short) < len(stored):
         twice = sorted(name for name in short if name in stored and f"transformer.{name}" in stored)

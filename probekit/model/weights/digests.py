@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from probekit.drafts import write_atomic
 from probekit.errors import CheckpointError
-from probekit.provenance import digest, digest_json, pretty_json, write_atomic
+from probekit.provenance import digest, digest_json, pretty_json
 
 DIGESTS = "digests.json"
 CHUNK = 1 << 22  # bytes hashed at a time

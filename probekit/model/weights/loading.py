@@ -136,7 +136,9 @@ def _check(
 
 
 def _remedies(extra: Collection[str], expected: Collection[str]) -> list[str]:
-    """Return the entry of the config that would make all extra tensors part of the model.
+    """Return a sentence with the config entry that would make all extra tensors part of the model.
+
+    The list is empty if no entry does.
 
     >>> _remedies({"lm_head.weight"}, {"wte.weight"})
     ['To load the extra tensors, set in config.json: "tie_word_embeddings": false.']

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probekit.drafts import write_atomic
 from probekit.model.config import GPT2Config
 from probekit.model.weights.digests import read_digests, write_digests
 from probekit.model.weights.hub_files import DIGEST
 from probekit.model.weights.loading import transposed
-from probekit.provenance import digest, pretty_json, write_atomic
+from probekit.provenance import digest, pretty_json
 
 _DTYPES = {
     torch.float32: "F32",
@@ -29,8 +30,8 @@ _DTYPES = {
 def write_checkpoint(folder: Path, config: GPT2Config, tensors: Mapping[str, Tensor]) -> None:
     """Write config.json, model.safetensors and digests.json, as `GPT2LMHeadModel` reads them.
 
-    The digests are written last, so that an interrupted call leaves files that fail verification if
-    the folder had digests of other files. The header of model.safetensors also has a digest, for
+    The digests are written last. If the folder already had digests of older files, the files of an
+    interrupted call fail verification. The header of model.safetensors also contains a digest, for
     copies of that file alone.
 
     Raises:

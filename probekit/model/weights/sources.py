@@ -186,7 +186,7 @@ def is_hub_reachable() -> bool:
 def _fetch_first(
     fetch: Callable[[str], str], name: str, choices: Sequence[tuple[str, ...]], is_online: bool
 ) -> Path:
-    """Download the first complete set of files of a model; return the path of its last file."""
+    """Download the first set of files that the hub has completely; return its last file."""
     absent: errors.LocalEntryNotFoundError | None = None
     for files in choices:
         try:

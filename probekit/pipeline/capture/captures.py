@@ -28,7 +28,9 @@ def capture_only(
     watcher: Watcher = SILENT,
     crew: Workers | None = None,
 ) -> dict[str, Captured]:
-    """Return the captured activations of an experiment by target: `task`, `random_weights`.
+    """Capture the activations of an experiment; return them by target.
+
+    The targets are `task`, for the probed model, and one for each network with random weights.
 
     Args:
         experiment: the experiment.
@@ -65,7 +67,7 @@ def capture_models(
     crew: Workers | None = None,
     device: str = "cpu",
 ) -> dict[str, Captured]:
-    """Return the captured rows of all probed sites of an experiment, by target.
+    """Capture the rows of all probed sites of an experiment; return them by target.
 
     Args:
         experiment: gives the data type on disk.
@@ -103,7 +105,7 @@ def capture_rows(
     engine: Engine = compute_locally,
     device: str | None = None,
 ) -> Captured:
-    """Return the captured rows of all probed sites of an experiment from one model.
+    """Capture the rows of all probed sites of an experiment from one model; return them.
 
     Args:
         experiment: gives the data type on disk.

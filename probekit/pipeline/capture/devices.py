@@ -14,8 +14,8 @@ def check_device(device: str) -> None:
     """Raise ConfigError if a device is not available on this machine.
 
     Raises:
-        ConfigError: the device is unknown or unavailable; the message includes that of torch and
-            the available devices.
+        ConfigError: the device is unknown or unavailable; the message lists the available devices
+            and quotes the message of torch.
     """
     with _config_errors(device):
         torch.zeros(1, device=device).item()
@@ -33,7 +33,7 @@ def check_device_name(device: str) -> None:
 
 @contextmanager
 def _config_errors(device: str) -> Iterator[None]:
-    """Convert errors of torch to ConfigError with the option and the available devices."""
+    """Convert errors of torch to ConfigError that names --device and the available devices."""
     try:
         yield
     except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:

@@ -22,8 +22,9 @@ from probekit.errors import DamagedError, MissingError
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
 from probekit.pipeline.capture.devices import check_device
-from probekit.pipeline.experiment.models import RANDOM, TASK, load_model
+from probekit.pipeline.experiment.models import TASK, load_model
 from probekit.pipeline.experiment.prepare import Prepared, prepare
+from probekit.probes.targets import NETWORKS
 from probekit.provenance import digest_json
 from probekit.sealed import seal, unseal
 
@@ -34,7 +35,7 @@ class Job:
 
     Attributes:
         experiment: the experiment; its files must be accessible to the worker.
-        target: the captured model, `task` or `random_weights`.
+        target: the captured model, `task` or one of `NETWORKS`.
     """
 
     experiment: Experiment
@@ -68,7 +69,8 @@ class Job:
         content = unseal(data, path)
         try:
             experiment = Experiment.model_validate_json(json.dumps(content["experiment"]))
-            return cls(experiment, {TASK: TASK, RANDOM: RANDOM}[content["target"]])
+            captured = {name: name for name in (TASK, *NETWORKS)}
+            return cls(experiment, captured[content["target"]])
         except (KeyError, TypeError, ValidationError) as error:
             raise DamagedError(f"{path} is not a capture job: {error}.") from error
 

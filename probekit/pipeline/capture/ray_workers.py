@@ -22,7 +22,7 @@ from probekit.pipeline.capture.local_workers import close_job, put_job
 from probekit.watcher import Watcher
 from probekit.workers import threads
 
-_DEATHS_IN_A_ROW = 3  # per actor, without a shard done in between, before the driver gives up
+_DEATHS_IN_A_ROW = 3  # per actor, without a finished shard in between; then the driver gives up
 _SECONDS_TO_PLACE = 20  # waiting time for resources before the user is informed
 
 
@@ -218,7 +218,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _capacity(ray: Any, needs: Mapping[str, int]) -> int:
-    """Return the number of actors with these needs that fit a cluster, at least 1."""
+    """Return how many actors with these needs the cluster has room for, at least 1."""
     total = ray.cluster_resources()
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
     return max(1, min(int(total.get(names[n], 0) // need) for n, need in needs.items() if need))

@@ -68,9 +68,9 @@ class CapturePlan:
     def numbers(self) -> dict[str, Any]:
         """Sizes and times by name, with the unit in the name; None for unknown values.
 
-        Writing overlaps with computing, so the slower of the two determines the total time. Without
-        a bandwidth, the megabytes per second are those at which writing does not slow down the
-        workers.
+        Writing overlaps with computing, so the slower of the two determines the total time.
+        `megabytes_per_second` is the resulting rate of writing. Without a bandwidth it is the rate
+        that the cache must reach, so that writing does not slow down the workers.
         """
         size, volume = self.size, self.size.volume
         n_bytes = self.caches * (size.row_bytes + size.index_bytes)
@@ -109,7 +109,7 @@ def _hours(seconds: float | None, times: int = 1) -> float | None:
 
 
 def plan_experiment(experiment: Experiment, device: str = "cpu") -> CapturePlan:
-    """Return the estimated cost of an experiment's capture; reads the data but not the weights.
+    """Return the estimated cost of an experiment's capture; read the data, but not the weights.
 
     Set workers, speed and bandwidth with `dataclasses.replace`.
 

@@ -42,6 +42,7 @@ from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, RunComparison
 from probekit.results.finished_run import FinishedRun
 from probekit.results.record import OLD_RECORD
+from probekit.results.selection import main_metric
 
 Key = TypeVar("Key")
 FEW_GROUPS = 20  # with fewer groups, intervals are approximate
@@ -78,12 +79,13 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     Args:
         run_a: folder of a finished run.
         run_b: folder of another run with the same labels.
-        metric: metric on the test rows; None for accuracy, or R2 for regression.
+        metric: metric on the test rows; None for the main metric of the runs.
 
     Raises:
         MissingError: A folder contains no finished run.
         DataError: A file was changed, the labels differ, or there are no predictions to compare.
-        ConfigError: Both folders are the same, or the runs have no site in common.
+        ConfigError: Both folders are the same, the runs have no site in common, or different main
+            metrics and `metric` is None.
         UnknownNameError: No predictions have this metric.
     """
     if Path(run_a).resolve() == Path(run_b).resolve():
@@ -91,7 +93,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     a, b = (FinishedRun.open(run, load_experiment) for run in (run_a, run_b))
     _check_labels(a, b)
     pairs = match(a, b)
-    metric = metric or ("r2" if a.reads_numbers else "accuracy")
+    metric = metric or _main_metric(a, b)
     usable = _with_metric(pairs, metric)
     rows = RowsOfBoth.of(a, b)
     predictions = {n: (pair.predictions_a, pair.predictions_b) for n, pair in enumerate(usable)}
@@ -115,12 +117,22 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     )
 
 
+def _main_metric(a: FinishedRun[Experiment], b: FinishedRun[Experiment]) -> str:
+    metrics = [main_metric(run.table) for run in (a, b)]
+    if len(set(metrics)) > 1:
+        raise ConfigError(
+            f"The main metric is {metrics[0]} in {a.name} and {metrics[1]} in {b.name}. Choose one "
+            "with --metric."
+        )
+    return metrics[0]
+
+
 def differences(
     predictions: Mapping[Key, tuple[Predictions, Predictions]], rows: RowsOfBoth, metric: str
 ) -> dict[Key, Difference]:
     """Return the difference a minus b of each pair, with p-values adjusted for all pairs.
 
-    Predictions of b are in the order of b's own rows.
+    Predictions of b are in the order of the rows of b; `rows.places` aligns them.
 
     >>> truth, groups = np.tile([0, 1], 50), np.arange(100).astype(str)
     >>> good, bad = ClassPredictions(truth, truth, 2), ClassPredictions(truth, 0 * truth, 2)

@@ -16,13 +16,13 @@ from probekit.probes.score.measurement import Predictions
 from probekit.probes.site_result import Predictor
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.results.finished_run import FinishedRun
-from probekit.results.selection import reported_row, selection
+from probekit.results.selection import reported_row, site_with_head
 from probekit.results.settings import differing, run_facts
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import concatenated, only, placed
 
 _ROW = ["example", "group", "label"]
-# If both runs have a single value of one of these, the values are compared although they differ.
+# If each run has only one value in one of these columns, probes are paired although it differs.
 _MAY_DIFFER = ("position", "view", "probe")
 
 
@@ -84,13 +84,13 @@ class ProbeAddress(NamedTuple):
 
     @property
     def predictor(self) -> Predictor:
-        """The kind of probe and the target of its predictions on the test rows."""
+        """The key of the probe's predictions on the test rows: kind of probe and target."""
         return Predictor(self.probe, HEADLINE if self.probe == NESTED_PROBE else "task")
 
 
 @dataclass(frozen=True, eq=False)
 class PairedPredictions:
-    """Predictions of two runs to compare, and the columns that identify them."""
+    """Predictions of the two runs that are compared, and the columns that identify the pair."""
 
     columns: Mapping[str, Any]
     predictions_a: Predictions
@@ -99,7 +99,7 @@ class PairedPredictions:
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """One of the two runs with its probes of the task and the selected one."""
+    """One of the two runs, with the addresses of its task probes and of its selected probe."""
 
     run: FinishedRun[Experiment]
     places: tuple[ProbeAddress, ...]
@@ -154,7 +154,7 @@ def match(
 
 
 def _common(a: _Side, b: _Side) -> list[tuple[ProbeAddress, ProbeAddress]]:
-    """Return the probes of a, each with the probe of b that it is compared with."""
+    """Return pairs of addresses: a probe of a, and the probe of b that it is compared with."""
     fixed = [
         name
         for name in _MAY_DIFFER
@@ -169,7 +169,7 @@ def _common(a: _Side, b: _Side) -> list[tuple[ProbeAddress, ProbeAddress]]:
 
 
 def _place(row: pd.Series) -> ProbeAddress:
-    site = selection(row["site"] or NESTED_SITE, row["head"])
+    site = site_with_head(row["site"] or NESTED_SITE, row["head"])
     return ProbeAddress(site, row["position"], row["view"], row["probe"])
 
 
@@ -195,7 +195,7 @@ def _raise_nothing_in_common(a: _Side, b: _Side) -> None:
 def _pair(
     a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress
 ) -> list[PairedPredictions]:
-    """Return the pair of two probes in a list; [] if either has no predictions by row."""
+    """Return the predictions of two probes as a list of one pair; [] if either has none by row."""
     predictions_a, predictions_b = a.predictions(place_a), b.predictions(place_b)
     if predictions_a is None or predictions_b is None:
         return []

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import log_softmax
 
 from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
-from probekit.drafts import sweep_drafts
+from probekit.drafts import sweep_drafts, write_atomic
 from probekit.experiment.loader import dump_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.model.weights.checkpoint import file_checks
@@ -23,10 +22,10 @@ from probekit.model.weights.sources import find_model
 from probekit.pipeline.compare.transfer_sets import SharedRows, TransferSet, find_leak, make_sets
 from probekit.pipeline.experiment.features import Probed
 from probekit.probes.controls.control_labels import majority_guess
-from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData
 from probekit.probes.directions import cosine, direction, pooled_spread
 from probekit.probes.fitters import number_guess
+from probekit.probes.prober import Prober
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.measurement import Measurement, Predictions, metrics_of
@@ -38,7 +37,7 @@ from probekit.probes.settings import ProbeSpec
 from probekit.probes.site_result import SiteResult
 from probekit.probes.solve.design import Features, Floats
 from probekit.probes.solve.layers import FittedLayers
-from probekit.provenance import pretty_json, versions, write_atomic
+from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
 from probekit.results.transfer import COSINES, SCORES, Transfer
 from probekit.watcher import SILENT, Watcher
@@ -102,7 +101,8 @@ def transfer(
         spread = pooled_spread([_training_rows(one, x) for one, x in zip(sets, X, strict=True)])
         for fits in _fit(sets, X, null_draws):
             place = _place(sets[0], selection, fits[0].spec)
-            validation[place["site"], place["probe"]] = _cross_validated(fits)
+            sign = METRICS[sets[0].prober.main_metric].sign
+            validation[place["site"], place["probe"]] = sign * _cross_validated(fits)
             scores += [place | row for row in _scores(fits, X, leaks)]
             cosines += [place | row for row in _cosines(fits, spread)]
     watcher.progress("transfer", len(selections), len(selections))
@@ -111,6 +111,7 @@ def transfer(
         model=sets[0].experiment.model.source,
         scores=pd.DataFrame(scores, columns=list(SCORES)),
         cosines=pd.DataFrame(cosines, columns=list(COSINES)),
+        metric=sets[0].prober.main_metric,
         chosen=max(validation, key=lambda key: validation[key]),
         notes=tuple(_notes(sets, leaks)),
     )
@@ -129,7 +130,7 @@ def _place(one: TransferSet, selection: Probed, spec: ProbeSpec) -> dict[str, An
 
 
 def _cross_validated(fits: Sequence[_Fitted]) -> float:
-    """Return the cross-validated score, averaged over the sets."""
+    """Return the cross-validated score of a kind of probe at a site, averaged over the sets."""
     measured = (one for fit in fits for one in fit.measurements)
     return float(
         np.mean([m.value for m in measured if m.split == "validation" and m.target == "task"])
@@ -137,7 +138,7 @@ def _cross_validated(fits: Sequence[_Fitted]) -> float:
 
 
 def _training_rows(one: TransferSet, X: Features) -> Features:
-    """Return the training rows for scaling, without position 0, whose large norm would dominate."""
+    """Return the training rows for scaling features: not position 0, because its norm is large."""
     data = one.prober.data
     typical = data.train if data.typical is None else data.train[data.typical[data.train]]
     return X[typical if len(typical) else data.train]
@@ -146,7 +147,7 @@ def _training_rows(one: TransferSet, X: Features) -> Features:
 def _fit(
     sets: Sequence[TransferSet], X: Sequence[Features], null_draws: int
 ) -> Iterator[tuple[_Fitted, ...]]:
-    """Yield the fits on all sets for each kind of probe."""
+    """Yield, for each kind of probe, its fits on all sets."""
     results = [one.prober.site(x) for one, x in zip(sets, X, strict=True)]
     for spec in sets[0].prober.settings.kinds:
         yield tuple(
@@ -167,9 +168,9 @@ def _fitted(
 def _null(
     prober: Prober, X: Features, spec: ProbeSpec, penalty: float | None, draws: int
 ) -> Iterator[Floats]:
-    """Yield directions of probes fitted on training labels permuted within or between groups.
+    """Yield the direction of a probe fitted on permuted training labels, for each draw.
 
-    C is the value selected with the true labels.
+    Permutations respect the groups. The penalty is the one selected with the true labels.
     """
     settings = replace(
         prober.settings,
@@ -197,7 +198,7 @@ def _permuted(data: ProbeData, draws: int, seed: int) -> Iterator[NDArray[np.str
 def _scores(
     fits: Sequence[_Fitted], X: Sequence[Features], leaks: dict[tuple[str, str], SharedRows]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each pair of sets and metric."""
+    """Yield a row of `Transfer.scores` for each training set, test set and metric."""
     for column, test in enumerate(fits):
         prober = test.data.prober
         rows = X[column][prober.test_rows].astype(np.float64)
@@ -215,7 +216,7 @@ def _scores(
 def _cells(
     train: _Fitted, test: _Fitted, predictions: Predictions, own: Predictions
 ) -> Iterator[dict[str, Any]]:
-    """Yield the metrics of one pair, each with the difference from the test set's own probe."""
+    """Yield the metrics of the probe of `train` on `test`, with differences from the own probe."""
     resamples, first = test.data.prober.resamples_of(test.spec.text), train.measurements[0]
     uninformed = _uninformed(train.data.prober, predictions)
     for metric, function in metrics_of(uninformed).items():
@@ -246,20 +247,17 @@ def _cells(
 
 
 def _predict(spec: ProbeSpec, fit: FittedLayers, X: Floats, prober: Prober) -> Predictions:
-    """Return the predictions of a fit on the test rows X (n_test, n_features) of a prober."""
+    """Return the predictions of a fit on a prober's test rows, whose features are X."""
     if prober.settings.reads_numbers:
         return NumberPredictions(prober.truth_of(spec.text), number_guess(fit, X))
     n_classes = len(prober.data.classes)
     scores = fit.class_scores(X, n_classes)
-    if spec.logits:
-        scores = log_softmax(scores, axis=1)
-    return ClassPredictions(
-        prober.truth_of(spec.text), scores.argmax(axis=1), n_classes, scores, spec.logits
-    )
+    predictions = ClassPredictions.of_scores(prober.truth_of(spec.text), scores, spec.logits)
+    return replace(predictions, positive=prober.data.positive_code)
 
 
 def _uninformed(prober: Prober, predictions: Predictions) -> Predictions:
-    """Return the majority class or mean of the training labels as predictions for all rows.
+    """Return predictions of the majority class, or mean, of the training labels for every row.
 
     Their scores are constant and not probabilities, so calibration metrics are not computed.
     """
@@ -271,11 +269,13 @@ def _uninformed(prober: Prober, predictions: Predictions) -> Predictions:
     codes = np.searchsorted(prober.data.classes, labels)
     guess = majority_guess(codes, len(predictions.truth))
     scores = np.zeros((len(guess), predictions.n_classes))
-    return ClassPredictions(predictions.truth, guess, predictions.n_classes, scores)
+    return ClassPredictions(
+        predictions.truth, guess, predictions.n_classes, scores, positive=predictions.positive
+    )
 
 
 def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]]:
-    """Yield a row for each pair of sets and space; none for probes without a direction."""
+    """Yield a row of `Transfer.cosines` for each space and pair of sets that have directions."""
     spaces = (("raw", None), ("standardised", spread))
     for (name, scale), a, b in product(spaces, fits, fits):
         if a.direction is None or b.direction is None:
@@ -291,7 +291,7 @@ def _cosines(fits: Sequence[_Fitted], spread: Floats) -> Iterator[dict[str, Any]
 
 
 def _null_test(value: float, null: Floats) -> dict[str, Any]:
-    """Return interval and p-value (two-sided) of a cosine under permuted labels."""
+    """Return the 95 % range of cosines under permuted labels, and the two-sided p of a cosine."""
     if not len(null):
         return {"n_null": 0}
     low, high = np.nanquantile(null, [0.025, 0.975])

@@ -19,7 +19,8 @@ from probekit.pipeline.capture.devices import check_device
 from probekit.pipeline.experiment.features import FeatureReader
 from probekit.pipeline.experiment.prepare import Prepared, prepare
 from probekit.pipeline.measure.probing import make_probers
-from probekit.probes.curve import Prober
+from probekit.probes.prober import Prober
+from probekit.probes.score.metric_table import METRICS
 from probekit.results.settings import flat
 from probekit.watcher import Watcher
 
@@ -159,7 +160,7 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
 
 
 def _check_transferable(experiment: Experiment) -> None:
-    """Raise ConfigError for settings with several probes per site, or probes that read no rows."""
+    """Raise ConfigError for settings that a transfer does not support."""
     with experiment.at("tokens", "sweep"):
         if experiment.tokens.sweep:
             raise ConfigError(
@@ -172,6 +173,13 @@ def _check_transferable(experiment: Experiment) -> None:
             raise ConfigError(
                 "A transfer trains one probe per data set, but nested cross-validation trains "
                 "several. Use `--set split.folds=null`."
+            )
+    metric = experiment.probe.settings().main_metric
+    if METRICS[metric].needs == "probabilities":
+        with experiment.at("probe", "metric"):
+            raise ConfigError(
+                f"A transfer has no {metric}: probes of another set are not calibrated. Use "
+                "`--set probe.metric=null`, or a metric that needs no probabilities."
             )
     for spec in experiment.probe.settings().kinds:
         if spec.task not in ("classification", "regression"):

@@ -99,7 +99,7 @@ def _check_normalizable(selections: tuple[Probed, ...]) -> None:
 class FeatureReader:
     """Reads the features of one position from an activation store.
 
-    The last site is kept in memory, so that all of its heads are read from disk once.
+    The last site that was read is kept in memory, so that several heads of it need one read.
 
     Args:
         store: the captured rows.
@@ -121,7 +121,7 @@ class FeatureReader:
     def of(
         cls, store: ActivationStore, rows: IntArray, experiment: Experiment, config: GPT2Config
     ) -> FeatureReader:
-        """Return the reader of some rows in the experiment's view."""
+        """Return the reader of some rows, in the view that the experiment sets."""
         is_normalized = experiment.capture.view == "normalized"
         return cls(store, rows, config.layer_norm_epsilon if is_normalized else None)
 
@@ -147,7 +147,11 @@ class FeatureReader:
 
 
 def part_of(values: FloatArray, part: SiteSelection) -> FloatArray:
-    """Return the rows of a site, or of one head or neuron of it, shape (n_rows, n_features).
+    """Return the features of a site, or of one of its heads or neurons, shape (n_rows, n_features).
+
+    Args:
+        values: activations of the site, shape (n_rows, ...).
+        part: the site, with the head or neuron if any.
 
     >>> part_of(np.zeros((5, 3, 7)), SiteSelection("blocks.0.attn.hook_z", head=2)).shape
     (5, 7)

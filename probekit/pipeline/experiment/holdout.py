@@ -31,8 +31,8 @@ class HoldOut:
 
     Attributes:
         dataset: the data, with notes on examples that were left out.
-        examples: split of the examples; the first split of a nested cross-validation.
-        rows: split of the rows; one split per outer fold of a nested cross-validation.
+        examples: split of the examples; for a nested cross-validation, the first of its splits.
+        rows: splits of the rows: one, or one per outer fold of a nested cross-validation.
     """
 
     dataset: Dataset
@@ -43,7 +43,7 @@ class HoldOut:
 def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experiment) -> HoldOut:
     """Return the training and test split of an experiment.
 
-    Examples without remaining rows are in neither side.
+    Examples that have lost all rows are neither in train nor in test.
 
     Args:
         dataset: the examples.

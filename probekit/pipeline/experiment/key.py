@@ -7,7 +7,7 @@ from probekit.code_digest import digest_code
 from probekit.pipeline.experiment.tables import RunInputs
 from probekit.provenance import digest_json, versions
 
-# Imports all code that affects the tables of a run.
+# This module imports all code that affects the tables of a run.
 TABLES = "probekit.pipeline.experiment.tables"
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")
 

@@ -1,4 +1,4 @@
-"""The networks of an experiment: the probed model and, optionally, one with random weights."""
+"""The networks of an experiment: the probed model, and networks with random weights."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from probekit.model.gpt2 import GPT2
 from probekit.model.network import Network
 from probekit.model.weights.sources import find_config
 from probekit.pipeline.capture.devices import check_device
+from probekit.probes.targets import NETWORKS, TARGETS
 
 Models = dict[str, Network]  # by target
 
-TASK, RANDOM = "task", "random_weights"
+TASK = "task"
+N_SEEDS = 2**32  # number of seeds of a random generator
 
 
 def targets(experiment: Experiment) -> tuple[str, ...]:
-    """Return the targets that need activations: `task` and, if enabled, `random_weights`."""
-    return (TASK, RANDOM) if experiment.model.random_weights else (TASK,)
+    """Return the targets that need activations: `task`, and one for each untrained network."""
+    return (TASK, *NETWORKS[: experiment.model.random_weights])
 
 
 def load_models(experiment: Experiment, device: str) -> Models:
@@ -42,4 +44,7 @@ def load_model(experiment: Experiment, target: str, device: str) -> Network:
         if target == TASK:
             return GPT2.from_pretrained(experiment.model.source, dtype, device)
         config = find_config(experiment.model.source)
-    return GPT2(config, seed=experiment.model.random_seed).to(device=device, dtype=dtype)
+    number = TARGETS[target].network
+    assert number is not None
+    seed = (experiment.model.random_seed + number) % N_SEEDS
+    return GPT2(config, seed=seed).to(device=device, dtype=dtype)

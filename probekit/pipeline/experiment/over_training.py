@@ -63,8 +63,8 @@ def over_training(
 
 
 def _at(experiment: Experiment, step: int, folder: Path) -> Experiment:
-    """Return the experiment on the model of one checkpoint, without controls and statistics."""
-    model = {"source": str(folder), "path": None, "checkpoints": None, "random_weights": False}
+    """Return the experiment with the model of a checkpoint, without controls and statistics."""
+    model = {"source": str(folder), "path": None, "checkpoints": None, "random_weights": 0}
     return experiment.model_copy(
         update={
             "name": f"step-{step}",

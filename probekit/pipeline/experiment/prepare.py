@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example
+from probekit.data.findings import rows_of
 from probekit.data.positions import IntArray, RowPlan
 from probekit.data.readers import TableColumns, read_dataset
 from probekit.data.splits import Split
@@ -43,15 +44,15 @@ class Prepared:
         split: training and test examples.
         tokenizer: tokenizer of the model.
         tokens: tokens of each example.
-        plan: the tokens of each captured row, of all positions.
+        plan: the tokens that each captured row reads; the rows are those of all positions.
         config: sizes of the model.
         selections: probed sites in the order of the forward pass; concatenations last.
-        positions: the probed positions, each with the same number of rows: one, or one for each
-            offset of a sweep.
-        labels: label of each row; the same at every position, shape (n_rows,).
+        positions: the rows at each probed position: one position, or one for each offset of a
+            sweep. All positions have the same number of rows, n_rows.
+        labels: label of each row, shape (n_rows,); the same at every position.
         example: index of the example of each row, shape (n_rows,).
         groups: group of each row, shape (n_rows,).
-        splits: indices of training and test rows; one split per outer fold of a nested
+        splits: indices of training and test rows: one split, or one per outer fold of a nested
             cross-validation.
     """
 
@@ -164,18 +165,31 @@ def _find_model(experiment: Experiment) -> tuple[GPT2Config, Tokenizer]:
 
 def _read(experiment: Experiment) -> Dataset:
     dataset = _read_data(experiment)
-    if experiment.data.columns.group is not None and len(set(dataset.groups)) == 1:
+    if experiment.data.columns.group is not None:
         with experiment.at("data", "columns", "group"):
-            raise DataError(
-                f"all {len(dataset):,} rows are in one group, {dataset.groups[0]!r}, which cannot "
-                "be split into train and test. Name a column with several groups, or remove "
-                "data.columns.group if rows are independent."
-            )
+            _require_groups(dataset, has_folds=experiment.split.folds is not None)
     # An invalid mix of kinds raises an error later that names them.
     if all(kind.specs[0].reads == "numbers" for kind in experiment.probe.kinds):
         with experiment.at("probe", "kinds"):
             check_numbers(dataset.labels, [example.where for example in dataset.examples])
     return dataset
+
+
+def _require_groups(dataset: Dataset, *, has_folds: bool) -> None:
+    """Raise DataError if all rows, or all of a side that the file assigns, are in one group."""
+    n_rows = f"all {len(dataset):,} rows"
+    sides = {(n_rows, "cannot be split into train and test"): list(dataset.examples)}
+    for example in () if has_folds else dataset.examples:
+        if example.split in ("train", "test"):  # the split reports other values
+            reason = "is too few for folds and intervals"
+            sides.setdefault((f"all rows of {example.split}", reason), []).append(example)
+    for (rows, reason), examples in sides.items():
+        if len({example.group for example in examples}) == 1:
+            raise DataError(
+                f"{rows} are in one group, {examples[0].group!r} ({rows_of(examples)}), which "
+                f"{reason}. Name a column with several groups, or remove data.columns.group if "
+                "rows are independent."
+            )
 
 
 def _read_data(experiment: Experiment) -> Dataset:

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from probekit.activations.capture import Captured
-from probekit.data.checks import Finding, by_level, check_dataset, few_groups
+from probekit.data.checks import check_dataset, few_groups
 from probekit.data.examples import Dataset
+from probekit.data.findings import Finding, by_level
 from probekit.data.positions import IntArray
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
@@ -22,11 +23,13 @@ from probekit.pipeline.experiment.models import TASK
 from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.experiment.tables import RunInputs
 from probekit.pipeline.measure.significance import label_exchange
-from probekit.probes.curve import Prober
+from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
+from probekit.probes.score.metric_table import METRICS
 from probekit.provenance import digest_json, versions
 from probekit.results.attention import AttentionPrompt
 from probekit.results.record import (
+    NO_CONTROL,
     AttentionText,
     Best,
     DataFacts,
@@ -43,11 +46,6 @@ MOST_LABELS = 20  # with more distinct numbers, rows are counted by range
 N_RANGES = 5
 ROOT = "-1"  # head of a root, as written by the treebank reader
 MOST_LOST = 0.05  # largest share of examples without a row before a warning
-LEAST_SEEN = 0.5  # with a smaller share of seen words or groups the control is uninformative
-CONTROL_TYPES = {
-    "word": "words of the test rows (at the probed position, or the last before it)",
-    "group": "groups of the test rows",
-}
 
 
 def describe_run(
@@ -82,6 +80,9 @@ def describe_run(
         digests=digests(inputs.prepared, captured),
         C_grid=list(experiment.probe.C),
         control_by=experiment.probe.control_by,
+        main_metrics=list(experiment.probe.settings().main_metrics),
+        positive=inputs.probers[0].positive,
+        code_reference=METRICS["compression"].reference,
         seeds={
             "split": experiment.split.seed,
             "probe": experiment.probe.seed,
@@ -138,6 +139,8 @@ def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ..
             prepared.dataset, prepared.split, has_classes=probers[0].settings.reads == "classes"
         )
     )
+    if probers[0].settings.metric is not None:  # the finding proposes one
+        results = [finding for finding in results if finding.code != "imbalance"]
     n_lost = prepared.n_read - len(prepared.dataset)
     if n_lost > MOST_LOST * prepared.n_read:
         message = (
@@ -149,14 +152,8 @@ def findings(prepared: Prepared, probers: Sequence[Prober]) -> tuple[Finding, ..
         results = [finding for finding in results if finding.code != "few-groups"]
         results += few_groups(n_groups)
     results += _few_arrangements(probers[0])
-    prober = min(probers, key=lambda prober: prober.seen_types)
-    if prober.settings.control_draws and prober.seen_types < LEAST_SEEN:
-        names = CONTROL_TYPES[prober.settings.control_by]
-        message = (
-            f"Only {prober.seen_types:.0%} of the {names} occur in the training rows. A probe "
-            "cannot memorise control labels of unseen ones, so selectivity is overestimated."
-        )
-        results.append(Finding("warning", "new-types", message))
+    reasons = dict.fromkeys(prober.why_no_control for prober in probers if prober.why_no_control)
+    results += [Finding("info", NO_CONTROL, reason) for reason in reasons]
     return by_level(results)
 
 
@@ -172,7 +169,8 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
         return []
     message = (
         f"The labels of the {exchange.n_groups} test groups have only {exchange.n_arrangements:.0f}"
-        f" arrangements: too few groups for a p-value, which needs {FEWEST_ARRANGEMENTS}."
+        f" arrangements: too few groups for a p-value, which needs {FEWEST_ARRANGEMENTS}. Give "
+        "test more groups; with `split.folds` all groups are test groups."
     )
     return [Finding("warning", "few-exchanges", message)]
 
@@ -180,9 +178,9 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
 def best_site(table: pd.DataFrame) -> Best | None:
     """Return the site with the best cross-validated score; test rows are not used.
 
-    Of a nested cross-validation, it has the site that all outer folds chose, or else None; `sites`
-    is the number of folds that chose each site. `final` is the probe that is fitted on all rows,
-    whose site has the best validation score over all folds.
+    For a nested cross-validation, `site` is None unless all outer folds chose the same site.
+    `sites` is the number of folds that chose each site. `final` is the probe that is fitted on all
+    rows, at the site with the best validation score over all folds.
     """
     row = chosen_row(table)
     if row is None:
@@ -234,7 +232,7 @@ def _counts(labels: Any) -> dict[str, int]:
 def _label_counts(
     prepared: Prepared, prober: Prober, rows: Mapping[str, IntArray]
 ) -> dict[str, dict[str, int]]:
-    """Return the number of rows by split and label; many distinct numbers are counted by range."""
+    """Return the number of rows by split and label; if labels are many numbers, by range."""
     labels = prepared.labels
     if _reads_trees(prober):
         labels = np.where(labels == ROOT, "roots", "other words")
@@ -256,7 +254,7 @@ def _reads_trees(prober: Prober) -> bool:
 
 
 def _shown_labels(dataset: Dataset, prober: Prober) -> list[str]:
-    """Return the labels to show examples of; numbers and syntactic heads are subsampled."""
+    """Return the labels to show examples of: all classes, but only some numbers or tree heads."""
     labels = sorted(set(dataset.labels))
     if not (prober.settings.reads_numbers or _reads_trees(prober)):
         return labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,10 @@ from probekit.errors import DataError
 from probekit.experiment.schema import Experiment
 from probekit.experiment.tokens import PositionSection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
+from probekit.probes.controls.text_models import WORD
+
+_WORD = re.compile(WORD)
+LONGEST_WORD = 100  # the previous word is searched in this many characters before a span
 
 BoolArray = npt.NDArray[np.bool_]
 StringArray = npt.NDArray[np.str_]
@@ -28,16 +33,21 @@ class PositionRows:
 
     Attributes:
         position: the position setting.
-        rows: indices among all captured rows, shape (n_rows,).
-        types: the word at the position, or the last word before it; next to a span, the token;
-            shape (n_rows,).
-        typical: False for rows at position 0, which the scaling of features leaves out, shape
-            (n_rows,); None if all rows count.
+        rows: index of each row among the captured rows of all positions, shape (n_rows,).
+        types: word or token that each row reads, shape (n_rows,): the labelled word at a span, the
+            last word at the end of a text, and otherwise the token.
+        words: labelled word of each row, shape (n_rows,); None if the examples have no spans.
+        neighbours: what precedes and follows each row in its text, shape (n_rows, 2): words at a
+            span, otherwise tokens; "" at an end of the text. None if a row reads a whole text.
+        typical: whether each row is used to scale the features, shape (n_rows,): rows at position 0
+            are not. None if all rows are used.
     """
 
     position: PositionSection
     rows: IntArray
     types: StringArray
+    words: StringArray | None
+    neighbours: npt.NDArray[np.object_] | None
     typical: BoolArray | None
 
 
@@ -93,7 +103,7 @@ def _note(dataset: Dataset, first: Unaligned, n_lost: int, experiment: Experimen
 
 
 def _only(plan: RowPlan, keep: Sequence[int], n_examples: int) -> RowPlan:
-    """Return the rows of the examples to keep, with example indices renumbered."""
+    """Return the plan of the examples to keep only, with example indices renumbered from 0."""
     number = np.full(n_examples, -1, dtype=np.int64)
     number[keep] = np.arange(len(keep))
     is_kept = number[plan.example] >= 0
@@ -106,7 +116,7 @@ def _only(plan: RowPlan, keep: Sequence[int], n_examples: int) -> RowPlan:
 
 
 def interleave(plans: Sequence[RowPlan]) -> RowPlan:
-    """Return one plan of all rows: the first row of each plan, then the second of each, ...
+    """Merge plans into one: the first row of each plan, then the second row of each, ...
 
     >>> left = RowPlan(np.array([0, 1]), np.array([4, 5]), np.array([0, 1, 2]))
     >>> right = RowPlan(np.array([0, 1]), np.array([6, 7, 8]), np.array([0, 2, 3]))
@@ -132,12 +142,18 @@ def position_rows(
     tokens: tuple[TokenizedText, ...],
     plans: Sequence[RowPlan],
 ) -> tuple[PositionRows, ...]:
-    """Return the rows of each plan, with the indices that `interleave` gives them."""
+    """Return the captured rows at each position.
+
+    There is one plan per position. `interleave` merges the plans for the capture, so that row i of
+    plan k is row i * len(plans) + k of all captured rows.
+    """
     return tuple(
         PositionRows(
             position=position,
             rows=np.arange(len(plan.example)) * len(plans) + number,
             types=_types(dataset, tokenizer, tokens, plan, position),
+            words=_spans(dataset, plan),
+            neighbours=_neighbours(dataset, tokenizer, tokens, plan, position),
             # The norm at position 0 is so large that it would dominate the scaling.
             typical=plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None,
         )
@@ -154,12 +170,12 @@ def _types(
     plan: RowPlan,
     position: PositionSection,
 ) -> StringArray:
-    """Return the word of each row, which a lookup table could use: its own, or the last read."""
-    if position.at in ("span", "word") and not position.offset:
-        words = [e.text[slice(*e.span)] if e.span else "" for e in dataset.examples]
-        return np.array(words, dtype=str)[plan.example]
-    # At the end of a text the last word is used, because the last token is mostly a full stop.
-    look_back = position.at in ("last", "mean")
+    """Return the word or token of each row, from which a lookup table could predict the label."""
+    spans = _spans(dataset, plan)
+    if _is_span(position) and spans is not None:
+        return spans
+    # At the end of a text use the last word, because the last token is mostly a full stop.
+    look_back = _is_text(position)
 
     @cache
     def word(text: str, end: int, token: int) -> str:
@@ -171,6 +187,63 @@ def _types(
         for n, at in zip(plan.example, last, strict=True)
     ]
     return np.array(types, dtype=str)
+
+
+def _spans(dataset: Dataset, plan: RowPlan) -> StringArray | None:
+    """Return the marked word of each row; None if no example has one."""
+    if not any(example.span for example in dataset.examples):
+        return None
+    words = [e.text[slice(*e.span)] if e.span else "" for e in dataset.examples]
+    return np.array(words, dtype=str)[plan.example]
+
+
+def _is_span(position: PositionSection) -> bool:
+    return position.at in ("span", "word") and not position.offset
+
+
+def _is_text(position: PositionSection) -> bool:
+    return position.at in ("last", "mean")
+
+
+def _neighbours(
+    dataset: Dataset,
+    tokenizer: Tokenizer,
+    tokens: tuple[TokenizedText, ...],
+    plan: RowPlan,
+    position: PositionSection,
+) -> npt.NDArray[np.object_] | None:
+    """Return the two words around the span of each row, or the two tokens around its token."""
+    if _is_text(position):
+        return None
+    if _is_span(position):
+        around = [adjacent_words(example.text, example.span) for example in dataset.examples]
+        return np.array(around, dtype=object)[plan.example]
+
+    @cache
+    def name(token: int) -> str:
+        return tokenizer.strings([token])[0]
+
+    def token(example: int, at: int) -> str:
+        ids = tokens[example].ids
+        return name(int(ids[at])) if 0 <= at < len(ids) else ""
+
+    last = plan.positions[plan.offsets[1:] - 1]
+    pairs = [(token(n, at - 1), token(n, at + 1)) for n, at in zip(plan.example, last, strict=True)]
+    return np.array(pairs, dtype=object)
+
+
+def adjacent_words(text: str, span: tuple[int, int] | None) -> tuple[str, str]:
+    """Return the word, or punctuation mark, before a span and the one after it; "" for none.
+
+    >>> adjacent_words("Keys, to doors.", (6, 8))
+    (',', 'doors')
+    >>> adjacent_words("Keys", (0, 4))
+    ('', '')
+    """
+    start, end = (0, len(text)) if span is None else span
+    before = _WORD.findall(text[max(0, start - LONGEST_WORD) : start])
+    after = _WORD.search(text, end)
+    return before[-1] if before else "", after.group() if after else ""
 
 
 def last_word(text: str) -> str | None:

@@ -16,6 +16,7 @@ import pandas as pd
 from probekit.activations.files.local import Location
 from probekit.csv_files import csv_text
 from probekit.disk import exclusive
+from probekit.drafts import write_atomic
 from probekit.experiment.loader import load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.capture.captures import capture_models
@@ -31,7 +32,6 @@ from probekit.pipeline.experiment.tables import (
     write_scores,
 )
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.provenance import write_atomic
 from probekit.report.pages.run_page import write_report
 from probekit.results.record import pack_record
 from probekit.watcher import SILENT, Watcher

@@ -22,13 +22,14 @@ from probekit.pipeline.experiment.models import TASK, Models, load_models
 from probekit.pipeline.experiment.prepare import Prepared, prepare, read_card
 from probekit.pipeline.look.attention_patterns import attention_prompt
 from probekit.pipeline.measure.calibration import reliability_rows
-from probekit.pipeline.measure.chosen import find_chosen, write_chosen
-from probekit.pipeline.measure.nested import nested_choice, save_final, save_nested
+from probekit.pipeline.measure.choice_files import save_chosen_sites, save_final
+from probekit.pipeline.measure.choices import chosen_sites
 from probekit.pipeline.measure.probing import make_probers, probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
+from probekit.pipeline.measure.selected_probe import find_selected_probe, write_selected_probe
 from probekit.pipeline.measure.significance import difference_rows, p_value_rows, scored
 from probekit.pipeline.measure.sparse_features import feature_rows
-from probekit.probes.curve import Prober
+from probekit.probes.prober import Prober
 from probekit.probes.site_result import SiteResult
 from probekit.probes.targets import HEADLINE
 from probekit.results.attention import AttentionPrompt
@@ -78,7 +79,7 @@ def probe_positions(
     watcher: Watcher,
     workers: int | None,
 ) -> list[SiteResult]:
-    """Return the results of every site, position by position, then of the nested choice."""
+    """Return the results of all sites at each position, then the scores at chosen sites, if any."""
     prepared, results = inputs.prepared, []
     for at, prober in zip(prepared.positions, inputs.probers, strict=True):
         if len(inputs.probers) > 1:
@@ -92,16 +93,16 @@ def probe_positions(
             experiment, prober, readers, prepared.selections, folder, watcher, workers
         )
     names = [at.position.text for at in prepared.positions]
-    nested = nested_choice(results, dict(zip(names, inputs.probers, strict=True)))
-    if nested is not None:
-        results.append(save_nested(nested, folder, inputs.probers[0]))
+    chosen = chosen_sites(results, dict(zip(names, inputs.probers, strict=True)))
+    if chosen is not None:
+        results.append(save_chosen_sites(chosen, folder, inputs.probers[0]))
     return results
 
 
 def write_scores(
     inputs: RunInputs, results: Sequence[SiteResult], folder: RunFolder
 ) -> pd.DataFrame:
-    """Write settings, scores, differences and calibration; return the rows of results.csv."""
+    """Write settings, scores, differences, calibration and test rows; return results.csv."""
     experiment, prober = inputs.experiment, inputs.probers[0]
     table, differences = _score_tables(experiment, results, prober)
     folder.write("config.yaml", dump_experiment(experiment))
@@ -132,7 +133,7 @@ def _score_tables(
 
 
 def _table_of_test_rows(prepared: Prepared, prober: Prober) -> pd.DataFrame:
-    """Return example, group and label of each test row, in the order of all predictions."""
+    """Return example, group and label of each test row, in the row order of the predictions."""
     rows = prober.test_rows
     examples = prepared.dataset.examples
     return pd.DataFrame(
@@ -151,7 +152,7 @@ def write_details(
     table: pd.DataFrame,
     folder: RunFolder,
 ) -> list[AttentionPrompt]:
-    """Write details of the chosen site, sparse features and attention patterns; return the last."""
+    """Write the selected probe, sparse features and attention patterns; return the patterns."""
     prepared, probers = inputs.prepared, inputs.probers
     store = captured[TASK].store
     readers = {
@@ -159,9 +160,9 @@ def write_details(
         for at in prepared.positions
     }
     save_final(folder, table, prepared)
-    chosen = find_chosen(prepared, probers, results, table, readers, folder.path)
+    chosen = find_selected_probe(prepared, probers, results, table, readers, folder.path)
     if chosen is not None:
-        write_chosen(folder, chosen, prepared, inputs.models[TASK])
+        write_selected_probe(folder, chosen, prepared, inputs.models[TASK])
     features = feature_rows(prepared, probers, table, readers)
     if not features.empty:
         folder.write("features.csv", csv_text(features))

@@ -9,7 +9,7 @@ import torch
 
 from probekit.activations.capture import estimate_seconds
 from probekit.activations.sizing import shape_of
-from probekit.data.checks import Finding
+from probekit.data.findings import Finding
 from probekit.errors import DataError
 from probekit.experiment.schema import Experiment
 from probekit.model.gpt2 import GPT2
@@ -29,7 +29,7 @@ class ValidationReport:
         n_examples: examples that have rows.
         n_rows: rows per captured site.
         n_sites: captured sites.
-        bytes: size of all captured activations, of both models together.
+        bytes: size of all captured activations, of all networks together.
         minutes: estimated duration of the capture on this machine's CPU, from one timed batch.
     """
 

@@ -48,7 +48,7 @@ def choose_per(probe: SavedProbe, per: Per | None) -> Per:
 
 
 def caution(probe: SavedProbe, per: Per) -> list[str]:
-    """Return warnings about an untested probe, and about tokens that it was not trained on."""
+    """Return warnings: the probe is untested, or is applied to tokens unlike its training rows."""
     sentences = [probe.facts.untested] if probe.facts.untested else []
     if per == "text" or probe.facts.at == "all":
         return sentences
@@ -198,7 +198,7 @@ def _encode(tokenizer: Tokenizer, texts: Sequence[str], *, bos: bool) -> list[To
 def _within(
     encoded: Sequence[TokenizedText], context: int, too_long: TooLong, watcher: Watcher
 ) -> list[int]:
-    """Return the indices of the texts to read; warn about texts longer than the context."""
+    """Return the indices of the texts that `too_long` keeps; warn about texts that are too long."""
     long = [n for n, tokens in enumerate(encoded) if len(tokens.ids) > context]
     if not long:
         return list(range(len(encoded)))

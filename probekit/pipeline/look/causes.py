@@ -33,8 +33,9 @@ class Effect:
     """Effect of erasing directions on the next-token distribution, averaged over the texts.
 
     Attributes:
-        probe: Kullback-Leibler divergence in nats after erasing the probe's directions.
-        random: the same for as many random directions in each draw, shape (n_draws,).
+        probe: Kullback-Leibler divergence, in nats, caused by erasing the probe's directions.
+        random: the same for random directions, shape (n_draws,). Each draw has as many directions
+            as the probe.
     """
 
     probe: float
@@ -42,19 +43,21 @@ class Effect:
 
     @property
     def p(self) -> float:
-        """The fraction of draws with at least the probe's effect, counting the probe as a draw."""
+        """Share of draws with at least the effect of the probe, which counts as a draw itself."""
         return float((1 + np.sum(self.random >= self.probe)) / (1 + len(self.random)))
 
 
 def erase(directions: NDArray[np.floating], head: int | None = None) -> Tap:
-    """Return a tap that projects directions (n, n_features) out of the activations of a site.
+    """Return a tap that projects directions out of the activations of a site.
 
-    Linearly dependent directions, such as those of several classes, are allowed. With `head` only
-    that head of the site is changed.
+    Args:
+        directions: directions, shape (n, n_features). They may be linearly dependent, like those
+            of several classes.
+        head: the only head of the site to change; None for all features of the site.
 
     Raises:
-        DataError: all directions are zero, or they are not a matrix of finite numbers; the tap
-            raises it if the width of the site differs, or it has no such head.
+        DataError: all directions are zero, or they are not a matrix of finite numbers. The tap
+            raises it too, for a site with another number of features or without this head.
 
     >>> tap = erase(np.array([[2.0, 0.0]]))
     >>> tap("hook_embed", torch.tensor([[[3.0, 4.0]]])).tolist()
@@ -76,7 +79,7 @@ def erase(directions: NDArray[np.floating], head: int | None = None) -> Tap:
 
 
 def _check_width(site: str, value: Tensor, head: int | None, width: int) -> None:
-    """Raise DataError if a site's value (batch, pos, ...) cannot have directions erased."""
+    """Raise DataError if directions of this width do not fit a site's value [batch, pos, ...]."""
     if head is not None and not (value.ndim == 4 and 0 <= head < value.shape[2]):
         heads = f"heads 0 to {value.shape[2] - 1}" if value.ndim == 4 else "no heads"
         raise DataError(f"{site} has {heads}, but head is {head}.")
@@ -90,7 +93,7 @@ def _check_width(site: str, value: Tensor, head: int | None, width: int) -> None
 
 
 def _basis(directions: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return an orthonormal basis (n_features, rank) of the directions (n, n_features)."""
+    """Return an orthonormal basis of the span of the directions, shape (n_features, rank)."""
     matrix = np.asarray(directions, np.float64)
     if matrix.ndim != 2 or not np.isfinite(matrix).all():
         raise DataError(
@@ -113,7 +116,7 @@ def erasure_effect(
     device: str = "cpu",
     watcher: Watcher = SILENT,
 ) -> Effect:
-    """Return the effect of erasing a probe's directions at its site on next-token prediction.
+    """Return how much next-token predictions change if a probe's directions are erased at its site.
 
     Args:
         probe: a saved linear probe of a single site.
@@ -157,7 +160,7 @@ def _next_token(
     place: SiteSelection,
     directions: NDArray[np.floating] | None,
 ) -> Tensor:
-    """Return the log probabilities (n_texts, d_vocab) of the token after each text."""
+    """Return the log probabilities of the token after each text, shape (n_texts, d_vocab)."""
     batch = batch.to(model.device)
     with torch.inference_mode():
         logits = (

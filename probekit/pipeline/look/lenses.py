@@ -66,7 +66,9 @@ def read_lens(
     top_k: int = TOP_K,
     watcher: Watcher = SILENT,
 ) -> pd.DataFrame:
-    """Return the rows of `lens_rows` for all texts; `prompt` is the number of the text from 1.
+    """Return the logit lens of texts: rows of `lens_rows`, with the text's number as `prompt`.
+
+    Texts are numbered from 1.
 
     >>> mini = ModelAndTokenizer.load("mini")
     >>> read_lens(mini, ["The keys", "A door"], bos=False)["prompt"].nunique()

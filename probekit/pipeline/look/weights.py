@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probekit.analysis.weights import circuits, head_norms, output, query_key_value, summarise
+from probekit.drafts import write_atomic
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.model.config import HPARAMS, PUBLISHED, model_config
 from probekit.model.weights.checkpoint import CHECKPOINT_FILES, Checkpoint, open_checkpoint
 from probekit.model.weights.sources import find_model
-from probekit.provenance import write_atomic
 from probekit.report.pages.weights_page import MOST_CELLS, overview_page, weight_page
 from probekit.results.network import HeadWeights, WeightTensor
 
@@ -150,7 +150,7 @@ def _columns(name: str, values: Floats, columns: Sequence[int]) -> tuple[int, ..
 
 
 def _heads(checkpoint: Checkpoint, block: str, drawn: str, n_head: int | None) -> HeadWeights:
-    """Return the weights of the heads of a block, from those of its tensors that exist."""
+    """Return the head weights of a block, as far as the checkpoint has its attention tensors."""
     parts: dict[str, Floats] = {}
     names = {name: f"{block}{name}.weight" for name in ("c_attn", "c_proj")}
     stored = {

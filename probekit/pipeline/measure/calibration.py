@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from probekit.probes.curve import Prober
+from probekit.probes.prober import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
@@ -23,7 +23,7 @@ def reliability_rows(
 ) -> pd.DataFrame:
     """Return the reliability bins of each probabilistic kind of probe at its best site.
 
-    The best site has the highest cross-validated score; test rows are not used for the selection.
+    The best site has the best cross-validated score; test rows are not used for the selection.
     """
     best = ranked_rows(table).drop_duplicates("probe")
     bins = [
@@ -36,7 +36,7 @@ def reliability_rows(
 
 
 def _predictions(results: Sequence[SiteResult], row: pd.Series) -> list[ClassPredictions]:
-    """Return the predictions of a table row's probe if they are class probabilities, else none."""
+    """Return the predictions of a table row's probe as a list; [] unless they are probabilities."""
     predictor = Predictor(row["probe"], "task")
     predictions: list[Predictions] = [
         site.predictions[predictor]

@@ -18,8 +18,8 @@ from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.experiment.rows import PositionRows
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import FittedProbe, save_probe
-from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData
+from probekit.probes.prober import Prober
 from probekit.probes.saved.files import probe_files
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.site_result import SiteResult
@@ -32,7 +32,7 @@ from probekit.workers import parallel_map
 def make_probers(
     experiment: Experiment, prepared: Prepared, device: str = "cpu"
 ) -> tuple[Prober, ...]:
-    """Return one prober per position; it uses the same folds, controls and resamples at all sites.
+    """Return one prober per position; a prober uses the same folds and controls at all sites.
 
     Probers of two positions differ in control labels and scaling, which depend on the tokens.
 
@@ -61,13 +61,19 @@ def _make_prober(
             train=split.train,
             test=split.test,
             typical=at.typical,
+            words=at.words,
             texts=prepared.texts,
+            neighbours=at.neighbours,
             examples=prepared.text_indices,
+            positive=experiment.data.positive,
         )
         for split in prepared.splits
     ]
     with experiment.at("probe", "kinds"):
         settings = experiment.probe.settings(device)
+    if settings.reads == "classes":
+        with experiment.at("data", "positive"):
+            _ = [split.positive_code for split in data]  # raises if it is no training label
     try:
         return Prober(data, settings)
     except TooFewGroupsError:
@@ -92,8 +98,7 @@ def probe_sites(
     Args:
         experiment: gives the names and the position (a single one, not a sweep).
         prober: measures each site.
-        stores: readers by target: `task` for the trained model and, if enabled, `random_weights`
-            for the untrained one.
+        stores: readers by target: `task`, then one for each untrained network.
         selections: the sites.
         folder: folder of the run; finished sites are saved in its folder `sites` and reused.
         watcher: receives the progress.
@@ -114,7 +119,7 @@ def probe_sites(
         folder.note(site.files)
     missing = [number for number, site in enumerate(sites) if site is None]
     items = [tasks[number] for number in missing]
-    # Independent of workers and missing sites: the number of threads may change the last bits.
+    # The same for any number of workers and missing sites: it may change the last bits of results.
     n_threads = max(1, cpu_count() // len(selections))
     for done, site in enumerate(parallel_map(job, items, workers, n_threads)):
         sites[missing[done]] = site
@@ -123,7 +128,7 @@ def probe_sites(
         progress.report()
     watcher.progress("probe", len(selections), len(selections))
     return [
-        replace(site, place=_place(experiment, task.selection))
+        replace(site, place=_place(experiment, task.selection) | {"positive": prober.positive})
         for task, site in zip(tasks, sites, strict=True)
         if site is not None
     ]
@@ -147,7 +152,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Job:
-    """Measures one site, in this process or a worker, and saves the results."""
+    """Callable that measures one site and saves the results; picklable for worker processes."""
 
     experiment: Experiment
     prober: Prober
@@ -157,7 +162,10 @@ class _Job:
     progress: _Progress
 
     def __call__(self, task: _Task) -> SiteResult:
-        """Return the results of a site read from disk, so that a resumed run is identical."""
+        """Measure a site, save its results, and return them as read back from the file.
+
+        Reading them back makes a resumed run, which only reads them, identical.
+        """
         if task.selection is None:
             site = self.prober.baselines()
         else:
@@ -168,7 +176,7 @@ class _Job:
 
 @dataclass
 class _Progress:
-    """Reports the number of finished sites and the fits of the current one in this process.
+    """Reports progress: the finished sites plus the finished fraction of the current site.
 
     Sites may finish in any order; the reported progress never decreases.
     """
@@ -184,7 +192,7 @@ class _Progress:
         self.watcher.progress("probe", self.reported, self.n_sites)
 
     def part(self, number: int, n_parts: int) -> Callable[[int, int], None]:
-        """Return the callback for the fits of one target of the site."""
+        """Return the callback for the fits of one target: `number` of the `n_parts` of a site."""
 
         def on_fit(done: int, total: int) -> None:
             self.report((number + done / total) / n_parts)
@@ -200,15 +208,16 @@ def _measure(job: _Job, selection: Probed, folder: Path) -> SiteResult:
         selection: the site.
         folder: folder of the site's probes, relative to the run folder.
     """
-    site = SiteResult()
-    for number, (target, store) in enumerate(job.stores.items()):
-        is_random = target == "random_weights"
-        on_fit = job.progress.part(number, len(job.stores))
-        result = job.prober.site(store.features(selection), random=is_random, on_fit=on_fit)
-        site.measurements.extend(result.measurements)
-        site.predictions.update(result.predictions)
-        if not is_random:
-            site.probes.update(_save_probes(job, result, store, selection, folder))
+    (_, store), *untrained = job.stores.items()
+    parts = [job.progress.part(n, 2 if untrained else 1) for n in range(2)]
+    site = job.prober.site(store.features(selection), on_fit=parts[0])
+    site.probes.update(_save_probes(job, site, store, selection, folder))
+    if untrained:
+        # One network at a time, so that the features of all are never in memory together.
+        networks = (network.features(selection) for _, network in untrained)
+        random = job.prober.random_site(networks, len(untrained), parts[1])
+        site.measurements.extend(random.measurements)
+        site.predictions.update(random.predictions)
     return site
 
 
@@ -244,7 +253,8 @@ def _save(
         kind=spec.text,
         layers=fit.layers,
         classes=tuple(map(str, classes)),
-        scores_are_logits=spec.logits,
+        # With class weights, the softmax gives the probabilities of equally frequent classes.
+        scores_are_logits=spec.logits and job.prober.settings.class_weight is None,
         hyperparameters={**dict(spec.options), **penalty},
     )
     save_probe(
@@ -268,6 +278,7 @@ def _place(experiment: Experiment, selection: Probed | None) -> dict[str, Any]:
         "model": experiment.model.source,
         "dataset": experiment.data.name,
         "position": experiment.tokens.position.text,
+        "main_metric": " ".join(experiment.probe.settings().main_metrics),
     }
     if selection is None:
         return names | dict.fromkeys((*_SITE_COLUMNS, "view"))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from probekit.drafts import sweep_drafts
+from probekit.drafts import sweep_drafts, write_atomic
 from probekit.errors import StoreError
-from probekit.provenance import digest, write_atomic
+from probekit.provenance import digest
 from probekit.results.record import STARTED, changed_files
 
 
@@ -42,7 +42,7 @@ class RunFolder:
         self.note({name: digest([data])})
 
     def note(self, digests: Mapping[str, str]) -> None:
-        """Add digests of files that `write` did not write, by file name within the folder.
+        """Record the digests of files written by other code, by file name within the folder.
 
         Raises:
             StoreError: The folder was deleted during the run.

@@ -66,8 +66,8 @@ def save_probe(
         experiment: gives the position and the names.
         identity: identity of the store that the rows were read from.
         sites: sites whose features are concatenated, in the format of `SiteSelection.text`.
-        measured: measurements at the site; those of the task on the test rows are saved. None for
-            a probe that is fitted on all rows, so that it has no test rows.
+        measured: measurements at the site; only the test scores of the task are saved. None for a
+            probe that is fitted on all rows and therefore has no test rows.
         view: view of the rows that the probe was fitted on.
 
     Raises:

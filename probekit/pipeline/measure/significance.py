@@ -9,45 +9,64 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.probes.curve import Prober
+from probekit.amounts import LEVEL
+from probekit.probes.prober import Prober
 from probekit.probes.score.association import RowScores
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.measurement import Predictions, metrics_of
-from probekit.probes.score.metric_table import association
+from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.permutation import holm, p_values
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.site_result import Predictor, SiteResult
 from probekit.probes.solve.design import Floats
-from probekit.probes.targets import HEADLINE
+from probekit.probes.targets import HEADLINE, NETWORKS, TARGETS
 from probekit.results.differences import answers_name, named_rivals
 from probekit.results.metrics import P_VALUES
 from probekit.results.table import only
 
-# Draws that the smallest p-value needs to be significant after Holm's adjustment, per site.
+# Draws per site that make the smallest possible p-value significant after Holm's adjustment.
 DRAWS_A_SITE = 80
 MOST_DRAWS = 20_000
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredPredictions:
-    """Predictions of one probe at one site, with the row of results.csv that holds their score."""
+    """Predictions of one probe at one site, with the row of results.csv that has their score.
+
+    For networks with random weights, the score is the mean over all networks: `predictions` are
+    those of the first network, `other_networks` those of the others.
+    """
 
     name: str
     row: Mapping[str, Any]
     predictions: Predictions
+    other_networks: tuple[Predictions, ...] = ()
+
+    @property
+    def all_predictions(self) -> tuple[Predictions, ...]:
+        """The predictions whose mean score is compared."""
+        return (self.predictions, *self.other_networks)
 
 
 def scored(results: Sequence[SiteResult], metric: str) -> list[ScoredPredictions]:
-    """Return the predictions on the test rows of every probe that is scored by the metric."""
+    """Return the test predictions of every probe and baseline that has a score of the metric."""
     return [
-        ScoredPredictions(_name(row), row, site.predictions[Predictor(row["probe"], row["target"])])
+        ScoredPredictions(_name(row), row, found[0], tuple(found[1:]))
         for site in results
         for row in site.rows
         if row["split"] == "test" and row["metric"] == metric
-        if Predictor(row["probe"], row["target"]) in site.predictions
+        if (found := _predictions(site, row))
     ]
+
+
+def _predictions(site: SiteResult, row: Mapping[str, Any]) -> list[Predictions]:
+    """Return the predictions that a row of results.csv scores; empty if they were not kept."""
+    target = TARGETS[row["target"]]
+    names = NETWORKS if target.is_mean_of_networks else (target.name,)
+    found = [site.predictions.get(Predictor(row["probe"], name)) for name in names]
+    return [one for one in found if one is not None]
 
 
 def _name(row: Mapping[str, Any] | pd.Series[Any]) -> str:
@@ -58,12 +77,12 @@ def _name(row: Mapping[str, Any] | pd.Series[Any]) -> str:
 def p_value_rows(
     all_scored: Sequence[ScoredPredictions], prober: Prober, draws: int, target: str = "task"
 ) -> list[dict[str, Any]]:
-    """Return rows of results.csv with the p-values of a target, of the task at each site.
+    """Return rows of results.csv with the p-values of a target at each site.
 
     The null hypothesis is that predictions and labels are not associated; see `LabelExchange`.
     `p_value` applies to a site named in advance, `p_holm` is adjusted for all sites and kinds, and
-    `p_best` compares the site with the maximum over all sites in each exchange. There are no rows
-    if there are too few groups.
+    `p_best` compares the score of the site with the best score over all sites in each exchange of
+    labels. There are no rows if there are too few groups.
     """
     tasks = [one for one in all_scored if one.row["target"] == target]
     rows: list[dict[str, Any]] = []
@@ -84,7 +103,7 @@ def _by_rows(
 
 
 def _tested(tasks: Sequence[ScoredPredictions], prober: Prober, draws: int) -> list[dict[str, Any]]:
-    """Return the rows of the p-values of predictions on the same rows."""
+    """Return the rows of results.csv with p-values of predictions on the same test rows."""
     rows = [row_scores(one) for one in tasks]
     known = [(one, row) for one, row in zip(tasks, rows, strict=True) if row is not None]
     if not known or not draws:
@@ -96,19 +115,31 @@ def _tested(tasks: Sequence[ScoredPredictions], prober: Prober, draws: int) -> l
     null = np.stack([exchange.null(row) for _, row in known])
     p = p_values(null[:, 0], null[:, 1:])
     columns = zip(P_VALUES, (p.single, holm(p.single), p.maximum), strict=True)
-    facts = {**_NO_INTERVAL, "null": exchange.name}
+    bands = [_null_band(one, of_row) for (one, _), of_row in zip(known, null, strict=True)]
+    facts = {"ci_low": None, "ci_high": None, "chance": None, "null": exchange.name}
     return [
-        {**one.row, "metric": metric, "value": float(values[n]), **facts}
+        {**one.row, "metric": metric, "value": float(values[n]), **facts, **band}
         for metric, values in columns
-        for n, (one, _) in enumerate(known)
+        for n, ((one, _), band) in enumerate(zip(known, bands, strict=True))
     ]
 
 
-_NO_INTERVAL = {"ci_low": None, "ci_high": None, "chance": None}
+def _null_band(one: ScoredPredictions, null: Floats) -> dict[str, float]:
+    """Return the limits that contain 95 % of the scores under exchanged labels; NaN if unknown.
+
+    Args:
+        one: the predictions, with the row of their score.
+        null: score plus an unknown constant: first for the true labels, then for each of n_draws
+            exchanges; shape (1 + n_draws,).
+    """
+    if not METRICS[one.row["metric"]].is_linear:
+        return {"null_low": float("nan"), "null_high": float("nan")}
+    low, high = one.row["value"] - null[0] + np.quantile(null[1:], [LEVEL / 2, 1 - LEVEL / 2])
+    return {"null_low": float(low), "null_high": float(high)}
 
 
 def row_scores(one: ScoredPredictions) -> RowScores | None:
-    """Return the score of each row under each label; None if the metric has no p-value."""
+    """Return the score of each test row for each label it could have; None without a p-value."""
     function = association(one.row["metric"], one.predictions.family)
     if function is None:
         return None
@@ -117,7 +148,14 @@ def row_scores(one: ScoredPredictions) -> RowScores | None:
 
 
 def label_exchange(labels: Floats, probe: str, prober: Prober, draws: int) -> LabelExchange:
-    """Return the exchanges of the labels (n_samples, n_labels) of the rows a kind is scored on."""
+    """Return the exchanges of labels for the test rows that a kind of probe is scored on.
+
+    Args:
+        labels: label of each of these rows, one-hot or a number, shape (n_samples, n_labels).
+        probe: the kind of probe.
+        prober: holds the groups of the rows.
+        draws: number of exchanges.
+    """
     return LabelExchange.of(
         labels,
         prober.data.groups[prober.rows_of(probe)],
@@ -135,11 +173,12 @@ def difference_rows(
     *,
     has_p_values: bool = True,
 ) -> list[dict[str, Any]]:
-    """Return the paired differences between the selected probe and all others, with baselines.
+    """Return the paired differences of the selected probe from other probes and baselines.
 
-    All predictions are on the same rows. The p-values of rivals that are named in advance are
-    adjusted among them, those of all others among all. Whether the probe beats the majority class
-    is the question that its p-value in `table` answers, so that row takes this p-value.
+    Only predictions on the same rows are compared. P-values of rivals named in advance are adjusted
+    for these rivals only; the other p-values are adjusted for all comparisons. The difference from
+    the majority class gets the p-value of the selected probe in `table`, which answers the same
+    question.
 
     Args:
         all_scored: the predictions of the run.
@@ -151,21 +190,25 @@ def difference_rows(
     name, metric = _name(chosen), chosen["metric"]
     rows = prober.rows_of(chosen["probe"])
     predictions = {
-        one.name: one.predictions
+        one.name: one.all_predictions
         for one in all_scored
         # A baseline has the same name at all positions of a sweep: use the selected position's.
-        if pd.notna(one.row["site"]) or one.row["position"] == chosen["position"]
+        if pd.notna(one.row["site"]) or one.row["position"] in ("", chosen["position"])
         if isinstance(one.predictions, ClassPredictions | NumberPredictions)
         if np.array_equal(prober.rows_of(one.row["probe"]), rows)
     }
     if len(predictions) < 2 or name not in predictions:
         return []
     resamples = prober.resamples_of(chosen["probe"])
-    values = {other: metrics_of(one)[metric](one, resamples) for other, one in predictions.items()}
+    values = {
+        other: np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
+        for other, several in predictions.items()
+    }
     own = values.pop(name)
     everything = paired_differences([(own, other) for other in values.values()], resamples)
     found = dict(zip(values, everything, strict=True))
     named = [other for other in values if other in named_rivals(table, chosen)]
+    has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
         p = _own_p(table, chosen)
         found["majority"] = replace(found["majority"], p=p, p_adjusted=p)
@@ -179,7 +222,8 @@ def difference_rows(
 def _own_p(table: pd.DataFrame, chosen: pd.Series[Any]) -> float:
     """Return the p-value that the page reports for the selected probe; NaN if it has none.
 
-    A nested choice needs no adjustment for the maximum over all sites.
+    This is `p_best`. For a nested choice it is `p_value`, because the choice did not use the test
+    rows.
     """
     metric = "p_value" if chosen["target"] == HEADLINE else "p_best"
     tested = only(table, metric=metric, target=chosen["target"])

@@ -11,8 +11,8 @@ from probekit.model.config import GPT2Config
 from probekit.model.sites import SiteSelection, describe
 from probekit.pipeline.experiment.features import FeatureReader
 from probekit.pipeline.experiment.prepare import Prepared
-from probekit.pipeline.measure.chosen import find_site
-from probekit.probes.curve import Prober
+from probekit.pipeline.measure.selected_probe import find_site
+from probekit.probes.prober import Prober
 from probekit.results.selection import ranked_rows
 
 COLUMNS = ("site", "position", "rank", "feature", "k", "share", "label")
@@ -26,13 +26,16 @@ def feature_rows(
     table: pd.DataFrame,
     readers: Mapping[str, FeatureReader],
 ) -> pd.DataFrame:
-    """Return the features that the k-sparse probes select at their best site, ranked.
+    """Return the features that the k-sparse probes select at their best site, best feature first.
 
-    A probe of k features uses the first k. `k` is the smallest k whose probe uses the feature,
-    `share` is the fraction of its variance over the fitted rows that the labels explain, and
-    `label` is the label with the highest mean. Of a nested cross-validation, where each split
-    selects its own features, these are the saved probes, fitted on all rows. There are no rows
-    without k-sparse probes.
+    A probe with k features uses the first k of them. The columns of a feature are:
+
+        k      the smallest k whose probe uses the feature
+        share  the fraction of its variance, over the fitted rows, that the labels explain
+        label  the label with the highest mean of the feature
+
+    For a nested cross-validation, each split selects its own features; these are the features of
+    the saved probes, fitted on all rows. There are no rows without k-sparse probes.
     """
     ranked = ranked_rows(table)
     ranked = ranked[ranked["probe"].str.fullmatch(SIZE)]
@@ -44,7 +47,8 @@ def feature_rows(
         return pd.DataFrame(columns=list(COLUMNS))
     sizes = np.sort(ranked["probe"].str.extract(SIZE)[0].astype(int).unique())
     X = readers[prepared.positions[number].position.text].features(site)
-    shares, rows = prober.explained(X), prober.saved_rows
+    fitted = prober.saved_rows
+    shares, rows = fitted.explained(X), fitted.rows
     best = np.argsort(-shares, kind="stable")[: min(sizes[-1], MOST_FEATURES)]
     y = prober.data.y[rows]
     labels = np.unique(y)

@@ -1,61 +1,56 @@
-"""Baselines without activations: bag of words, text length, mean, and mean per word.
+"""Baselines without activations: words, n-grams, neighbouring words, text length and means.
 
-A regularised linear model is fitted on word counts or on text lengths. Vocabulary, scaling and
-regularisation strength are estimated on training rows only, the strength by group-disjoint
-cross-validation. A probe that does not beat these baselines shows nothing about the network.
+A regularised linear model is fitted on word counts, counts of words and pairs of adjacent words,
+the word of a row with the words next to it, or text lengths. Vocabulary, scaling and regularisation
+strength are estimated on training rows only, the strength by group-disjoint cross-validation with
+the metric and the class weights that the probes use. A
+probe that does not beat these baselines shows nothing about the network.
 
-    bag_of_words_guess     length_guess       for class labels; see also `control_labels`
-    bag_of_words_numbers   length_numbers     for numbers
-    mean_numbers           word_mean_numbers  for numbers
+    bag_of_words_guess        bag_of_words_numbers        word counts of a text
+    n_gram_guess              n_gram_numbers              counts of words and of pairs of words
+    neighbouring_words_guess  neighbouring_words_numbers  word, previous word, next word
+    length_guess              length_numbers              characters and words of a text
+    mean_numbers              word_mean_numbers           means of numbers
+
+Functions named `guess` predict class labels, those named `numbers` predict numbers; see
+`control_labels` for the majority class and the most frequent class of each word.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.linear_model import LogisticRegression, Ridge
 
-from probekit.errors import DataError
+from probekit.probes.controls.text_models import (
+    BY_DEFAULT,
+    C_GRID,
+    BaselineNumbers,
+    BaselinePredictions,
+    BaselineTuning,
+    check_several,
+    classify,
+    decile_features,
+    n_gram_counts,
+    regress,
+    word_counts,
+    word_indicators,
+)
 from probekit.probes.solve.design import Floats
-from probekit.probes.solve.fits import fit_columns
+from probekit.probes.solve.fits import Tuning, fit_columns
 from probekit.probes.solve.solver import Codes
 
 Texts = Sequence[str] | NDArray[np.str_] | NDArray[np.object_]
-# Maps inputs to a sparse or dense feature matrix, with parameters fitted on training inputs.
-FeatureExtractor = Callable[[NDArray[Any]], Any]
-
-C_GRID = (0.01, 0.1, 1.0)
-PENALTIES = (1000.0, 100.0, 10.0, 1.0, 0.1)
-MAX_ITER = 1000
-# Words, and every other symbol as a token of its own. Case is ignored.
-WORD = r"\w+|[^\w\s]"
-LENGTH_BINS = 10
-
-
-@dataclass(frozen=True, eq=False)
-class BaselinePredictions:
-    """Label codes (n_samples,) and log probabilities (n_samples, n_classes) of a baseline.
-
-    Classes without training rows have -inf. `C` is the selected inverse regularisation strength;
-    `converged` is False if the solver reached its iteration limit.
-    """
-
-    guess: Codes
-    log_probabilities: Floats
-    C: float
-    converged: bool
 
 
 def bag_of_words_guess(
-    train_texts: Texts, train_codes: Codes, fold_of_row: Codes, texts: Texts, n_classes: int
+    train_texts: Texts,
+    train_codes: Codes,
+    fold_of_row: Codes,
+    texts: Texts,
+    n_classes: int,
+    tuning: BaselineTuning = BY_DEFAULT,
 ) -> BaselinePredictions:
     """Return the predictions of a logistic regression on word counts for `texts` (n_samples,).
 
@@ -70,16 +65,72 @@ def bag_of_words_guess(
     [1]
     """
     inputs = _array(train_texts), _array(texts)
-    return _classify(inputs, train_codes, fold_of_row, n_classes)
+    return classify(word_counts, inputs, train_codes, fold_of_row, n_classes, tuning)
+
+
+def n_gram_guess(
+    train_texts: Texts,
+    train_codes: Codes,
+    fold_of_row: Codes,
+    texts: Texts,
+    n_classes: int,
+    tuning: BaselineTuning = BY_DEFAULT,
+) -> BaselinePredictions:
+    """Return the predictions of a logistic regression on counts of words and word pairs.
+
+    Pairs are of adjacent words, so that word order counts. Otherwise as `bag_of_words_guess`.
+
+    Raises:
+        DataError: The training rows have only one label.
+
+    >>> train, folds = ["not bad but good", "not good but bad"] * 4, np.array([0, 0, 1, 1] * 2)
+    >>> n_gram_guess(train, np.array([1, 0] * 4), folds, ["good, not bad"], 2).guess.tolist()
+    [1]
+    """
+    inputs = _array(train_texts), _array(texts)
+    return classify(n_gram_counts, inputs, train_codes, fold_of_row, n_classes, tuning)
+
+
+def neighbouring_words_guess(
+    train_words: NDArray[np.object_],
+    train_codes: Codes,
+    fold_of_row: Codes,
+    words: NDArray[np.object_],
+    n_classes: int,
+    tuning: BaselineTuning = BY_DEFAULT,
+) -> BaselinePredictions:
+    """Return the predictions of a logistic regression on each row's word and its neighbours.
+
+    The columns of `words` (n_samples, 3) are the word of the row, the previous and the next word.
+    Each column is encoded by one indicator for every word that it has in the training rows.
+    `fold_of_row` (n_train,) is as in `bag_of_words_guess`.
+
+    Raises:
+        DataError: The training rows have only one label.
+
+    >>> words = np.array([["run", "to", ""], ["run", "a", ""]] * 2, dtype=object)
+    >>> codes, folds = np.array([1, 0, 1, 0]), np.array([0, 0, 1, 1])
+    >>> other = np.array([["walk", "to", "work"]], dtype=object)
+    >>> neighbouring_words_guess(words, codes, folds, other, 2).guess.tolist()
+    [1]
+    """
+    inputs = train_words, words
+    return classify(word_indicators, inputs, train_codes, fold_of_row, n_classes, tuning)
 
 
 def length_guess(
-    train_lengths: Floats, train_codes: Codes, fold_of_row: Codes, lengths: Floats, n_classes: int
+    train_lengths: Floats,
+    train_codes: Codes,
+    fold_of_row: Codes,
+    lengths: Floats,
+    n_classes: int,
+    tuning: BaselineTuning = BY_DEFAULT,
 ) -> BaselinePredictions:
-    """Return the predictions of a logistic regression on `lengths` (n_samples, n_lengths).
+    """Return the predictions of a logistic regression on text lengths.
 
-    Features are the length itself and its decile among the training rows, so that non-monotonic
-    relations are fitted too. `fold_of_row` (n_train,) is as in `bag_of_words_guess`.
+    The features of each column of `lengths` (n_samples, n_lengths) are the length itself and its
+    decile among the training rows, so that non-monotonic relations are fitted too. `fold_of_row`
+    (n_train,) is as in `bag_of_words_guess`.
 
     Raises:
         DataError: The training rows have only one label.
@@ -88,9 +139,15 @@ def length_guess(
     >>> length_guess(train, np.array([0, 0, 1, 1]), folds, np.array([[7.0]]), 2).guess.tolist()
     [1]
     """
-    _check_several(train_codes)
-    features = _decile_features(train_lengths)
-    (column,) = fit_columns(features(train_lengths), [train_codes], fold_of_row, C_GRID)
+    check_several(train_codes)
+    features = decile_features(train_lengths)
+    (column,) = fit_columns(
+        features(train_lengths),
+        [train_codes],
+        fold_of_row,
+        C_GRID,
+        tuning=Tuning(judge=tuning.judge, balanced=tuning.balanced),
+    )
     logs = column.solution.log_probabilities(features(lengths), n_classes)
     return BaselinePredictions(
         logs.argmax(axis=1), logs, column.solved_at, column.solution.converged
@@ -111,29 +168,77 @@ def text_lengths(texts: Texts, n_tokens: NDArray[np.integer] | None = None) -> F
 
 
 def bag_of_words_numbers(
-    train_texts: Texts, train_y: Floats, fold_of_row: Codes, texts: Texts
-) -> Floats:
-    """Return the numbers (n_samples,) that a ridge regression on word counts predicts for `texts`.
+    train_texts: Texts,
+    train_y: Floats,
+    fold_of_row: Codes,
+    texts: Texts,
+    tuning: BaselineTuning = BY_DEFAULT,
+) -> BaselineNumbers:
+    """Return the predictions of a ridge regression on word counts for `texts` (n_samples,).
 
     >>> train, y = ["two two", "one", "two", "one one"], np.array([4.0, 1.0, 2.0, 2.0])
-    >>> guess = bag_of_words_numbers(train, y, np.array([0, 0, 1, 1]), ["two", "two two two"])
+    >>> guess = bag_of_words_numbers(train, y, np.array([0, 0, 1, 1]), ["two", "two two two"]).guess
     >>> bool(guess[1] > guess[0])
     True
     """
-    return _regress(_word_counts, (_array(train_texts), _array(texts)), train_y, fold_of_row)
+    return regress(word_counts, (_array(train_texts), _array(texts)), train_y, fold_of_row, tuning)
+
+
+def n_gram_numbers(
+    train_texts: Texts,
+    train_y: Floats,
+    fold_of_row: Codes,
+    texts: Texts,
+    tuning: BaselineTuning = BY_DEFAULT,
+) -> BaselineNumbers:
+    """Return the predictions of a ridge regression on counts of words and adjacent word pairs.
+
+    >>> train, y = ["up down", "down up", "up down", "down up"], np.array([4.0, 1.0, 4.0, 1.0])
+    >>> guess = n_gram_numbers(train, y, np.array([0, 0, 1, 1]), ["up down", "down up"]).guess
+    >>> bool(guess[0] > guess[1])
+    True
+    """
+    return regress(
+        n_gram_counts, (_array(train_texts), _array(texts)), train_y, fold_of_row, tuning
+    )
+
+
+def neighbouring_words_numbers(
+    train_words: NDArray[np.object_],
+    train_y: Floats,
+    fold_of_row: Codes,
+    words: NDArray[np.object_],
+    tuning: BaselineTuning = BY_DEFAULT,
+) -> BaselineNumbers:
+    """Return the predictions of a ridge regression on each row's word and its neighbours.
+
+    The inputs are those of `neighbouring_words_guess`, but with numeric labels.
+
+    >>> words = np.array([["run", "to", ""], ["run", "a", ""]] * 2, dtype=object)
+    >>> y, folds = np.array([4.0, 1.0, 4.0, 1.0]), np.array([0, 0, 1, 1])
+    >>> guess = neighbouring_words_numbers(words, y, folds, words[:2]).guess
+    >>> bool(guess[0] > guess[1])
+    True
+    """
+    return regress(word_indicators, (train_words, words), train_y, fold_of_row, tuning)
 
 
 def length_numbers(
-    train_lengths: Floats, train_y: Floats, fold_of_row: Codes, lengths: Floats
-) -> Floats:
-    """Return the numbers (n_samples,) that a ridge regression on `lengths` predicts.
+    train_lengths: Floats,
+    train_y: Floats,
+    fold_of_row: Codes,
+    lengths: Floats,
+    tuning: BaselineTuning = BY_DEFAULT,
+) -> BaselineNumbers:
+    """Return the predictions of a ridge regression on text lengths; see `length_guess`.
 
     >>> train, folds = np.array([[1.0], [2.0], [8.0], [9.0]]), np.array([0, 1, 0, 1])
-    >>> guess = length_numbers(train, np.array([1.0, 2.0, 8.0, 9.0]), folds, np.array([[7.0]]))
+    >>> y = np.array([1.0, 2.0, 8.0, 9.0])
+    >>> guess = length_numbers(train, y, folds, np.array([[7.0]])).guess
     >>> bool(6 < guess[0] < 9)
     True
     """
-    return _regress(_decile_features, (train_lengths, lengths), train_y, fold_of_row)
+    return regress(decile_features, (train_lengths, lengths), train_y, fold_of_row, tuning)
 
 
 def mean_numbers(train_y: Floats, n_rows: int) -> Floats:
@@ -148,7 +253,7 @@ def mean_numbers(train_y: Floats, n_rows: int) -> Floats:
 def word_mean_numbers(
     train_types: NDArray[np.str_], train_y: Floats, types: NDArray[np.str_]
 ) -> Floats:
-    """Return the mean training label of each of `types`; unseen types get the overall mean.
+    """Return the mean training label of each word type; unseen types get the overall mean.
 
     >>> words, y = np.array(["run", "run", "cat"]), np.array([1.0, 2.0, 6.0])
     >>> word_mean_numbers(words, y, np.array(["run", "bird"])).tolist()
@@ -164,102 +269,3 @@ def word_mean_numbers(
 def _array(texts: Texts) -> NDArray[np.object_]:
     # In a fixed-width string array, every text would take the memory of the longest one.
     return np.array(list(texts), dtype=object)
-
-
-def _word_counts(train: NDArray[Any]) -> FeatureExtractor:
-    """Return a function that counts the words of the training vocabulary in texts."""
-    features: FeatureExtractor = (
-        CountVectorizer(token_pattern=WORD, dtype=np.float64).fit(train).transform
-    )
-    return features
-
-
-def _decile_features(train: NDArray[Any]) -> FeatureExtractor:
-    """Return a function that maps lengths to standardised lengths and training deciles."""
-    mean, spread = train.mean(axis=0), train.std(axis=0)
-    scale = np.where(spread > 0, spread, 1.0)
-    inner = np.quantile(train, np.linspace(0, 1, LENGTH_BINS + 1)[1:-1], axis=0)
-
-    def features(lengths: NDArray[Any]) -> Floats:
-        above = [lengths > edge for edge in inner]
-        return np.hstack([(lengths - mean) / scale, *above])
-
-    return features
-
-
-def _check_several(codes: Codes) -> None:
-    if len(np.unique(codes)) < 2:
-        raise DataError("The training rows have only one label. Give train at least two labels.")
-
-
-def _classify(
-    inputs: tuple[NDArray[Any], NDArray[Any]],
-    codes: Codes,
-    fold_of_row: Codes,
-    n_classes: int,
-) -> BaselinePredictions:
-    """Return the predictions for the second texts by a model fitted on the first."""
-    _check_several(codes)
-
-    def n_correct(guess: Codes, truth: Codes) -> float:
-        return float((guess == truth).sum())
-
-    models = [LogisticRegression(C=C, max_iter=MAX_ITER) for C in C_GRID]
-    model, X = _best(_word_counts, models, inputs, codes, fold_of_row, n_correct)
-    log_probabilities = np.full((len(inputs[1]), n_classes), -np.inf)
-    log_probabilities[:, model.classes_] = model.predict_log_proba(X)
-    return BaselinePredictions(
-        guess=model.predict(X),
-        log_probabilities=log_probabilities,
-        C=float(model.C),
-        converged=bool(model.n_iter_.max() < MAX_ITER),
-    )
-
-
-def _regress(
-    fit_features: Callable[[NDArray[Any]], FeatureExtractor],
-    inputs: tuple[NDArray[Any], NDArray[Any]],
-    y: Floats,
-    fold_of_row: Codes,
-) -> Floats:
-    """Return the predicted numbers for the second inputs by a model fitted on the first."""
-
-    def negative_error(guess: Floats, truth: Floats) -> float:
-        return -float(np.sum((guess - truth) ** 2))
-
-    models = [Ridge(alpha=penalty) for penalty in PENALTIES]
-    model, X = _best(fit_features, models, inputs, y, fold_of_row, negative_error)
-    numbers: Floats = model.predict(X)
-    return numbers
-
-
-def _best(
-    fit_features: Callable[[NDArray[Any]], FeatureExtractor],
-    models: Sequence[Any],
-    inputs: tuple[NDArray[Any], NDArray[Any]],
-    y: NDArray[Any],
-    fold_of_row: Codes,
-    score: Callable[[Any, Any], float],
-) -> tuple[Any, Any]:
-    """Return the model with the highest held-out score, and the features of the second inputs.
-
-    The model is refitted on all training inputs, the first of `inputs`. Ties go to the first model.
-    """
-    train, others = inputs
-    scores = np.zeros(len(models))
-    for fold in np.unique(fold_of_row):
-        outside = fold_of_row == fold
-        if len(np.unique(y[~outside])) > 1:  # with a rare label, a fold may have a single class
-            features = fit_features(train[~outside])
-            inside, held_out = features(train[~outside]), features(train[outside])
-            fits = [_fitted(model, inside, y[~outside]) for model in models]
-            scores += [score(fit.predict(held_out), y[outside]) for fit in fits]
-    features = fit_features(train)
-    return _fitted(models[int(scores.argmax())], features(train), y), features(others)
-
-
-def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
-    with warnings.catch_warnings():
-        # `BaselinePredictions.converged` reports it for the selected model.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return clone(model).fit(X, y)

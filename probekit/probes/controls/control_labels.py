@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
 HASH_BYTES = 8
@@ -51,10 +52,35 @@ def majority_guess(train_codes: Codes, n_rows: int) -> Codes:
     return np.full(n_rows, np.bincount(train_codes).argmax())
 
 
+def word_identity_log_frequencies(
+    train_types: NDArray[np.str_], train_codes: Codes, types: NDArray[np.str_], n_classes: int
+) -> Floats:
+    """Return log frequencies (n_samples, n_classes) of the training labels of each row's word type.
+
+    Frequencies are smoothed: the label frequencies of all training rows are added to the counts of
+    each type, with the weight of one row. A type that was seen once therefore does not get a
+    frequency of 1, and unseen types get the frequencies of all training rows.
+
+    >>> words, codes = np.array(["run", "run", "cat", "dog"]), np.array([1, 1, 0, 0])
+    >>> np.exp(word_identity_log_frequencies(words, codes, np.array(["run", "bird"]), 2)).round(2)
+    array([[0.17, 0.83],
+           [0.5 , 0.5 ]])
+    """
+    names, type_of_row = np.unique(train_types, return_inverse=True)
+    overall = np.bincount(train_codes, minlength=n_classes) / len(train_codes)
+    counts = np.tile(overall, (len(names) + 1, 1))  # the last row is for unseen types
+    np.add.at(counts, (type_of_row, train_codes), 1)
+    place = np.searchsorted(names, types).clip(max=len(names) - 1)
+    own = counts[np.where(names[place] == types, place, len(names))]
+    with np.errstate(divide="ignore"):
+        logs: Floats = np.log(own / own.sum(axis=1, keepdims=True))
+    return logs
+
+
 def word_identity_guess(
     train_types: NDArray[np.str_], train_codes: Codes, types: NDArray[np.str_]
 ) -> Codes:
-    """Return the most frequent training label of each of `types`; unseen types get the majority.
+    """Return the most frequent training label of each word type; unseen types get the majority.
 
     Ties go to the label that is more frequent over all training rows.
 

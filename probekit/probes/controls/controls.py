@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import ConfigError
 from probekit.probes.controls.baselines import (
-    BaselinePredictions,
     bag_of_words_guess,
     bag_of_words_numbers,
     length_guess,
     length_numbers,
     mean_numbers,
+    n_gram_guess,
+    n_gram_numbers,
+    neighbouring_words_guess,
+    neighbouring_words_numbers,
     text_lengths,
     word_mean_numbers,
 )
+from probekit.probes.controls.comparable import control_types
 from probekit.probes.controls.control_labels import (
     control_labels,
     majority_guess,
     word_identity_guess,
+    word_identity_log_frequencies,
+)
+from probekit.probes.controls.text_models import (
+    BaselineNumbers,
+    BaselinePredictions,
+    BaselineTuning,
 )
 from probekit.probes.data import ProbeData
 from probekit.probes.fitters import LabelColumn
 from probekit.probes.folds import sample_groups
+from probekit.probes.score.detection import RATES
 from probekit.probes.score.measurement import Predictions
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.regression import NumberPredictions
@@ -42,37 +54,17 @@ SPARE_DRAWS = 100
 MOST_TEXTS = 20_000
 
 
-def control_types(data: ProbeData, settings: ProbeSettings) -> NDArray[np.str_]:
-    """Return the unit (n_rows,) that gets one control label: the word type or group of each row."""
-    return data.types if settings.control_by == "word" else data.groups
-
-
 def draw_controls(
     data: ProbeData, settings: ProbeSettings, fitted: Codes
 ) -> list[NDArray[np.str_]]:
     """Return the control labels (n_rows,) of each draw.
 
     Raises:
-        ConfigError: All fitted rows have the same word type or group, each row is a group of its
-            own, or too few draws assign different labels.
+        ConfigError: Too few draws assign different labels.
     """
     types = control_types(data, settings)
     wanted = settings.control_draws
     n_types = len(np.unique(types[fitted]))
-    if wanted and n_types == 1:
-        n_groups = len(np.unique(data.groups[fitted]))
-        groups_possible = settings.control_by == "word" and 1 < n_groups < len(fitted)
-        raise ConfigError(
-            f"control_draws is {wanted}, but all training rows have the {settings.control_by} type "
-            f"{str(types[fitted][0])!r}, so the control task would have a single label. Set "
-            f"{'`control_by` to group or ' if groups_possible else ''}`control_draws` to 0."
-        )
-    if wanted and settings.control_by == "group" and n_types == len(fitted):
-        raise ConfigError(
-            "control_by is `group`, but each training row is a group of its own. A random label "
-            "for each row cannot be learned, which would inflate selectivity. Set a column of "
-            "groups, or set `control_by` to word or `control_draws` to 0."
-        )
     labels = data.y[data.train]
     drawn = (
         control_labels(types, labels, settings.seed, draw) for draw in range(wanted + SPARE_DRAWS)
@@ -92,7 +84,7 @@ def uninformed(train_labels: LabelColumn, predictions: Predictions) -> Predictio
     """Return the chance level predictions for the same rows: the majority class or the mean.
 
     Scores, if the given predictions have any, are the log frequencies of the training labels
-    (n_train,).
+    (n_train,). The alarm of every row is the false positive rate that the threshold allows.
 
     >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 1]), n_classes=2)
     >>> uninformed(np.array([1, 1, 0]), predictions).guess.tolist()
@@ -103,15 +95,25 @@ def uninformed(train_labels: LabelColumn, predictions: Predictions) -> Predictio
         return NumberPredictions(predictions.truth, mean)
     assert isinstance(predictions, ClassPredictions)
     truth = predictions.truth
+    if predictions.alarms is not None:
+        allowed = np.where(np.isnan(predictions.alarms), np.nan, RATES)
+        predictions = replace(predictions, alarms=allowed)
     guess, n_classes = majority_guess(train_labels, len(truth)), predictions.n_classes
     if predictions.scores is None:
-        return ClassPredictions(truth, guess, n_classes)
+        return replace(predictions, guess=guess)
+    scores = log_frequencies(train_labels, len(truth), n_classes)
+    return replace(predictions, guess=guess, scores=scores)
+
+
+def log_frequencies(train_codes: Codes, n_rows: int, n_classes: int) -> Floats:
+    """Return the log frequencies (n_rows, n_classes) of the training labels, equal in all rows.
+
+    >>> log_frequencies(np.array([0, 1]), n_rows=1, n_classes=2).round(2).tolist()
+    [[-0.69, -0.69]]
+    """
     with np.errstate(divide="ignore"):
-        frequencies = np.bincount(train_labels, minlength=n_classes) / len(train_labels)
-        scores = np.tile(np.log(frequencies), (len(truth), 1))
-    return ClassPredictions(
-        truth, guess, n_classes, scores, predictions.scores_are_log_probabilities
-    )
+        frequencies = np.bincount(train_codes, minlength=n_classes) / len(train_codes)
+        return np.tile(np.log(frequencies), (n_rows, 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,58 +132,157 @@ class BaselineSample:
         return cls(rows[sampled], fold_of_row[sampled])
 
 
-def label_baselines(
-    data: ProbeData, codes: Codes, sample: BaselineSample, names: tuple[Baseline, ...]
-) -> Iterator[tuple[str, ClassPredictions, int]]:
-    """Yield the name, test predictions and number of training rows of each baseline in `names`.
+@dataclass(frozen=True)
+class _TextBaseline:
+    """A baseline that is fitted on a part of the text.
 
-    The bag-of-words and length baselines are omitted if the data have no texts.
+    Attributes:
+        inputs: returns the inputs (n_rows, ...) of some rows; None if the data lack them.
+        guess: predicts class labels; see `bag_of_words_guess`.
+        numbers: predicts numbers; see `bag_of_words_numbers`.
+    """
+
+    inputs: Callable[[ProbeData, Codes], NDArray[Any] | None]
+    guess: Callable[..., BaselinePredictions]
+    numbers: Callable[..., BaselineNumbers]
+
+
+def _texts(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
+    return None if data.texts is None else data.texts[rows]
+
+
+def _lengths(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
+    return None if data.texts is None else text_lengths(data.texts[rows])
+
+
+def _words(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
+    if data.neighbours is None:
+        return None
+    return np.column_stack([data.types[rows].astype(object), data.neighbours[rows]])
+
+
+_TEXT_BASELINES = {
+    "bag_of_words": _TextBaseline(_texts, bag_of_words_guess, bag_of_words_numbers),
+    "n_grams": _TextBaseline(_texts, n_gram_guess, n_gram_numbers),
+    "neighbouring_words": _TextBaseline(
+        _words, neighbouring_words_guess, neighbouring_words_numbers
+    ),
+    "length": _TextBaseline(_lengths, length_guess, length_numbers),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class BaselineResult:
+    """Predictions of a baseline for the test rows.
+
+    Attributes:
+        target: the name of the baseline.
+        predictions: the predictions.
+        n_train: number of rows fitted.
+        penalty: the selected penalty, C or alpha; None for a baseline without one.
+    """
+
+    target: Baseline
+    predictions: ClassPredictions | NumberPredictions
+    n_train: int
+    penalty: float | None = None
+
+
+@dataclass(frozen=True)
+class BaselineFitting:
+    """How baselines are fitted, and how their outputs become predictions.
+
+    Attributes:
+        tuning: the rating that selects the penalty, and whether classes are weighted.
+        predictions: returns the predictions for true labels (n_test,) from log probabilities
+            (n_test, n_classes) of the weighted classes and the labels of the fitted rows.
+        with_scores: whether the majority and word-identity baselines have scores.
+    """
+
+    tuning: BaselineTuning
+    predictions: Callable[[Codes, Floats, Codes], ClassPredictions]
+    with_scores: bool = False
+
+
+def label_baselines(
+    data: ProbeData,
+    codes: Codes,
+    sample: BaselineSample,
+    names: tuple[Baseline, ...],
+    fitting: BaselineFitting,
+) -> Iterator[BaselineResult]:
+    """Yield the result of each named baseline.
+
+    The scores of the majority and word-identity baselines are log frequencies of the training
+    labels. Baselines of the text are omitted if the data have no texts, and that of the
+    neighbouring words if rows are not words of a text.
     """
     train, test, n_classes = data.train, data.test, len(data.classes)
     truth = codes[test]
     if "majority" in names:
-        yield (
-            "majority",
-            ClassPredictions(truth, majority_guess(codes[train], len(test)), n_classes),
-            len(train),
-        )
+        guess = majority_guess(codes[train], len(test))
+        predictions = ClassPredictions(truth, guess, n_classes)
+        if fitting.with_scores:
+            logs = log_frequencies(codes[train], len(test), n_classes)
+            predictions = replace(predictions, scores=logs, scores_are_log_probabilities=True)
+        yield BaselineResult("majority", predictions, len(train))
     if "word_identity" in names:
-        guess = word_identity_guess(data.types[train], codes[train], data.types[test])
-        yield "word_identity", ClassPredictions(truth, guess, n_classes), len(train)
-    if data.texts is None:
-        return
-    y, folds = codes[sample.rows], sample.fold_of_row
-    texts, test_texts = data.texts[sample.rows], data.texts[test]
-    if "bag_of_words" in names:
-        baseline = bag_of_words_guess(texts, y, folds, test_texts, n_classes)
-        yield "bag_of_words", _predictions(truth, baseline, n_classes), len(sample.rows)
-    if "length" in names:
-        lengths, test_lengths = text_lengths(texts), text_lengths(test_texts)
-        baseline = length_guess(lengths, y, folds, test_lengths, n_classes)
-        yield "length", _predictions(truth, baseline, n_classes), len(sample.rows)
+        yield BaselineResult("word_identity", _word_identity(data, codes, fitting), len(train))
+    for name, baseline, inputs, test_inputs in _fittable(data, sample, names):
+        own = codes[sample.rows]
+        result = baseline.guess(
+            inputs, own, sample.fold_of_row, test_inputs, n_classes, fitting.tuning
+        )
+        predictions = fitting.predictions(truth, result.log_probabilities, own)
+        yield BaselineResult(name, predictions, len(sample.rows), result.C)
 
 
-def _predictions(truth: Codes, baseline: BaselinePredictions, n_classes: int) -> ClassPredictions:
-    return ClassPredictions(truth, baseline.guess, n_classes, baseline.log_probabilities, True)
+def _word_identity(data: ProbeData, codes: Codes, fitting: BaselineFitting) -> ClassPredictions:
+    train, test, n_classes = data.train, data.test, len(data.classes)
+    words = data.types[train], codes[train], data.types[test]
+    logs = word_identity_log_frequencies(*words, n_classes)
+    if fitting.tuning.balanced:
+        balanced = logs - log_frequencies(codes[train], 1, n_classes)
+        return fitting.predictions(codes[test], balanced, codes[train])
+    guess = ClassPredictions(codes[test], word_identity_guess(*words), n_classes)
+    if not fitting.with_scores:
+        return guess
+    return replace(guess, scores=logs, scores_are_log_probabilities=True)
 
 
 def number_baselines(
-    data: ProbeData, y: Floats, sample: BaselineSample, names: tuple[Baseline, ...]
-) -> Iterator[tuple[str, NumberPredictions, int]]:
-    """Yield the same as `label_baselines` for numeric labels y (n_rows,); majority is the mean."""
+    data: ProbeData,
+    y: Floats,
+    sample: BaselineSample,
+    names: tuple[Baseline, ...],
+    fitting: BaselineFitting,
+) -> Iterator[BaselineResult]:
+    """Yield the result of each named baseline for numeric labels y (n_rows,).
+
+    As in `label_baselines`, but "majority" and "word_identity" predict mean training labels.
+    """
     train, test = data.train, data.test
+    truth = y[test]
     if "majority" in names:
-        yield "majority", NumberPredictions(y[test], mean_numbers(y[train], len(test))), len(train)
+        guess = mean_numbers(y[train], len(test))
+        yield BaselineResult("majority", NumberPredictions(truth, guess), len(train))
     if "word_identity" in names:
         guess = word_mean_numbers(data.types[train], y[train], data.types[test])
-        yield "word_identity", NumberPredictions(y[test], guess), len(train)
-    if data.texts is None:
-        return
-    train_y, folds = y[sample.rows], sample.fold_of_row
-    texts, test_texts = data.texts[sample.rows], data.texts[test]
-    if "bag_of_words" in names:
-        guess = bag_of_words_numbers(texts, train_y, folds, test_texts)
-        yield "bag_of_words", NumberPredictions(y[test], guess), len(sample.rows)
-    if "length" in names:
-        guess = length_numbers(text_lengths(texts), train_y, folds, text_lengths(test_texts))
-        yield "length", NumberPredictions(y[test], guess), len(sample.rows)
+        yield BaselineResult("word_identity", NumberPredictions(truth, guess), len(train))
+    for name, baseline, inputs, test_inputs in _fittable(data, sample, names):
+        result = baseline.numbers(
+            inputs, y[sample.rows], sample.fold_of_row, test_inputs, fitting.tuning
+        )
+        predictions = NumberPredictions(truth, result.guess)
+        yield BaselineResult(name, predictions, len(sample.rows), result.alpha)
+
+
+def _fittable(
+    data: ProbeData, sample: BaselineSample, names: tuple[Baseline, ...]
+) -> Iterator[tuple[Baseline, _TextBaseline, NDArray[Any], NDArray[Any]]]:
+    """Yield each named text baseline with its training and test inputs, if the data have them."""
+    for name in (name for name in _TEXT_BASELINES if name in names):
+        baseline = _TEXT_BASELINES[name]
+        inputs, test_inputs = (baseline.inputs(data, rows) for rows in (sample.rows, data.test))
+        if inputs is not None and test_inputs is not None:
+            yield name, baseline, inputs, test_inputs

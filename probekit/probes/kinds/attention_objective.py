@@ -66,8 +66,8 @@ class TokensOfTexts:
 class AttentionFit:
     """Result of one fit: query (n_features,), and linear classifier of the weighted mean.
 
-    All apply to raw, unscaled tokens. `coef` (n_out, n_features) and `intercept` (n_out,) are as in
-    `Fit`.
+    Query and classifier apply to raw, unscaled tokens. `coef` (n_out, n_features) and `intercept`
+    (n_out,) are as in `Fit`.
     """
 
     classes: Codes
@@ -77,10 +77,16 @@ class AttentionFit:
     n_iter: int
     converged: bool
 
+    def class_scores(self, texts: TokensOfTexts, n_classes: int) -> Floats:
+        """Return the scores (n_texts, n_classes); -inf for a class that was not fitted."""
+        own = text_scores(texts, self.query, self.coef, self.intercept)
+        scores = np.full((len(own), n_classes), -np.inf)
+        scores[:, self.classes] = with_reference(own.T, len(self.classes)).T
+        return scores
+
     def guess(self, texts: TokensOfTexts) -> Codes:
         """Return the label code (n_texts,) with the highest score for each text."""
-        scores = text_scores(texts, self.query, self.coef, self.intercept)
-        codes: Codes = self.classes[with_reference(scores.T, len(self.classes)).argmax(axis=0)]
+        codes: Codes = self.class_scores(texts, int(self.classes.max()) + 1).argmax(axis=1)
         return codes
 
 

@@ -19,8 +19,9 @@ from probekit.probes.kinds.attention_objective import (
     fit_attention,
     text_scores,
 )
-from probekit.probes.kinds.choice import choose, inner_folds
+from probekit.probes.kinds.choice import inner_folds
 from probekit.probes.solve.design import Floats
+from probekit.probes.solve.fits import Judge, best_rated
 from probekit.probes.solve.layers import with_reference
 from probekit.probes.solve.solver import Codes
 from probekit.probes.validation import labelled_rows, positive, units_of, warn_if_flat
@@ -74,6 +75,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         groups: ArrayLike | None = None,
         typical: NDArray[np.bool_] | None = None,
         units: ArrayLike | None = None,
+        judge: Judge | None = None,
     ) -> Self:
         """Return self, fitted on tokens X (n_tokens, n_features), y and groups (n_tokens,).
 
@@ -84,6 +86,7 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             typical: Which tokens (n_tokens,) feature scaling is estimated from; None means all.
             units: The cross-validation group (n_tokens,) of each token; None makes each text its
                 own group.
+            judge: Rates the held-out scores of each C; None for the accuracy.
 
         Raises:
             ConfigError: A C is not positive, or there are too few folds or iterations.
@@ -98,7 +101,8 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             texts = replace(texts, typical=typical[order])
         text_codes = _codes_of_texts(texts, codes[order], self.classes_)
         own = np.arange(len(text_codes)) if units is None else units_of(rows, units)[order]
-        self.C_ = self._choose(grid, texts, text_codes, own if units is None else own[texts.starts])
+        own = own if units is None else own[texts.starts]
+        self.C_ = self._choose(grid, texts, text_codes, own, judge or _accuracy)
         solution = self._fit_at(self.C_, texts, text_codes)
         self.query_, self.coef_ = solution.query, solution.coef
         self.intercept_ = solution.intercept
@@ -107,24 +111,32 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def _choose(
-        self, grid: Floats, texts: TokensOfTexts, codes: Codes, units: NDArray[np.generic]
+        self,
+        grid: Floats,
+        texts: TokensOfTexts,
+        codes: Codes,
+        units: NDArray[np.generic],
+        judge: Judge,
     ) -> float:
         if len(grid) == 1:
             return float(grid[0])
-
-        def n_errors(inside: NDArray[np.bool_]) -> list[int]:
+        insides = inner_folds(codes, units, self.folds, self.random_state)
+        fold_of_row = np.full(len(codes), -1)
+        scores = np.zeros((len(grid), len(codes), len(self.classes_)))
+        for fold, inside in enumerate(insides):
             fitted, held_out = texts.take(inside), texts.take(~inside)
             fits = [self._fit_at(C, fitted, codes[inside]) for C in grid]
-            return [int(np.sum(fit.guess(held_out) != codes[~inside])) for fit in fits]
-
-        folds = inner_folds(codes, units, self.folds, self.random_state)
-        return choose(grid, folds, n_errors)
+            scores[:, ~inside] = [fit.class_scores(held_out, scores.shape[2]) for fit in fits]
+            fold_of_row[~inside] = fold
+        rows = fold_of_row >= 0  # the others are in folds that cannot be fitted
+        best = best_rated(judge, codes[rows], scores[:, rows], fold_of_row[rows])
+        return float(grid[best])
 
     def _fit_at(self, C: float, texts: TokensOfTexts, codes: Codes) -> AttentionFit:
         return fit_attention(texts, codes, C, self.max_iter, self.random_state)
 
     def decision_function(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
-        """Return the scores of each token's text for all classes (n_tokens, n_classes).
+        """Return the class scores (n_tokens, n_classes) of the text that each token belongs to.
 
         For two classes, return only the score (n_tokens,) of the second.
         """
@@ -154,6 +166,10 @@ class AttentionPooledProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return _texts(rows, units_of(rows, groups))
+
+
+def _accuracy(truth: Codes, scores: Floats, _fold_of_row: Codes) -> float:
+    return float(np.sum(truth == scores.argmax(axis=1)))
 
 
 def _texts(X: NDArray[np.floating], groups: NDArray[np.generic]) -> tuple[TokensOfTexts, Codes]:

@@ -33,6 +33,7 @@ class KSparseProbe(TunedProbe):
         folds: Number of cross-validation folds that select C.
         max_iter: Maximum number of solver iterations.
         random_state: Random seed for the folds.
+        balanced: Whether all classes have the same total weight.
 
     Attributes:
         features_: Indices (k,) of the selected features, best first; `coef_` is 0 elsewhere.
@@ -52,12 +53,14 @@ class KSparseProbe(TunedProbe):
         folds: int = 5,
         max_iter: int = 2000,
         random_state: int = 0,
+        balanced: bool = False,
     ) -> None:
         self.k = k
         self.C = C
         self.folds = folds
         self.max_iter = max_iter
         self.random_state = random_state
+        self.balanced = balanced
 
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""
@@ -80,7 +83,7 @@ class KSparseProbe(TunedProbe):
         features = best_features(data.X, data.codes, self.k, data.typical)
         X = np.ascontiguousarray(data.X[:, features])
         solver = Solver(X, [np.ones(len(X), dtype=np.float32)], typical=data.typical)
-        problems = [Problem(data.codes, float(C)) for C in values]
+        problems = [Problem(data.codes, float(C), balanced=self.balanced) for C in values]
         fits = solver.solve(problems, StoppingRule(TOLERANCES[X.dtype.name], self.max_iter))
         return [self._wide(fit, features, width) for fit in fits]
 

@@ -17,7 +17,7 @@ from probekit.errors import DataError
 from probekit.probes.bounds import at_least, positive_grid
 from probekit.probes.folds import fittable_insides, group_folds
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.fits import fit_columns
+from probekit.probes.solve.fits import Tuning, fit_columns
 from probekit.probes.solve.layers import AffineLayer, with_reference
 from probekit.probes.solve.solver import Codes, Fit, Problem, Solver
 from probekit.probes.validation import (
@@ -28,8 +28,8 @@ from probekit.probes.validation import (
     weights_of,
 )
 
-# Relative excess of the objective over its minimum, by the precision of the rows. The excess is
-# quadratic in the gradient, so that in float64 it is measurable only through the gradient.
+# Largest (objective - minimum) / objective at convergence, by the dtype of the rows. This value is
+# quadratic in the gradient; in float64 it can be measured only through the gradient.
 TOLERANCES = {"float32": 1e-9, "float64": 1e-19}
 
 ClassWeight = Mapping[Any, float] | Literal["balanced"] | None
@@ -182,7 +182,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skle
         folds = group_folds(labels, units, self.folds, self.random_state)
         if labels.any():  # a multilabel y may be the same in all rows
             fittable_insides(labels, folds)
-        tuned = fit_columns(X, columns, folds, grid, stopping=stopping, weights=weights)
+        tuned = fit_columns(X, columns, folds, grid, tuning=Tuning(stopping), weights=weights)
         return [column.solution for column in tuned]
 
     def _store_fits(self, fits: Sequence[Fit]) -> None:

@@ -16,12 +16,13 @@ from probekit.probes.solve.layers import FittedLayers
 
 
 class MassMeanProbe(LayeredProbe):
-    """Classifier along the difference of means, theta = mean_1 - mean_0, zero at the midpoint.
+    """Classifier whose weights are the difference of the class means, theta = mean_1 - mean_0.
 
-    Without `covariance`, rows are not scaled, so that `coef_` is exactly the difference of the
-    class means. With it, theta is multiplied by the inverse within-class covariance, which is
-    estimated with shrinkage on standardised rows. With more than two classes, the class with the
-    nearest mean under the same metric is predicted.
+    The score is 0 at the midpoint between the means. Without `covariance`, rows are not
+    scaled, so that `coef_` is exactly the difference of the class means. With it, theta is
+    multiplied by the inverse within-class covariance, which is estimated with shrinkage on
+    standardised rows. With more than two classes, the class with the nearest mean is predicted, in
+    the Euclidean distance or, with `covariance`, the Mahalanobis distance.
 
     Args:
         covariance: Whether to multiply theta by the inverse within-class covariance.

@@ -35,8 +35,10 @@ class ProbeKind:
         grid: Name and candidate values of the penalty that cross-validation selects; None if there
             is no penalty.
         logits: Whether the softmax of its scores gives class probabilities.
-        reference: Name of its reference level, as of a metric: chance, or the tree in which each
-            word depends on its neighbour.
+        reference: Reference level that its scores are compared with: "chance", or "chain" for the
+            tree in which the head of each word is the previous word.
+        offers: What its predictions contain besides predicted labels; see `Metric.needs`.
+        can_balance: Whether it can weight rows so that all classes have the same total weight.
     """
 
     name: str
@@ -47,6 +49,8 @@ class ProbeKind:
     grid: tuple[str, tuple[float, ...]] | None = None
     logits: bool = False
     reference: Literal["chance", "chain"] = "chance"
+    offers: tuple[str, ...] = ("scores", "alarms")
+    can_balance: bool = False
 
     @property
     def estimator(self) -> type[BaseEstimator]:
@@ -61,6 +65,7 @@ class ProbeKind:
         max_iter: int = 2000,
         folds: int = 5,
         penalties: Sequence[float] | None = None,
+        balanced: bool = False,
         **options: Option,
     ) -> Any:
         """Return an unfitted estimator of this kind.
@@ -72,6 +77,7 @@ class ProbeKind:
             max_iter: Maximum number of solver iterations.
             folds: Number of cross-validation folds that select the penalty.
             penalties: Candidate penalties that replace those of `grid`.
+            balanced: Whether all classes have the same total weight; see `can_balance`.
             **options: Options of this kind.
 
         Raises:
@@ -81,7 +87,13 @@ class ProbeKind:
         >>> KINDS["k_sparse"].build(k=16, penalties=[0.1])
         KSparseProbe(C=[0.1], k=16)
         """
-        shared = {"random_state": seed, "max_iter": max_iter, "folds": folds}
+        shared = {
+            "random_state": seed,
+            "max_iter": max_iter,
+            "folds": folds,
+            "balanced": balanced,
+            "class_weight": "balanced" if balanced else None,
+        }
         accepted = self.estimator().get_params()
         parameters = {name: value for name, value in shared.items() if name in accepted}
         return self.estimator(**parameters, **self._penalties(penalties), **self.complete(options))
@@ -146,6 +158,8 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "probekit.probes.kinds.logistic:LinearProbe",
                 grid=_C,
                 logits=True,
+                offers=("scores", "probabilities", "alarms"),
+                can_balance=True,
             ),
             ProbeKind(
                 "ridge",
@@ -153,6 +167,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "classification",
                 "probekit.probes.kinds.ridge:RidgeProbe",
                 grid=_ALPHA,
+                can_balance=True,
             ),
             ProbeKind(
                 "lda",
@@ -180,6 +195,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "classification",
                 "probekit.probes.kinds.svm:SvmProbe",
                 grid=_C,
+                can_balance=True,
             ),
             ProbeKind(
                 "k_sparse",
@@ -189,6 +205,8 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 options={"k": 16},
                 grid=_C,
                 logits=True,
+                offers=("scores", "probabilities", "alarms"),
+                can_balance=True,
             ),
             ProbeKind(
                 "mlp",
@@ -198,6 +216,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 options={"hidden": 64},
                 grid=("alpha", (0.1, 1.0, 10.0)),
                 logits=True,
+                offers=("scores", "probabilities", "alarms"),
             ),
             ProbeKind(
                 "ridge_regression",
@@ -205,6 +224,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "regression",
                 "probekit.probes.kinds.ridge:RidgeRegressionProbe",
                 grid=_ALPHA,
+                offers=(),
             ),
             ProbeKind(
                 "structural_distance",
@@ -213,6 +233,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "probekit.probes.kinds.structural.probes:DistanceProbe",
                 options={"rank": 64},
                 reference="chain",
+                offers=("uuas",),
             ),
             ProbeKind(
                 "structural_depth",
@@ -221,6 +242,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "probekit.probes.kinds.structural.probes:DepthProbe",
                 options={"rank": 64},
                 reference="chain",
+                offers=("root_accuracy",),
             ),
             ProbeKind(
                 "attention_pooled",
@@ -229,6 +251,7 @@ KINDS: Mapping[str, ProbeKind] = MappingProxyType(
                 "probekit.probes.kinds.attention_pooled:AttentionPooledProbe",
                 grid=("C", (1e-2, 1e-1, 1.0, 10.0)),
                 logits=True,
+                offers=("scores",),
             ),
         )
     }

@@ -14,7 +14,7 @@ from probekit.probes.bounds import at_least
 from probekit.probes.folds import group_folds
 from probekit.probes.kinds.base import TrainingRows, TunedProbe
 from probekit.probes.kinds.choice import choose
-from probekit.probes.kinds.scaling import Scaling, measured
+from probekit.probes.kinds.scaling import Scaling, balanced_weights, measured
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
 from probekit.probes.validation import positive, refuse_mixed_types, units_of, warn_if_flat
@@ -30,6 +30,7 @@ class RidgeProbe(TunedProbe):
             the highest held-out accuracy is selected by group-disjoint cross-validation.
         folds: Number of cross-validation folds that select alpha.
         random_state: Random seed for the folds.
+        balanced: Whether all classes have the same total weight.
 
     >>> X = [[-3.0], [-2.0], [-1.0], [1.0], [2.0], [3.0]]
     >>> probe = RidgeProbe(alpha=1.0).fit(X, ["down", "down", "down", "up", "up", "up"])
@@ -38,11 +39,16 @@ class RidgeProbe(TunedProbe):
     """
 
     def __init__(
-        self, alpha: float | Sequence[float] = ALPHAS, folds: int = 5, random_state: int = 0
+        self,
+        alpha: float | Sequence[float] = ALPHAS,
+        folds: int = 5,
+        random_state: int = 0,
+        balanced: bool = False,
     ) -> None:
         self.alpha = alpha
         self.folds = folds
         self.random_state = random_state
+        self.balanced = balanced
 
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""
@@ -54,7 +60,8 @@ class RidgeProbe(TunedProbe):
         classes = np.unique(data.codes)
         positives = classes[1:] if len(classes) == 2 else classes
         targets = np.where(data.codes[:, None] == positives, 1.0, -1.0)
-        layers = ridge_path(data.X, targets, values, data.typical)
+        weights = balanced_weights(data.codes) if self.balanced else None
+        layers = ridge_path(data.X, targets, values, data.typical, weights)
         return [FittedLayers(classes, (layer,)) for layer in layers]
 
 
@@ -142,12 +149,14 @@ def ridge_path(
     targets: Floats,
     alphas: Floats,
     typical: NDArray[np.bool_] | None = None,
+    weights: Floats | None = None,
 ) -> tuple[AffineLayer, ...]:
     """Return, for each alpha, the layer that minimises squared error + alpha |weight|^2.
 
     Rows X (n_samples, n_features) are standardised for the fit, with scaling estimated from the
     `typical` rows (n_samples,) if given. The layer applies to raw rows and has one output for each
-    column of targets (n_samples, n_targets). The bias is not penalised.
+    column of targets (n_samples, n_targets). The bias is not penalised. `weights` (n_samples,)
+    multiply the squared errors, not the scaling; None means 1.
 
     >>> X, targets = np.array([[-1.0], [1.0]]), np.array([[-3.0], [3.0]])
     >>> [layer.weight.tolist() for layer in ridge_path(X, targets, np.array([2.0, 4.0]))]
@@ -157,14 +166,19 @@ def ridge_path(
     3.4.1; with fewer rows than features, computed from the eigenvectors of X X^T, section 18.3.5.
     """
     scaling = Scaling.standard(measured(X, typical))
-    rows, mean = scaling.apply(X), targets.mean(axis=0)
+    rows = scaling.apply(X)
     # Rows scaled by a subset are not centred; the unpenalised bias absorbs their mean.
-    centre = rows.mean(axis=0)
-    rows -= centre
+    if weights is None:
+        mean, centre = targets.mean(axis=0), rows.mean(axis=0)
+        rows, residuals = rows - centre, targets - mean
+    else:
+        mean, centre = (np.average(values, axis=0, weights=weights) for values in (targets, rows))
+        scale = np.sqrt(weights)[:, None]
+        rows, residuals = scale * (rows - centre), scale * (targets - mean)
     is_tall = rows.shape[0] >= rows.shape[1]
     values, axes = np.linalg.eigh(rows.T @ rows if is_tall else rows @ rows.T)
     values = np.maximum(values, 0.0)  # rounding can make zero eigenvalues slightly negative
     onto_axes, back = (rows @ axes).T if is_tall else axes.T, axes if is_tall else rows.T @ axes
-    turned = onto_axes @ (targets - mean)
-    weights = [(back @ (turned / (values + alpha)[:, None])).T for alpha in alphas]
-    return tuple(scaling.fold(weight, mean - weight @ centre) for weight in weights)
+    turned = onto_axes @ residuals
+    solved = [(back @ (turned / (values + alpha)[:, None])).T for alpha in alphas]
+    return tuple(scaling.fold(weight, mean - weight @ centre) for weight in solved)

@@ -72,3 +72,16 @@ def measured(X: NDArray[np.floating], typical: NDArray[np.bool_] | None) -> NDAr
     [[1.0], [3.0]]
     """
     return X if typical is None or np.count_nonzero(typical) < 2 else X[typical]
+
+
+def balanced_weights(labels: NDArray[np.generic]) -> Floats:
+    """Return the weight (n_samples,) of each row that gives all labels the same total weight.
+
+    The mean weight is 1.
+
+    >>> balanced_weights(np.array(["a", "a", "a", "b"])).round(2).tolist()
+    [0.67, 0.67, 0.67, 2.0]
+    """
+    _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    weights: Floats = (len(codes) / (len(counts) * counts))[codes]
+    return weights

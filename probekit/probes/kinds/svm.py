@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 
 from probekit.probes.bounds import at_least
 from probekit.probes.kinds.base import TrainingRows, TunedProbe
-from probekit.probes.kinds.scaling import Scaling
+from probekit.probes.kinds.scaling import Scaling, balanced_weights
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 
@@ -26,6 +26,7 @@ class SvmProbe(TunedProbe):
         folds: Number of cross-validation folds that select C.
         max_iter: Maximum number of solver iterations.
         random_state: Random seed for the folds.
+        balanced: Whether all classes have the same total weight.
 
     >>> X = [[-3.0], [-2.0], [-1.0], [1.0], [2.0], [3.0]]
     >>> probe = SvmProbe(C=0.1).fit(X, ["down", "down", "down", "up", "up", "up"])
@@ -44,11 +45,13 @@ class SvmProbe(TunedProbe):
         folds: int = 5,
         max_iter: int = 2000,
         random_state: int = 0,
+        balanced: bool = False,
     ) -> None:
         self.C = C
         self.folds = folds
         self.max_iter = max_iter
         self.random_state = random_state
+        self.balanced = balanced
 
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""
@@ -64,26 +67,33 @@ class SvmProbe(TunedProbe):
         rows = rows @ axes
         positives = classes[1:] if len(classes) == 2 else classes
         truth = np.where(positives[:, None] == data.codes, 1.0, -1.0)
+        weights = np.ones_like(truth)
+        if self.balanced:
+            weights = np.stack([balanced_weights(signs) for signs in truth])
         solutions, start = [], np.zeros((len(positives), rows.shape[1] + 1))
         for C in values:
-            start, n_iter, converged = solve_hinge(rows, truth, float(C), self.max_iter, start)
+            start, n_iter, converged = solve_hinge(
+                rows, truth, weights, float(C), self.max_iter, start
+            )
             layer: AffineLayer = scaling.fold(start[:, :-1] @ axes.T, start[:, -1])
             solutions.append(FittedLayers(classes, (layer,), n_iter, converged))
         return solutions
 
 
 def solve_hinge(
-    rows: Floats, truth: Floats, C: float, max_iter: int, start: Floats
+    rows: Floats, truth: Floats, weights: Floats, C: float, max_iter: int, start: Floats
 ) -> tuple[Floats, int, bool]:
     """Return weights and biases (n_out, n_features + 1), the iteration count, and convergence.
 
-    They minimise |weight|^2 / 2 + C sum(max(0, 1 - truth score)^2) for each row of `truth`
-    (n_out, n_samples), whose entries are -1 or +1. Rows (n_samples, n_features) should be given in
-    their principal axes, where the Hessian is nearly diagonal and diagonal scaling works well.
+    They minimise |weight|^2 / 2 + C sum(weights max(0, 1 - truth score)^2) for each row of `truth`
+    and `weights` (n_out, n_samples); the entries of `truth` are -1 or +1. Rows
+    (n_samples, n_features) should be given in their principal axes, where the Hessian is nearly
+    diagonal and diagonal scaling works well.
 
     >>> rows, truth = np.array([[-1.0], [1.0]]), np.array([[-1.0, 1.0]])
-    >>> weights, _, converged = solve_hinge(rows, truth, 0.25, 100, np.zeros((1, 2)))
-    >>> weights.round(3).tolist(), converged  # of w^2 / 2 + (1 - w)^2 / 2
+    >>> once = np.ones((1, 2))
+    >>> point, _, converged = solve_hinge(rows, truth, once, 0.25, 100, np.zeros((1, 2)))
+    >>> point.round(3).tolist(), converged  # of w^2 / 2 + (1 - w)^2 / 2
     ([[0.5, 0.0]], True)
     """
     penalty = 1.0 / (C * len(rows))
@@ -94,9 +104,9 @@ def solve_hinge(
         parameters = point.reshape(start.shape) * scaling
         weight, bias = parameters[:, :-1], parameters[:, -1]
         hinge = np.maximum(1.0 - truth * (weight @ rows.T + bias[:, None]), 0.0)
-        slopes = -2.0 * truth * hinge / len(rows)
+        slopes = -2.0 * weights * truth * hinge / len(rows)
         gradient = np.column_stack([slopes @ rows + penalty * weight, slopes.sum(axis=1)])
-        loss = np.sum(hinge**2) / len(rows) + 0.5 * penalty * np.sum(weight**2)
+        loss = np.sum(weights * hinge**2) / len(rows) + 0.5 * penalty * np.sum(weight**2)
         return float(loss), (gradient * scaling).ravel()
 
     result = minimize(

@@ -86,7 +86,7 @@ class ProbeFacts(Facts):
 
     @property
     def untested(self) -> str:
-        """The sentence for a probe that no row was held out to test; "" for a tested probe."""
+        """A warning for users of an untested probe; "" if held-out rows tested the probe."""
         return "" if self.is_tested else _UNTESTED
 
     @property

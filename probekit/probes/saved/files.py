@@ -18,9 +18,10 @@ from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 
 from probekit.disk import inside
+from probekit.drafts import write_atomic
 from probekit.errors import DataError, MissingError
 from probekit.probes.saved.facts import Facts, ProbeFacts
-from probekit.provenance import digest, digest_json, pretty_json, write_atomic
+from probekit.provenance import digest, digest_json, pretty_json
 
 Floats = NDArray[np.float64]
 LayerArrays = tuple[Floats, Floats]

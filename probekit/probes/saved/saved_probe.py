@@ -32,7 +32,7 @@ class SavedProbe:
         facts: the metadata.
 
     Raises:
-        DataError: shapes, classes and numbers are inconsistent.
+        DataError: shapes and classes are inconsistent, or a weight is not finite.
 
     >>> facts = ProbeFacts(
     ...     kind="logistic", scores_are_logits=True, sites=("blocks.0.hook_resid_post",),
@@ -59,7 +59,7 @@ class SavedProbe:
 
     @property
     def n_features(self) -> int:
-        """The number of features of the rows that the probe takes."""
+        """The number of features that the rows must have."""
         return int(self.layers[0][0].shape[1])
 
     @property
@@ -150,7 +150,7 @@ class SavedProbe:
         layer_norm_epsilon: float | None = None,
         tokenizer: str | None = None,
     ) -> None:
-        """Raise ConfigError unless rows come from the same site and model as the probe's.
+        """Raise ConfigError unless rows come from the site and model that the probe was fitted on.
 
         Values that are None, in the arguments or in the probe, are not compared.
 

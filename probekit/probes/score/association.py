@@ -1,16 +1,19 @@
-"""The score of each test row under each label it could have: what tests of association exchange.
+"""Metrics as sums over rows, for p-values from an exchange of labels.
 
-A p-value asks whether predictions and labels are associated, by the metric that is reported. For
-that, a metric is written as a sum over rows of `scores[row] @ labels[row]`, which stays a sum when
-labels are exchanged between rows.
+A p-value tests whether predictions and labels are associated, as measured by the reported metric.
+Each function here writes one metric as the sum over rows of `scores[row] @ labels[row]`, where
+`scores[row]` holds the score of the row under each possible label. If labels are exchanged between
+rows, only `labels` changes.
 
     of_accuracy, of_balanced_accuracy, of_macro_f1, of_auroc    for classes
+    of_auprc, of_tpr_at_fpr_1, of_tpr_at_fpr_5                  for a positive class
     of_r2, of_spearman                                          for numbers
 
 Macro F1 and AUROC are linear in the labels as long as the number of rows with each label stays the
-same. For R2 the terms that do not depend on the assignment of the labels are left out, so that the
-sum is a covariance. Under `split.folds`, ranks are taken within each fold, because scores of
-different fits are not comparable.
+same. Average precision is not linear, so the sum is only its linear part. For R2 the terms that do
+not depend on the assignment of the labels are left out, so the sum is a covariance. Under
+`split.folds`, ranks are taken within each fold, because scores of different fits are not
+comparable.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-from probekit.probes.score.metrics import ClassPredictions, ranking_scores
+from probekit.probes.score.detection import RATES, detected
+from probekit.probes.score.metrics import ClassPredictions, class_scores, ranking_scores
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
@@ -41,7 +45,7 @@ class RowScores:
 
 
 def rows_by_fold(predictions: ClassPredictions | NumberPredictions) -> list[Codes]:
-    """Return the row numbers of each fit that made the predictions."""
+    """Return, for each fit that made predictions, the numbers of the rows that it predicted."""
     folds = predictions.folds
     if folds is None:
         return [np.arange(len(predictions.truth))]
@@ -91,6 +95,48 @@ def of_auroc(predictions: ClassPredictions) -> RowScores:
     return RowScores(scores, labels)
 
 
+def of_auprc(predictions: ClassPredictions) -> RowScores:
+    """Return the row scores of the average precision, approximated by its linear part.
+
+    The linear part is the projection under the null hypothesis. Take n rows in descending order of
+    their scores, with a share p of positive rows. The expected precision at a positive row of rank
+    r is 1 / r + p (r - 1) / r: the first term counts the row itself, the second the positive rows
+    above it. The row also raises the precision at each positive row below it: at rank j there is
+    one with probability p, whose precision increases by 1 / j. Without the constant p, the score of
+    a positive row is therefore (1 - p) / r + p (1 / (r + 1) + ... + 1 / n), divided by the number
+    of positive rows. Tied rows get their mean score. Without a positive class, scores are averaged
+    over classes. Folds are averaged, too.
+
+    >>> scores = np.array([[0.0, 3.0], [0.0, 2.0], [0.0, 1.0], [0.0, 0.0]])
+    >>> truth = np.array([1, 1, 0, 0])
+    >>> found = of_auprc(ClassPredictions(truth, truth, 2, scores, positive=1))
+    >>> found.scores[:, 1].round(3).tolist()
+    [0.521, 0.271, 0.146, 0.062]
+
+    Source: Hájek, Šidák and Sen (1999), Theory of rank tests, section 3.3 (projection).
+    """
+    labels = np.eye(predictions.n_classes)[predictions.truth]
+    scores = np.zeros_like(labels)
+    for rows in rows_by_fold(predictions):
+        n_true = _counted(predictions.truth[rows], predictions.n_classes)
+        defined = [code for code in detected(predictions) if 0 < n_true[code] < len(rows)]
+        for code in defined:
+            share = len(rows) / len(predictions.truth) / len(defined)
+            own = class_scores(predictions, code)[rows]
+            scores[rows, code] = _precision_scores(own, n_true[code]) * share
+    return RowScores(scores, labels)
+
+
+def of_tpr_at_fpr_1(predictions: ClassPredictions) -> RowScores:
+    """Return the row scores of the true positive rate at an allowed FPR of 1 %."""
+    return _of_alarms(predictions, RATES.index(0.01))
+
+
+def of_tpr_at_fpr_5(predictions: ClassPredictions) -> RowScores:
+    """Return the row scores of the true positive rate at an allowed FPR of 5 %."""
+    return _of_alarms(predictions, RATES.index(0.05))
+
+
 def of_r2(predictions: NumberPredictions) -> RowScores:
     """Return the row scores of the covariance between true and predicted numbers.
 
@@ -112,6 +158,29 @@ def of_spearman(predictions: NumberPredictions) -> RowScores:
             spread = np.sqrt(np.square(centred).sum())
             side[rows] = centred / (spread or 1.0) * np.sqrt(len(rows) / len(predictions.truth))
     return RowScores(sides[0][:, None], sides[1][:, None])
+
+
+def _precision_scores(scores: Floats, n_positive: float) -> Floats:
+    """Return the score (n_samples,) of each row under the positive label; see `of_auprc`."""
+    prevalence, n = n_positive / len(scores), len(scores)
+    inverse = 1 / np.arange(1, n + 1)
+    below = inverse.sum() - np.cumsum(inverse)
+    by_rank = ((1 - prevalence) * inverse + prevalence * below) / n_positive
+    _, tie, n_tied = np.unique(-scores, return_inverse=True, return_counts=True)
+    by_row = by_rank[rankdata(-scores, method="ordinal") - 1]
+    means: Floats = np.bincount(tie, weights=by_row) / n_tied
+    return means[tie]
+
+
+def _of_alarms(predictions: ClassPredictions, column: int) -> RowScores:
+    """Return the row scores of the true positive rate: 1 / n_positive for each alarm."""
+    assert predictions.alarms is not None
+    assert predictions.positive is not None
+    labels = np.eye(predictions.n_classes)[predictions.truth]
+    scores = np.zeros_like(labels)
+    n_positive = max(1, int((predictions.truth == predictions.positive).sum()))
+    scores[:, predictions.positive] = predictions.alarms[:, column] / n_positive
+    return RowScores(scores, labels)
 
 
 def _weighted_hits(predictions: ClassPredictions, weights: Floats) -> RowScores:

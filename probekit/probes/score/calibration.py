@@ -21,10 +21,12 @@ BINS = 15
 
 
 def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the Brier score (1 + n_units,): 0 at best, 2 at worst.
+    """Return the Brier score: 0 at best, 2 at worst.
 
-    It is the mean over rows of the sum over classes of (p - [class is true])^2. For two classes
-    this is twice the Brier score that is computed from one class.
+    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+
+    For each row, (p - [class is true])^2 is summed over the classes; the score is the mean over the
+    rows. For two classes this is twice the Brier score that is computed from one class.
 
     Raises:
         DataError: The predictions have no log probabilities.
@@ -42,13 +44,15 @@ def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 
 
 def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the expected calibration error minus its mean under calibration (1 + n_units,).
+    """Return the expected calibration error, minus its mean for calibrated predictions.
+
+    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
 
     The error is the mean over rows of |accuracy - mean confidence| of the row's bin. The confidence
     is the probability of the predicted class; there are 15 bins of equal width, which include their
-    upper end. Chance differences in bins with few rows make this positive even for perfectly
-    calibrated predictions, so its mean for labels drawn from the stated probabilities is
-    subtracted: calibrated predictions score 0 on average, and single scores may be negative.
+    upper end. Chance differences in bins with few rows make the error positive even for perfectly
+    calibrated predictions. Its mean for labels drawn from the predicted probabilities is therefore
+    subtracted. As a result, calibrated predictions score 0 on average, and a score may be negative.
 
     Raises:
         DataError: The predictions have no log probabilities.
@@ -110,7 +114,9 @@ class ReliabilityBin:
 def reliability_bins(
     predictions: ClassPredictions, resamples: Resamples, bins: int = BINS
 ) -> list[ReliabilityBin]:
-    """Return the non-empty bins of equal width, in ascending order of confidence.
+    """Return the reliability bins that contain rows, in ascending order of confidence.
+
+    The bins have equal width.
 
     Raises:
         DataError: The predictions have no log probabilities.
@@ -160,10 +166,10 @@ def _confidence(predictions: ClassPredictions, metric: str) -> Floats:
 
 
 def _bin(confidence: Floats, bins: int) -> Codes:
-    """Return the bin number (n_samples,) of each confidence; bin b is (b, b + 1] / bins.
+    """Return the bin number (n_samples,) of each confidence.
 
-    Values just above an edge count as below it, because taking logarithms and exponentials changes
-    the last bit.
+    Bin b contains values above b / bins, up to and including (b + 1) / bins. Values just above an
+    edge count as below it, because taking logarithms and exponentials changes the last bit.
     """
     numbers: Codes = np.ceil(confidence * bins - 1e-9).astype(np.int64) - 1
     return np.clip(numbers, 0, bins - 1)

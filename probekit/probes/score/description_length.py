@@ -6,8 +6,13 @@ rows saves bits early; one that can only memorise the labels saves none. The pen
 all rows, is assumed to be known; transmitting it would cost log2 of the grid size in bits. The
 description length thus measures how easily the labels are decoded, in addition to how accurately.
 
+It is compared with a code of the same blocks that does not use the activations: its probabilities
+are the label frequencies of the previous blocks. A uniform code, the reference of the paper, would
+make a probe that learns nothing but the label frequencies look as if it compressed the labels.
+
     blocks         groups -> rows coded in each block, and rows that its probe is fitted on
     code_lengths   log probabilities, labels -> bits of each row
+    count_lengths  blocks, labels -> bits of each row under the label frequencies
     OnlineCode     bits of all rows -> codelength, compression
 
 Source: Voita and Titov (2020), Information-theoretic probing with minimum description length.
@@ -16,7 +21,7 @@ Source: Voita and Titov (2020), Information-theoretic probing with minimum descr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -39,9 +44,10 @@ LEAST_ROWS = 2
 
 @dataclass(frozen=True, eq=False)
 class CodedBlock:
-    """Rows `coded` (n_coded,) in a block, with a probe fitted on the rows `fitted` (n_fitted,).
+    """Rows of one block, and the rows of the previous blocks, which its probe is fitted on.
 
-    The first block has no rows to fit on and is coded uniformly.
+    `coded` (n_coded,) and `fitted` (n_fitted,) are row numbers. The first block has no previous
+    rows; its labels are coded with equal probabilities for all classes.
     """
 
     fitted: Codes
@@ -101,40 +107,58 @@ def code_lengths(log_probabilities: Floats, truth: Codes, n_fitted: int) -> Floa
     return lengths
 
 
+def count_lengths(coded: Sequence[CodedBlock], truth: Codes, n_classes: int) -> Floats:
+    """Return the code length in bits (n_samples,) of each true label, without activations.
+
+    A label of class c costs -log2((n_c + 1) / (n + n_classes)), where n_c of the n rows in previous
+    blocks have class c. The smoothing is that of `code_lengths`, so that a probe that predicts the
+    label frequencies of its training rows has the same code.
+
+    >>> parts = blocks(np.arange(8), n_classes=2, seed=0, shares=(0.5, 1.0))
+    >>> count_lengths(parts, np.zeros(8, int), n_classes=2).sum().round(2)
+    np.float64(5.05)
+
+    Source: Laplace's rule of succession (add-one smoothing).
+    """
+    bits = np.empty(len(truth))
+    for block in coded:
+        counts = np.bincount(truth[block.fitted], minlength=n_classes)
+        lengths = np.log2(len(block.fitted) + n_classes) - np.log2(counts + 1)
+        bits[block.coded] = lengths[truth[block.coded]]
+    return bits
+
+
 @dataclass(frozen=True, eq=False)
 class OnlineCode:
     """Online code of the training labels.
 
     Attributes:
         bits: Code length (n_samples,) of the label of each training row.
-        n_classes: Number of classes.
+        reference_bits: Code length (n_samples,) of the same labels in the same blocks under the
+            label frequencies of the previous blocks; see `count_lengths`.
         n_codes: Number of concatenated codes, one for each split of a cross-validation.
 
     Raises:
-        DataError: There are fewer than two classes, or a code length is not finite.
+        DataError: A code length is not finite.
     """
 
     bits: Floats
-    n_classes: int
+    reference_bits: Floats
     n_codes: int = 1
 
     family: ClassVar[Family] = "code"
     offers: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
-        if self.n_classes < 2:
-            raise DataError(
-                f"Online coding needs at least two classes, but n_classes is {self.n_classes}."
-            )
         if not np.isfinite(self.bits).all():
             raise DataError(
                 "The code lengths of some rows are not finite. Check that every block was coded."
             )
 
     @property
-    def uniform(self) -> OnlineCode:
-        """The uniform code, log2(n_classes) bits per label."""
-        return OnlineCode(np.full_like(self.bits, np.log2(self.n_classes)), self.n_classes)
+    def reference(self) -> OnlineCode:
+        """The code of the same labels without activations."""
+        return replace(self, bits=self.reference_bits)
 
     @classmethod
     def of_blocks(
@@ -145,7 +169,8 @@ class OnlineCode:
         `log_probabilities` holds an array (n_coded, n_classes) for every block except the first.
 
         Raises:
-            DataError: The number of arrays does not match the number of blocks.
+            DataError: The number of arrays does not match the number of blocks, or there are fewer
+                than two classes.
 
         >>> parts = blocks(np.arange(16), n_classes=2, seed=0, shares=(0.5, 1.0))
         >>> certain = np.log([[1.0, 1e-9]] * 8)
@@ -159,20 +184,25 @@ class OnlineCode:
                 f"one), but {len(log_probabilities)} are given."
             )
         n_classes = log_probabilities[0].shape[1]
+        if n_classes < 2:
+            raise DataError(f"Online coding needs at least two classes, but has {n_classes}.")
         bits = np.full(len(truth), np.nan)
         bits[coded[0].coded] = np.log2(n_classes)
         for block, table in zip(coded[1:], log_probabilities, strict=True):
             bits[block.coded] = code_lengths(table, truth[block.coded], len(block.fitted))
-        return cls(bits, n_classes)
+        return cls(bits, count_lengths(coded, truth, n_classes))
 
 
 def codelength(code: OnlineCode, resamples: Resamples) -> Floats:
-    """Return the total code length in bits (1 + n_units,), scaled to the number of rows.
+    """Return the code length of all labels in bits: the number of rows times the mean per row.
 
-    Resamples reuse the code lengths of a single transmission order, so that the interval reflects
-    the sampling of groups, not the choice of the order.
+    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
 
-    >>> code = OnlineCode(np.array([1.0, 0.5, 0.5]), n_classes=2)
+    Resamples are scaled to the number of all rows; of several concatenated codes the mean is
+    returned. All resamples use the code lengths of a single transmission order, so that the
+    interval reflects the sampling of groups, not the choice of the order.
+
+    >>> code = OnlineCode(np.array([1.0, 0.5, 0.5]), reference_bits=np.ones(3))
     >>> codelength(code, Resamples.whole(3)).tolist()
     [2.0]
     """
@@ -180,24 +210,27 @@ def codelength(code: OnlineCode, resamples: Resamples) -> Floats:
 
 
 def compression(code: OnlineCode, resamples: Resamples) -> Floats:
-    """Return the uniform code length divided by the code length (1 + n_units,).
+    """Return the reference code length divided by the code length.
 
-    A value of 1 means no compression.
+    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
 
-    >>> code = OnlineCode(np.array([1.0, 0.5, 0.5]), n_classes=2)
+    A value of 1 means no compression, for any label frequencies.
+
+    >>> code = OnlineCode(np.array([1.0, 0.5, 0.5]), reference_bits=np.ones(3))
     >>> compression(code, Resamples.whole(3)).tolist()
     [1.5]
     """
-    ratio: Floats = np.log2(code.n_classes) / mean_of_rows(code.bits, resamples)
+    reference = mean_of_rows(code.reference_bits, resamples)
+    ratio: Floats = reference / mean_of_rows(code.bits, resamples)
     return ratio
 
 
-def tempered(scores: Floats, truth: Codes) -> float:
+def tempered(scores: Floats, truth: Codes, log_prior: Floats | float = 0.0) -> float:
     """Return the inverse temperature that calibrates scores (n_samples, n_classes).
 
-    It is the factor of the scores that maximises the likelihood of the true codes (n_samples,)
-    under a softmax, for kinds of probe whose scores are not logits. Classes that were not fitted
-    have scores of -inf and must not occur in `truth`.
+    Scores that are not logits are multiplied by it before a softmax. It maximises the likelihood
+    of the true codes (n_samples,). `log_prior` (n_classes,) is added to the scaled scores. Classes
+    that were not fitted have scores of -inf and must not occur in `truth`.
 
     >>> scores = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [0.0, -1.0]])
     >>> round(tempered(scores, np.array([1, 1, 0, 0])), 2)
@@ -208,6 +241,8 @@ def tempered(scores: Floats, truth: Codes) -> float:
     rows = np.arange(len(truth))
 
     def loss(log_factor: float) -> float:
-        return -float(log_softmax(scores * np.exp(log_factor), axis=1)[rows, truth].mean())
+        return -float(
+            log_softmax(scores * np.exp(log_factor) + log_prior, axis=1)[rows, truth].mean()
+        )
 
     return float(np.exp(minimize_scalar(loss, bounds=(-15, 15), method="bounded").x))

@@ -4,9 +4,10 @@ Predictions on the same rows are compared unit by unit (paired), so that common 
 this is used for layers, seeds and runs on one test set. Predictions on different rows are compared
 by Welch's t test over groups (unpaired).
 
-A unit is a group of test rows. Its contribution to a paired difference comes from leaving it out,
-and under the null hypothesis the sign of the contribution is random. Sizes and coverage are
-simulated by `python -m benchmarks.claims`.
+A unit is a group of test rows; see `Resamples`. Its contribution to a paired difference is computed
+by leaving it out. Under the null hypothesis, the sign of the contribution is random. The false
+positive rates of these tests and the coverage of the intervals are simulated by
+`python -m benchmarks.claims`.
 
 Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapter 11 (jackknife);
 Westfall and Young (1993), Resampling-based multiple testing, algorithm 2.8 (step-down maximum).
@@ -34,10 +35,10 @@ from probekit.probes.score.metrics import Resamples
 from probekit.probes.score.permutation import ROUNDING, holm
 from probekit.probes.solve.design import Floats
 
-DRAWS = 10_000  # random sign patterns, if there are too many for all
+DRAWS = 10_000  # number of random sign patterns, if there are too many to use all
 
 A = TypeVar("A")
-Metric = Callable[[A, Resamples], Floats]
+MetricOf = Callable[[A, Resamples], Floats]
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ def paired_differences(
 ) -> list[Difference]:
     """Return the differences a - b of pairs of metric values (1 + n_units,) on the same rows.
 
-    The p-values come from exchanging the signs of the units' contributions, the same signs for all
-    pairs: all patterns up to 14 units, 10,000 random ones for more. They are adjusted by the
-    step-down maximum of the standardised differences.
+    The p-values come from flipping the signs of the units' contributions, with the same sign
+    patterns for all pairs. Up to 14 units, all patterns are used; with more, 10,000 random ones.
+    The p-values are adjusted by the step-down maximum of the standardised differences.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
     >>> truth, resamples = np.tile([0, 1], 5), Resamples.leave_one_out(np.arange(10))
@@ -118,9 +119,11 @@ def unpaired_difference(
 
 
 def all_differences(
-    metric: Metric[A], answers: Mapping[str, A], reference: str, resamples: Resamples
+    metric: MetricOf[A], answers: Mapping[str, A], reference: str, resamples: Resamples
 ) -> dict[str, Difference]:
-    """Return the difference of each set of predictions from the reference, adjusted for all.
+    """Return the paired difference of each set of predictions from the reference, by name.
+
+    `reference` is the name of one of the sets. The p-values are adjusted for all these comparisons.
 
     Raises:
         UnknownNameError: The reference is not among the predictions.
@@ -176,9 +179,10 @@ def _difference(
 
 
 def _contributions(values: Floats, resamples: Resamples) -> Floats:
-    """Return the contribution (n_units,) of each unit to element 0, to first order.
+    """Return the contribution (n_units,) of each unit to the value with all groups, to first order.
 
-    For a mean over rows it is exact: the sum over the unit's rows, divided by the number of rows.
+    `values` (1 + n_units,) is this value, then the values without each unit. For a mean over rows
+    the contribution is exact: the sum over the unit's rows, divided by the number of all rows.
     """
     weights = resamples.weights
     contributions: Floats = values[0] * weights + (1 - weights) * (values[0] - values[1:])
@@ -186,7 +190,7 @@ def _contributions(values: Floats, resamples: Resamples) -> Floats:
 
 
 def _sign_tests(contributions: Floats) -> Floats:
-    """Return p and adjusted p (2, n_tests) of the sums of contributions (n_tests, n_units)."""
+    """Return p-values and adjusted p-values (2, n_tests) for contributions (n_tests, n_units)."""
     spread = np.sqrt(np.square(contributions).sum(axis=1, keepdims=True))
     units = np.divide(contributions, spread, out=np.zeros_like(contributions), where=spread > 0)
     observed = np.abs(units.sum(axis=1))

@@ -1,22 +1,24 @@
-"""Exchange of labels by whole groups: the null distribution of p-values.
+"""Null distribution of scores, from exchanging labels between whole groups of rows.
+
+`probekit.probes.score.permutation.p_values` computes p-values from it.
 
 Rows of a group are dependent, often along the label: all rows with the word "keys" share a noun and
-a label. Exchanging single rows would reject too many true null hypotheses, so whole groups are
-exchanged:
+a label. Exchanging the labels of single rows would reject too many true null hypotheses. Instead:
 
-- A group with several labels contributes its score minus the score that is expected if predictions
-  are independent of labels within it. Under the null hypothesis the sign of this contribution is
-  random, and the signs of whole groups are exchanged.
-- Groups with a single label exchange their labels, within a fold.
+- Groups with a single label exchange their labels with each other, within a fold.
+- A group with several labels contributes its score, minus the score that is expected if predictions
+  and labels are independent within the group. Under the null hypothesis the sign of this
+  contribution is random, so the contributions of whole groups get random signs.
 
-Designs with both kinds of groups use both. All sites of a run share the same exchanges, so that
-their maximum gives the p-value of the best site. The predictions are fixed: nothing is refitted.
+Data with both kinds of groups use both methods. All sites of a run share the same exchanges, so
+that the p-value of the best site can be computed from the maximum over sites. The predictions are
+fixed: nothing is refitted.
 
 Predictions of several outer folds are dependent: a row that is tested in one fold trains the probes
 of the others, so that each pair of rows contributes twice and the variance doubles. The null
-distribution is therefore widened by 1.5: by sqrt(2), as refitting on exchanged labels would widen
-it, and a little more for few groups of different sizes. Sizes are simulated by
-`python -m benchmarks.claims`.
+distribution is therefore widened by a factor of 1.5: sqrt(2), as refitting on exchanged labels
+would widen it, and a little more for few groups of different sizes. The false positive rates of the
+tests are simulated by `python -m benchmarks.claims`.
 
 Source: Winkler et al. (2015), Multi-level block permutation (whole-block exchange and sign flips);
 Good (2005), Permutation, parametric and bootstrap tests of hypotheses, section 3.2.
@@ -25,7 +27,7 @@ Good (2005), Permutation, parametric and bootstrap tests of hypotheses, section 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -41,11 +43,11 @@ FEWEST_ARRANGEMENTS = 20
 MOST_EXACT = 14  # up to 2^14 sign patterns are all computed
 WIDER_OVER_FOLDS = 1.5
 BLOCK = 1000  # number of exchanges computed at a time
-MOST_ENTRIES = 5_000_000  # of an array of groups by exchanges
+MOST_ENTRIES = 5_000_000  # largest size of an array (n_exchanges, n_groups)
 
 
 def sign_patterns(n_units: int, draws: int, seed: int) -> Iterator[NDArray[np.int8]]:
-    """Yield blocks (n_patterns, n_units) of signs, the observed pattern of only +1 first.
+    """Yield sign patterns (n_patterns, n_units) in blocks, the observed pattern of only +1 first.
 
     All patterns are yielded if there are at most 2^14 of them, otherwise `draws` random ones.
 
@@ -67,7 +69,7 @@ def sign_patterns(n_units: int, draws: int, seed: int) -> Iterator[NDArray[np.in
 
 @dataclass(frozen=True, eq=False)
 class LabelExchange:
-    """Exchanges of the labels of some rows by whole groups, shared by all sites.
+    """Exchanges of labels between whole groups of rows, the same for all sites.
 
     Attributes:
         labels: the label (n_samples, n_labels) of each row; see `RowScores`.
@@ -92,7 +94,7 @@ class LabelExchange:
         draws: int,
         seed: int,
     ) -> LabelExchange:
-        """Return the exchanges for rows with the given groups (n_samples,), named as they are."""
+        """Return the exchanges for rows with group names `groups` (n_samples,)."""
         return cls(labels, np.unique(groups, return_inverse=True)[1], fold_of_row, draws, seed)
 
     @property
@@ -125,7 +127,7 @@ class LabelExchange:
 
     @cached_property
     def _blocks(self) -> list[Codes]:
-        """The groups with a single label, by fold: those that exchange labels with each other."""
+        """For each fold, the groups with a single label, which exchange labels with each other."""
         folds = self.fold_of_row[self._first]
         return [
             np.flatnonzero(self._is_constant & (folds == fold))
@@ -152,7 +154,9 @@ class LabelExchange:
         return self.n_arrangements >= FEWEST_ARRANGEMENTS
 
     def null(self, rows: RowScores) -> Floats:
-        """Return the centred score (1 + n_exchanges,) under each exchange, the observed one first.
+        """Return the observed score, then the score under each exchange (1 + n_exchanges,).
+
+        The score that is expected under the null hypothesis is subtracted from all of them.
 
         >>> labels = np.eye(2)[[0, 0, 1, 1]]
         >>> exchange = LabelExchange(labels, np.arange(4), np.zeros(4, int), draws=200, seed=0)
@@ -160,6 +164,7 @@ class LabelExchange:
         >>> float(found[0]), sorted(set(found.tolist()))
         (0.5, [-0.5, 0.0, 0.5])
         """
+        rows = self._centred(rows)
         by_group = np.zeros((self._is_constant.size, rows.scores.shape[1]))
         np.add.at(by_group, self.group_of_row, rows.scores)
         mixed = self._contributions(rows, by_group)
@@ -175,8 +180,24 @@ class LabelExchange:
         null[1:] *= WIDER_OVER_FOLDS if several else 1.0
         return null
 
+    def _centred(self, rows: RowScores) -> RowScores:
+        """Return row scores whose mean over each fold is 0 for every label.
+
+        Exchanges between groups of different sizes change how many rows have a label. Without a
+        mean of 0, a label that happens to be more frequent in large groups would count as an
+        association. Groups with several labels are not affected.
+        """
+        centred = rows.scores.copy()
+        for fold in np.unique(self.fold_of_row):
+            own = self.fold_of_row == fold
+            centred[own] -= centred[own].mean(axis=0)
+        return replace(rows, scores=centred)
+
     def _contributions(self, rows: RowScores, by_group: Floats) -> Floats:
-        """Return the score of each mixed group minus the score expected from its own margins."""
+        """Return the score of each group with several labels, minus its expected score.
+
+        The expectation is for predictions that are independent of labels within the group.
+        """
         n_groups = len(by_group)
         own = np.einsum("ij,ij->i", rows.scores, rows.labels)
         labels = np.zeros_like(by_group)
@@ -188,7 +209,10 @@ class LabelExchange:
         return contributions
 
     def _patterns(self) -> Iterator[tuple[NDArray[np.int8], np.random.Generator | None]]:
-        """Yield blocks of signs, with the generator of the permutations; None for the observed."""
+        """Yield blocks of sign patterns, each with the generator that permutes labels.
+
+        The generator is None if labels are not permuted, as for the observed labels.
+        """
         n_mixed = int(self._mixed.sum())
         if not self._is_constant.any():
             for signs in sign_patterns(n_mixed, self.draws, self.seed):
@@ -205,9 +229,10 @@ class LabelExchange:
 def _permuted(
     scores: Floats, labels: Floats, draws: int, generator: np.random.Generator | None
 ) -> Floats:
-    """Return the centred score (draws,) of groups that exchange their labels (n_groups, n_labels).
+    """Return the score (draws,) of groups after exchanges of their labels, minus its expectation.
 
-    Without a generator, the labels keep their places.
+    `scores` and `labels` have shape (n_groups, n_labels). Without a generator, labels are not
+    exchanged.
     """
     expected = scores.sum(axis=0) @ labels.mean(axis=0) if len(labels) else 0.0
     if generator is None:

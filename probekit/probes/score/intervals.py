@@ -1,8 +1,9 @@
 """Confidence intervals from the jackknife over groups.
 
-An interval covers these fitted probes on new groups; it does not cover retraining. Its width comes
-from leaving out one group at a time, and its number of degrees of freedom from the effective number
-of groups, so that a few large groups count for what they are.
+An interval is for the score of these fitted probes on new groups; it does not include the variation
+between fits on other training rows. Its width is estimated by leaving out one group at a time. Its
+degrees of freedom are the effective number of groups minus 1, which is small if a few groups
+contain most of the rows.
 
     range of the metric         interval
     both ends finite            Korn and Graubard (1998): Clopper-Pearson at the effective sample
@@ -43,13 +44,14 @@ class Interval:
 
 
 def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNBOUNDED) -> Interval:
-    """Return element 0 of a metric's values (1 + n_units,) with its 95 % confidence interval.
+    """Return the value of a metric with its 95 % confidence interval.
 
-    The limits are NaN if the metric is undefined without some group, such as the AUROC if all
-    positive rows are in one group, or if fewer than 6 groups agree on a value other than 0.
+    The limits are NaN if the metric is undefined without some group; the AUROC, for example, if all
+    positive rows are in one group. If an end of the range is infinite, they are also NaN if fewer
+    than 6 groups agree on a value other than 0.
 
     Args:
-        values: the metric on all groups, then without each unit.
+        values: the metric on all groups, then without each unit, shape (1 + n_units,).
         resamples: the resamples that the values were computed for.
         limits: the range of the metric.
 
@@ -78,7 +80,9 @@ def jackknife_interval(values: Floats, resamples: Resamples, limits: Range = UNB
 
 
 def jackknife_variance(values: Floats) -> float:
-    """Return the jackknife variance of element 0 of the values (1 + n_units,).
+    """Return the jackknife variance of the value of a metric.
+
+    `values` (1 + n_units,) are the metric on all groups, then without each unit.
 
     >>> round(jackknife_variance(np.array([2.0, 2.5, 2.0, 1.5])), 4)  # mean of 1, 2 and 3
     0.3333
@@ -88,7 +92,7 @@ def jackknife_variance(values: Floats) -> float:
 
 
 def degrees_of_freedom(resamples: Resamples) -> float:
-    """Return the effective number of units minus 1; equal units count 1 each.
+    """Return the degrees of freedom of a jackknife variance: the effective number of units minus 1.
 
     >>> degrees_of_freedom(Resamples.leave_one_out(np.array(["a", "a", "b", "b", "c", "c"])))
     2.0
@@ -117,7 +121,7 @@ def _log_t(distances: Floats, resamples: Resamples) -> Interval:
 
 
 def _korn_graubard(share: float, variance: float, resamples: Resamples) -> tuple[float, float]:
-    """Return the limits for a share between 0 and 1.
+    """Return the limits of the confidence interval of a share between 0 and 1.
 
     Without variation between the groups the effective sample size is the number of groups.
     """

@@ -35,9 +35,10 @@ def learning_sizes(n_samples: int, steps: int, smallest: int = 32) -> tuple[int,
 
 
 def subsets(groups: NDArray[np.generic], sizes: Sequence[int], seed: int) -> NDArray[np.bool_]:
-    """Return masks (n_sizes, n_samples) of nested samples of whole groups in one random order.
+    """Return nested samples of whole groups, one for each size, as masks (n_sizes, n_samples).
 
-    Groups are added until a sample has at least `size` rows, so that it may have a few more.
+    Groups are added in one random order until a sample has at least `size` rows; it may have a few
+    more.
 
     Raises:
         ConfigError: A size is not between 1 and the number of rows.

@@ -14,7 +14,7 @@ from probekit.probes.score.description_length import OnlineCode
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import METRICS, MetricFunction, metric_functions
 from probekit.probes.score.metrics import ClassPredictions, Resamples
-from probekit.probes.score.pooling import joined_folds
+from probekit.probes.score.pooling import joined_folds, take
 from probekit.probes.score.regression import NumberPredictions
 from probekit.probes.solve.design import Floats
 from probekit.probes.solve.fits import TunedProbeFit
@@ -29,10 +29,11 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True)
 class Measurement:
-    """One score with its confidence interval, chance level and the facts of its fits.
+    """One score with its confidence interval, its chance level, and properties of its fits.
 
-    Baselines have no fit: their `C`, `n_iter`, `converged` and `gradient_norm` are None. The score
-    of the control task is the mean over its draws.
+    Baselines have no fit of activations: their `n_iter`, `converged` and `gradient_norm` are None,
+    and so is `C` unless the baseline is tuned; see `Target.is_tuned`. The score of the control task
+    is the mean over its draws.
 
     Attributes:
         probe: the kind of probe; "none" for baselines.
@@ -44,18 +45,19 @@ class Measurement:
         value: the score.
         ci_low: the lower limit of the 95 % confidence interval.
         ci_high: the upper limit.
-        chance: the score of always predicting the most frequent training label on the same rows; 0
-            for selectivity.
+        chance: the score of chance level predictions on the same rows, such as always predicting
+            the most frequent training label; 0 for selectivity.
         n_train: number of rows fitted; for "validation" those of the smallest fit.
         n_test: number of rows scored.
         n_groups: number of groups of the rows scored.
-        C: the selected penalty, under any name (C or alpha); None if control draws differ.
+        C: the selected penalty, whether it is named C or alpha; None if there is none, or if it
+            differs between the fits.
         n_iter: number of solver iterations, the largest of all fits.
         converged: whether all fits converged.
         gradient_norm: the final gradient norm, the largest of all fits.
         seed: the random seed.
-        fold: the number of the outer fold of a nested cross-validation that alone is scored; None
-            for a score of all rows.
+        fold: the number of the outer fold, if only the rows of one outer fold of a nested
+            cross-validation are scored; None for a score of all rows.
     """
 
     probe: str
@@ -98,25 +100,34 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
     if isinstance(first, TreePredictions):
         sentences = [part.sentences for part in parts if isinstance(part, TreePredictions)]
         return replace(first, sentences=SentenceScores.joined(sentences))
-    n_codes = {"n_codes": len(parts)} if isinstance(first, OnlineCode) else {}
-    arrays: dict[str, Any] = n_codes | {
-        own.name: np.concatenate([getattr(part, own.name) for part in parts])
-        for own in fields(first)
-        if isinstance(getattr(first, own.name), np.ndarray) and own.name != "folds"
-    }
+    changed: dict[str, Any] = {"n_codes": len(parts)} if isinstance(first, OnlineCode) else {}
     if isinstance(first, ClassPredictions | NumberPredictions):
         pooled = [part for part in parts if isinstance(part, type(first))]
-        arrays["folds"] = joined_folds([p.folds for p in pooled], [len(p.truth) for p in pooled])
-    return replace(first, **arrays)
+        changed["folds"] = joined_folds([p.folds for p in pooled], [len(p.truth) for p in pooled])
+    if isinstance(first, ClassPredictions):  # folds may have chosen kinds with other scores
+        are_logs = [p.scores_are_log_probabilities for p in parts if isinstance(p, type(first))]
+        changed["scores_are_log_probabilities"] = all(are_logs)
+    for own in fields(first):
+        values = [getattr(part, own.name) for part in parts]
+        if isinstance(values[0], np.ndarray) and own.name != "folds":
+            is_known = all(value is not None for value in values)
+            changed[own.name] = np.concatenate(values) if is_known else None
+    return replace(first, **changed)
 
 
 # The predictions of a probe, and the chance level predictions for the same rows.
 PredictionPair = tuple[Predictions, Predictions]
 
 
+def taken(pair: PredictionPair, rows: NDArray[np.generic]) -> PredictionPair:
+    """Return both predictions of a pair for some rows, given by a mask or by row numbers."""
+    predictions, chance = pair
+    return take(predictions, rows), take(chance, rows)
+
+
 @dataclass(frozen=True, eq=False)
 class Score:
-    """Predictions to be scored, with the facts of the fits that made them.
+    """Predictions to be scored, with properties of the fits that made them.
 
     Attributes:
         probe: the kind of probe, "none" for a baseline.
@@ -127,13 +138,14 @@ class Score:
         pairs: the predictions whose mean score is measured: one pair, or one per control draw.
         groups: the groups (n_samples,) of the rows that are scored.
         metric: the metric to compute; None for all that are defined.
-        against: predictions whose mean score is subtracted; empty for none.
+        against: predictions whose mean score is subtracted; empty for none. The difference is
+            positive if `pairs` score better.
         C: the penalty of the fits; None if they differ or there are none.
         n_iter: the largest number of iterations of the fits.
         converged: whether all fits converged.
         gradient_norm: the largest final gradient norm of the fits.
         fit: the fit of the task on all rows, to be saved; None if there is no single fit.
-        fold: the outer fold that alone is scored; None for all rows.
+        fold: the number of the outer fold, if only one is scored; None for all rows.
     """
 
     probe: str
@@ -162,37 +174,53 @@ class Score:
         )
 
     def of_columns(self, columns: Sequence[TunedProbeFit[FittedLayers]]) -> Score:
-        """Return the score with the facts of the final fits on all rows."""
+        """Return the score with the penalty and solver results of the final fits of the columns."""
         C = _common([column.penalty for column in columns])
         return replace(self, C=C).of_fits([column.solution for column in columns])
 
     def of_search(self, columns: Sequence[TunedProbeFit[FittedLayers]], n_train: int) -> Score:
-        """Return the cross-validation score with the facts of the fits of the search."""
+        """Return the validation score with the solver results of the cross-validation fits."""
         fits = [fit for column in columns for fit in column.search]
         return replace(self, n_train=n_train, split="validation").of_fits(fits)
+
+    @classmethod
+    def of_networks(cls, scores: Sequence[Score]) -> Score:
+        """Return the mean score of the same probe on several networks, on the same rows."""
+        return replace(
+            scores[0],
+            pairs=tuple(pair for one in scores for pair in one.pairs),
+            **_facts(scores),
+        )
 
     @classmethod
     def of_all(cls, scores: Sequence[Score]) -> Score:
         """Return the combined score of the same probe on several splits."""
         if len(scores) == 1:
             return scores[0]
-        converged = [one.converged for one in scores if one.converged is not None]
         return replace(
             scores[0],
             n_train=min(one.n_train for one in scores),
             pairs=_merged([one.pairs for one in scores]),
             groups=np.concatenate([one.groups for one in scores]),
             against=_merged([one.against for one in scores]),
-            C=_common([one.C for one in scores]),
-            n_iter=_largest([one.n_iter for one in scores]),
-            converged=all(converged) if converged else None,
-            gradient_norm=_largest([one.gradient_norm for one in scores]),
-            fit=None,
+            **_facts(scores),
         )
 
 
+def _facts(scores: Sequence[Score]) -> dict[str, Any]:
+    """Return the common penalty and the combined solver results of several scores."""
+    converged = [one.converged for one in scores if one.converged is not None]
+    return {
+        "C": _common([one.C for one in scores]),
+        "n_iter": _largest([one.n_iter for one in scores]),
+        "converged": all(converged) if converged else None,
+        "gradient_norm": _largest([one.gradient_norm for one in scores]),
+        "fit": None,
+    }
+
+
 def _merged(of_splits: Sequence[tuple[PredictionPair, ...]]) -> tuple[PredictionPair, ...]:
-    """Return the pairs of several splits, each concatenated over the splits."""
+    """Return each pair of predictions, concatenated over several splits."""
     return tuple(
         (joined([predictions for predictions, _ in same]), joined([chance for _, chance in same]))
         for same in zip(*of_splits, strict=True)
@@ -211,7 +239,7 @@ def metrics_of(predictions: Predictions) -> Mapping[str, MetricFunction]:
 
 
 class Resampler:
-    """Returns identical resamples for identical groups, so that all differences are paired."""
+    """Cache of resamples: identical groups get identical ones, so that differences are paired."""
 
     def __init__(self) -> None:
         self._resamples: dict[str, Resamples] = {}
@@ -231,15 +259,22 @@ def measure(score: Score, resampler: Resampler) -> list[Measurement]:
     """
     resamples = resampler.of(score.groups)
     measurements = []
-    for name in metrics_of(score.pairs[0][0]) if score.metric is None else [score.metric]:
+    for name in _common_metrics(score.pairs) if score.metric is None else [score.metric]:
         values = _mean_score(name, score.pairs, resamples)
         chance = float(np.mean([_chance(name, constant, resamples) for _, constant in score.pairs]))
         if score.against:
-            values, chance = values - _mean_score(name, score.against, resamples), 0.0
+            lead = values - _mean_score(name, score.against, resamples)
+            values, chance = METRICS[name].sign * lead, 0.0
         if not np.isnan(values[0]):
             metric = "selectivity" if score.against else name
             measurements.append(_measurement(score, metric, values, chance, resamples))
     return measurements
+
+
+def _common_metrics(pairs: Sequence[PredictionPair]) -> list[str]:
+    """Return the metrics that are defined for all predictions, which may be of several kinds."""
+    first, *others = [metrics_of(predictions) for predictions, _ in pairs]
+    return [name for name in first if all(name in other for other in others)]
 
 
 def _mean_score(metric: str, pairs: Sequence[PredictionPair], resamples: Resamples) -> Floats:

@@ -17,9 +17,9 @@ from typing import Any, Literal
 # What a metric is computed from: a class or a number per row, trees, or code lengths.
 Family = Literal["class", "number", "tree", "code"]
 # Scores are computed from predictions, differences from two scores, p-values from all sites.
-Kind = Literal["score", "difference", "p_value"]
+MetricKind = Literal["score", "difference", "p_value"]
 # Name of the reference level: the score of predictions that ignore the activations.
-Reference = Literal["chance", "chain", "uniform"]
+Reference = Literal["chance", "chain", "label_counts"]
 
 # The lowest and the highest value of a metric.
 Range = tuple[float, float]
@@ -37,12 +37,12 @@ class Metric:
         name: the value in the column `metric` of results.csv.
         title: the name in sentences and on axes.
         functions: for each family of predictions, the import path `module:function` of the function
-            that computes the metric. It takes predictions and resamples and returns (1 + n_units,)
-            numbers, the value first. Empty for metrics that are not computed from one set of
-            predictions.
+            that computes the metric. It takes predictions and resamples and returns 1 + n_units
+            numbers: the value with all groups, then without each unit of groups. Empty for metrics
+            that are not computed from one set of predictions.
         kind: whether it is a score, a difference of scores or a p-value.
-        needs: what the predictions must contain besides `guess`: "scores", "probabilities", or the
-            name of the hits of a tree; empty for nothing.
+        needs: what the predictions must contain besides `guess`: "scores", "probabilities",
+            "alarms", or the name of the hits of a tree; empty for nothing.
         lower_is_better: whether lower values are better.
         reference: the name of its reference level.
         range: its lowest and highest value, which determine its confidence interval; see
@@ -50,12 +50,15 @@ class Metric:
         associations: for each family of predictions, the import path of the function that returns
             the score of each row under each label, from which p-values are computed; see
             `probekit.probes.score.association`. Empty for metrics without p-values.
-        beats_the_mean: whether the constant prediction it is compared with is the mean label
-            instead of the majority label.
+        beats_the_mean: whether predictions are compared with the mean label, as chance level and
+            baseline, instead of the majority label.
+        is_linear: whether the row scores of its association add up to the metric plus a constant.
         is_rank: whether it compares scores of different rows with each other. Scores of different
             fits are not comparable, so it is computed for each fit and averaged; see
             `probekit.probes.score.pooling`.
-        is_main: whether sites are selected by it. The first main metric in a table is used.
+        is_main: whether it is a default main metric, by which C and sites are selected; the first
+            that fits the labels is used.
+        selects: whether C and sites can be selected by it.
         figure: whether its figures are shown open or folded on the page, or not drawn.
         explanation: a sentence for captions of less common metrics.
     """
@@ -63,23 +66,40 @@ class Metric:
     name: str
     title: str
     functions: Mapping[Family, str] = field(default_factory=dict)
-    kind: Kind = "score"
+    kind: MetricKind = "score"
     needs: str = ""
     lower_is_better: bool = False
     reference: Reference = "chance"
     range: Range = SHARE
     associations: Mapping[Family, str] = field(default_factory=dict)
+    is_linear: bool = True
     is_rank: bool = False
     beats_the_mean: bool = False
     is_main: bool = False
+    selects: bool = True
     figure: Literal["open", "folded", "none"] = "folded"
     explanation: str = ""
+
+    @property
+    def sign(self) -> int:
+        """1 if higher values are better, else -1."""
+        return -1 if self.lower_is_better else 1
+
+    def fits(self, family: Family, offers: Collection[str]) -> bool:
+        """Return whether the metric is defined for predictions of a family that have `offers`."""
+        return family in self.functions and (not self.needs or self.needs in offers)
 
 
 _SCORE = "probekit.probes.score"
 _ASSOCIATION = f"{_SCORE}.association"
 _TREE = "probekit.probes.text_and_tree"
 _WITHIN_FOLDS = f"{_SCORE}.pooling:within_folds"
+
+_AT_FPR = (
+    "Share of the rows of the positive class whose score exceeds the threshold that {} of the "
+    "other training rows exceed in cross-validation."
+)
+_ACHIEVED = "False positive rate on these rows, at a threshold fixed on training rows."
 
 # This is also the order of the rows of results.csv and of the figures of a page.
 _ROWS = (
@@ -110,6 +130,51 @@ _ROWS = (
         needs="scores",
         is_rank=True,
         associations={"class": f"{_ASSOCIATION}:of_auroc"},
+    ),
+    Metric(
+        "auprc",
+        "AUPRC",
+        {"class": f"{_SCORE}.detection:auprc"},
+        needs="scores",
+        is_rank=True,
+        associations={"class": f"{_ASSOCIATION}:of_auprc"},
+        is_linear=False,
+        explanation=(
+            "Average precision of the positive class, by default the rarer of two labels; "
+            "uninformed scores reach its share of the rows."
+        ),
+    ),
+    Metric(
+        "tpr_at_fpr_1",
+        "TPR at 1 % FPR",
+        {"class": f"{_SCORE}.detection:tpr_at_fpr_1"},
+        needs="alarms",
+        associations={"class": f"{_ASSOCIATION}:of_tpr_at_fpr_1"},
+        explanation=_AT_FPR.format("1 %"),
+    ),
+    Metric(
+        "tpr_at_fpr_5",
+        "TPR at 5 % FPR",
+        {"class": f"{_SCORE}.detection:tpr_at_fpr_5"},
+        needs="alarms",
+        associations={"class": f"{_ASSOCIATION}:of_tpr_at_fpr_5"},
+        explanation=_AT_FPR.format("5 %"),
+    ),
+    Metric(
+        "achieved_fpr_1",
+        "FPR at the threshold for 1 %",
+        {"class": f"{_SCORE}.detection:achieved_fpr_1"},
+        needs="alarms",
+        selects=False,
+        explanation=_ACHIEVED,
+    ),
+    Metric(
+        "achieved_fpr_5",
+        "FPR at the threshold for 5 %",
+        {"class": f"{_SCORE}.detection:achieved_fpr_5"},
+        needs="alarms",
+        selects=False,
+        explanation=_ACHIEVED,
     ),
     Metric(
         "r2",
@@ -195,12 +260,13 @@ _ROWS = (
         "compression",
         "compression",
         {"code": f"{_SCORE}.description_length:compression"},
-        reference="uniform",
+        reference="label_counts",
         figure="open",
         explanation=(
-            "Code length of the training labels under a uniform code, divided by that of online "
-            "coding, where each block is coded by a probe fitted on the previous blocks (Voita and "
-            "Titov 2020); 1 = no compression."
+            "Code length of the training labels under the label frequencies, divided by that of "
+            "online coding (Voita and Titov 2020). Both code the same blocks: the first with the "
+            "add-one label counts of the previous blocks, the second with a probe fitted on them; "
+            "1 = no compression."
         ),
         range=(0.0, inf),
     ),
@@ -209,6 +275,13 @@ _ROWS = (
     Metric("p_best", "p, against the best site", kind="p_value", figure="none"),
 )
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ROWS})
+
+# Scores of predictions, by which C and sites can be selected.
+SELECTING = tuple(
+    metric.name
+    for metric in _ROWS
+    if metric.selects and metric.functions.keys() & {"class", "number", "tree"}
+)
 
 
 @cache
@@ -224,13 +297,13 @@ def metric_functions(
     >>> list(metric_functions("number"))
     ['r2', 'spearman']
     >>> list(metric_functions("class", frozenset({"scores"})))
-    ['accuracy', 'balanced_accuracy', 'macro_f1', 'auroc']
+    ['accuracy', 'balanced_accuracy', 'macro_f1', 'auroc', 'auprc']
     """
     return MappingProxyType(
         {
             metric.name: _function(metric, family)
             for metric in METRICS.values()
-            if family in metric.functions and (not metric.needs or metric.needs in offers)
+            if metric.fits(family, offers)
         }
     )
 
@@ -248,7 +321,7 @@ def _load(path: str) -> MetricFunction:
 
 
 def association(metric: str, family: Family) -> MetricFunction | None:
-    """Return the function for the p-values of a metric; None if it has none.
+    """Return the function for the row scores of a metric; None for metrics without p-values.
 
     >>> association("accuracy", "class").__name__
     'of_accuracy'

@@ -1,9 +1,9 @@
 """Metrics for classification, with a jackknife over groups.
 
-Every metric is a function of predictions and `Resamples`, and returns one number for each column
-of counts. Column 0 counts each group once and gives the value itself; each of the others leaves out
-one unit of groups, from which intervals and tests follow. Groups are left out instead of rows,
-because rows of a group are correlated and intervals over rows would be too narrow.
+Every metric is a function of predictions and `Resamples`. It returns 1 + n_units numbers: the value
+with all groups first, then the value without each unit of groups. Intervals and tests are computed
+from them. Groups are left out instead of rows, because rows of a group are correlated and intervals
+over rows would be too narrow.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from scipy.special import log_softmax
 
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import Family
@@ -22,6 +23,7 @@ from probekit.probes.solve.design import Floats
 from probekit.probes.solve.solver import Codes
 
 _SCORES, _PROBABILITIES = frozenset({"scores"}), frozenset({"scores", "probabilities"})
+_ALARMS, _NOTHING = frozenset({"alarms"}), frozenset[str]()
 # Maximum number of units that are left out one at a time; more groups are joined to units.
 MOST_UNITS = 1000
 # Number of resamples that AUROC computes at a time; 128 columns of 25,000 rows take 26 MB.
@@ -41,6 +43,10 @@ class ClassPredictions:
             which calibration metrics require.
         folds: Number (n_samples,) of the fit that predicted each row, if several did; None for a
             single fit. Metrics of ranks compare only rows of the same fit.
+        positive: Code of the class that metrics of one class refer to; None if there is none.
+        alarms: Alarm (n_samples, n_rates) of each row at each threshold: 1 if its score for
+            `positive` exceeds the threshold, else 0. Chance level predictions have fractions. NaN
+            for a threshold that could not be fixed; None without thresholds.
     """
 
     truth: Codes
@@ -50,20 +56,48 @@ class ClassPredictions:
     scores: Floats | None = None
     scores_are_log_probabilities: bool = False
     folds: Codes | None = None
+    positive: int | None = None
+    alarms: Floats | None = None
+
+    @classmethod
+    def of_scores(
+        cls,
+        truth: Codes,
+        scores: Floats,
+        are_logits: bool,
+        folds: Codes | None = None,
+        log_prior: Floats | None = None,
+    ) -> ClassPredictions:
+        """Return predictions of the class with the highest of `scores` (n_samples, n_classes).
+
+        `log_prior` holds the log class frequencies that class weights have removed from logits,
+        (n_classes,) or one row for each prediction. They are added to the log probabilities; the
+        predicted classes do not change.
+
+        >>> ClassPredictions.of_scores(np.array([1]), np.array([[0.5, 2.0]]), are_logits=False)
+        ... # doctest: +ELLIPSIS
+        ClassPredictions(truth=array([1]), guess=array([1]), n_classes=2, ...)
+        """
+        guess, n_classes = scores.argmax(axis=1), scores.shape[1]
+        if are_logits:
+            scores = log_softmax(scores if log_prior is None else scores + log_prior, axis=1)
+        return cls(truth, guess, n_classes, scores, are_logits, folds)
 
     @property
     def offers(self) -> frozenset[str]:
-        """What is available to metrics besides `guess`: "scores" and "probabilities"."""
+        """What is available to metrics besides `guess`: scores, probabilities, alarms."""
+        alarms = _NOTHING if self.alarms is None else _ALARMS
         if self.scores is None:
-            return frozenset()
-        return _PROBABILITIES if self.scores_are_log_probabilities else _SCORES
+            return alarms
+        return alarms | (_PROBABILITIES if self.scores_are_log_probabilities else _SCORES)
 
 
 @dataclass(frozen=True, eq=False)
 class Resamples:
-    """Jackknife resamples of groups: all groups, then all without each unit of groups.
+    """Jackknife resamples of groups: all groups first, then all groups except one unit at a time.
 
-    All predictions on the same rows share one `Resamples`, so that their differences are paired.
+    A unit is one group. If there are more than 1,000 groups, a unit is several groups, joined at
+    random. All predictions on the same rows share one `Resamples`, so that differences are paired.
 
     Attributes:
         group_of_row: The group number (n_samples,) of each row.
@@ -76,7 +110,7 @@ class Resamples:
 
     @classmethod
     def leave_one_out(cls, groups: NDArray[np.generic], most: int = MOST_UNITS) -> Resamples:
-        """Return the sample of the groups (n_samples,), then the sample without each unit.
+        """Return the resamples for rows with these groups (n_samples,), leaving out each unit.
 
         A unit is a group. If there are more than `most` groups, they are joined at random to
         `most` units of about equally many groups, which leaves the variance unbiased.
@@ -97,7 +131,7 @@ class Resamples:
 
     @classmethod
     def whole(cls, n_rows: int) -> Resamples:
-        """Return the sample alone, without anything left out: for the value of a metric only.
+        """Return the original sample only, to compute the value of a metric without an interval.
 
         >>> Resamples.whole(2).counts.tolist()
         [[1.0], [1.0]]
@@ -124,12 +158,14 @@ class Resamples:
 
     @property
     def n_effective(self) -> float:
-        """The effective number of units: their number if all have equally many rows, else less."""
+        """The effective number of units: their number if all have equally many rows, else fewer."""
         return float(1 / np.square(self.weights).sum())
 
 
 def accuracy(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the accuracy (1 + n_units,): the fraction of correct predictions.
+    """Return the accuracy: the fraction of correct predictions.
+
+    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
 
     >>> predictions = ClassPredictions(truth=np.array([0, 1]), guess=np.array([0, 0]), n_classes=2)
     >>> accuracy(predictions, Resamples.whole(2)).tolist()
@@ -139,29 +175,35 @@ def accuracy(predictions: ClassPredictions, resamples: Resamples) -> Floats:
 
 
 def balanced_accuracy(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the mean recall (1 + n_units,) over the classes that occur in each resample.
+    """Return the balanced accuracy: the mean recall over the classes that occur in a resample.
+
+    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
 
     >>> predictions = ClassPredictions(np.array([0, 0, 0, 1]), np.array([0, 0, 0, 0]), n_classes=2)
     >>> balanced_accuracy(predictions, Resamples.whole(4)).tolist()
     [0.5]
     """
     hits, truths, _ = _by_class(predictions, resamples)
-    return _mean_of_defined(hits, truths)
+    return mean_of_defined(hits, truths)
 
 
 def macro_f1(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the mean F1 (1 + n_units,) over the true or predicted classes of each resample.
+    """Return the macro F1: the mean F1 over the classes that are true or predicted in a resample.
+
+    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
 
     >>> predictions = ClassPredictions(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), n_classes=3)
     >>> macro_f1(predictions, Resamples.whole(4)).round(3).tolist()
     [0.733]
     """
     hits, truths, guesses = _by_class(predictions, resamples)
-    return _mean_of_defined(2 * hits, truths + guesses)
+    return mean_of_defined(2 * hits, truths + guesses)
 
 
 def auroc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
-    """Return the area under the ROC curve (1 + n_units,), averaged one-vs-rest for many classes.
+    """Return the area under the ROC curve; for several classes the mean over one-vs-rest areas.
+
+    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
 
     Ties count one half. Classes that occur in none or in all rows of a resample are excluded; the
     value is NaN if no class is left.
@@ -179,22 +221,37 @@ def auroc(predictions: ClassPredictions, resamples: Resamples) -> Floats:
     ranked = ranking_scores(predictions)
     areas = [_area(scores, predictions.truth == code, resamples) for code, scores in ranked.items()]
     wins, pairs = np.stack(areas, axis=1)
-    return _mean_of_defined(wins, pairs)
+    return mean_of_defined(wins, pairs)
 
 
 def ranking_scores(predictions: ClassPredictions) -> dict[int, Floats]:
-    """Return the scores (n_samples,) that rank the rows for each class; for two, only for code 1.
+    """Return the scores (n_samples,) that rank the rows for each class, by class code.
+
+    Of two classes, only code 1 is included.
 
     Raises:
         DataError: The predictions have no scores.
     """
-    if predictions.scores is None:
-        raise DataError("auroc needs scores, but these predictions have none. Give `scores`.")
-    if predictions.n_classes == 2:
-        # Both classes have the same area. The larger log probability may round to 0, so rows are
-        # ranked by the difference.
-        return {1: predictions.scores[:, 1] - predictions.scores[:, 0]}
-    return dict(enumerate(predictions.scores.T))
+    # Both of two classes have the same area.
+    codes = [1] if predictions.n_classes == 2 else range(predictions.n_classes)
+    return {code: class_scores(predictions, code) for code in codes}
+
+
+def class_scores(predictions: ClassPredictions, code: int) -> Floats:
+    """Return the scores (n_samples,) that rank the rows for a class.
+
+    For two classes they are differences, because the larger log probability may round to 0.
+
+    Raises:
+        DataError: The predictions have no scores.
+    """
+    scores = predictions.scores
+    if scores is None:
+        raise DataError(
+            "Ranking rows needs scores, but these predictions have none. Give `scores`."
+        )
+    own: Floats = scores[:, code]
+    return own - scores[:, 1 - code] if predictions.n_classes == 2 else own
 
 
 def mean_of_rows(values: NDArray[np.generic], resamples: Resamples) -> Floats:
@@ -241,18 +298,24 @@ def _by_class(predictions: ClassPredictions, resamples: Resamples) -> tuple[Floa
     )
 
 
-def _mean_of_defined(numerators: Floats, denominators: Floats) -> Floats:
+def mean_of_defined(numerators: Floats, denominators: Floats) -> Floats:
     """Return the mean ratio over axis 0, ignoring zero denominators; NaN if all are zero."""
     defined = denominators > 0
     ratios = np.divide(numerators, denominators, out=np.zeros_like(denominators), where=defined)
-    count = defined.sum(axis=0)
-    undefined = np.full(count.shape, np.nan)
-    mean: Floats = np.divide(ratios.sum(axis=0), count, out=undefined, where=count > 0)
-    return mean
+    return _divided(ratios.sum(axis=0), defined.sum(axis=0))
+
+
+def _divided(numerators: Floats, denominators: NDArray[np.number]) -> Floats:
+    """Return the ratios; NaN where the denominator is not positive."""
+    undefined = np.full(denominators.shape, np.nan)
+    ratios: Floats = np.divide(numerators, denominators, out=undefined, where=denominators > 0)
+    return ratios
 
 
 def _area(scores: Floats, positive: NDArray[np.bool_], resamples: Resamples) -> Floats:
-    """Return the number of pairs won by the positive row, and of all pairs (2, 1 + n_units).
+    """Return the number of pairs that the positive row wins, and of all pairs (2, 1 + n_units).
+
+    A pair is a positive and a negative row; the row with the higher score wins.
 
     Levels are the distinct scores of the positives. A negative row loses to every level above it
     and half to a level it ties with, so half of it is added on each side of its position. A

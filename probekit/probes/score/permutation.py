@@ -1,6 +1,8 @@
-"""Permutation p-values over many sites, Holm's adjustment, and permuted labels to refit probes on.
+"""P-values of several sites from a null distribution, Holm's adjustment, and permuted labels.
 
-The p-values of fixed predictions come from `probekit.probes.score.exchange`.
+`p_values` compares observed scores with scores under the null hypothesis. Scores of fixed
+predictions under the null hypothesis come from `probekit.probes.score.exchange`. `permuted_labels`
+is for null distributions of probe directions, which require that probes are refitted.
 """
 
 from __future__ import annotations
@@ -23,31 +25,29 @@ ROUNDING = 1e-12
 def permuted_labels(truth: Codes, groups: NDArray[np.generic], draws: int, seed: int) -> Permuted:
     """Return random permutations (draws, n_samples) of the labels that respect the groups.
 
-    If every group has a single label, labels are permuted between groups of any size. Otherwise
-    labels are shuffled within each group, and groups with a single label exchange it with groups of
-    the same size, which preserves the correlation within groups. If no permutation changes the
-    labels, all permutations equal the labels and every p-value is 1.
+    Groups with a single label exchange it with each other, whatever their sizes. In groups with
+    several labels, rows exchange labels within the group. If no permutation changes the labels, all
+    permutations equal the labels.
 
     >>> permuted_labels(np.array([0, 0, 1]), np.array(["a", "a", "b"]), draws=3, seed=0).tolist()
     [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
 
     Source: Winkler et al. (2015), Multi-level block permutation (whole-block and within-block
-    exchange). Exchange between blocks of different sizes is our addition, for labels of groups.
+    exchange). They exchange blocks of the same size only; labels of whole groups need no such
+    restriction.
     """
-    _, first, group_of_row, sizes = np.unique(
-        groups, return_index=True, return_inverse=True, return_counts=True
-    )
+    _, first, group_of_row = np.unique(groups, return_index=True, return_inverse=True)
     uniform = _have_one_label(truth, group_of_row)
     in_uniform = uniform[group_of_row]
-    # Groups with a single label exchange it only with groups of the same block.
-    block = np.zeros_like(sizes) if uniform.all() else sizes
     labels, generator = truth.astype(np.int32), np.random.default_rng(seed)
     permuted = np.empty((draws, len(truth)), dtype=np.int32)
     permuted[:, ~in_uniform] = _shuffled(
         labels[~in_uniform], group_of_row[~in_uniform], draws, generator
     )
-    exchanged = np.empty((draws, len(sizes)), dtype=np.int32)
-    exchanged[:, uniform] = _shuffled(labels[first][uniform], block[uniform], draws, generator)
+    exchanged = np.empty((draws, len(first)), dtype=np.int32)
+    exchanged[:, uniform] = _shuffled(
+        labels[first][uniform], np.zeros(int(uniform.sum()), dtype=np.int64), draws, generator
+    )
     permuted[:, in_uniform] = exchanged[:, group_of_row[in_uniform]]
     return permuted
 
@@ -68,11 +68,11 @@ class PValues:
 
 
 def p_values(observed: Floats, permuted: Floats) -> PValues:
-    """Return the p-values of observed scores (n_sites,) given permuted scores (n_sites, draws).
+    """Return the p-values of observed scores (n_sites,), given scores under the null hypothesis.
 
-    The observed labels count as one additional permutation, so that no p-value is 0. The maximum is
-    taken over unstandardised scores, which must be on the same scale, such as accuracies on the
-    same rows.
+    The latter are `permuted` (n_sites, draws). The observed labels count as one additional
+    permutation, so that no p-value is 0. The maximum is taken over unstandardised scores, which
+    must be on the same scale, such as accuracies on the same rows.
 
     Raises:
         DataError: The number of sites differs, or a score is NaN.

@@ -41,7 +41,7 @@ def take(predictions: P, rows: NDArray[np.generic]) -> P:
 
 
 def joined_folds(of_parts: Sequence[Folds | None], sizes: Sequence[int]) -> Folds:
-    """Return the fold (n_samples,) of each row of several parts, each with fits of its own.
+    """Return fold numbers (n_samples,) for concatenated parts, so that no two parts share a fold.
 
     Args:
         of_parts: the folds (n_part,) within each part; None for a part with a single fit.
@@ -62,8 +62,8 @@ def within_folds(metric: Callable[..., Floats]) -> Callable[..., Floats]:
     """Return the metric averaged over the folds of the predictions, weighted by their rows.
 
     Predictions without folds come from a single fit; their metric is unchanged. Folds in which the
-    metric is undefined, such as those with a single class, are left out of the mean. In every
-    column of the resamples a fold has the weight of its rows in that column.
+    metric is undefined, such as those with a single class, are left out of the mean. In each
+    resample, the weight of a fold is the number of its rows in that resample.
 
     >>> from probekit.probes.score.metrics import ClassPredictions, auroc
     >>> truth, folds = np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1])

@@ -1,7 +1,7 @@
 """Metrics for regression, with a jackknife over groups.
 
-As in `metrics`, each is a function of predictions and `Resamples` and returns one number for each
-column of counts: element 0 is the value, the others leave out one unit of groups each.
+As in `metrics`, each is a function of predictions and `Resamples`. It returns 1 + n_units numbers:
+the value with all groups first, then the value without each unit of groups.
 """
 
 from __future__ import annotations
@@ -56,9 +56,11 @@ class NumberPredictions:
 
 
 def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
-    """Return the coefficient of determination (1 + n_units,).
+    """Return the coefficient of determination, R2.
 
-    It is at most 1; predicting the mean of the same rows gives 0, and worse predictions are
+    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
+
+    R2 is at most 1; predicting the mean of the same rows gives 0, and worse predictions are
     negative. NaN if all rows of a resample have the same true number.
 
     >>> predictions = NumberPredictions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0]))
@@ -82,7 +84,9 @@ def r2(predictions: NumberPredictions, resamples: Resamples) -> Floats:
 
 
 def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
-    """Return Spearman's rank correlation (1 + n_units,); ties get their mean rank.
+    """Return Spearman's rank correlation; ties get their mean rank.
+
+    Shape (1 + n_units,): the value with all groups, then without each unit; see `Resamples`.
 
     Ranks are computed within each resample. NaN if all rows of a resample have the same true or the
     same predicted number.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData
 from probekit.probes.folds import group_folds
+from probekit.probes.prober import Prober
 from probekit.probes.score.association import RowScores
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.measurement import Measurement
@@ -71,7 +71,7 @@ QUICK, FULL = SimulationSize(draws=100, fits=4), SimulationSize(draws=500, fits=
 
 
 def exchanged(rows: RowScores, groups: NDArray[Any], draws: int, seed: int) -> Floats:
-    """Return the centred score (1 + n_exchanges,) under each exchange of whole groups."""
+    """Return the observed score and those under exchanges of whole groups; see `LabelExchange`."""
     one_fold = np.zeros(len(groups), dtype=np.int64)
     return LabelExchange.of(rows.labels, groups, one_fold, draws, seed).null(rows)
 
@@ -98,7 +98,10 @@ class Tools:
     )
 
     def one(self, spec: ProbeSpec, data: Planted, **settings: Any) -> SiteResult:
-        """Return the result of one kind on synthetic data."""
+        """Return the result of one kind of probe at the site of a synthetic data set.
+
+        `settings` replace the defaults, which make the fits of the self-test fast.
+        """
         defaults: dict[str, Any] = {
             "C": (1e-2, 1.0),
             "folds": 3,
@@ -108,9 +111,6 @@ class Tools:
         probe_settings = ProbeSettings(kinds=(spec,), **(defaults | settings))
         (result,) = self.probe(data.data, probe_settings, [data.X])
         return result
-
-
-Check = Callable[[Tools, SimulationSize], Iterator[Verdict]]
 
 
 def pick(result: SiteResult, metric: str, split: str = "test", target: str = "task") -> Measurement:

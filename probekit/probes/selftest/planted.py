@@ -4,6 +4,8 @@ class_direction  two classes separated along a known direction
 number           a number that increases along a known direction
 exclusive_or     two classes that are not linearly separable
 noise            labels that are independent of the features
+wide_noise       the same with more features than rows
+own_outliers     separable classes, with outliers in one feature of each group
 looked_up        random labels of words, and features that identify the word
 copied_groups    identical rows within each group, with random features and labels per group
 texts            texts whose label is encoded in one of their tokens
@@ -57,7 +59,7 @@ def class_direction(n_rows: int, seed: int, share: float = 0.5) -> Planted:
 
 
 def number(n_rows: int, seed: int) -> Planted:
-    """Return rows with numeric labels: the projection on a direction plus noise of 1/3.
+    """Return rows with numeric labels: the projection on a direction, plus noise of SD 1/3.
 
     >>> float(number(300, seed=0).data.y[0]) != float(number(300, seed=0).data.y[1])
     True
@@ -93,6 +95,40 @@ def noise(n_rows: int, seed: int, share: float = 0.5) -> Planted:
     generator = np.random.default_rng(seed)
     codes = (generator.random(n_rows) < share).astype(int)
     return Planted(_random_rows(generator, n_rows), rows_apart(LABELS[codes]))
+
+
+def wide_noise(n_rows: int, width: int, seed: int) -> Planted:
+    """Return rows of independent features (n_rows, width) with balanced labels in random order.
+
+    >>> wide_noise(30, 100, seed=0).X.shape
+    (30, 100)
+    """
+    generator = np.random.default_rng(seed)
+    codes = generator.permutation(n_rows) % 2
+    return Planted(generator.normal(size=(n_rows, width)), rows_apart(LABELS[codes]))
+
+
+def own_outliers(n_groups: int, n_own: int, seed: int) -> Planted:
+    """Return groups of `n_own` rows, each with outliers in a feature of its own.
+
+    All features separate the classes. In the rows of group g, however, feature g is 1000 or -1000,
+    independently of the label. A probe that is fitted on other groups gives this feature its normal
+    weight, so that its accuracy in the group is 0.5. If the scale is estimated with the rows of the
+    group, the weight of feature g is close to 0 and the accuracy close to 1, due to the last
+    feature, which has no outliers. `n_own` is a multiple of 4.
+
+    >>> planted = own_outliers(6, 4, seed=0)
+    >>> planted.X.shape, planted.X[:4, 0].tolist(), planted.data.y[:4].tolist()
+    ((24, 7), [1000.0, 1000.0, -1000.0, -1000.0], ['no', 'yes', 'no', 'yes'])
+    """
+    generator = np.random.default_rng(seed)
+    group = np.repeat(np.arange(n_groups), n_own)
+    row = np.arange(len(group))
+    codes = row % 2
+    spread = np.append(np.full(n_groups, 0.3), 0.7)
+    X = (2.0 * codes - 1)[:, None] + spread * generator.normal(size=(len(row), n_groups + 1))
+    X[row, group] = np.where(row // 2 % 2, -1000.0, 1000.0)
+    return Planted(X, rows_apart(LABELS[codes], groups=group.astype(str)))
 
 
 def looked_up(n_rows: int, seed: int, n_words: int = 40) -> Planted:
@@ -179,7 +215,7 @@ def rows_apart(
     types: NDArray[np.str_] | None = None,
     examples: NDArray[np.int64] | None = None,
 ) -> ProbeData:
-    """Return the data of rows whose first two thirds of the groups are the training rows.
+    """Return the data with a split: rows of the first two thirds of the groups are for training.
 
     Without `groups` each row is a group of its own; likewise for `types`.
 

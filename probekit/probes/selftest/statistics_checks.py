@@ -9,6 +9,7 @@ import numpy as np
 from scipy.stats import binom, kstwo, spearmanr
 from sklearn.metrics import (
     accuracy_score,
+    average_precision_score,
     balanced_accuracy_score,
     f1_score,
     r2_score,
@@ -34,6 +35,7 @@ from probekit.probes.selftest.checks import (
 from probekit.probes.settings import ProbeSettings
 from probekit.probes.site_result import Predictor, SiteResult
 from probekit.probes.solve.design import Floats
+from probekit.probes.solve.solver import Codes
 
 
 def uniform_p_values(tools: Tools, size: SimulationSize) -> Iterator[Verdict]:
@@ -152,6 +154,7 @@ def _metric_pairs(tools: Tools, seed: int) -> Iterator[tuple[str, float, float]]
         "balanced_accuracy": balanced_accuracy_score(truth, guess),
         "macro_f1": f1_score(truth, guess, average="macro"),
         "auroc": area,
+        "auprc": _mean_precision(truth, shares),
     }
     for name, value in theirs.items():
         yield name, float(tools.metrics[name](answers, resamples)[0]), float(value)
@@ -160,6 +163,14 @@ def _metric_pairs(tools: Tools, seed: int) -> Iterator[tuple[str, float, float]]
     for name, value in numbers.items():
         ours = tools.number_metrics[name](NumberPredictions(y, predicted), resamples)
         yield name, float(ours[0]), float(value)
+
+
+def _mean_precision(truth: Codes, shares: Floats) -> float:
+    """Return scikit-learn's average precision of each class against all others, averaged."""
+    is_binary = shares.shape[1] == 2
+    ranked = shares - shares[:, ::-1] if is_binary else shares
+    codes = range(shares.shape[1])
+    return float(np.mean([average_precision_score(truth == c, ranked[:, c]) for c in codes]))
 
 
 def same_for_all(tools: Tools, _: SimulationSize) -> Iterator[Verdict]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from probekit.probes.solve.design import enough_rows
 from probekit.probes.solve.objectives import Objectives, probabilities
-from probekit.products import linear
+from probekit.products import gram, linear
 
 LEAST_CURVATURE = 1e-4  # lower bound, for classes that are nearly always certain
 # Rows are omitted from a Hessian if their total curvature is below this fraction of the penalty.
@@ -222,9 +222,9 @@ def _hessians(objectives: Objectives, scores: Tensor) -> Tensor:
         for hessian, own in zip(hessians, counted[:, place], strict=True):
             chosen = torch.nonzero(own).flatten()
             root = own[chosen].sqrt()
-            weighted = (block[chosen] * root[:, None]).T
-            hessian[:-1, :-1] += linear(weighted, weighted)
-            hessian[-1, :-1] += weighted @ root
+            weighted = block[chosen] * root[:, None]
+            hessian[:-1, :-1] += gram(weighted)
+            hessian[-1, :-1] += root @ weighted
     hessians[:, -1, :-1] *= units
     hessians[:, :-1, :-1] *= units * units[:, None]
     diagonal = hessians.diagonal(dim1=1, dim2=2)

@@ -79,7 +79,7 @@ class _State:
         return 0.5 * decrement / self.value
 
     def track_progress(self) -> None:
-        """Update the smallest value and excess, and the count of iterations without progress."""
+        """Update `least`, and restart `idle` at 0 for fits with a new smallest value or excess."""
         value, excess = self.value, self.excess
         is_idle = (value >= self.least[0]) & (excess >= self.least[1])
         self.idle = torch.where(is_idle, self.idle + 1, 0)

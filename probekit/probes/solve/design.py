@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probekit.products import linear
+from probekit.products import gram, linear
 
 Floats = NDArray[np.float64]
 Features = NDArray[np.floating]
@@ -162,8 +162,7 @@ def _correlations(rows: Rows, typical: Tensor) -> Tensor:
     is_sampled[sample] = True
     sums = torch.zeros(n_features, n_features, dtype=rows.dtype, device=rows.device)
     for place, block in rows.blocks():
-        sampled = block[is_sampled[place]]
-        sums += linear(sampled.T, sampled.T)
+        sums += gram(block[is_sampled[place]])
     return sums / len(sample)
 
 

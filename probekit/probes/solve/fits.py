@@ -1,25 +1,33 @@
 """Cross-validated fits of many label columns on one feature matrix.
 
-The fits of all columns, folds and values of C form one batch; the final fits, one per column on all
-rows at the selected C, form another.
+The search follows a path from small to large C: all columns and folds at one value of C, or at
+several if there are few of them, form a batch, which starts where the previous fits point to. The
+final fits, one per column on all rows at the selected C, form the last batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.design import BLOCK_ROWS, Features
-from probekit.probes.solve.layers import FittedLayers
+from probekit.probes.solve.design import BLOCK_ROWS, Features, Floats
+from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import DEFAULT_STOPPING, Codes, Fit, OnFit, Problem, Solver
 
 # Selecting C only compares accuracies, so these fits may stop earlier than the final one.
 SEARCH_TOLERANCE = 1e-5
+# Scores (of all fits) in a batch of the path. Products with fewer columns take hardly less time.
+PATH_SCORES = 40
+
+# Returns how good held-out outputs are. Arguments: the true labels (n_samples,), the outputs, which
+# are class scores (n_samples, n_classes) or numbers (n_samples,), and the fold of each row.
+Judge = Callable[[NDArray[Any], NDArray[Any], Codes], float]
 
 Fit_co = TypeVar("Fit_co", bound=FittedLayers, covariant=True)
 
@@ -47,6 +55,24 @@ class TunedProbeFit(Generic[Fit_co]):
         return self.penalty
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """How C is selected and when a fit stops.
+
+    Attributes:
+        stopping: the stopping rule of the final fits; the search stops earlier.
+        judge: rates the held-out class scores of each C; None for the accuracy.
+        balanced: whether all classes have the same total weight in each fit.
+    """
+
+    stopping: StoppingRule = DEFAULT_STOPPING
+    judge: Judge | None = None
+    balanced: bool = False
+
+
+DEFAULT_TUNING = Tuning()
+
+
 def count_fits(n_columns: int, folds: int, grid: Sequence[float]) -> int:
     """Return the number of fits that `fit_columns` makes: the search plus one final fit per column.
 
@@ -62,7 +88,7 @@ def fit_columns(
     fold_of_row: NDArray[np.int64],
     grid: Sequence[float],
     *,
-    stopping: StoppingRule = DEFAULT_STOPPING,
+    tuning: Tuning = DEFAULT_TUNING,
     weights: Features | None = None,
     typical: NDArray[np.bool_] | None = None,
     device: str = "cpu",
@@ -70,15 +96,15 @@ def fit_columns(
 ) -> list[TunedProbeFit[Fit]]:
     """Return the tuned fit of each label column (n_samples,) on X (n_samples, n_features).
 
-    The C with the highest held-out accuracy is selected; ties go to the smallest C, the strongest
-    regularisation.
+    The C with the highest held-out accuracy is selected, or the one that the judge rates highest;
+    ties go to the smallest C, the strongest regularisation.
 
     Args:
         X: the rows.
         columns: label codes (n_samples,) of each column.
         fold_of_row: the fold number (n_samples,) of each row.
         grid: candidate values of C.
-        stopping: stopping rule of the final fits; the search stops earlier.
+        tuning: how C is selected, and the stopping rule.
         weights: weight (n_samples,) of each row in every fit; None means equal weights.
         typical: which rows (n_samples,) feature scaling is estimated from; None means all.
         device: where the products are computed.
@@ -101,26 +127,125 @@ def fit_columns(
     counts = np.ones(len(X), dtype=np.float32) if weights is None else weights
     inside = [np.where(fold_of_row != fold, counts, 0) for fold in range(n_folds)]
     solver = Solver(X, [*inside, counts], typical=typical, device=device)
-    problems = [
-        Problem(codes, C, fold) for codes in columns for C in grid for fold in range(n_folds)
-    ]
-    tolerance = max(stopping.tolerance, SEARCH_TOLERANCE)
-    early_stopping = replace(stopping, tolerance=tolerance, aim=tolerance)
-    searched = solver.solve(problems, early_stopping, on_fit=lambda done, _: report(done))
-    paths = np.array(searched, dtype=object).reshape(len(columns), len(grid), n_folds)
+    paths = _paths(solver, columns, grid, tuning, report)
     held_out = _held_out(X, paths, fold_of_row)
-    correct = held_out == np.stack(columns)[:, None, :]
-    best = (correct @ counts.astype(np.float64)).argmax(axis=1)
+    if tuning.judge is None:
+        best = _best_by_accuracy(columns, held_out, counts)
+    else:
+        best = _best_by_judge(tuning.judge, X, columns, paths, fold_of_row)
     chosen = [tuple(path[place]) for path, place in zip(paths, best, strict=True)]
     finals = [
-        Problem(codes, grid[place], share=n_folds, start=_with_all_classes(codes, fits))
+        Problem(codes, grid[place], n_folds, _mean(codes, fits), tuning.balanced)
         for codes, place, fits in zip(columns, best, chosen, strict=True)
     ]
-    fits = solver.solve(finals, stopping, on_fit=lambda done, _: report(len(problems) + done))
+    fits = solver.solve(finals, tuning.stopping, lambda done, _: report(paths.size + done))
     return [
         TunedProbeFit(grid[place], fit, held_out[column, place], search)
         for column, (place, fit, search) in enumerate(zip(best, fits, chosen, strict=True))
     ]
+
+
+def _paths(
+    solver: Solver,
+    columns: Sequence[Codes],
+    grid: Sequence[float],
+    tuning: Tuning,
+    report: Callable[[int], None],
+) -> NDArray[np.object_]:
+    """Return the fits (n_columns, n_grid, n_folds) of the search; the last share is all rows."""
+    stopping, tolerance = tuning.stopping, max(tuning.stopping.tolerance, SEARCH_TOLERANCE)
+    stopping = replace(stopping, tolerance=tolerance, aim=tolerance)
+    n_folds = len(solver.shares) - 1
+    at_once = _number_at_once(columns, n_folds)
+    if all(solver.is_dual(fold) for fold in range(n_folds)):
+        at_once = len(grid)
+    fits: dict[tuple[int, int, int], Fit] = {}
+    for first in range(0, len(grid), at_once):
+        places = range(len(grid))[first : first + at_once]
+        batch = list(product(range(len(columns)), places, range(n_folds)))
+        problems = []
+        for column, place, fold in batch:
+            start = _ahead([fits[column, known, fold] for known in range(first)], grid[place])
+            problems.append(Problem(columns[column], grid[place], fold, start, tuning.balanced))
+        found = solver.solve(problems, stopping, lambda done, _: report(len(fits) + done))
+        fits.update(zip(batch, found, strict=True))
+    paths = np.empty((len(columns), len(grid), n_folds), dtype=object)
+    for place_of_fit, fit in fits.items():
+        paths[place_of_fit] = fit
+    return paths
+
+
+def _number_at_once(columns: Sequence[Codes], n_folds: int) -> int:
+    """Return for how many values of C the fits of all columns and folds fill a batch."""
+    n_classes = [int(codes.max()) + 1 for codes in columns]
+    n_scores = n_folds * sum(1 if n <= 2 else n for n in n_classes)
+    return max(1, PATH_SCORES // n_scores)
+
+
+def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:
+    """Return the start of a fit at C: its path so far, extrapolated linearly in log C.
+
+    The path goes from small to large C. None without a path.
+    """
+    if len(path) < 2:
+        return path[0].layers[0] if len(path) else None
+    before, last = path[-2:]
+    if last.C == before.C:
+        return last.layers[0]
+    ahead = np.log(C / last.C) / np.log(last.C / before.C)
+    return AffineLayer(
+        last.coef + ahead * (last.coef - before.coef),
+        last.intercept + ahead * (last.intercept - before.intercept),
+    )
+
+
+def _best_by_accuracy(
+    columns: Sequence[Codes], held_out: Codes, counts: Features
+) -> NDArray[np.int64]:
+    correct = held_out == np.stack(columns)[:, None, :]
+    best: NDArray[np.int64] = (correct @ counts.astype(np.float64)).argmax(axis=1)
+    return best
+
+
+def best_rated(judge: Judge, truth: NDArray[Any], outputs: NDArray[Any], fold_of_row: Codes) -> int:
+    """Return the index of the best of several outputs (n_grid, n_samples, ...), the first of ties.
+
+    Outputs whose rating is undefined (NaN) come last.
+    """
+    ratings = np.array([judge(truth, output, fold_of_row) for output in outputs])
+    return int(np.where(np.isnan(ratings), -np.inf, ratings).argmax())
+
+
+def _best_by_judge(
+    judge: Judge,
+    X: Features,
+    columns: Sequence[Codes],
+    paths: NDArray[np.object_],
+    fold_of_row: Codes,
+) -> NDArray[np.int64]:
+    """Return the index (n_columns,) of the best C of each column; see `_held_out` for `paths`."""
+    best = []
+    for codes, path in zip(columns, paths, strict=True):
+        scores = held_out_scores(X, path, fold_of_row, int(codes.max()) + 1)
+        best.append(best_rated(judge, codes, scores, fold_of_row))
+    return np.array(best)
+
+
+def held_out_scores(
+    X: Features, paths: NDArray[np.object_], fold_of_row: NDArray[np.int64], n_classes: int
+) -> Floats:
+    """Return the class scores (n_grid, n_samples, n_classes) by the fit that held out each row.
+
+    `paths` (n_grid, n_folds) holds fits of type `FittedLayers`.
+    """
+    scores = np.zeros((len(paths), len(X), n_classes))
+    for fold, fits in enumerate(paths.T):
+        outside = np.flatnonzero(fold_of_row == fold)
+        for start in range(0, len(outside), BLOCK_ROWS):
+            place = outside[start : start + BLOCK_ROWS]
+            rows = X[place].astype(np.float64)
+            scores[:, place] = [fit.class_scores(rows, n_classes) for fit in fits]
+    return scores
 
 
 def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: NDArray[np.int64]) -> Codes:
@@ -141,7 +266,11 @@ def _held_out(X: Features, paths: NDArray[np.object_], fold_of_row: NDArray[np.i
     return guesses
 
 
-def _with_all_classes(codes: Codes, fits: Sequence[Fit]) -> tuple[Fit, ...]:
-    """Return the fits whose training rows contained all classes of the labels."""
+def _mean(codes: Codes, fits: Sequence[Fit]) -> AffineLayer | None:
+    """Return the mean of the fits whose training rows contained all classes of the labels."""
     n_classes = len(np.unique(codes))
-    return tuple(fit for fit in fits if len(fit.classes) == n_classes)
+    layers = [fit.layers[0] for fit in fits if len(fit.classes) == n_classes]
+    if not layers:
+        return None
+    weights, biases = zip(*layers, strict=True)
+    return AffineLayer(np.mean(weights, axis=0), np.mean(biases, axis=0))

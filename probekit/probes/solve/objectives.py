@@ -85,7 +85,7 @@ class Objectives:
         return torch.cat([product, slopes.sum(dim=2, keepdim=True)], dim=2)
 
     def penalties(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the penalty's bilinear form (F,) of two points."""
+        """Return penalty times inner product of the coefficients of two points (F,)."""
         return self.penalty * dot(first[..., :-1], second[..., :-1])
 
 

@@ -50,13 +50,16 @@ class Problem:
         codes: Label codes (n_samples,).
         C: Inverse regularisation strength.
         share: Index of the share of the rows that is fitted.
-        start: Fits with the same labels and classes, whose mean is the starting point.
+        start: Starting point, a layer for raw rows; None starts from the class frequencies.
+        balanced: Whether rows are weighted so that all classes of the share have the same total
+            weight. Feature scaling does not use these weights.
     """
 
     codes: Codes
     C: float
     share: int = 0
-    start: Sequence[Fit] = ()
+    start: AffineLayer | None = None
+    balanced: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +164,7 @@ class Solver:
         by_share: dict[int, list[int]] = defaultdict(list)
         for number, problem in enumerate(problems):
             by_share[problem.share].append(number)
-        few = {n for n in by_share if np.count_nonzero(self.shares[n]) < self.X.shape[1]}
+        few = {share for share in by_share if self.is_dual(share)}
         for share in sorted(few):
             counted = np.flatnonzero(self.shares[share])
             own = self.X[counted], self.shares[share][counted], self.typical[counted]
@@ -169,6 +172,10 @@ class Solver:
         rest = [number for share in sorted(by_share.keys() - few) for number in by_share[share]]
         if rest:
             yield self._shared, slice(None), rest
+
+    def is_dual(self, share: int) -> bool:
+        """Return whether a share is solved in its dual form, which ignores starting points."""
+        return bool(np.count_nonzero(self.shares[share]) < self.X.shape[1])
 
     @cached_property
     def _shared(self) -> Design:
@@ -179,6 +186,7 @@ class Solver:
 class _Task:
     """A problem in terms of a design, with `codes` renumbered to index the `classes` of its share.
 
+    `class_weights` (n_classes,) multiply the row weights, or None; they leave their sum as it is.
     Tasks of a group have the same labels, classes and C, and shares of about the same size and
     standard deviations, and therefore about the same Hessian.
     """
@@ -189,7 +197,8 @@ class _Task:
     share: int
     classes: Codes
     codes: Codes
-    start: Sequence[Fit]
+    class_weights: Floats | None
+    start: AffineLayer | None
 
     @property
     def n_scores(self) -> int:
@@ -217,9 +226,18 @@ def _tasks(
             own = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
             known[labels] = classes, own
         classes, own = known[labels]
-        key = id(problem.codes), classes.tobytes(), problem.C, signatures[share].tobytes()
+        labels_key = id(problem.codes), classes.tobytes(), problem.balanced
+        key = *labels_key, problem.C, signatures[share].tobytes()
         group = groups.setdefault(key, len(groups))
-        yield _Task(number, group, problem.C, share, classes, own, problem.start)
+        weights = _class_weights(design, share, own) if problem.balanced else None
+        yield _Task(number, group, problem.C, share, classes, own, weights, problem.start)
+
+
+def _class_weights(design: Design, share: int, codes: Codes) -> Floats:
+    """Return the weight (n_classes,) of each class that gives all the same total in a share."""
+    totals = np.bincount(codes, weights=design.weights[share].cpu().double().numpy())
+    weights: Floats = totals.sum() / (len(totals) * totals)
+    return weights
 
 
 def _solved(
@@ -270,16 +288,12 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
 
 
 def _start(design: Design, task: _Task) -> Tensor:
-    """Return the starting point (n_scores, n_coordinates + 1) of a task.
-
-    It is the mean of the given fits; without any, the class log odds with zero coefficients.
-    """
-    if task.start and design.back.ndim == 1:
-        raw = np.mean([fit.coef for fit in task.start], axis=0)
-        intercept = np.mean([fit.intercept for fit in task.start], axis=0)
-        coef, intercept = design.unfold(task.share, raw, intercept)
+    """Return the start (n_scores, n_coordinates + 1) of a task; by default the class log odds."""
+    if task.start is not None and design.back.ndim == 1:
+        coef, intercept = design.unfold(task.share, *task.start)
     else:
         weights = design.weights[task.share].cpu().double().numpy()
+        weights = weights * _of_rows(task)
         counts = np.bincount(task.codes, weights=weights, minlength=len(task.classes))
         logs = np.log(counts / counts.sum())
         coef = np.zeros((task.n_scores, len(design.variances)))
@@ -292,6 +306,9 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
     shares = [task.share for task in tasks]
     weights = design.weights[shares]
     total = weights.sum(dim=1, keepdim=True)
+    if any(task.class_weights is not None for task in tasks):
+        factors = np.stack([_of_rows(task) for task in tasks])
+        weights = weights * torch.as_tensor(factors).to(weights)
     C = torch.tensor([task.C for task in tasks], dtype=torch.float64, device=weights.device)
     codes = torch.as_tensor(np.stack([task.codes for task in tasks]))
     is_binary = tasks[0].n_scores == 1
@@ -305,6 +322,13 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
         penalty=(1 / (C * total[:, 0])).clamp(max=LARGEST_PENALTY).to(weights),
         group=torch.tensor([task.group for task in tasks], device=weights.device),
     )
+
+
+def _of_rows(task: _Task) -> Floats:
+    """Return the factor (n_samples,) by which a task multiplies the weight of each row."""
+    if task.class_weights is None:
+        return np.ones(len(task.codes))
+    return task.class_weights[task.codes]
 
 
 def _fit(design: Design, task: _Task, solution: Minimum) -> Fit:

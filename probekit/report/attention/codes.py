@@ -25,7 +25,7 @@ LEVELS = (65535, 255, 180, 127, 90, 63, 45, 31)
 MOST_MB = 25.0
 MOST_MB_OF_16_BITS = 4.0
 SAMPLE = 24  # heads per prompt that are compressed to estimate the page size
-MARGIN = 1.05  # tolerated error of that estimate
+MARGIN = 1.05  # factor by which a page may exceed that estimate
 PAGE_MB = 0.1  # size of a page without prompts
 BASE64 = 4 / 3
 
@@ -109,7 +109,7 @@ def packed(patterns: NDArray[np.float32], levels: int) -> str:
 
     Args:
         patterns: attention weights of shape (..., n, n).
-        levels: code of weight 1.
+        levels: the largest code, which encodes weight 1.
 
     >>> text = packed(np.array([[1, 0], [0.36, 0.64]], dtype=np.float32), levels=255)
     >>> list(zlib.decompress(base64.b64decode(text)))

@@ -21,9 +21,9 @@ from probekit.results.selection import main_metric, ranked_rows
 from probekit.results.table import figure_rows, only, placed, ticks
 
 MOST_TEXTS = 20  # classes per side; with more, numbers in cells are too small to read
-MOST_NAMED = 10  # labels of a scatter plot; rarer ones are merged into `OTHERS`
+MOST_NAMED = 10  # labels in a scatter plot; rarer labels are merged into `OTHERS`
 MOST_NEURONS = 30
-LEAST_NEURONS = 5  # fewer are drawn as lines in the layer curve
+LEAST_NEURONS = 5  # fewer neurons are drawn as lines in the layer curve
 OTHERS = "other labels"
 
 
@@ -125,13 +125,19 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
     """Return the map of cosine similarities between probe directions at each pair of sites.
 
     Args:
-        rows: `site_a`, `site_b` and `cosine` for every pair of sites of one component.
+        rows: `site_a`, `site_b` and `cosine` for every pair of sites of one component; optionally
+            `null_high`, the 95 % quantile of absolute cosines on permuted labels.
     """
     order = placed(pd.DataFrame({"site": rows["site_a"].unique(), "head": np.nan}))
     sites, labels = list(order["site"]), ticks(order)
     values = rows.pivot_table("cosine", "site_a", "site_b").loc[sites, sites]
+    bounds = rows["null_high"] if "null_high" in rows else [np.nan] * len(rows)
+    null = {
+        (a, b): "" if np.isnan(bound) else f"<br>95 % of permuted labels: ±{format_number(bound)}"
+        for a, b, bound in zip(rows["site_a"], rows["site_b"], bounds, strict=True)
+    }
     hover = [
-        f"<b>{a}</b><br><b>{b}</b><br>cosine {format_number(values.loc[a, b])}"
+        f"<b>{a}</b><br><b>{b}</b><br>cosine {format_number(values.loc[a, b])}{null[a, b]}"
         for a in sites
         for b in sites
     ]

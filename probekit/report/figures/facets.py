@@ -26,7 +26,7 @@ _GAP = 1.9  # rem between panels, for the title of the lower one
 
 
 def panels(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Return title and rows of each panel: one per kind of site, or a single one for few kinds.
+    """Return title and rows of each panel: one per kind of site, or one for all if there are few.
 
     >>> sites = [f"blocks.0.{name}" for name in ("hook_attn_out", "hook_mlp_out", "attn.hook_q")]
     >>> few = placed(pd.DataFrame({"site": sites, "head": None}))

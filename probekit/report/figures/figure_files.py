@@ -9,8 +9,8 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
+from probekit.drafts import write_atomic
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest
-from probekit.provenance import write_atomic
 from probekit.report.pages.parts import FigurePart
 
 FORMATS = ("png", "svg", "pdf")

@@ -1,11 +1,9 @@
-"""Layer curves: a metric by layer, and the norm of position 0 by layer."""
+"""Layer curves: a metric by layer."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from probekit.errors import UnknownNameError, nearest
 from probekit.report.figures.levels import draw_levels, levels, value_range
 from probekit.report.figures.style import (
     LINES,
-    NORMS,
     SERIES_COLOURS,
     SERIES_MARKERS,
     TEMPLATE,
@@ -25,14 +22,10 @@ from probekit.report.figures.style import (
     format_number,
     plotly_text,
 )
-from probekit.results.selection import chosen_row, measured_metrics, single_choice
+from probekit.results.selection import chosen_row, main_metric, measured_metrics, single_choice
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
-# Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten, or only the powers if that gives
-# more than MOST_LOG_TICKS.
-POWERS = [10.0**power for power in range(-3, 8)]
-LOG_TICKS = [power * step for power in POWERS for step in (1, 2, 5)]
-MOST_LOG_TICKS = 8
+NULL_COLOUR = "#7A7F87"
 MOST_BANDS = 3  # with more task lines, only the selected one shows its interval as a band
 
 
@@ -72,7 +65,7 @@ def curve_lines(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     """
     all_series = list(series_of(rows))
     banded = banded_series(table, all_series)
-    return [
+    return null_band(table, rows) + [
         trace
         for number, (name, series) in enumerate(all_series)
         for target, style in LINES.items()
@@ -81,55 +74,35 @@ def curve_lines(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     ]
 
 
-def norm_curve(norms: pd.DataFrame) -> go.Figure:
-    """Return the figure of mean norms by layer, at position 0 and at all other positions.
+def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
+    """Return the band with 95 % of the scores under exchanged labels; empty if there is none.
 
-    Each component (residual stream, attn_out, ...) has its own two lines.
+    The band replaces the control task in figures of the main metric that have none. It is drawn
+    only for the series of the selected probe.
 
     Args:
-        norms: Columns `site`, `first_position_norm` and `other_norm`.
+        table: All rows of the run.
+        rows: Rows to draw, with the columns that `placed` adds.
     """
-    rows = placed(norms.assign(head=math.nan))
-    rows["ratio"] = rows["first_position_norm"] / rows["other_norm"]
-    figure = go.Figure(layout={"template": TEMPLATE})
-    lines = rows.groupby("line", sort=False)
-    parts = product(lines, NORMS.items())
-    for number, ((name, points), (column, style)) in enumerate(parts):
-        label = style.label if len(lines) == 1 else f"{style.label} · {name}"
-        hover = [
-            f"<b>{plotly_text(row['site'])}</b><br>{style.label}: {row[column]:,.1f}"
-            f"<br>position 0 / others: {row['ratio']:,.1f}"
-            for _, row in points.iterrows()
-        ]
-        figure.add_trace(scatter(points["depth"], points[column], style, number, label, hover))
-    layer_axis(figure, ticks(rows))
-    name_lines(figure)
-    figure.update_yaxes(
-        title_text="mean norm", **log_axis(rows.melt(value_vars=list(NORMS))["value"])
-    )
-    return figure
-
-
-def log_axis(values: pd.Series[float]) -> dict[str, Any]:
-    """Return the settings of a logarithmic axis with at least two ticks around positive values.
-
-    By default plotly labels only powers of ten, and the range may contain a single one.
-
-    >>> log_axis(pd.Series([60.0, 300.0]))["ticktext"]
-    ['50', '100', '200', '500']
-    """
-    positive = values[values > 0]
-    if positive.empty:
-        return {"type": "log"}
-    start = bisect_right(LOG_TICKS, positive.min()) - 1
-    around = LOG_TICKS[max(start, 0) : max(bisect_left(LOG_TICKS, positive.max()), start + 1) + 1]
-    named = around if len(around) <= MOST_LOG_TICKS else [t for t in around if t in POWERS]
-    return {
-        "type": "log",
-        "tickvals": named,
-        "ticktext": [f"{tick:,g}" for tick in named],
-        "range": [math.log10(around[0]) - 0.03, math.log10(around[-1]) + 0.03],
-    }
+    is_main = set(rows["metric"]) == {main_metric(table)}
+    if not is_main or "null_low" not in table or (rows["target"] == "control").any():
+        return []
+    tested = placed(only(table, metric="p_value", target="task")).dropna(subset="null_low")
+    of_series = [own for _, own in series_of(rows)]
+    chosen = chosen_row(table)
+    if chosen is not None:
+        of_series = [own for own in of_series if not same_features(own, chosen).empty]
+    if tested.empty or not of_series:
+        return []
+    same = [column for column in SERIES if column != "seed"]
+    first = of_series[0].iloc[0]
+    own = only(tested, **{column: first[column] for column in same}).sort_values("depth")
+    own = own.assign(ci_low=own["null_low"], ci_high=own["null_high"])
+    style = go.Scatter(line={"color": NULL_COLOUR}, legendgroup="null")
+    return [
+        trace.update(name="95 % band of the null", showlegend=True)
+        for trace in band(own["depth"], own, style)
+    ]
 
 
 def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -152,7 +125,7 @@ def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 def banded_series(
     table: pd.DataFrame, all_series: Sequence[tuple[str, pd.DataFrame]]
 ) -> tuple[str, ...]:
-    """Return the names of the series with a band: all, or only the selected one if many."""
+    """Return the names of the series with a band: all, or the selected one if there are many."""
     chosen = chosen_row(table)
     if len(all_series) <= MOST_BANDS or chosen is None:
         return tuple(name for name, _ in all_series[:MOST_BANDS])
@@ -166,7 +139,7 @@ def series_of(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def series_names(rows: pd.DataFrame) -> pd.Series[str]:
-    """Return the series name of each placed row, built from the columns in which series differ."""
+    """Return the series name of each placed row: its values in columns that differ by series."""
     task = only(rows, target="task")
     differing = [column for column in SERIES if len(task[column].unique()) > 1]
     names = pd.Series("", index=rows.index)
@@ -185,7 +158,7 @@ def _line(
     line = scatter(points["depth"], points["value"], style, number, name, hover)
     if target == "task":
         return [*(band(points["depth"], points, line) if has_band else []), line]
-    # Markers identify the series, so the controls of all series share one legend entry.
+    # Markers identify the series, so one legend entry is enough for the controls of all series.
     return [line.update(name=style.label, legendgroup=style.label)]
 
 
@@ -214,7 +187,7 @@ def scatter(
 
 
 def band(x: pd.Series[Any], points: pd.DataFrame, line: go.Scatter) -> list[go.Scatter]:
-    """Return the trace that fills the intervals of the points at x; empty without intervals."""
+    """Return the filled band of the points' intervals as a list of one trace; [] without any."""
     known = points.dropna(subset=["ci_low", "ci_high"])
     if known.empty:
         return []
@@ -253,8 +226,8 @@ def _mark_chosen(
     """Draw a ring around the task's value at the selected site of each run.
 
     The ring is labelled only for a single run, because labels of several runs would overlap. The
-    label is above or below, on the side where the nearest line (of `rows`, or horizontal at
-    `heights`) is farther away.
+    label is above or below the ring, on the side with more space to the next line: a line of
+    `rows`, or a horizontal line at one of `heights`.
     """
     marked = chosen_points(table, rows)
     figure.add_traces([ring(row) for row in marked])
@@ -269,7 +242,7 @@ def _mark_chosen(
 def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
     """Return the placed task row at the selected site of each run in the table.
 
-    A nested choice is at no single site.
+    Runs with a nested cross-validation are left out: their nested choice is at no single site.
     """
     tested = [single_choice(own) for _, own in table.groupby("run", sort=False)]
     return [
@@ -307,7 +280,7 @@ def ring(row: pd.Series) -> go.Scatter:
 
 
 def layer_ends(labels: dict[int, str]) -> list[float]:
-    """Return the range of a layer axis, padded by 0.5 so that levels are visible with one site."""
+    """Return the range of a layer axis; 0.5 on each side keeps levels visible with one site."""
     return [min(labels) - 0.5, max(labels) + 0.5]
 
 

@@ -82,6 +82,6 @@ def learning_curve(table: pd.DataFrame) -> go.Figure:
 
 
 def _baselines(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the baselines at the selected position, or without a position."""
+    """Return the baselines at the selected position, and those that have no position."""
     rows, chosen = only(table, metric=metric, split="test", site=""), chosen_row(table)
     return rows if chosen is None else rows[rows["position"].isin(["", chosen["position"]])]

@@ -20,8 +20,8 @@ from probekit.report.figures.style import (
 )
 from probekit.results.table import concatenated, only
 
-# Pixels. The plot height is that of a narrow window with a full legend: labels that do not overlap
-# there do not overlap in any higher plot.
+# Pixels. The plot height is the smallest: a narrow window with a full legend. Labels that do not
+# overlap there do not overlap in higher plots.
 PLOT_HEIGHT = 160
 LINE_HEIGHT = 15
 
@@ -29,12 +29,10 @@ LevelLine = tuple[str, pd.Series]
 
 
 def levels(measured: pd.DataFrame) -> list[LevelLine]:
-    """Return name and row of each horizontal line, one per distinct value of a baseline.
+    """Return name and row of each horizontal line: scores that belong to no single layer.
 
-    The nested choice is included, because it is not the score of one site.
-
-    Chance is included if the majority baseline was not measured. Concatenated sites are included
-    because they have no depth.
+    These are the baselines, with one line per distinct value, the nested choice, and concatenated
+    sites. Chance is included if the majority baseline was not measured.
     """
     is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"])
     rows = [
@@ -57,17 +55,17 @@ def _chance(measured: pd.DataFrame) -> list[LevelLine]:
 
 
 def chance_name(measured: pd.DataFrame) -> str:
-    """Return the key in `LEVELS` of the uninformed reference for the metric of the rows.
+    """Return the name of the chance level for the metric of the rows, a key of `LEVELS`.
 
     >>> chance_name(pd.DataFrame({"metric": ["compression"], "probe": ["logistic"]}))
-    'uniform'
+    'label_counts'
     >>> chance_name(pd.DataFrame({"metric": ["spearman"], "probe": ["structural_depth:64"]}))
     'chain'
     """
     kinds = filter(None, map(kind_of, measured["probe"].unique()))
     names: set[str] = {kind.reference for kind in kinds}
     names |= {METRICS[metric].reference for metric in measured["metric"].unique()}
-    return next((name for name in ("uniform", "chain") if name in names), "chance")
+    return next((name for name in ("label_counts", "chain") if name in names), "chance")
 
 
 def _is_difference(metric: str) -> bool:
@@ -118,8 +116,8 @@ def draw_levels(figure: go.Figure, levels: Sequence[LevelLine], ends: Sequence[f
 def label_shifts(values: list[float], n_lines: list[int], ends: list[float]) -> list[float]:
     """Return the shifts in pixels that keep the labels of levels from overlapping.
 
-    Labels move up as far as needed, and down again if they would exceed the plot by more than one
-    line of text.
+    Labels are moved up as far as needed. If they would then exceed the plot by more than one line
+    of text, they are moved down again.
 
     Args:
         values: Values of the levels in ascending order.

@@ -10,7 +10,7 @@ from probekit.report.figures.layer_curve import band, name_lines, point_hover, s
 from probekit.report.figures.levels import LevelLine, draw_levels, levels, value_range
 from probekit.report.figures.style import LINES, TEMPLATE, axis_title
 from probekit.report.figures.views import at_shown_position
-from probekit.results.selection import main_metric, ranked_rows, selection
+from probekit.results.selection import main_metric, ranked_rows, site_with_head
 from probekit.results.table import only, placed
 
 SIZE = r"^k_sparse:(?P<k>\d+)$"
@@ -20,9 +20,9 @@ SITE = ["line", "site", "position"]
 
 
 def sparse_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the placed test rows of k-sparse probes with `k`, at the best sites, best first.
+    """Return the test rows of k-sparse probes at the best sites, best site first, with column `k`.
 
-    Sites are ranked by their highest cross-validated score over all k. The result is empty if
+    Sites are ranked by their best cross-validated score over all k. The result is empty if
     there are fewer than `LEAST_SIZES` values of k.
     """
     rows = placed(only(at_shown_position(table), split="test"))
@@ -55,7 +55,7 @@ def sparse_curve(table: pd.DataFrame) -> go.Figure:
     rows = only(rows, metric=metric)
     figure = go.Figure(layout={"template": TEMPLATE})
     for number, (_, points) in enumerate(rows.groupby("rank")):
-        name = selection(points["site"].iloc[0], points["head"].iloc[0])
+        name = site_with_head(points["site"].iloc[0], points["head"].iloc[0])
         figure.add_traces(_site_lines(points, name, number))
     sizes = sorted(rows["k"].unique())
     ends = [sizes[0] / 1.3, sizes[-1] * 1.3]

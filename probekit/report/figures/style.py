@@ -17,7 +17,7 @@ from probekit.probes.targets import NESTED, TARGETS
 
 @dataclass(frozen=True)
 class LineStyle:
-    """Style of the lines of one target; with an empty colour, the series determines it."""
+    """Style of the lines of one target; if `colour` is empty, each series has its own colour."""
 
     label: str
     dash: str
@@ -42,10 +42,14 @@ LEVELS = {
     "mean": LineStyle("mean label", "longdash", "#7A7F87", width=1.5),
     "word_identity": LineStyle(TARGETS["word_identity"].title, "dashdot", "#7A7F87", width=1.5),
     "bag_of_words": LineStyle(TARGETS["bag_of_words"].title, "dashdot", "#7A7F87", width=1.5),
+    "n_grams": LineStyle(TARGETS["n_grams"].title, "dashdot", "#7A7F87", width=1.5),
+    "neighbouring_words": LineStyle(
+        TARGETS["neighbouring_words"].title, "dashdot", "#7A7F87", width=1.5
+    ),
     "length": LineStyle(TARGETS["length"].title, "dot", "#7A7F87", width=1.5),
     "chance": LineStyle("chance", "longdash", "#7A7F87", width=1.5),
     "chain": LineStyle("linear chain", "longdash", "#7A7F87", width=1.5),
-    "uniform": LineStyle("no compression", "longdash", "#7A7F87", width=1.5),
+    "label_counts": LineStyle("no compression", "longdash", "#7A7F87", width=1.5),
     "all_features": LineStyle("all features", "longdashdot", "#7A7F87", width=1.5),
     "concatenated": LineStyle("concatenated", "longdashdot", "#0072B2", width=1.5),
 }
@@ -105,7 +109,7 @@ def axis_title(metric: str) -> str:
 
 
 def format_p(p: float) -> str:
-    """Return a p-value as text, with enough decimals to stay on its side of 0.05.
+    """Return a p-value as text; rounding never moves a value below 0.05 up to it.
 
     >>> format_p(0.0002), format_p(0.0419), format_p(0.3333), format_p(math.nan)
     ('<0.001', '0.042', '0.33', '–')
@@ -151,7 +155,7 @@ def format_number(value: float, low: float = math.nan, high: float = math.nan) -
 
 
 def without_negative_zero(text: str) -> str:
-    """Return the text with the minus sign removed from numbers that are rounded to zero.
+    """Return the text without the minus signs of numbers that are zero as written.
 
     >>> without_negative_zero("-0.00 [-0.250, -0.000]")
     '0.00 [-0.250, 0.000]'

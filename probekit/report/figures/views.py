@@ -18,7 +18,7 @@ OFFSET = r"^(?:span|word:[a-z]+)(?P<offset>[+-]\d+)?(?:\+first)?$"
 
 
 def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
-    """Return the offset in tokens of each position from its span; NaN for other positions.
+    """Return the offset in tokens of each position from its span; NaN if it has no span.
 
     >>> positions = pd.Series(["word:last-1", "span+2+first", "word:first", "index:-3"])
     >>> position_offset(positions).tolist()
@@ -32,11 +32,11 @@ def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
 def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that a layer curve shows.
 
-    Components with several heads, and more than `MOST_NEURONS` neurons, are left out. Of a sweep
-    only the span is shown, or else the position of the selected site. Baselines are included. Every
-    kind of probe has its task rows, but only the selected kind has its control task and random
-    weights; of a kind with several sizes, such as k_sparse, only the best by cross-validation is
-    shown.
+    Components with several heads, and more than `MOST_NEURONS` neurons, are left out. For a sweep,
+    only the position of `shown_position` is included. Every kind of probe has its task rows, but
+    only the selected kind has its control task and random weights. If a kind has many sizes, such
+    as k_sparse, only the size with the best cross-validated score is included. Baselines are
+    included.
     """
     rows = _of_shown_kinds(at_shown_position(table))
     sited = placed(rows)
@@ -48,9 +48,9 @@ def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def at_shown_position(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows at the position shown of a sweep; all rows if there is no sweep.
+    """Return the rows at the position that figures show of a sweep; all rows without a sweep.
 
-    The nested choice, to which folds may contribute different positions, is included.
+    The nested choice is always included: its folds may have chosen different positions.
     """
     position = shown_position(table)
     if position is None:
@@ -69,7 +69,7 @@ def _of_shown_kinds(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_tables(table: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]:
-    """Yield name, whether it is at the shown position, and rows of each map of heads."""
+    """Yield each map of heads: its name, whether its position is `shown_position`, its rows."""
     sited = placed(table)
     heads = sited[sited["part"].isin(_parts_of_heads(sited)) & sited["head"].notna()]
     keys = ["part", *(column for column in SERIES if column != "line")]
@@ -118,7 +118,7 @@ def _named_groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, pd
 
 
 def shown_position(table: pd.DataFrame) -> str | None:
-    """Return the position of a sweep that figures of a single position show; None without a sweep.
+    """Return the position that figures of one position show; None without a sweep of positions.
 
     It is the span itself if it was probed, or else the position of the selected site.
     """

@@ -22,7 +22,7 @@ Floats = NDArray[np.float32]
 
 
 def colour_end(values: Floats) -> float:
-    """Return the absolute value at which the colours of a heat map end; never 0.
+    """Return the absolute weight at which the colours of a heat map end; never 0.
 
     >>> colour_end(np.array([[0.0, 0.0, -2.0]], np.float32)) > 1.9
     True
@@ -57,7 +57,7 @@ def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
 
 
 def column_curves(values: Floats, columns: Sequence[int], down: str) -> go.Figure:
-    """Return curves of the given columns of a matrix, one point per row."""
+    """Return the figure of the given columns of a matrix as curves, one point per row."""
     figure = go.Figure(layout={"template": TEMPLATE})
     for number, column in enumerate(columns):
         figure.add_trace(
@@ -129,7 +129,7 @@ def weight_head_map(parts: Mapping[str, Floats], end: float) -> go.Figure:
 
 
 def spectrum_curves(spectra: NDArray[np.float64]) -> go.Figure:
-    """Return the singular values of each head by rank.
+    """Return the figure of singular values by rank, one curve per head.
 
     Args:
         spectra: shape (n_heads, n_singular_values), in descending order.
@@ -155,7 +155,7 @@ def spectrum_curves(spectra: NDArray[np.float64]) -> go.Figure:
 
 
 def norms_by_block(rows: pd.DataFrame) -> go.Figure:
-    """Return the norm of each kind of matrix by block.
+    """Return the figure of norms by block, one line per kind of matrix.
 
     Args:
         rows: One row per tensor, with columns `name`, `shape` and `norm`.

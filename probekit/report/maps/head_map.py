@@ -76,7 +76,7 @@ def head_score_map(
 
 
 def scale_end(rows: pd.DataFrame, score: str) -> float:
-    """Return the upper end of a score's colour scale: its highest value, at least `LEAST_RANGE`.
+    """Return the upper end of the colour scale: the highest score, but at least `LEAST_RANGE`.
 
     >>> rows = pd.DataFrame({"score": ["induction"] * 2, "value": [0.02, 0.31]})
     >>> scale_end(rows, "induction"), scale_end(rows, "entropy")

@@ -17,7 +17,7 @@ from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import position_offset
 from probekit.report.maps.text_map import Colours, cell_text, text_map
 from probekit.results.metrics import metric_name
-from probekit.results.selection import is_nested, main_metric, ranked_rows, selection
+from probekit.results.selection import is_nested, main_metric, ranked_rows, site_with_head
 from probekit.results.table import SAME_FEATURES, figure_rows, n_blocks, only, placed, tick
 
 LEAST_RANGE = 0.05  # smallest range of a colour scale, so that noise does not look like an effect
@@ -29,7 +29,7 @@ COMPARED = {name: TARGETS[name].title for name in ("control", "random_weights")}
 def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """Return the map of a test metric by layer (down) and head (across).
 
-    The head with the highest cross-validated score among those drawn is framed.
+    The head with the best cross-validated score among those drawn is framed.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -43,7 +43,7 @@ def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 def position_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """Return the map of a test metric by layer (down) and offset from the span (across).
 
-    The cell with the highest cross-validated score among those drawn is framed.
+    The cell with the best cross-validated score among those drawn is framed.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -58,7 +58,7 @@ def position_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 def step_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     """Return the map of a test metric by layer (down) and training step (across).
 
-    The cell with the highest cross-validated score among those drawn is framed.
+    The cell with the best cross-validated score among those drawn is framed.
 
     Args:
         table: Rows of results.csv with a column `step`, the training step of the checkpoint.
@@ -93,10 +93,10 @@ def map_cells(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def colours(values: Sequence[float], metric: str, chance: float) -> Colours:
-    """Return the colour scale for values of a metric.
+    """Return the colour scale for values of a metric, on which bright means good.
 
-    It starts at chance, or at 0 for a difference. It is diverging for a difference with negative
-    values, and reversed if lower is better, so that bright means good.
+    It starts at chance, or at 0 for differences such as selectivity. If differences are negative,
+    it is diverging. If lower is better, it is reversed.
 
     >>> shown = colours([-0.2, 0.1], "selectivity", chance=0.0)
     >>> shown.low, shown.high, shown.is_diverging
@@ -160,7 +160,7 @@ def _check_cells(cells: pd.DataFrame, across: str) -> None:
         )
     twice = cells[cells.duplicated(["depth", across])]
     if not twice.empty:
-        first = selection(twice["site"].iloc[0], twice["head"].iloc[0])
+        first = site_with_head(twice["site"].iloc[0], twice["head"].iloc[0])
         raise DataError(
             f"{len(twice)} cells of the map have two rows, the first at {first}. Give the rows of "
             "one component in one run."
@@ -183,7 +183,7 @@ def _hover(table: pd.DataFrame, cells: pd.DataFrame, metric: str) -> list[str]:
     }
     texts = []
     for key, (_, cell) in zip(_features(cells), cells.iterrows(), strict=True):
-        site = plotly_text(selection(cell["site"], cell["head"]))
+        site = plotly_text(site_with_head(cell["site"], cell["head"]))
         value = format_number(cell["value"], cell["ci_low"], cell["ci_high"])
         others = [
             f"{name}: {format_number(values[key][score])}"
@@ -201,9 +201,9 @@ def _features(rows: pd.DataFrame) -> list[tuple[str, ...]]:
 
 
 def chosen_cell(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series | None:
-    """Return the cell with the highest cross-validated score; None without cross-validation.
+    """Return the cell with the best cross-validated score; None if no cell has one.
 
-    None also for a nested cross-validation, whose folds each choose a cell.
+    Also None for a nested cross-validation, in which each fold chooses a cell of its own.
     """
     if is_nested(table):
         return None

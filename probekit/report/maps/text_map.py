@@ -1,4 +1,4 @@
-"""Heat map with text in its cells, black or white, whichever has the higher contrast."""
+"""Heat map with text in its cells. Text is black or white, whichever has more contrast."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _SPLIT = 0.179
 
 @dataclass(frozen=True)
 class Colours:
-    """Colour scale of a map and the values `low` and `high` of its ends.
+    """Colour scale of a map, from the value `low` to the value `high`.
 
-    It is diverging, with 0 in the middle, only for a difference with negative values.
+    It is diverging, with 0 in the middle, only for a metric that is a difference and has negative
+    values.
     """
 
     low: float
@@ -44,7 +45,7 @@ def text_map(
     most_texts: int = MOST_TEXTS,
     down_title: str = "layer",
 ) -> go.Figure:
-    """Return a heat map with a text in each cell, unless there are too many cells.
+    """Return a heat map; texts are written in its cells unless there are too many.
 
     Args:
         values: Values shown as colours, shape (n_rows, n_columns); NaN for an empty cell.
@@ -107,7 +108,7 @@ def _name_cells(figure: go.Figure, across: list[str], down: list[str], title: st
 
 
 def cell_text(value: float) -> str:
-    """Return a value as short text: two decimals without a leading zero, or an exact integer.
+    """Return a value as short text: an integer as it is, else two decimals, without a leading 0.
 
     >>> cell_text(0.968), cell_text(-0.25), cell_text(1.0), cell_text(0.996), cell_text(-0.001)
     ('.97', '−.25', '1', '1.00', '.00')
@@ -121,7 +122,7 @@ def cell_text(value: float) -> str:
 
 
 def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:
-    """Return black or white as text colour for each value, whichever has the higher contrast.
+    """Return the text colour of each value's cell: black or white, whichever has more contrast.
 
     >>> dark_to_light = Colours(0.0, 1.0, ["#000000", "#ffffff"], is_diverging=False)
     >>> inks(np.array([0.0, 1.0, np.nan]), dark_to_light)
@@ -135,7 +136,10 @@ def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:
 
 
 def luminance(colours: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the relative luminance of RGB colours in [0, 1], shape (n, 3) -> (n,).
+    """Return the relative luminance of each RGB colour.
+
+    Args:
+        colours: red, green and blue in [0, 1], shape (n, 3).
 
     Source: WCAG 2.2, "relative luminance".
 

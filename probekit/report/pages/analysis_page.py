@@ -22,8 +22,8 @@ class Picture:
 
     Attributes:
         title: heading above the figure.
-        views: versions of the figure in different colourings, by menu entry. The first is shown;
-            a single view has no menu.
+        views: versions of the figure with different colours, by menu entry. The page shows the
+            first one; there is no menu for a single version.
         caption: text below the figure.
         description: the main numbers as text, for screen readers.
         height: height in rem.
@@ -44,7 +44,7 @@ class Picture:
 
     @property
     def changes(self) -> dict[str, dict[str, Any]]:
-        """For each view, the trace properties that differ from the first, and the gap colour."""
+        """How each view differs from the first: its trace properties, and its background colour."""
         first = self.figure["data"]
         return {
             name: {

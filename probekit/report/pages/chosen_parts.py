@@ -27,7 +27,7 @@ from probekit.report.sentences.answer import comparison_rows
 from probekit.report.sentences.choice import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
 from probekit.report.texts.paint import Palette
 from probekit.results.record import RecordPart, reading_run_file
-from probekit.results.selection import chosen_row, is_nested, selection
+from probekit.results.selection import chosen_row, is_nested, site_with_head
 from probekit.results.table import check_columns
 from probekit.results.text_readings import RowPrediction, TextReading
 
@@ -37,6 +37,7 @@ COLUMNS = {
     "cosines.csv": ("site_a", "site_b", "cosine", "n_directions", "n_features"),
 }
 TEXT = ("truth", "guess", "label")  # read as strings, because "NA" and "1" are valid labels
+NULL = "null_high"  # column of cosines.csv, which older releases did not write
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
@@ -53,7 +54,7 @@ class Token(RecordPart):
 
 
 class WrongExample(RecordPart):
-    """A misclassified test row; `ahead` is the score of the guess minus that of the true label."""
+    """A misclassified test row; `ahead` is the score of the predicted minus the true label."""
 
     text: str
     span: tuple[int, int] | None
@@ -70,13 +71,13 @@ class WrongExample(RecordPart):
 
 
 class WrongExamples(RecordPart):
-    """Contents of wrong.json: the classes and the examples with the worst errors."""
+    """Contents of wrong.json: the class names, and the examples with the worst errors."""
 
     classes: list[str]
     examples: list[WrongExample]
 
     def painted(self) -> list[tuple[WrongExample, list[tuple[TokenPart, bool]]]]:
-        """Return each example with its coloured tokens, flagged if inside the labelled span."""
+        """Return each example with its coloured tokens; True marks a token in the labelled span."""
         readings = [_reading(example) for example in self.examples]
         palette = Palette.of(readings, self.classes)
         parts = [text_part(reading, palette).tokens for reading in readings]
@@ -129,7 +130,7 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame) -> Iterator[FigurePart]:
     chosen = chosen_row(table)
     if chosen is None:
         return
-    probe = f"the {chosen['probe']} probe at {selection(chosen['site'], chosen['head'])}"
+    probe = f"the {chosen['probe']} probe at {site_with_head(chosen['site'], chosen['head'])}"
     if is_nested(table):
         probe = "the nested choice"
     confusion, scatter, cosines = (_load(run_dir / name) for name in COLUMNS)
@@ -148,6 +149,8 @@ def _load(path: Path) -> pd.DataFrame | None:
         return None
     with reading_run_file(path):
         table = read_csv(path, keep_default_na=False, dtype=dict.fromkeys(TEXT, str))
+        if NULL in table:  # empty without probes on permuted labels
+            table[NULL] = table[NULL].replace("", "nan").astype(float)
     check_columns(table, COLUMNS[path.name], path)
     return table
 
@@ -190,7 +193,7 @@ def _neuron_part(table: pd.DataFrame) -> FigurePart:
 def _scatter_parts(
     rows: pd.DataFrame, chosen: pd.Series, table: pd.DataFrame
 ) -> Iterator[FigurePart]:
-    site = selection(chosen["site"], chosen["head"])
+    site = site_with_head(chosen["site"], chosen["head"])
     n_test = comparison_rows(chosen, table)["task"]["n_test"]
     axes = {
         "PCA": "the first two principal components",
@@ -215,16 +218,14 @@ def _scatter_parts(
 
 
 def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
-    n_features, n_directions = rows["n_features"].iloc[0], rows["n_directions"].iloc[0]
+    n_directions = rows["n_directions"].iloc[0]
     pairs = rows[rows["site_a"] < rows["site_b"]]
     mean = f", mean over {n_directions} labels" if n_directions > 1 else ""
-    reach = 1.96 / (n_features * n_directions) ** 0.5
     return FigurePart(
         "Cosine similarity between probe directions",
         figure_json(direction_map(rows)),
         f"Cosine similarity between the weights of the {probe} probes (for unscaled activations) "
-        f"at each pair of sites{mean}. For random directions in {n_features} dimensions, 95 % of "
-        f"the values are within ±{reach:.2f}. {caveat}".rstrip(),
+        f"at each pair of sites{mean}. {_null_of_cosines(pairs)} {caveat}".rstrip(),
         "Cosine similarities: "
         + "; ".join(
             f"{row['site_a']} and {row['site_b']} {row['cosine']:.2f}"
@@ -232,4 +233,23 @@ def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
         ),
         is_open=False,
         height=10 + 1.9 * max(rows["site_a"].nunique(), 5),
+    )
+
+
+def _null_of_cosines(pairs: pd.DataFrame) -> str:
+    """Return the sentence about cosines of probes on permuted labels."""
+    if NULL not in pairs:
+        return (
+            "An older version of probekit wrote this run, without cosines of probes on permuted "
+            "labels to compare with."
+        )
+    bounds = pairs[NULL].dropna()
+    if bounds.empty:
+        return "No probes were fitted on permuted labels to compare with."
+    low, high = f"{bounds.min():.2f}", f"{bounds.max():.2f}"
+    return (
+        "For comparison: of probes fitted on permuted labels at one site (whole groups are "
+        "permuted, or rows within groups that have several labels; same penalty), 95 % have an "
+        "absolute cosine with the probe of the other site of at most "
+        f"{low if low == high else f'{low} to {high}, depending on the sites'}."
     )

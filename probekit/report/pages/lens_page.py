@@ -78,9 +78,16 @@ def _part(number: object, rows: pd.DataFrame) -> PageSection:
 def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per site, summarised over the positions of one or several texts.
 
-    Columns: `layer`, its label; `right` out of `n_next`, the number of positions at which the most
-    likely token is the next token of the text; `as_output`, the number at which it is the token
-    predicted at the last site; the median `rank` of the next token; mean `entropy` and `kl`.
+    The columns are:
+
+        layer      label of the site
+        n          number of positions
+        n_next     number of positions that have a next token in the text
+        right      number of these at which the most likely token is the next token
+        as_output  number of positions at which it is the token predicted at the last site
+        rank       median rank of the next token
+        entropy    mean entropy
+        kl         mean Kullback-Leibler divergence
     """
     output = rows.groupby(["prompt", "position"])["token_1"].transform("last")
     right, as_output = rows["next_rank"].eq(1).fillna(False), rows["token_1"].eq(output)
@@ -98,7 +105,7 @@ def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def lens_answer(rows: pd.DataFrame) -> str:
-    """Return the model's next-token accuracy and the layer from which the lens agrees with it."""
+    """Return the model's next-token accuracy, and the layer from which the lens agrees with it."""
     summary = lens_summary(rows)
     last = summary.iloc[-1]
     # Sites after which, without exception, at least half of the positions agree with the output.

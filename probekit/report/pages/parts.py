@@ -12,8 +12,9 @@ import plotly.graph_objects as go
 
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.facets import facets_height, site_facets
-from probekit.report.figures.layer_curve import layer_curve, norm_curve
+from probekit.report.figures.layer_curve import layer_curve
 from probekit.report.figures.learning_curve import learning_curve, learning_curve_lines
+from probekit.report.figures.norm_curve import norm_curve
 from probekit.report.figures.reliability import reliability_figure
 from probekit.report.figures.sparse import sparse_curve, sparse_rows
 from probekit.report.figures.views import curve_rows, head_tables, position_tables, shown_position
@@ -21,8 +22,8 @@ from probekit.report.maps.maps import head_map, position_map
 from probekit.report.sentences import words
 from probekit.report.sentences.confidence import reliability_caption, reliability_description
 from probekit.results.metrics import metric_name
-from probekit.results.record import ControlBy, Norms
-from probekit.results.selection import hidden_kinds, main_metric, measured_metrics
+from probekit.results.record import BY_WORD, Control, Norms
+from probekit.results.selection import hidden_kinds, main_metric, main_metrics, measured_metrics
 
 
 @dataclass(frozen=True)
@@ -46,18 +47,19 @@ class FigurePart:
     height: float | None = None
 
 
-def result_parts(table: pd.DataFrame, control_by: ControlBy = "word") -> list[FigurePart]:
-    """Return the figures of a run; those of minor metrics are folded and come last.
+def result_parts(table: pd.DataFrame, control: Control = BY_WORD) -> list[FigurePart]:
+    """Return the figures of a run, main metric first; minor metrics are folded and come last.
 
     Args:
         table: rows of results.csv.
-        control_by: unit that gets one random label in the control task.
+        control: describes the control task.
     """
     measured = measured_metrics(table)
-    metrics = [name for name in METRICS if name in measured and METRICS[name].figure != "none"]
-    first = [metric for metric in metrics if METRICS[metric].figure == "open"]
+    names = dict.fromkeys((*main_metrics(table), *METRICS))
+    metrics = [name for name in names if name in measured and METRICS[name].figure != "none"]
+    first = [metric for metric in metrics if _is_open(table, metric)]
     codes = [metric for metric in first if "code" in METRICS[metric].functions]
-    by_metric = {metric: list(_metric_parts(table, metric, control_by)) for metric in metrics}
+    by_metric = {metric: list(_metric_parts(table, metric, control)) for metric in metrics}
     parts = [part for metric in first if metric not in codes for part in by_metric[metric]]
     parts += _size_parts(table)
     parts += [part for metric in codes for part in by_metric[metric]]
@@ -106,8 +108,12 @@ def title(metric: str) -> str:
     return name[0].upper() + name[1:]
 
 
-def _metric_parts(table: pd.DataFrame, metric: str, control_by: ControlBy) -> Iterator[FigurePart]:
-    is_open = METRICS[metric].figure == "open"
+def _is_open(table: pd.DataFrame, metric: str) -> bool:
+    return METRICS[metric].figure == "open" or metric in main_metrics(table)
+
+
+def _metric_parts(table: pd.DataFrame, metric: str, control: Control) -> Iterator[FigurePart]:
+    is_open = _is_open(table, metric)
     name = title(metric)
     curve, position = curve_rows(table), shown_position(table)
     if metric in measured_metrics(curve):
@@ -115,7 +121,7 @@ def _metric_parts(table: pd.DataFrame, metric: str, control_by: ControlBy) -> It
         yield FigurePart(
             f"{name} by layer{f' · {position}' if position else ''}",
             figure_json((site_facets if height else layer_curve)(curve, metric)),
-            words.caption(curve, metric, control_by),
+            words.caption(curve, metric, control),
             words.description(curve, metric),
             is_open,
             height,
@@ -124,12 +130,12 @@ def _metric_parts(table: pd.DataFrame, metric: str, control_by: ControlBy) -> It
         if metric in measured_metrics(rows):
             heading = f"{name} by layer and head · {part}"
             figure = head_map(rows, metric)
-            yield _map(heading, rows, metric, figure, is_open and is_shown, control_by)
+            yield _map(heading, rows, metric, figure, is_open and is_shown, control)
     for part, rows in position_tables(table):
         if metric in measured_metrics(rows):
             heading = f"{name} by layer and position · {part}"
             figure = position_map(rows, metric)
-            yield _map(heading, rows, metric, figure, is_open, control_by)
+            yield _map(heading, rows, metric, figure, is_open, control)
 
 
 def _map(
@@ -138,9 +144,9 @@ def _map(
     metric: str,
     figure: go.Figure,
     is_open: bool,
-    control_by: ControlBy,
+    control: Control,
 ) -> FigurePart:
-    caption = words.map_caption(rows, metric, control_by)
+    caption = words.map_caption(rows, metric, control)
     return map_part(heading, figure, caption, words.map_description(rows, metric), is_open)
 
 

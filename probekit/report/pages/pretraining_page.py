@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 from pydantic import Field
 
 from probekit.disk import inside
+from probekit.drafts import write_atomic
 from probekit.errors import DataError
-from probekit.provenance import write_atomic
 from probekit.report.figures.learning_curve import TICKS
 from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.pages.parts import FigurePart, figure_json

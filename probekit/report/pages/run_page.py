@@ -11,8 +11,8 @@ import pandas as pd
 from safetensors.numpy import load_file
 
 from probekit.disk import inside
+from probekit.drafts import write_atomic
 from probekit.errors import DataError
-from probekit.provenance import write_atomic
 from probekit.report.attention.codes import choose_reduction
 from probekit.report.attention.page import SCORE_NAMES, attention_data
 from probekit.report.figures.over_training import load_training, step_parts
@@ -37,7 +37,7 @@ from probekit.results.differences import (
 from probekit.results.metrics import metric_name
 from probekit.results.record import (
     OLD_RECORD,
-    ControlBy,
+    Control,
     ExampleRecord,
     RunRecord,
     check_run,
@@ -74,14 +74,14 @@ def run_figures(run_dir: Path) -> list[FigurePart]:
     """
     record = open_record(run_dir)
     table = load_table(run_dir / "results.csv")
-    figures = _result_figures(run_dir, table, record.control_by)
+    figures = _result_figures(run_dir, table, record.control)
     return figures + ([norms_part(record.norms)] if record.norms else [])
 
 
-def _result_figures(run_dir: Path, table: pd.DataFrame, control_by: ControlBy) -> list[FigurePart]:
+def _result_figures(run_dir: Path, table: pd.DataFrame, control: Control) -> list[FigurePart]:
     bins = load_bins(run_dir / "reliability.csv")
     reliable = [] if bins is None else [reliability_part(bins, table)]
-    figures = result_parts(table, control_by)
+    figures = result_parts(table, control)
     figures[1:1] = step_parts(load_training(run_dir / "training.csv"))
     return [*figures, *reliable, *chosen_parts(run_dir, table)]
 
@@ -106,7 +106,7 @@ def report_page(run_dir: Path) -> str:
     differences = load_differences(run_dir / "differences.csv")
     comparisons = rival_differences(table, differences)
     chosen = chosen_row(table)
-    figures = _result_figures(run_dir, table, record.control_by)
+    figures = _result_figures(run_dir, table, record.control)
     return render(
         "report.html",
         record=record,
@@ -144,7 +144,7 @@ def report_page(run_dir: Path) -> str:
 
 
 def _old_folds(run_dir: Path, table: pd.DataFrame) -> list[str]:
-    """Return the warning about a nested cross-validation of an older release."""
+    """Return the warning about a nested cross-validation that an older release ran; else []."""
     config = load_config(run_dir / "config.yaml")
     folds = (config.get("split") or {}).get("folds")
     return [OLD_FOLDS] if folds is not None and not is_nested(table) else []

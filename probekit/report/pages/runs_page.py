@@ -127,8 +127,8 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
 def _names(runs: Sequence[ShownRun]) -> list[str]:
     """Return a unique name for each run.
 
-    The shortest that is unique: the experiment, the experiment with the settings that differ (if
-    this is short enough), or the experiment with the key.
+    This is the first of these that is unique: the experiment; the experiment and the settings that
+    differ, if they are short enough; the experiment and the key.
     """
     experiments = [run.record.run for run in runs]
     settings = differing([run.settings for run in runs])
@@ -193,7 +193,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
 
 
 def _selection_words(runs: Sequence[ShownRun]) -> str:
-    """Return how the selected site of each run is drawn."""
+    """Return the sentences that explain how the figure marks the selected site of each run."""
     nested = [run.table for run in runs if is_nested(run.table)]
     ring = "A ring marks the site that each run selected by cross-validation on its training rows."
     if not nested:
@@ -206,9 +206,9 @@ def _selection_words(runs: Sequence[ShownRun]) -> str:
 
 
 def joined_table(runs: Sequence[ShownRun]) -> pd.DataFrame:
-    """Return the rows of the curves of all runs: the task and the baselines without a model.
+    """Return the rows of all runs that the layer curve shows; column `run` is the run's name.
 
-    Column `run` is the name of the run. Control task and random weights are left to the table.
+    Control task and random weights are left out, because the page has them in a table.
     """
     tables = [
         curve_rows(run.table).assign(run=run.name, model="", dataset="", seed=0) for run in runs
@@ -250,10 +250,10 @@ def run_map(table: pd.DataFrame, metric: str) -> go.Figure:
 
 
 def _residual(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the cells of the kind of site that most runs probed, one per run and layer.
+    """Return one cell per run and layer, for the kind of site that most runs probed.
 
-    Each run is shown with the kind of probe and position of its highest cross-validated score on
-    these sites, or with the first ones if it has no such score.
+    Each run is shown with one kind of probe and position: those of its best cross-validated score
+    at these sites, or the first ones if it has no such score.
     """
     cells = map_cells(table, metric)
     line = str(cells.groupby("line", sort=False)["run"].nunique().idxmax())

@@ -21,8 +21,15 @@ from probekit.results.differences import (
     TOO_FEW_GROUPS,
     RivalDifferences,
 )
-from probekit.results.metrics import MAIN_METRICS, metric_name
-from probekit.results.selection import is_nested, ranked_rows, reported_row, selection
+from probekit.results.metrics import metric_name
+from probekit.results.selection import (
+    best_first,
+    is_nested,
+    main_metrics,
+    ranked_rows,
+    reported_row,
+    site_with_head,
+)
 from probekit.results.table import (
     EMBED_DEPTH,
     concatenated,
@@ -36,13 +43,14 @@ from probekit.results.table import (
 
 # Phrases for the comparisons of the selected probe, in the order of the sentence.
 NAMES = {
-    **{name: TARGETS[name].phrase for name in ("control", "word_identity", "bag_of_words")},
-    **{name: TARGETS[name].phrase for name in ("length", "random_weights")},
+    "control": TARGETS["control"].phrase,
+    **{name: TARGETS[name].phrase for name in BASELINES if name != "majority"},
+    "random_weights": TARGETS["random_weights"].phrase,
     "embedding": "the embedding",
     "majority": TARGETS["majority"].phrase,
     "concatenated": "concatenated sites",
 }
-RIVALS = ("word_identity", "bag_of_words", "length", "embedding", "random_weights", "majority")
+RIVALS = (*BASELINES, "embedding", "random_weights")
 
 
 def answer(table: pd.DataFrame, comparisons: RivalDifferences | None = None) -> str:
@@ -50,7 +58,7 @@ def answer(table: pd.DataFrame, comparisons: RivalDifferences | None = None) -> 
 
     Args:
         table: Rows of results.csv.
-        comparisons: Paired differences to the selected probe, from differences.csv.
+        comparisons: Paired differences from the selected probe, from differences.csv.
     """
     chosen = reported_row(table)
     if chosen is None:
@@ -95,7 +103,7 @@ def _names(metric: str) -> dict[str, str]:
 def _p_value(table: pd.DataFrame, chosen: pd.Series) -> str:
     """Return the p-value of the selected probe, adjusted for the maximum over all sites.
 
-    A nested choice was made without its test rows, so it needs no adjustment.
+    The p-value of a nested choice is not adjusted, because the choice did not use the test rows.
     """
     if is_nested(table):
         own = only(table, target=HEADLINE, metric="p_value")
@@ -117,7 +125,7 @@ def _null(own: pd.DataFrame) -> str:
 def _p_sentence(value: float, how: str) -> str:
     text = format_p(value)
     p = f"p {text.replace('<', '< ')}" if text.startswith("<") else f"p = {text}"
-    return f"Predictions and labels are tested for association: {p} ({how})."
+    return f"Predictions and labels are tested for association: {p} (one-sided; {how})."
 
 
 def _significance(comparisons: RivalDifferences | None, names: Mapping[str, str]) -> str:
@@ -143,7 +151,7 @@ def _ranges(table: pd.DataFrame) -> list[str]:
     """Return a sentence for each main metric with the range of test scores over all sites."""
     test = placed(only(table, split="test"))
     sentences = []
-    for metric in MAIN_METRICS:
+    for metric in main_metrics(table):
         rows = only(test, metric=metric)
         task = only(rows, target="task")
         if task.empty:
@@ -172,7 +180,7 @@ def _range(name: str, values: pd.Series[float]) -> str:
 
 
 def _next(table: pd.DataFrame) -> str:
-    """Return the site with the second-highest cross-validated score, or the tied sites, if any."""
+    """Return the site with the second-best cross-validated score, or the tied sites, if any."""
     ranked = ranked_rows(table)
     if len(ranked) < 2:
         return ""
@@ -189,7 +197,7 @@ def _site(row: pd.Series, table: pd.DataFrame) -> str:
     ranked = ranked_rows(table)
     position = f" at {row['position']}" if differs(placed(table)["position"]) else ""
     kind = f", {row['probe']} probe" if differs(ranked["probe"]) else ""
-    return f"{_depth(row, table)} ({selection(row['site'], row['head'])}{position}){kind}"
+    return f"{_depth(row, table)} ({site_with_head(row['site'], row['head'])}{position}){kind}"
 
 
 def _depth(row: pd.Series, table: pd.DataFrame) -> str:
@@ -198,22 +206,21 @@ def _depth(row: pd.Series, table: pd.DataFrame) -> str:
 
 
 def comparison_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return the test rows to compare a row with, by target, on the same metric.
+    """Return the test rows that a row is compared with, by target, for the same metric.
 
-    The row is placed, or that of a nested choice, which is compared with other nested choices and
-    with the baselines.
+    The row of a nested choice is compared with other nested choices and with the baselines. A
+    placed row is compared with other targets at the same site, with the baselines, and with:
 
-    The key "embedding" is the task's row at the embedding on the same line, unless `row` is at the
-    embedding; "concatenated" is the best row of concatenated sites.
+        embedding       the task at the embedding of the same line, unless `row` is there
+        concatenated    the best row of concatenated sites
+        random_weights  the mean score of these networks, each at its own chosen sites
     """
     of_run = {"run": row["run"], "dataset": row["dataset"]}
     measured = only(table, metric=row["metric"], split="test", **of_run)
     # Baselines do not depend on sites, but may depend on positions, which select the words.
     measured = measured[measured["position"].isin(["", row["position"]])]
     if TARGETS[row["target"]].choice_of:
-        nested = only(measured, site="", position=row["position"])
-        plain = {name: target for target, name in NESTED.items()}
-        return {plain.get(str(one["target"]), one["target"]): one for _, one in nested.iterrows()}
+        return _by_target(only(measured, site="", position=row["position"]))
     rows = placed(measured)
     joined = only(concatenated(measured), target="task", probe=row["probe"])
     embedding = rows[(rows["depth"] == EMBED_DEPTH) & (row["depth"] != EMBED_DEPTH)]
@@ -223,6 +230,13 @@ def comparison_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]
         only(embedding, target="task", line=row["line"], probe=row["probe"]).assign(
             target="embedding"
         ),
-        joined.nlargest(1, "value").assign(target="concatenated"),
+        best_first(joined, row["metric"]).head(1).assign(target="concatenated"),
+        only(measured, target=NESTED["random_weights"]),
     ]
-    return {str(other["target"]): other for _, other in pd.concat(compared).iterrows()}
+    return _by_target(pd.concat(compared))
+
+
+def _by_target(rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the rows by target; a nested choice has the target that it was made for."""
+    plain = {name: target for target, name in NESTED.items()}
+    return {plain.get(str(row["target"]), row["target"]): row for _, row in rows.iterrows()}

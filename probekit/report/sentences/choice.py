@@ -12,7 +12,7 @@ from probekit.results.selection import (
     fold_choices,
     headline_row,
     is_nested,
-    selection,
+    site_with_head,
 )
 from probekit.results.table import differs, placed
 
@@ -28,7 +28,7 @@ OLD_FOLDS = (
     "validation scores of rows that are also test rows, so its test score is biased upwards. Run "
     "the experiment again, so that each fold chooses its own site."
 )
-# After a ranking of sites by validation scores of all outer folds.
+# Caveat that follows a ranking of sites by validation scores of all outer folds.
 POOLED_RANKING = (
     "The cross-validated scores of all outer folds were used, and every test row is a validation "
     "row of other folds: test scores at the best sites are therefore biased upwards."
@@ -51,7 +51,11 @@ def chosen_words(table: pd.DataFrame) -> str:
     chosen = chosen_row(table)
     if chosen is None:
         return "–"
-    return folds_of_sites(table) if is_nested(table) else selection(chosen["site"], chosen["head"])
+    return (
+        folds_of_sites(table)
+        if is_nested(table)
+        else site_with_head(chosen["site"], chosen["head"])
+    )
 
 
 def nested_sentence(table: pd.DataFrame) -> str:
@@ -73,12 +77,12 @@ def nested_line(table: pd.DataFrame) -> str:
 
 
 def pooled_ranking(table: pd.DataFrame) -> str:
-    """Return the caveat of a ranking by validation scores of all folds; "" for a single split."""
+    """Return the caveat about ranking sites by the scores of all folds; "" for a single split."""
     return POOLED_RANKING if is_nested(table) else ""
 
 
 def _also_chosen(table: pd.DataFrame) -> list[str]:
-    """Return the names of the things that a fold chose in addition to the site."""
+    """Return names of the other things that folds chose: kind of probe, position, both or none."""
     rows = placed(table)
     names = {"kind of probe": "probe", "position": "position"}
     return [name for name, column in names.items() if differs(rows[column])]

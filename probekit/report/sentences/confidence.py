@@ -10,15 +10,17 @@ from probekit.csv_files import read_csv
 from probekit.report.figures.reliability import COLUMNS
 from probekit.report.figures.style import format_number
 from probekit.report.sentences.choice import pooled_ranking
+from probekit.results.metrics import metric_name
 from probekit.results.record import reading_run_file
+from probekit.results.selection import main_metric
 from probekit.results.table import check_columns, only
 
-# Columns that identify the probe of a bin, before the columns of the figure.
+# Columns that identify the probe of a bin; in the file they precede the columns of the figure.
 PROBE_COLUMNS = ("probe", "site", "head", "position")
 
 
 def load_bins(path: Path) -> pd.DataFrame | None:
-    """Return the bins with a column `series` that names the probe; None without file or rows.
+    """Return the bins, with a column `series` that names the probe; None without file or rows.
 
     Raises:
         DataError: A column is missing, or a cell is not a number.
@@ -39,14 +41,15 @@ def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame) -> str:
     scores = [text for _, own in bins.groupby("series", sort=False) if (text := _scores(own, test))]
     return (
         "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
-        "for new test groups (jackknife). Each kind of probe is shown at the site of its highest "
-        "cross-validated accuracy. On the dashed line the probe is calibrated; below it, "
-        f"overconfident. Lower is better: {'; '.join(scores)}. {pooled_ranking(table)}"
+        "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
+        f"cross-validated {metric_name(main_metric(test))}. On the dashed line the probe is "
+        f"calibrated; below it, overconfident. Lower is better: {'; '.join(scores)}. "
+        f"{pooled_ranking(table)}"
     ).rstrip()
 
 
 def _scores(own: pd.DataFrame, test: pd.DataFrame) -> str:
-    """Return Brier score and calibration error of a probe at the site of its bins."""
+    """Return Brier score and calibration error of the probe whose bins are given, as text."""
     first = own.iloc[0]
     key = {name: str(first[name]) for name in ("probe", "site", "position")}
     rows = only(test, **key)

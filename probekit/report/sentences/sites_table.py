@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures.layer_curve import series_of
 from probekit.report.figures.style import format_number, format_p
 from probekit.report.sentences.warnings import grid_name
-from probekit.results.metrics import MAIN_METRICS, metric_name
-from probekit.results.selection import choices, is_nested, selection
+from probekit.results.metrics import metric_name
+from probekit.results.selection import choices, is_nested, main_metrics, site_with_head
 from probekit.results.table import (
     concatenated,
     n_blocks,
@@ -32,7 +33,7 @@ BEST_ROWS = 20
 
 
 def columns_of(metric: str) -> dict[str, tuple[str, str, str]]:
-    """Return target, split and metric of the row that fills each column, by column title.
+    """Return, for each column of the table, the target, split and metric of the row that fills it.
 
     >>> list(columns_of("r2"))[:2]
     ['R²', 'cross-validated']
@@ -59,10 +60,12 @@ class SiteRow:
         series: Name of the series, empty if there is only one.
         probe: Kind of probe.
         position: Probed position.
-        cells: By column, the text of the cell and a smaller one below it.
+        cells: Text of each cell and the smaller text below it, by column title.
         metric: Main metric of the line.
-        cross_validated: Cross-validated score; -inf if it was not measured.
-        badge: How cross-validation selected this site; empty if it did not.
+        cross_validated: Cross-validated score, negated if lower is better; -inf if it was not
+            measured.
+        badge: Note on sites that cross-validation selected, such as "chosen by 2 of 5 outer
+            folds"; empty for other sites.
     """
 
     layer: str
@@ -105,7 +108,7 @@ def site_table(table: pd.DataFrame) -> SiteTable:
 
 
 def site_rows(table: pd.DataFrame) -> list[SiteRow]:
-    """Return a line for each site with a test row of the task, by series, in order of depth.
+    """Return a line for each test score of the task at a site, by series, then by depth.
 
     Concatenated sites, which have no depth, come last.
     """
@@ -121,7 +124,7 @@ def site_rows(table: pd.DataFrame) -> list[SiteRow]:
     return [
         _site_row(name, task, series, n_blocks(placed_rows), _badge(task, chosen, badge))
         for name, series in (series_of(sited) if len(sited) else ())
-        for metric in MAIN_METRICS
+        for metric in main_metrics(table)
         for _, task in only(series, target="task", split="test", metric=metric).iterrows()
     ]
 
@@ -140,7 +143,7 @@ def _site_row(
     measured = same_features(series, task).set_index(["target", "split", "metric"])
     return SiteRow(
         layer=NO_LAYER if task["depth"] is None else tick(task["depth"], blocks),
-        site=selection(task["site"], task["head"]),
+        site=site_with_head(task["site"], task["head"]),
         series=series_name,
         probe=task["probe"],
         position=task["position"],
@@ -156,7 +159,7 @@ def _site_row(
 
 
 def _badge(task: pd.Series, chosen: Sequence[pd.Series], template: str) -> str:
-    """Return the template with the number of choices of this site; empty if it was not chosen."""
+    """Return the template, filled with how often this site was chosen; empty if it was not."""
     own = task.to_frame().T
     n_chosen = sum(not same_features(own, row).empty for row in chosen)
     return template.format(n_chosen) if n_chosen else ""
@@ -164,7 +167,9 @@ def _badge(task: pd.Series, chosen: Sequence[pd.Series], template: str) -> str:
 
 def _cross_validated(measured: pd.DataFrame, metric: str) -> float:
     key = ("task", "validation", metric)
-    return float(measured.loc[[key]]["value"].iloc[0]) if key in measured.index else -math.inf
+    if key not in measured.index:
+        return -math.inf
+    return METRICS[metric].sign * float(measured.loc[[key]]["value"].iloc[0])
 
 
 def _value(row: pd.Series) -> tuple[str, str]:

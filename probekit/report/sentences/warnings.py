@@ -8,41 +8,38 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from probekit.amounts import counted, joined_names
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import TARGETS
+from probekit.probes.targets import BASELINE_GRIDS, NESTED, TARGETS
 from probekit.report.figures.style import format_number
 from probekit.report.sentences.answer import comparison_rows
 from probekit.report.sentences.choice import chosen_words
+from probekit.report.sentences.random_networks import nowhere_better
 from probekit.results.differences import RivalDifferences
-from probekit.results.metrics import MAIN_METRICS
 from probekit.results.record import ControlBy, RunRecord
 from probekit.results.selection import (
     choice_counts,
     choices,
     is_nested,
+    main_metrics,
     reported_row,
-    selection,
+    site_with_head,
 )
-from probekit.results.table import differs
+from probekit.results.table import differs, only
 
 # Comparisons that can explain away the result: the fact, and what it implies for the result.
 RIVALS = {
-    "control": (
-        "The control task scores {rival}",
-        "at this position a probe can memorise labels of individual {types}.",
-    ),
     "majority": (
         "Always predicting {guess} scores {rival}",
         "the probe may have learnt nothing.",
     ),
     "random_weights": (
-        "A network with random weights scores {rival} at {where}",
+        "Networks with random weights score {rival}{where}",
         "the result may not depend on what the network has learnt.",
     ),
     "word_identity": (
@@ -53,6 +50,14 @@ RIVALS = {
         "A bag of words scores {rival}",
         "the result may not require the network.",
     ),
+    "n_grams": (
+        "Words and pairs of words alone score {rival}",
+        "the result may not require the network.",
+    ),
+    "neighbouring_words": (
+        "The word and its neighbours alone score {rival}",
+        "the probe may use only the adjacent words.",
+    ),
     "length": (
         "Text length alone scores {rival}",
         "the probe may use only the length.",
@@ -62,6 +67,11 @@ RIVALS = {
         "the layers may add nothing.",
     ),
 }
+CONTROL = (
+    "The control task scores {control} on test rows whose {types} occur in the training rows, and "
+    "selectivity is {selectivity}: at this position a probe can memorise labels of individual "
+    "{types}."
+)
 UNPAIRED = "{fact} (task {task}): {doubt}"
 PAIRED = "{fact} (task {task}, paired difference {difference}): {doubt}"
 LENGTH_LEADS = (
@@ -71,6 +81,11 @@ LENGTH_LEADS = (
 WORDS_DO_NOT_HELP = (
     " Memorised words do not explain the task score, because word identity alone scores {rival}."
 )
+OLD_CODE = (
+    "Compression is relative to a uniform code, because an older version of probekit wrote this "
+    "run: with unbalanced labels, a probe that learns only their frequencies has a compression "
+    "above 1. Run the experiment again to compare with the code of the label frequencies."
+)
 MOST_NAMES = 12  # in a list of sites
 
 
@@ -79,14 +94,20 @@ def warnings(
 ) -> list[str]:
     """Return a sentence for each reason to doubt the result at the selected site.
 
-    A control or baseline gives a warning if the selected probe is not significantly better, or,
-    without a paired difference, if its score reaches the interval of the task.
+    There is a warning about a baseline if the selected probe is not significantly better. Without a
+    paired difference, there is one if the baseline reaches the interval of the probe's score. There
+    is a warning about the control task if its interval is above chance and that of selectivity is
+    not above 0. Probes without a selected site, such as structural probes, are compared with random
+    networks at every site.
     """
     return [
         *_rivals(table, comparisons or RivalDifferences(), record.control_by),
+        *nowhere_better(table),
         *_length_leads(table),
         *_edge_of_grid(table, record.C_grid),
+        *_edges_of_baselines(table),
         *_unconverged(table),
+        *_old_code(table, record),
         *(finding.message for finding in record.data.findings if finding.level != "info"),
         *_other_choice(table, record),
         *record.warnings,
@@ -104,15 +125,33 @@ def _rivals(table: pd.DataFrame, comparisons: RivalDifferences, control_by: Cont
         return []
     task = compared["task"]
     sentences = {
-        name: _rival(name, compared[name], task, comparisons, control_by)
-        for name in RIVALS
-        if name in compared
+        name: _rival(name, compared[name], task, comparisons) for name in RIVALS if name in compared
     }
+    control = _control(compared, table, control_by)
     is_answered = "word_identity" in compared and not sentences["word_identity"]
-    if sentences.get("control") and control_by == "word" and is_answered:
+    if control and control_by == "word" and is_answered:
         value = format_number(compared["word_identity"]["value"])
-        sentences["control"] += WORDS_DO_NOT_HELP.format(rival=value)
-    return list(filter(None, sentences.values()))
+        control += WORDS_DO_NOT_HELP.format(rival=value)
+    return list(filter(None, [control, *sentences.values()]))
+
+
+def _control(compared: Mapping[str, pd.Series], table: pd.DataFrame, control_by: ControlBy) -> str:
+    """Return the warning that a probe learns the control task as well as the task; else ""."""
+    control, task = compared.get("control"), compared["task"]
+    place = {name: task[name] for name in ("run", "target", "site", "position", "probe")}
+    rows = only(table, metric="selectivity", split="test", **place)
+    rows = rows[rows["head"].fillna(-1) == (-1 if pd.isna(task["head"]) else task["head"])]
+    if control is None or rows.empty:
+        return ""
+    selectivity, sign = rows.iloc[0], METRICS[control["metric"]].sign
+    worst = control["ci_low" if sign > 0 else "ci_high"]
+    if selectivity["ci_low"] > 0 or sign * (worst - control["chance"]) <= 0:
+        return ""
+    return CONTROL.format(
+        control=format_number(control["value"]),
+        selectivity=format_number(*selectivity[["value", "ci_low", "ci_high"]]),
+        types=f"{control_by}s",
+    )
 
 
 def _rival(
@@ -120,28 +159,34 @@ def _rival(
     rival: pd.Series,
     task: pd.Series,
     comparisons: RivalDifferences,
-    control_by: ControlBy,
 ) -> str:
-    """Return the warning about a control or baseline; "" if the task is clearly better."""
+    """Return the warning about a rival; "" if the selected probe is clearly better."""
     paired = comparisons.find(name, rival["value"])
-    if not (rival["value"] >= task["ci_low"] if paired is None else paired.is_doubtful):
+    if not (_reaches(rival, task) if paired is None else paired.is_doubtful):
         return ""
     fact, doubt = RIVALS[name]
-    is_mean = METRICS[task["metric"]].beats_the_mean
-    guess = "the mean label" if is_mean else "the most frequent label"
+    guess = "the mean label" if _reads_numbers(task) else "the most frequent label"
+    is_own = rival["target"] == NESTED["random_weights"]  # older releases had no such choice
     fields = {
         "fact": fact.format(
             rival=format_number(rival["value"]),
             guess=guess,
-            where="its own nested choice" if TARGETS[task["target"]].choice_of else "this site",
+            where=", each at its own best site" if is_own else " at this site",
         ),
         "task": format_number(task["value"], task["ci_low"], task["ci_high"]),
-        "doubt": doubt.format(types=f"{control_by}s"),
+        "doubt": doubt,
     }
     if paired is None:
         return UNPAIRED.format(**fields)
     difference = format_number(paired.difference, paired.ci_low, paired.ci_high)
     return PAIRED.format(**fields, difference=difference)
+
+
+def _reaches(row: pd.Series, other: pd.Series) -> bool:
+    """Return whether the score of `row` is in the interval of the score of `other`, or better."""
+    if METRICS[row["metric"]].lower_is_better:
+        return bool(row["value"] <= other["ci_high"])
+    return bool(row["value"] >= other["ci_low"])
 
 
 def _length_leads(table: pd.DataFrame) -> list[str]:
@@ -150,7 +195,7 @@ def _length_leads(table: pd.DataFrame) -> list[str]:
         return []
     length, words = compared["length"], compared["bag_of_words"]
     # A difference within the interval may be due to chance.
-    if not length["ci_low"] > words["value"]:
+    if pd.isna(length["ci_low"]) or _reaches(words, length):
         return []
     fields = {"length": format_number(length["value"]), "words": format_number(words["value"])}
     return [LENGTH_LEADS.format(**fields)]
@@ -168,19 +213,53 @@ def _edge_of_grid(table: pd.DataFrame, grid: Sequence[float]) -> list[str]:
 
 
 def _at_edge(chosen: pd.Series, grid: Sequence[float]) -> list[tuple[str, float, str, str]]:
-    """Return name, value, end of the grid and advice if the penalty is at an end of its grid."""
+    """Return the penalty's name, value, end of the grid and advice; [] unless it is at an end."""
     name, values = grid_name(chosen["probe"]), grid
     advice = "a wider grid (probe.C) may change the scores."
     if name != "C":
         values = penalties(chosen["probe"])
         advice = "another penalty may change the scores."
-    if len(values) < 2:
+    return [(name, chosen["C"], which, advice) for which in _ends(chosen["C"], values)]
+
+
+def _edges_of_baselines(table: pd.DataFrame) -> list[str]:
+    """Return a sentence for each baseline that another penalty could improve.
+
+    A baseline is named if its penalty is at an end of the grid, with two exceptions. If all its
+    predictions are correct, it cannot be improved. With ever stronger regularisation it becomes the
+    majority class or the mean, so at the strong end it is named only if it is better than these.
+    """
+    compared = _compared(table)
+    if "task" not in compared:
         return []
+    name, values = BASELINE_GRIDS["number" if _reads_numbers(compared["task"]) else "class"]
+    strongest = "smallest" if name == "C" else "largest"
+    metric = METRICS[compared["task"]["metric"]]
+    best = metric.sign * metric.range[metric.sign > 0]
+    majority = (
+        compared["majority"]["value"] if "majority" in compared else compared["task"]["chance"]
+    )
     return [
-        (name, end, which, advice)
-        for which, end in {"smallest": min(values), "largest": max(values)}.items()
-        if math.isclose(chosen["C"], end)
+        f"{name} of the baseline {TARGETS[target].title} is {row['C']:g}, the {which} value of its "
+        "grid: with another value it might score higher."
+        for target, row in compared.items()
+        if target in TARGETS and TARGETS[target].is_tuned
+        for which in _ends(row["C"], values)
+        if metric.sign * row["value"] < best
+        if which != strongest or metric.sign * (row["value"] - majority) > 0
     ]
+
+
+def _ends(value: float, grid: Sequence[float]) -> list[str]:
+    """Return "smallest" or "largest" if the value is at that end of a grid of several values."""
+    if len(grid) < 2:
+        return []
+    ends = {"smallest": min(grid), "largest": max(grid)}
+    return [which for which, end in ends.items() if math.isclose(value, end)]
+
+
+def _reads_numbers(row: pd.Series) -> bool:
+    return METRICS[row["metric"]].beats_the_mean
 
 
 def grid_name(probe: str) -> str:
@@ -205,7 +284,7 @@ def _grid(probe: str) -> tuple[str, tuple[float, ...]] | None:
 
 
 def _unconverged(table: pd.DataFrame) -> list[str]:
-    fits = table[table["metric"].isin([*MAIN_METRICS, "compression"])]
+    fits = table[table["metric"].isin([*main_metrics(table), "compression"])]
     fits = fits[fits["converged"].notna()]
     stopped = fits[~fits["converged"].astype(bool)]
     if stopped.empty:
@@ -229,6 +308,12 @@ def _breakdown(stopped: pd.DataFrame, fits: pd.DataFrame) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
+def _old_code(table: pd.DataFrame, record: RunRecord) -> list[str]:
+    compression = METRICS["compression"]
+    is_measured = bool(table["metric"].eq(compression.name).any())
+    return [OLD_CODE] if is_measured and record.code_reference != compression.reference else []
+
+
 def _abbreviated(names: Sequence[str]) -> str:
     """Return the first `MOST_NAMES` names, and the number of others."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
@@ -245,7 +330,7 @@ def _other_choice(table: pd.DataFrame, record: RunRecord) -> list[str]:
         )
         agree = best.sites == choice_counts(table)
     else:
-        recorded = selection(best.site or "", best.head)
+        recorded = site_with_head(best.site or "", best.head)
         agree = recorded == chosen_words(table)
     if agree:
         return []

@@ -8,7 +8,12 @@ from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
 from probekit.report.figures.facets import panels
-from probekit.report.figures.layer_curve import banded_series, measured_rows, series_of
+from probekit.report.figures.layer_curve import (
+    banded_series,
+    measured_rows,
+    null_band,
+    series_of,
+)
 from probekit.report.figures.learning_curve import learning_curve_lines
 from probekit.report.figures.levels import levels
 from probekit.report.figures.sparse import sparse_rows
@@ -16,8 +21,14 @@ from probekit.report.figures.style import LEVELS, LINES, format_number
 from probekit.report.maps.maps import chosen_cell, map_cells, map_colours
 from probekit.report.sentences.choice import nested_line, pooled_ranking
 from probekit.results.metrics import metric_name
-from probekit.results.record import ControlBy
-from probekit.results.selection import chosen_row, is_nested, main_metric, selection, single_choice
+from probekit.results.record import BY_WORD, Control
+from probekit.results.selection import (
+    chosen_row,
+    is_nested,
+    main_metric,
+    single_choice,
+    site_with_head,
+)
 from probekit.results.table import concatenated, differs, n_blocks, only, placed, tick
 
 MOST_NAMES = 12  # cells listed in the description of a map
@@ -27,8 +38,8 @@ CONTROLS = {
     "word": (
         "The control task assigns a random label to each word at the probed position, or the last "
         "word before it (Hewitt and Liang 2019): a probe that scores well on it can memorise "
-        "words. If test words or groups are new to the task but the words are not new to the "
-        "control task, selectivity can be negative."
+        "words. Task and control are compared on the test rows whose words, at the probed position "
+        "and those that are labelled, occur in the training rows."
     ),
     "group": (
         "The control task assigns a random label to each group of rows (after Hewitt and Liang "
@@ -37,28 +48,37 @@ CONTROLS = {
         "memorises groups."
     ),
 }
+NULL_BAND = "Grey band: the central 95 % of the scores after the exchanges that give p"
 AT_OFFSETS = {"word": "Word identity and control use", "group": "Word identity uses"}
 
 
-def caption(table: pd.DataFrame, metric: str = "accuracy", control_by: ControlBy = "word") -> str:
+def caption(table: pd.DataFrame, metric: str = "accuracy", control: Control = BY_WORD) -> str:
     """Return the caption of a layer curve: rows, groups, intervals, probes and seed.
 
-    `control_by` is the unit that gets one random label in the control task.
+    `control` describes the control task.
     """
     measured = measured_rows(table, metric)
     task = only(measured, target="task")
     sentences = {
         f"{_main_name(table)} on the task minus that on the control task. "
-        f"{CONTROLS[control_by]}": METRICS[metric].kind == "difference",
+        f"{CONTROLS[control.by]}": METRICS[metric].kind == "difference",
         METRICS[metric].explanation: bool(METRICS[metric].explanation),
-        _measured_on(task, metric): True,
+        _measured_on(task, metric, is_nested(table)): True,
         **_drawn(table, measured),
+        control.why_none: metric == main_metric(table),
+        f"{NULL_BAND}{_null_of(table)}.": bool(null_band(table, placed(measured))),
     }
-    return " ".join(sentence for sentence, holds in sentences.items() if holds)
+    return " ".join(sentence for sentence, holds in sentences.items() if holds and sentence)
+
+
+def _null_of(table: pd.DataFrame) -> str:
+    """Return the null distribution of the p-values, in brackets; "" if the table names none."""
+    names = [str(name) for name in table.get("null", ()) if not pd.isna(name) and name]
+    return f" ({names[0]})" if names else ""
 
 
 def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
-    """Return explanations of the elements of a layer curve, and whether each element is drawn."""
+    """Return the sentence about each element of a layer curve -> whether the element is drawn."""
     task = only(measured, target="task")
     parts = panels(placed(measured))
     all_series = [list(series_of(rows)) for _, rows in parts]
@@ -83,7 +103,7 @@ def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
         f"{'' if chosen is None else chosen['probe']}.": (
             chosen is not None and has_controls and differs(task["probe"])
         ),
-        f"The ring marks the site with the highest cross-validated {score} on training rows among "
+        f"The ring marks the site with the best cross-validated {score} on training rows among "
         "those drawn; test rows were not used for the selection.": single_choice(table) is not None,
         nested_line(table): HEADLINE in set(measured["target"]),
         "resid_pre of a block is resid_post of the block before it and is drawn there.": (
@@ -99,8 +119,8 @@ def _main_name(table: pd.DataFrame) -> str:
     return name[0].upper() + name[1:]
 
 
-def _measured_on(task: pd.DataFrame, metric: str) -> str:
-    """Return the rows, groups and seed of a metric, and how the rows were normalised."""
+def _measured_on(task: pd.DataFrame, metric: str, is_nested: bool) -> str:
+    """Return the sentences about the rows, groups, seed and normalisation of a measured metric."""
     name = metric_name(metric)
     unit = unit_of(task)
     n_rows, n_groups = _spread(task, "n_test"), _spread(task, "n_groups")
@@ -109,35 +129,34 @@ def _measured_on(task: pd.DataFrame, metric: str) -> str:
     sentences = {
         f"{name[0].upper()}{name[1:]} on {n_rows} held-out {unit} in {n_groups} groups, for probes "
         f"fitted on {_spread(task, 'n_train')} {unit} (seed {seed}).": (not is_online),
-        f"Measured on {n_rows} training rows in {n_groups} groups (seed {seed}).": is_online,
+        f"Measured on {n_rows} training rows {'of all outer folds together, ' * is_nested}"
+        f"in {n_groups} groups (seed {seed}).": is_online,
         "Each row was first centred and divided by its own standard deviation, as by a layer norm "
         "without its affine part.": (task["view"] == "normalized").any(),
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds)
 
 
-def map_caption(
-    table: pd.DataFrame, metric: str = "accuracy", control_by: ControlBy = "word"
-) -> str:
+def map_caption(table: pd.DataFrame, metric: str = "accuracy", control: Control = BY_WORD) -> str:
     """Return the caption of a map: rows, probes, colours and frame.
 
-    `control_by` is the unit that gets one random label in the control task.
+    `control` describes the control task.
     """
     cells = map_cells(table, metric)
     score = metric_name(main_metric(table))
     is_difference = METRICS[metric].kind == "difference"
     sentences = {
         f"{_main_name(table)} on the task minus that on the control task, which assigns a random "
-        f"label to each {control_by} (Hewitt and Liang 2019).": is_difference,
-        _measured_on(cells, metric): True,
+        f"label to each {control.by} (Hewitt and Liang 2019).": is_difference,
+        _measured_on(cells, metric, is_nested(table)): True,
         "Each cell is a separate probe.": True,
         colour_words(cells, metric): True,
-        f"The frame marks the cell with the highest cross-validated {score} on training rows among "
+        f"The frame marks the cell with the best cross-validated {score} on training rows among "
         "those drawn; test rows were not used for the selection.": (
             chosen_cell(table, cells) is not None
         ),
         "No cell is framed, because each outer fold chose its own.": is_nested(table),
-        f"All offsets have the same examples, folds and resamples. {AT_OFFSETS[control_by]} "
+        f"All offsets have the same examples, folds and resamples. {AT_OFFSETS[control.by]} "
         "the token at the offset.": differs(cells["position"]),
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds)
@@ -161,7 +180,7 @@ def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
     cells = map_cells(table, metric).sort_values("value", ascending=False, kind="stable")
     several = differs(cells["position"])
     named = [
-        f"{selection(cell['site'], cell['head'])}{f' at {cell.position}' * several} "
+        f"{site_with_head(cell['site'], cell['head'])}{f' at {cell.position}' * several} "
         f"{format_number(cell['value'])}"
         for _, cell in cells.head(MOST_NAMES).iterrows()
     ]
@@ -174,7 +193,7 @@ def map_description(table: pd.DataFrame, metric: str = "accuracy") -> str:
 
 
 def unit_of(task: pd.DataFrame) -> str:
-    """Return the unit that scores are computed over, in the plural: rows, texts or sentences.
+    """Return the plural of what a score is averaged over: rows, texts or sentences.
 
     >>> unit_of(pd.DataFrame({"probe": ["structural_depth:64"]}))
     'sentences'
@@ -216,7 +235,7 @@ def sparse_caption(table: pd.DataFrame) -> str:
     return (
         f"{_main_name(table)} of logistic probes on the k features that separate the classes best "
         "on the training rows; features are selected and probes fitted separately for each k. The "
-        "sites with the highest cross-validated scores are drawn; the best one with its 95 % "
+        "sites with the best cross-validated scores are drawn; the best one with its 95 % "
         "interval as a band and its control task. All features: the best other probe at that site. "
         f"{_after(pooled_ranking(table))}"
         f"Measured on {_spread(rows, 'n_test')} held-out rows in {_spread(rows, 'n_groups')} "
@@ -232,7 +251,7 @@ def sparse_description(table: pd.DataFrame) -> str:
     """Return the text alternative of the curve of k-sparse probes."""
     rows = only(sparse_rows(table), target="task", metric=main_metric(table))
     parts = [
-        f"{selection(points['site'].iloc[0], points['head'].iloc[0])}: "
+        f"{site_with_head(points['site'].iloc[0], points['head'].iloc[0])}: "
         + ", ".join(f"{row['k']:.0f} {format_number(row['value'])}" for _, row in points.iterrows())
         for _, points in rows.groupby("rank")
     ]
@@ -243,7 +262,7 @@ def learning_curve_caption(table: pd.DataFrame) -> str:
     """Return the caption of the learning curves."""
     chosen = chosen_row(table)
     (_, rows), *_ = learning_curve_lines(table)
-    site = "" if chosen is None else selection(chosen["site"], chosen["head"])
+    site = "" if chosen is None else site_with_head(chosen["site"], chosen["head"])
     return (
         f"{_main_name(table)} at {site} on {_spread(rows, 'n_test')} held-out rows in "
         f"{_spread(rows, 'n_groups')} groups, by number of training rows. Training samples consist "

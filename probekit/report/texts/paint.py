@@ -27,7 +27,7 @@ HUES = (
     "#661100",
     "#888888",
 )
-# Opacity of the strongest colour over the background.
+# Opacity of the strongest colour on the background.
 DENSEST = 0.55
 # Quantile of the scores at the end of the colour scale; larger scores are clipped.
 TYPICAL = 0.95
@@ -72,7 +72,7 @@ class Palette:
 
     @classmethod
     def of(cls, readings: Iterable[TextReading], classes: Sequence[str]) -> Palette:
-        """Return the palette of these texts, scaled so that all but extreme scores differ visibly.
+        """Return the palette of these texts; its scale ends at a high quantile of their scores.
 
         The first token of a text is ignored unless it is the only one: GPT-2 uses position 0 as an
         attention sink with a large norm, and its score would make all other tokens pale.

@@ -75,7 +75,7 @@ def test_diagonal_equals_the_run_to_the_last_bit(found, folder):
             assert there[same].iloc[0].tolist() == row[same].tolist()
         assert only(home, metric="accuracy")["chance"].eq(0.5).all()
         assert home["difference"].eq(0).all()
-        assert len(home) == 2 * 2 * 4
+        assert len(home) == 2 * 2 * 5
 
 
 def test_probe_of_the_last_noun_fails_on_subjects_of_the_other_number(found):
@@ -118,7 +118,7 @@ def test_cosines_of_permuted_labels_are_small(found):
 def test_files_and_figures_are_written(found, folder):
     assert not (folder / "first" / DEAD).exists()
     scores = pd.read_csv(folder / "first" / "transfer.csv")
-    assert len(scores) == 2 * 2 * 4 * 4
+    assert len(scores) == 2 * 2 * 4 * 5
     assert len(pd.read_csv(folder / "first" / "cosines.csv")) == 2 * 2 * 4
     assert "same" in (folder / "first" / "transfer.html").read_text()
     rows, cosines = found.at(*found.chosen)

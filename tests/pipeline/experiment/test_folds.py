@@ -13,7 +13,7 @@ from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.report.sentences.answer import answer
 from probekit.results.record import load_record
-from probekit.results.selection import choice_counts, chosen_row, fold_choices
+from probekit.results.selection import choice_counts, chosen_row, fold_choices, main_metric
 from probekit.results.table import load_table, only
 from tests.pipeline.planted import YAML, write_rows
 
@@ -34,6 +34,8 @@ def load(tmp_path_factory):
     rows = pd.read_csv(folder / "rows.csv")
     rows["label"] = np.random.default_rng(2).permutation(rows["label"])
     rows.to_csv(folder / "rows.csv", index=False)
+    # Each noun is in two groups, so that test words are not new.
+    rows.assign(group=np.arange(len(rows)) // 4).to_csv(folder / "repeated.csv", index=False)
     (folder / "planted.yaml").write_text(YAML)
     return lambda *others: load_experiment(folder / "planted.yaml", (*OVERRIDES, *others))
 
@@ -117,13 +119,13 @@ def test_the_final_probe_is_fitted_on_all_rows_and_untested(nested, table, load)
     assert not final.facts.is_tested
     assert final.facts.metrics == {}
     (prober,) = make_probers(load(), prepare(load()))
-    assert np.array_equal(prober.saved_rows, np.arange(96))
+    assert np.array_equal(prober.saved_rows.rows, np.arange(96))
     assert {"probes/final.json", "probes/final.safetensors"} <= set(nested.record["files"])
 
 
 def test_a_second_run_fits_nothing(nested, load, go, monkeypatch):
     content = {path.name: path.read_bytes() for path in nested.folder.glob("*.csv")}
-    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
+    monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # would fail if it were called
     again = go(load())
     assert {path.name: path.read_bytes() for path in again.folder.glob("*.csv")} == content
     assert again.record["files"] == nested.record["files"]
@@ -174,3 +176,24 @@ def test_folds_choose_among_kinds_too(load, go):
         features["feature"].str.removeprefix("dimension ").astype(int)[:2]
     )
     assert "fitted on all rows," in several.report.read_text()
+
+
+@pytest.mark.parametrize("metric", ["auroc", "brier", "auprc"])
+def test_folds_choose_by_the_main_metric_and_controls_are_scored_by_it(load, go, metric):
+    at_noun = ("data.file=repeated.csv", "tokens.position={at: index, index: 2}")
+    table = load_table(go(load(f"probe.metric={metric}", *at_noun)).results)
+    assert main_metric(table) == metric
+    validated = only(table, split="validation", target="task")
+    assert set(validated["metric"]) == {metric}
+    of_fold = validated[validated["fold"] == 0]["value"]
+    best = of_fold.min() if metric == "brier" else of_fold.max()
+    assert fold_choices(table)[0]["value"] == best
+    rows = only(table, split="test", target="chosen").set_index("metric")
+    assert rows.loc[metric, "positive"] == "red"
+    control = only(table, split="test", target="chosen_control", metric=metric).iloc[0]
+    sign = -1 if metric == "brier" else 1
+    lead = sign * (rows.loc[metric, "value"] - control["value"])
+    # Selectivity compares both on the rows whose words occur in the training rows.
+    assert rows.loc["selectivity", "n_test"] == control["n_test"] <= rows.loc[metric, "n_test"]
+    assert rows.loc["selectivity", "value"] == pytest.approx(lead, abs=0.1)
+    assert ("p_value" in rows.index) == (metric != "brier")

@@ -35,6 +35,7 @@ def test_modules_that_affect_numbers_are_in_the_key(modules, name):
         "cli",
         "probes.selftest",
         "pipeline.compare",
+        "pipeline.selftest",
         "pipeline.capture.local_workers",
         "pipeline.capture.ray_workers",
         "pipeline.capture.jobs",

@@ -61,6 +61,27 @@ def test_word_position_is_the_last_piece(trees):
     assert len(prepared.tokens[2].ids) > 5  # BOS, and a long word of several pieces
 
 
+def test_neighbours_are_the_words_next_to_a_word_in_its_text(trees, tmp_path):
+    neighbours = prepare(trees).positions[0].neighbours
+    assert neighbours.tolist()[:3] == [["", "key"], ["the", "perambulated"], ["key", ""]]
+    # Words without the label are no rows, but are neighbours.
+    for name in ("train.conllu", "test.conllu"):
+        text = (tmp_path / name).read_text()
+        text = text.replace("VERB\t_\t_", "VERB\t_\tKind=a").replace("DET\t_\t_", "DET\t_\tKind=b")
+        (tmp_path / name).write_text(text)
+    some = load_experiment(tmp_path / "trees.yaml", ["data.columns.label=FEATS:Kind"])
+    assert prepare(some).positions[0].neighbours.tolist()[:2] == [["", "key"], ["key", ""]]
+
+
+def test_neighbours_of_tokens_are_tokens_and_whole_texts_have_none(tmp_path):
+    rows = ["text,label,side", "The key,a,train", "The dog,b,train", "A key,a,test"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "rows.yaml").write_text(TABLE)
+    assert prepare(load_experiment(tmp_path / "rows.yaml")).positions[0].neighbours is None
+    tokens = prepare(load_experiment(tmp_path / "rows.yaml", ["tokens.position.at=all"]))
+    assert tokens.positions[0].neighbours.tolist()[:2] == [["", " key"], ["The", ""]]
+
+
 def test_position_0_does_not_affect_scaling_by_default(tmp_path, trees):
     assert prepare(trees).positions[0].typical.all()  # BOS is at position 0
     bare = load_experiment(tmp_path / "trees.yaml", ["tokens.bos=false"])

@@ -14,7 +14,7 @@ from probekit.model.weights.sources import MINI
 def test_second_run_recomputes_nothing(experiment, go, monkeypatch):
     first = go(experiment())
     content = first.results.read_bytes()
-    monkeypatch.setattr("probekit.probes.curve.Prober.site", None)  # would fail if it were called
+    monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # would fail if it were called
     monkeypatch.setattr(ActivationStore, "commit", None)
     second = go(experiment())
     assert second.folder == first.folder

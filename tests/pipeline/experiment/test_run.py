@@ -19,6 +19,7 @@ from probekit.pipeline.experiment import norms as norms_module
 from probekit.pipeline.experiment.norms import residual_norms
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import best_site
+from probekit.probes.targets import NETWORKS
 from probekit.results.columns import RESULTS
 from probekit.results.selection import chosen_row
 from probekit.results.table import only, placed, same_features
@@ -51,11 +52,13 @@ def test_run_finds_the_planted_signal_and_writes_all_files(experiment, go):
     assert list(table.columns) == [column.name for column in RESULTS]
     assert set(table["target"]) == {
         "task",
-        "control",
         "random_weights",
+        *NETWORKS[:3],
+        "chosen_random_weights",
         "majority",
         "word_identity",
         "bag_of_words",
+        "n_grams",
         "length",
     }
     kept = load_file(result.folder / "attention.safetensors")
@@ -79,9 +82,9 @@ def test_run_finds_the_planted_signal_and_writes_all_files(experiment, go):
         "tokenizer",
         "config",
         "weights (task)",
-        "weights (random_weights)",
+        *(f"weights ({network})" for network in NETWORKS[:3]),
         "activations (task)",
-        "activations (random_weights)",
+        *(f"activations ({network})" for network in NETWORKS[:3]),
     }
     assert "Is the second word readable" in result.report.read_text()
     again = load_experiment(result.folder / "config.yaml")
@@ -167,7 +170,8 @@ def test_single_head_is_probed(experiment, go):
 
 def test_random_weights_control_can_be_disabled(experiment, go):
     result = go(experiment("model.random_weights=false"), page=False)
-    assert "random_weights" not in set(result.table["target"])
+    targets = set(result.table["target"])
+    assert not targets & {"random_weights", "chosen_random_weights", *NETWORKS}
     assert result.report is None
     assert not (result.folder / "report.html").exists()
 
@@ -188,7 +192,6 @@ def test_random_weights_control_can_be_disabled(experiment, go):
             r"^--set tokens\.position: .*no token 40 \(it has: 0 to \d+, or -\d+ to -1 from",
         ),
         ("probe.folds=40", DataError, r"^--set probe\.folds: 40 folds need"),
-        ("tokens.position={at: first}", ConfigError, r"line 7: control_draws is 1, but all train"),
         ("split.folds=90", DataError, r"^--set split\.folds: 90 folds need .* are \d+\. Set `f"),
         ("data.columns.label=group", DataError, "group"),
     ],

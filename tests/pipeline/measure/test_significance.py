@@ -13,10 +13,11 @@ from probekit.pipeline.measure.significance import (
     difference_rows,
     p_value_rows,
 )
-from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData
+from probekit.probes.prober import Prober
 from probekit.probes.score.differences import paired_differences
-from probekit.probes.score.metrics import ClassPredictions, accuracy
+from probekit.probes.score.metric_table import metric_functions
+from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
 from probekit.probes.settings import ProbeSettings
 from probekit.results.columns import DIFFERENCES, RESULTS, make_table
 from probekit.results.selection import chosen_row
@@ -120,7 +121,7 @@ def test_too_few_groups_give_no_p_values():
     assert finding.level == "warning"
     assert finding.message == (
         "The labels of the 5 test groups have only 12 arrangements: too few groups for a p-value, "
-        "which needs 20."
+        "which needs 20. Give test more groups; with `split.folds` all groups are test groups."
     )
 
 
@@ -235,3 +236,29 @@ def test_without_a_p_value_the_majority_row_has_its_own(run):
     assert pd.notna(found["ci_low"])
     (found,) = difference_rows(predictions, chosen, table, run["prober"])
     assert np.isnan(found["p"])  # p-values were requested, but there were too few groups
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "macro_f1", "auroc", "auprc"])
+def test_the_band_of_the_null_holds_the_scores_of_permuted_labels(metric):
+    """Rows are groups of their own, so that the exchanges are free permutations."""
+    generator = np.random.default_rng(0)
+    truth = (generator.random(400) < 0.3).astype(int)
+    scores = generator.normal(size=400) + truth
+    one = ClassPredictions(
+        truth, (scores > 1).astype(int), 2, np.column_stack([-scores, scores]), positive=1
+    )
+    function = metric_functions("class", frozenset({"scores"}))[metric]
+    whole = Resamples.whole(400)
+    value = float(function(one, whole)[0])
+    permuted = [
+        function(replace(one, truth=generator.permutation(truth)), whole)[0] for _ in range(500)
+    ]
+    data = prober_of(truth, np.arange(400))
+    row = row_of(SITES[0], "task", value) | {"metric": metric}
+    scored = [ScoredPredictions("a", row, one)]
+    found = p_value_rows(scored, data, 1000)[0]
+    band = found["null_low"], found["null_high"]
+    if metric == "auprc":  # its row scores are those of a projection
+        assert np.isnan(band).all()
+    else:
+        np.testing.assert_allclose(band, np.quantile(permuted, [0.025, 0.975]), atol=0.015)

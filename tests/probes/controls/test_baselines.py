@@ -4,19 +4,26 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.probes.controls import baselines
+from probekit.probes.controls import text_models
 from probekit.probes.controls.baselines import (
-    C_GRID,
     bag_of_words_guess,
     bag_of_words_numbers,
     length_guess,
     length_numbers,
     mean_numbers,
+    n_gram_guess,
+    n_gram_numbers,
+    neighbouring_words_guess,
+    neighbouring_words_numbers,
     text_lengths,
     word_mean_numbers,
 )
+from probekit.probes.controls.text_models import C_GRID, PENALTIES
+from probekit.probes.data import ProbeData
+from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.score.regression import NumberPredictions, r2
+from probekit.probes.settings import ProbeSettings
 
 TRAIN, TEST = slice(0, 300), slice(300, 400)
 FOLDS = np.arange(300) // 2 % 5
@@ -43,6 +50,42 @@ def test_words_that_predict_the_label_are_found():
     assert np.isneginf(baseline.log_probabilities[:, 3]).all()
     np.testing.assert_allclose(np.exp(baseline.log_probabilities).sum(axis=1), 1)
     assert np.array_equal(baseline.log_probabilities.argmax(axis=1), baseline.guess)
+
+
+def ordered_texts(codes, seed=0):
+    """Texts in which only the order of two words depends on the code."""
+    generator = np.random.default_rng(seed)
+    pairs = ["not but", "but not"]
+    return [" ".join([pairs[code], *generator.choice(list("abcd"), size=4)]) for code in codes]
+
+
+def test_word_order_is_found_by_n_grams_and_not_by_a_bag_of_words():
+    codes = codes_of(2)
+    texts = ordered_texts(codes)
+    given = texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 2
+    of_order, of_words = n_gram_guess(*given), bag_of_words_guess(*given)
+    assert np.mean(of_order.guess == codes[TEST]) == 1.0
+    assert np.mean(of_words.guess == codes[TEST]) == pytest.approx(0.5, abs=0.15)
+    y = np.array([3.0, -4.0])[codes]
+    guess = n_gram_numbers(texts[TRAIN], y[TRAIN], FOLDS, texts[TEST]).guess
+    assert np.corrcoef(guess, y[TEST])[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_neighbouring_words_that_predict_the_label_are_found_at_their_own_place(place):
+    generator = np.random.default_rng(2)
+    words = generator.choice(["to", "a", "the"], size=(400, 3)).astype(object)
+    codes = (words[:, place] == "to").astype(int)
+    given = words[TRAIN], codes[TRAIN], FOLDS
+    assert np.array_equal(neighbouring_words_guess(*given, words[TEST], 2).guess, codes[TEST])
+    moved = np.roll(words, 1, axis=1)
+    assert np.mean(neighbouring_words_guess(*given, moved[TEST], 2).guess == codes[TEST]) < 0.8
+    new = np.array([["unseen"] * 3], dtype=object)
+    assert neighbouring_words_guess(*given, new, 2).guess.tolist() == [0]
+    y = np.array([3.0, -4.0])[codes]
+    numbers = neighbouring_words_numbers(words[TRAIN], y[TRAIN], FOLDS, words[TEST])
+    assert np.corrcoef(numbers.guess, y[TEST])[0, 1] > 0.99
+    assert numbers.alpha in PENALTIES
 
 
 def test_words_do_not_tell_labels_drawn_at_random():
@@ -88,11 +131,12 @@ def test_the_strength_is_chosen_on_rows_of_other_groups():
     texts = [f"w{group} x y" for group in range(100) for _ in range(3)]
     by_group = bag_of_words_guess(texts, codes, np.arange(300) // 3 % 5, ["x"], 2)
     by_row = bag_of_words_guess(texts, codes, np.arange(300) % 3, ["x"], 2)
-    assert (C_GRID[0], C_GRID[-1]) == (by_group.C, by_row.C)
+    assert C_GRID[0] == by_group.C
+    assert by_row.C >= 1
 
 
 def test_an_unconverged_fit_is_recorded_without_a_warning(monkeypatch):
-    monkeypatch.setattr(baselines, "MAX_ITER", 1)
+    monkeypatch.setattr(text_models, "MAX_ITER", 1)
     codes = codes_of()
     texts = texts_of(codes)
     baseline = bag_of_words_guess(texts[TRAIN], codes[TRAIN], FOLDS, texts[TEST], 3)
@@ -114,11 +158,11 @@ def test_numbers_are_predicted_by_words_and_by_lengths():
     y = np.array([3.0, 10.0, -4.0])[codes]
     texts = texts_of(codes)
     resamples = Resamples.whole(100)
-    guess = bag_of_words_numbers(texts[TRAIN], y[TRAIN], FOLDS, texts[TEST])
+    guess = bag_of_words_numbers(texts[TRAIN], y[TRAIN], FOLDS, texts[TEST]).guess
     assert r2(NumberPredictions(y[TEST], guess), resamples)[0] > 0.99
     lengths = np.random.default_rng(0).uniform(1, 90, size=(400, 1))
     bent = np.abs(lengths[:, 0] - 45)
-    guess = length_numbers(lengths[TRAIN], bent[TRAIN], FOLDS, lengths[TEST])
+    guess = length_numbers(lengths[TRAIN], bent[TRAIN], FOLDS, lengths[TEST]).guess
     assert r2(NumberPredictions(bent[TEST], guess), resamples)[0] > 0.9
 
 
@@ -133,3 +177,35 @@ def test_numbers_of_words_and_means_come_from_training_rows():
 def test_lengths_are_counted_in_characters_words_and_tokens():
     assert text_lengths(["a bc", "d"]).tolist() == [[4, 2], [1, 1]]
     assert text_lengths(["a bc", "d"], np.array([5, 6])).tolist() == [[4, 2, 5], [1, 1, 6]]
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+def test_the_bag_of_words_reads_words_as_well_as_a_probe_on_word_indicators(class_weight):
+    """Baselines use the metric and the class weights of the probes."""
+    generator = np.random.default_rng(0)
+    is_rare = generator.random(1000) < 0.08
+    words = generator.random((1000, 12)) < 0.2
+    words[:, 0] = generator.random(1000) < np.where(is_rare, 0.8, 0.1)
+    names = np.array([f"w{n}" for n in range(12)])
+    texts = np.array([" ".join(names[row]) for row in words], dtype=object)
+    row = np.arange(1000).astype(str)
+    y = np.where(is_rare, "rare", "usual")
+    data = ProbeData(y, row, row, np.arange(600), np.arange(600, 1000), texts=texts)
+    settings = ProbeSettings(
+        metric="balanced_accuracy",
+        class_weight=class_weight,
+        control_draws=0,
+        description=False,
+        baselines=("bag_of_words", "word_identity"),
+    )
+    prober = Prober(data, settings)
+    (probe,) = values(prober.site(words.astype(np.float32)))
+    bag_of_words, unseen = sorted(values(prober.baselines()), reverse=True)
+    assert bag_of_words > probe - 0.03
+    assert unseen == 0.5
+    assert (bag_of_words > 0.75) == (class_weight == "balanced")
+
+
+def values(result):
+    name = "balanced_accuracy"
+    return [one.value for one in result.measurements if (one.metric, one.split) == (name, "test")]

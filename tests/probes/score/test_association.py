@@ -1,12 +1,16 @@
 """Row scores add up to their metric, for the labels as they are and after every exchange."""
 
+from dataclasses import replace
+from itertools import combinations
+
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from probekit.probes.score.association import (
     of_accuracy,
+    of_auprc,
     of_auroc,
     of_balanced_accuracy,
     of_macro_f1,
@@ -18,10 +22,16 @@ from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.regression import NumberPredictions
 
 N_ROWS = 60
-OFFERS = {"class": frozenset({"scores", "probabilities"}), "number": frozenset()}
-TESTED = [(name, family) for name, metric in METRICS.items() for family in metric.associations]
+OFFERS = {"class": frozenset({"scores", "probabilities", "alarms"}), "number": frozenset()}
+# Average precision is not linear in the labels; its row scores are those of its projection.
+TESTED = [
+    (name, family)
+    for name, metric in METRICS.items()
+    for family in metric.associations
+    if name != "auprc"
+]
 # The row scores of these add up to the metric itself, those of others to it plus a constant.
-EXACT = {"accuracy", "balanced_accuracy", "macro_f1", "spearman"}
+EXACT = {"accuracy", "balanced_accuracy", "macro_f1", "spearman", "tpr_at_fpr_1", "tpr_at_fpr_5"}
 
 
 def classes(n_classes=4, seed=0):
@@ -34,7 +44,9 @@ def classes(n_classes=4, seed=0):
     scores = generator.integers(0, 4, size=(N_ROWS, n_classes)).astype(float)
     scores[np.arange(N_ROWS), truth] += 1
     scores[:, 3:] = -1
-    return ClassPredictions(truth, scores.argmax(axis=1), n_classes, scores)
+    alarms = generator.integers(2, size=(N_ROWS, 2)).astype(float)
+    guess = scores.argmax(axis=1)
+    return ClassPredictions(truth, guess, n_classes, scores, positive=1, alarms=alarms)
 
 
 def numbers(seed=0):
@@ -47,13 +59,7 @@ def exchanged(predictions, order):
     """The predictions with the true labels in another order."""
     if isinstance(predictions, NumberPredictions):
         return NumberPredictions(predictions.truth[order], predictions.guess, predictions.folds)
-    return ClassPredictions(
-        predictions.truth[order],
-        predictions.guess,
-        predictions.n_classes,
-        predictions.scores,
-        folds=predictions.folds,
-    )
+    return replace(predictions, truth=predictions.truth[order])
 
 
 def summed(rows, order=slice(None)):
@@ -74,6 +80,32 @@ def test_row_scores_add_up_to_the_metric_after_every_exchange(name, family, n_cl
     assert np.ptp(constants) < 1e-12
     if name in EXACT:
         np.testing.assert_allclose(constants, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_positive", [3, 5, 7])
+def test_scores_of_the_average_precision_are_its_projection(n_positive):
+    """The effect of a row being positive on the mean average precision of all arrangements."""
+    n, margin = 10, -np.arange(10.0)
+    scores = np.column_stack([np.zeros(n), margin])
+    chosen = np.array(list(combinations(range(n), n_positive)))
+    truths = np.zeros((len(chosen), n), dtype=np.int64)
+    np.put_along_axis(truths, chosen, 1, axis=1)
+    values = [average_precision_score(truth, margin) for truth in truths]
+    by_truth = [np.array(values)[truths[:, row] == 1].mean() for row in range(n)]
+    own = of_auprc(ClassPredictions(truths[0], truths[0], 2, scores, positive=1)).scores[:, 1]
+    assert np.corrcoef(own, by_truth)[0, 1] > 0.999
+    assert np.corrcoef(truths @ own, values)[0, 1] > 0.98
+
+
+def test_tied_rows_have_the_same_score_for_the_average_precision():
+    scores = np.column_stack([np.zeros(5), [2.0, 1.0, 1.0, 1.0, 0.0]])
+    truth = np.array([1, 0, 1, 0, 0])
+    own = of_auprc(ClassPredictions(truth, truth, 2, scores, positive=1)).scores[:, 1]
+    assert own[1] == own[2] == own[3]
+    distinct = scores - 0.01 * np.arange(5)[:, None] * [0, 1]
+    apart = of_auprc(ClassPredictions(truth, truth, 2, distinct, positive=1)).scores[:, 1]
+    assert own[1] == pytest.approx(apart[1:4].mean())
+    assert own[[0, 4]] == pytest.approx(apart[[0, 4]])
 
 
 def test_metrics_of_trees_and_of_calibration_have_no_p_values():
@@ -100,7 +132,8 @@ SHIFTS = np.array([0.0, 50.0, -20.0])[FOLDS]
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_ranks_of_several_fits_are_not_compared_with_each_other(n_classes):
+@pytest.mark.parametrize("of_metric", [of_auroc, of_auprc])
+def test_ranks_of_several_fits_are_not_compared_with_each_other(of_metric, n_classes):
     plain = classes(n_classes)
     one_class = np.eye(n_classes)[1]
     shifted = ClassPredictions(
@@ -111,9 +144,9 @@ def test_ranks_of_several_fits_are_not_compared_with_each_other(n_classes):
         folds=FOLDS,
     )
     together = ClassPredictions(plain.truth, plain.guess, n_classes, plain.scores, folds=FOLDS)
-    np.testing.assert_array_equal(of_auroc(shifted).scores, of_auroc(together).scores)
+    np.testing.assert_array_equal(of_metric(shifted).scores, of_metric(together).scores)
     as_one_fit = ClassPredictions(plain.truth, plain.guess, n_classes, shifted.scores)
-    assert not np.allclose(of_auroc(as_one_fit).scores, of_auroc(plain).scores)
+    assert not np.allclose(of_metric(as_one_fit).scores, of_metric(plain).scores)
 
 
 def test_an_auroc_of_folds_is_their_mean_by_rows():
@@ -145,7 +178,8 @@ def test_a_rank_correlation_of_folds_is_their_mean_by_rows():
 
 def test_a_constant_prediction_has_the_same_score_after_every_exchange():
     truth = classes(2).truth
-    constant = ClassPredictions(truth, 0 * truth, 2, np.zeros((N_ROWS, 2)))
+    constant = replace(classes(2), guess=0 * truth, scores=np.zeros((N_ROWS, 2)))
+    constant = replace(constant, alarms=np.ones((N_ROWS, 2)))
     number = NumberPredictions(numbers().truth, np.full(N_ROWS, 4.0))
     generator = np.random.default_rng(0)
     for name, family in TESTED:

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from probekit.probes.score.association import RowScores, of_accuracy, of_auroc, of_spearman
+from probekit.probes.score.association import (
+    RowScores,
+    of_accuracy,
+    of_auprc,
+    of_auroc,
+    of_spearman,
+    of_tpr_at_fpr_5,
+)
+from probekit.probes.score.detection import with_alarms
 from probekit.probes.score.exchange import (
     FEWEST_ARRANGEMENTS,
     MOST_EXACT,
@@ -98,7 +106,8 @@ def test_groups_of_one_label_equal_brute_force_over_their_permutations():
     rows = random_rows(of_group[groups])
     exchange = exchange_of(rows, groups, draws=3000)
     null = exchange.null(rows)
-    by_group = np.stack([rows.scores[groups == n].sum(axis=0) for n in range(5)])
+    scores = rows.scores - rows.scores.mean(axis=0)
+    by_group = np.stack([scores[groups == n].sum(axis=0) for n in range(5)])
     sums = {
         order: sum(by_group[n, label] for n, label in enumerate(order))
         for order in set(permutations(of_group.tolist()))
@@ -119,7 +128,8 @@ def test_groups_of_both_sorts_are_exchanged_together():
     exchange = exchange_of(rows, groups, draws=2000)
     parts = [centred(rows, groups == n) for n in (0, 1)]
     own = [0, 1, 1, 0]  # of groups 2 to 5
-    by_group = [rows.scores[groups == n].sum(axis=0) for n in (2, 3, 4, 5)]
+    scores = rows.scores - rows.scores.mean(axis=0)
+    by_group = [scores[groups == n].sum(axis=0) for n in (2, 3, 4, 5)]
     sums = [
         sum(s[label] for s, label in zip(by_group, order, strict=True))
         for order in set(permutations(own))
@@ -134,6 +144,18 @@ def test_groups_of_both_sorts_are_exchanged_together():
     assert exchange.n_arrangements == len(expected) == 4 * 6
     assert set(null[1:].round(9)) == expected
     assert null[0] == pytest.approx(sum(parts) + observed - np.mean(sums))
+
+
+def test_a_label_of_large_groups_is_not_taken_for_an_association():
+    """The scores of one label are higher in all rows, as ranks of a rare class are."""
+    groups = np.repeat(np.arange(8), [9, 9, 9, 9, 1, 1, 1, 1])
+    labels = np.repeat([1, 0], 4)[groups]
+    scores = np.zeros((len(groups), 2))
+    scores[:, 1] = 5.0
+    null = exchange_of(RowScores(scores, np.eye(2)[labels]), groups).null(
+        RowScores(scores, np.eye(2)[labels])
+    )
+    np.testing.assert_allclose(null, 0, atol=1e-9)
 
 
 def test_labels_of_groups_stay_in_their_fold():
@@ -156,7 +178,7 @@ def test_folds_widen_the_null_of_signs():
     rows = random_rows(labels)
     plain = exchange_of(rows, groups).null(rows)
     folds = exchange_of(rows, groups, groups % 5).null(rows)
-    assert plain[0] == folds[0]
+    assert plain[0] == pytest.approx(folds[0])
     np.testing.assert_allclose(folds[1:], WIDER_OVER_FOLDS * plain[1:])
     assert np.sqrt(2) - 1e-12 <= WIDER_OVER_FOLDS
 
@@ -358,6 +380,30 @@ def test_metrics_of_ranks_have_power_and_size_too(metric):
             rejected[strength] += p_values(null[:1], null[None, 1:]).single[0] <= 0.05
     assert within(rejected[0.0], 100)
     assert rejected[0.9] >= 90
+
+
+def rare_rows(generator, strength, n_groups=60, size=5):
+    """Predictions for groups of one label, with 1 in 6 positive and dependent scores."""
+    groups = np.repeat(np.arange(n_groups), size)
+    truth = np.repeat(generator.permutation(n_groups) < n_groups // 6, size).astype(int)
+    margin = strength * truth + np.repeat(generator.normal(size=n_groups), size)
+    margin = margin + generator.normal(size=len(margin))
+    scores = np.column_stack([np.zeros_like(margin), margin])
+    guess = ClassPredictions(truth, scores.argmax(axis=1), 2, scores, positive=1)
+    return groups, with_alarms(guess, np.array([3.3, 2.3]))
+
+
+@pytest.mark.parametrize("of_metric", [of_auprc, of_tpr_at_fpr_5])
+def test_metrics_of_a_rare_class_have_power_and_size_too(of_metric):
+    rejected = dict.fromkeys((0.0, 3.0), 0)
+    for strength in rejected:
+        for seed in range(100):
+            groups, predictions = rare_rows(np.random.default_rng(seed), strength)
+            rows = of_metric(predictions)
+            null = exchange_of(rows, groups, seed=seed).null(rows)
+            rejected[strength] += p_values(null[:1], null[None, 1:]).single[0] <= 0.05
+    assert within(rejected[0.0], 100)
+    assert rejected[3.0] >= 90
 
 
 def refitted_over_folds(generator, n_groups=30, n_folds=3, n_features=200):

@@ -82,7 +82,7 @@ def test_metrics_that_are_not_defined_are_left_out():
     names = [m.metric for m in numbers(reading(0.7))]
     assert names == ["accuracy", "balanced_accuracy", "macro_f1"]
     scored = reading(0.7, scores=np.zeros((200, 2)))
-    assert [m.metric for m in numbers(scored)][-1] == "auroc"
+    assert [m.metric for m in numbers(scored)][-2:] == ["auroc", "auprc"]
     alone = ClassPredictions(np.zeros(200, int), np.zeros(200, int), 2, np.zeros((200, 2)))
     assert [m.metric for m in numbers((alone, alone))] == names
 
@@ -113,7 +113,7 @@ def test_scores_of_several_splits_are_one_over_all_their_rows():
 
 
 def test_a_codelength_of_several_splits_is_that_of_one():
-    code = OnlineCode(np.array([1.0, 0.5, 0.25]), n_classes=2)
+    code = OnlineCode(np.array([1.0, 0.5, 0.25]), reference_bits=np.ones(3))
     both = joined([code, code])
     groups = np.array(["a", "b", "c"])
     once = codelength(code, Resamples.leave_one_out(groups))[0]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import (
     accuracy_score,
+    average_precision_score,
     balanced_accuracy_score,
     f1_score,
     roc_auc_score,
@@ -47,9 +48,11 @@ def by_scikit_learn(name: str, given: ClassPredictions, rows: np.ndarray) -> flo
             return balanced_accuracy_score(truth, guess)
         if name == "macro_f1":
             return f1_score(truth, guess, average="macro")
-    classes = [1] if given.n_classes == 2 else range(given.n_classes)
+    # Both classes have the same area under the ROC curve, but not the same average precision.
+    classes = [1] if given.n_classes == 2 and name == "auroc" else range(given.n_classes)
+    area = {"auroc": roc_auc_score, "auprc": average_precision_score}[name]
     areas = [
-        roc_auc_score(truth == code, scores[:, code])
+        area(truth == code, scores[:, code])
         for code in classes
         if 0 < np.sum(truth == code) < len(truth)
     ]

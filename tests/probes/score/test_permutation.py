@@ -28,10 +28,19 @@ def test_labels_that_differ_within_a_group_stay_in_it():
     for row in permuted:
         assert sorted(row[:3]) == [0, 0, 1]
         assert sorted(row[3:7]) == [2, 2, 3, 3]
-        assert tuple(row[7:11]) in {(0, 0, 1, 1), (1, 1, 0, 0)}  # groups of equal size
-        assert row[11] == 4  # nobody to exchange with
+        # Groups of one label exchange it, whatever their sizes.
+        assert (row[7], row[9]) == (row[8], row[10])
+        assert sorted([row[7], row[9], row[11]]) == [0, 1, 4]
     np.testing.assert_allclose((permuted[:, :3] == 1).mean(axis=0), 1 / 3, atol=0.07)
-    assert 0.4 < (permuted[:, 7] == 1).mean() < 0.6
+    assert 0.25 < (permuted[:, 7] == 1).mean() < 0.42
+
+
+def test_one_mixed_group_does_not_keep_the_others_from_exchanging():
+    groups = np.repeat(np.arange(21), np.arange(1, 22)).astype(str)  # distinct sizes
+    truth = np.repeat(np.arange(21) % 2, np.arange(1, 22))
+    truth[-1] = 1 - truth[-1]
+    permuted = permuted_labels(truth, groups, 50, seed=0)
+    assert 0.35 < (permuted == truth).mean() < 0.65
 
 
 def test_rows_of_their_own_are_all_exchanged():

@@ -98,4 +98,4 @@ def test_folds_of_folds_stay_apart():
 
 def test_the_metrics_of_ranks_are_those_that_a_monotone_change_of_all_scores_leaves():
     ranks = {name for name, metric in METRICS.items() if metric.is_rank}
-    assert ranks == {"auroc", "spearman"}
+    assert ranks == {"auroc", "auprc", "spearman"}

@@ -1,6 +1,7 @@
 """Tuning of many columns at once: rows of each fold, the selected C, and progress reports."""
 
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import pytest
 from probekit.probes.folds import group_folds
 from probekit.probes.solve import design, fits
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.fits import count_fits, fit_columns
-from probekit.probes.solve.solver import Problem, Solver
-from tests.probes.logistic import excess
+from probekit.probes.solve.fits import Tuning, count_fits, fit_columns
+from probekit.probes.solve.layers import AffineLayer
+from probekit.probes.solve.solver import Fit, Problem, Solver
+from tests.probes.logistic import excess, problem
 
 GRID = (1e-3, 1e-1, 10.0)
 
@@ -145,9 +147,64 @@ def test_the_rows_are_made_ready_once_for_all_columns_folds_and_every_c(monkeypa
     assert made == [(400, [300, 300, 300, 300, 400])]
 
 
+def test_a_path_along_c_saves_iterations_and_ends_at_the_same_fits(tight, monkeypatch):
+    X, codes = problem(4, n_samples=600, n_features=20)
+    searches = []
+    for path_scores in (1000, 1):
+        monkeypatch.setattr(fits, "PATH_SCORES", path_scores)
+        increasing = partial(next, iter(range(4)))
+        tuning = Tuning(judge=lambda *_, rating=increasing: rating())  # selects the largest C
+        (column,), _ = fit(X, [codes], grid=(0.1, 0.3, 1.0, 3.0), tuning=tuning)
+        searches.append(column.search)
+    batch, path = searches
+    assert sum(one.n_iter for one in path) < 0.9 * sum(one.n_iter for one in batch)
+    for one, other in zip(batch, path, strict=True):
+        assert one.C == other.C == 3.0
+        assert one.objective == pytest.approx(other.objective, rel=1e-7)
+
+
+@pytest.mark.parametrize("n_features", [6, 500])
+def test_the_values_of_c_are_solved_together_if_they_fill_one_batch_or_cannot_start(
+    n_features, monkeypatch
+):
+    sizes, solve = [], Solver.solve
+
+    def noted(solver, problems, *others):
+        sizes.append(len(problems))
+        return solve(solver, problems, *others)
+
+    monkeypatch.setattr(Solver, "solve", noted)
+    X, codes = planted(n_features=n_features)
+    fit(X, [codes, 1 - codes])
+    assert sizes == [2 * 4 * 3, 2]
+    sizes.clear()
+    monkeypatch.setattr(fits, "PATH_SCORES", 2 * 4 * 2)
+    fit(X, [codes, 1 - codes])
+    assert sizes == ([2 * 4 * 2, 2 * 4, 2] if n_features == 6 else [2 * 4 * 3, 2])
+
+
+def test_a_start_continues_the_path_linearly_in_log_c():
+    def on_path(C):
+        value = 3.0 + 2.0 * np.log10(C)
+        return Fit(np.arange(2), (AffineLayer(np.array([[value]]), np.array([-value])),), C=C)
+
+    assert fits._ahead([], 1.0) is None
+    assert fits._ahead([on_path(0.1)], 1.0) == on_path(0.1).layers[0]
+    path = [on_path(C) for C in (1e-3, 1e-2, 1e-1)]
+    np.testing.assert_allclose(fits._ahead(path, 100.0).weight, [[7.0]])
+    np.testing.assert_allclose(fits._ahead(path, 100.0).bias, [-7.0])
+
+
+def test_equal_values_of_c_are_no_obstacle(monkeypatch):
+    monkeypatch.setattr(fits, "PATH_SCORES", 1)
+    X, codes = planted()
+    (column,), _ = fit(X, [codes], grid=(0.1, 0.1, 1.0))
+    assert all(one.converged for one in column.search)
+
+
 def test_too_few_iterations_are_recorded_for_the_search_and_the_final_fit():
     X, codes = planted()
-    (column,), _ = fit(X, [codes], grid=(100.0,), stopping=StoppingRule(max_iter=1))
+    (column,), _ = fit(X, [codes], grid=(100.0,), tuning=Tuning(StoppingRule(max_iter=1)))
     assert [one.converged for one in (*column.search, column.solution)] == [False] * 5
 
 
@@ -159,7 +216,7 @@ def test_the_memory_of_tuning_does_not_grow_with_the_file(tmp_path, monkeypatch)
     for module in (design, fits):
         monkeypatch.setattr(module, "BLOCK_ROWS", 256)
     tracemalloc.start()
-    (column,) = fit_columns(file, [codes], folds, (0.1,), stopping=StoppingRule(max_iter=3))
+    (column,) = fit_columns(file, [codes], folds, (0.1,), tuning=Tuning(StoppingRule(max_iter=3)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < file.nbytes / 2

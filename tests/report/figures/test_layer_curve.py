@@ -4,7 +4,8 @@ import pandas as pd
 import pytest
 
 from probekit.errors import UnknownNameError
-from probekit.report.figures.layer_curve import layer_curve, norm_curve
+from probekit.report.figures.layer_curve import layer_curve
+from probekit.report.figures.norm_curve import norm_curve
 from probekit.report.figures.style import LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
 
 

@@ -232,5 +232,5 @@ def test_what_is_too_much_for_the_table_of_sites_is_folded(make_run, heads):
     site = heads[heads["head"] == 2]
     many = [site.assign(head=float(head)) for head in range(20)]
     page = without_plotly(report(make_run(pd.concat(many, ignore_index=True))))
-    assert "The 20 sites with the highest cross-validated accuracy" in page
+    assert "The 20 sites with the best cross-validated accuracy" in page
     assert "<summary>The other 20 sites</summary>" in page

@@ -89,7 +89,7 @@ def test_the_answer_is_about_the_folds(nested):
         "in 1 fold). Test accuracy of these choices 0.900 [0.880, 0.920] on 1,039 held-out rows in "
         "15 groups. For comparison: control task 0.600; the words alone 0.710; a random network "
         "0.700; the majority label 0.500. Predictions and labels are tested for association: "
-        "p = 0.010 (predictions exchanged group by group)."
+        "p = 0.010 (one-sided; predictions exchanged group by group)."
     )
 
 
@@ -205,7 +205,7 @@ def test_random_weights_of_a_nested_choice_are_at_no_single_site(nested, clean):
     nested.loc[nested["target"] == "chosen_random_weights", "value"] = 0.95
     (warning,) = warnings(nested, clean)
     assert (
-        "A network with random weights scores 0.950 at its own nested choice (task 0.9" in warning
+        "Networks with random weights score 0.950, each at its own best site (task 0.9" in warning
     )
 
 

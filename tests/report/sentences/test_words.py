@@ -3,11 +3,19 @@ import math
 import pandas as pd
 import pytest
 
+from probekit.report.figures.layer_curve import layer_curve
 from probekit.report.pages.run_page import write_report
 from probekit.report.sentences.answer import answer
 from probekit.report.sentences.warnings import warnings
-from probekit.report.sentences.words import caption, description, map_caption, map_description
-from probekit.results.record import RunRecord
+from probekit.report.sentences.words import (
+    NULL_BAND,
+    caption,
+    description,
+    map_caption,
+    map_description,
+)
+from probekit.results.record import Control, RunRecord
+from probekit.results.table import only
 
 
 @pytest.fixture
@@ -80,8 +88,7 @@ def test_a_clean_result_has_no_warning(table, clean):
 @pytest.mark.parametrize(
     ("where", "text"),
     [
-        ({"target": "control"}, "The control task scores 0.921 (task 0.941 [0.921, 0.961]): at"),
-        ({"target": "random_weights"}, "random weights scores 0.921 at this site"),
+        ({"target": "random_weights"}, "random weights score 0.921 at this site"),
         ({"target": "word_identity"}, "Word identity alone scores 0.921"),
         (
             {"target": "task", "site": "blocks.0.hook_resid_pre"},
@@ -117,9 +124,39 @@ def test_a_c_at_an_end_of_its_grid_gives_a_warning(table, clean, grid, end):
     assert texts == (expected if end else [])
 
 
+@pytest.mark.parametrize(
+    ("C", "value", "end"),
+    [
+        (10.0, 0.6, "largest"),
+        (10.0, 0.4, "largest"),
+        (0.0001, 0.6, "smallest"),
+        (0.0001, 1.0, None),
+        (0.0001, 0.5, None),  # with a smaller C it becomes the majority, which scores 0.5
+        (0.1, 0.6, None),
+    ],
+)
+def test_a_baseline_at_an_end_of_its_grid_gives_a_warning(table, clean, C, value, end):
+    words = table[table["target"] == "majority"].assign(target="n_grams", value=value, C=C)
+    texts = warnings(pd.concat([table, words], ignore_index=True), clean)
+    expected = [
+        f"C of the baseline n-grams is {C:g}, the {end} value of its grid: with another value it "
+        "might score higher."
+    ]
+    assert [text for text in texts if text.startswith("C of")] == (expected if end else [])
+
+
 def test_only_the_c_of_the_chosen_site_counts(table, clean):
     table.loc[table["site"] != "blocks.2.hook_resid_post", "C"] = 0.1
     assert warnings(table, clean) == []
+
+
+def test_compression_of_an_older_run_is_described_as_relative_to_uniform(table, record, clean):
+    table = pd.concat([table, table.assign(metric="compression", split="online")])
+    assert warnings(table, clean) == []
+    record["data"]["findings"] = []
+    del record["code_reference"]
+    (warning,) = warnings(table, RunRecord.model_validate(record))
+    assert "Compression is relative to a uniform code" in warning
 
 
 def test_errors_and_warnings_about_the_data_are_shown_but_infos_are_not(table, record):
@@ -145,8 +182,27 @@ def test_unconverged_fits_are_counted_once_and_named(table, clean):
     assert "at blocks.1.hook_resid_post: " in warning
 
 
+def set_control(table, value, ci_low, selectivity):
+    """Set the scores of the control task; `selectivity` is the lower limit of its interval."""
+    control = table["target"].eq("control") & table["metric"].eq("accuracy")
+    table.loc[control, ["value", "ci_low"]] = value, ci_low
+    table.loc[table["metric"] == "selectivity", "ci_low"] = selectivity
+
+
+@pytest.mark.parametrize(
+    ("ci_low", "selectivity", "warns"), [(0.9, -0.01, True), (0.9, 0.01, False), (0.4, -0.2, False)]
+)
+def test_a_control_above_chance_without_selectivity_gives_a_warning(
+    table, clean, ci_low, selectivity, warns
+):
+    set_control(table, 0.95, ci_low, selectivity)
+    texts = warnings(table, clean)
+    assert len(texts) == warns
+    assert all("The control task scores 0.950 on test rows whose words occur" in t for t in texts)
+
+
 def test_a_control_warning_says_if_memorised_words_do_not_explain_the_score(table, clean):
-    set_value(table, 0.95, target="control")
+    set_control(table, 0.95, 0.9, -0.01)
     (warning,) = warnings(table, clean)
     assert "memorise labels of individual words" in warning
     assert warning.endswith(
@@ -194,13 +250,13 @@ def test_only_the_caption_of_selectivity_explains_the_control(table):
 
 def test_a_control_by_group_is_described_as_one(table, heads, sweep, clean):
     for text in (
-        caption(table, "selectivity", "group"),
-        map_caption(heads, "selectivity", "group"),
+        caption(table, "selectivity", Control("group")),
+        map_caption(heads, "selectivity", Control("group")),
     ):
         assert "each group" in text
         assert "to each word at" not in text
-    assert "Word identity uses the token" in map_caption(sweep, "accuracy", "group")
-    set_value(table, 0.95, target="control")
+    assert "Word identity uses the token" in map_caption(sweep, "accuracy", Control("group"))
+    set_control(table, 0.95, 0.9, -0.01)
     by_word, by_group = (
         warnings(table, clean.model_copy(update={"control_by": by}))[0] for by in ("word", "group")
     )
@@ -219,7 +275,25 @@ def test_the_page_uses_the_control_and_the_metric_of_its_run(make_run, table, re
     numbers = pd.concat([table, *many]).replace({"metric": {"accuracy": "r2"}})
     page = write_report(make_run(numbers, record | {"control_by": "group"})).read_text("utf-8")
     assert "The control task assigns a random label to each group of rows" in page
-    assert "sites with the highest cross-validated R²" in page
+    assert "sites with the best cross-validated R²" in page
+
+
+def test_the_band_of_the_null_takes_the_place_of_a_control(table):
+    tested = only(table, target="task", split="test", metric="accuracy").assign(
+        metric="p_value", null_low=0.4, null_high=0.6
+    )
+    both = pd.concat([table, tested], ignore_index=True)
+    reason = Control(why_none="No control: test words are new.")
+    assert NULL_BAND not in caption(both)
+    without = both[both["target"] != "control"]
+    text = caption(without, control=reason)
+    assert NULL_BAND in text
+    assert reason.why_none in text
+    (band,) = [
+        trace for trace in layer_curve(without).data if trace.name == "95 % band of the null"
+    ]
+    assert set(band.y) == {0.4, 0.6}
+    assert NULL_BAND not in caption(without, "auroc")
 
 
 def test_the_description_contains_every_number_of_the_figure(table):

@@ -44,10 +44,10 @@ class SentenceScores:
         return cls(*(np.concatenate(column) for column in columns))
 
     def hit_rate(self, counts: NDArray[np.floating] | None = None) -> Floats:
-        """Return the hit rate (n_units,) over all sentences: UUAS or root accuracy.
+        """Return the hit rate (n_resamples,) over all sentences, which is UUAS or root accuracy.
 
-        `counts` (n_sentences, n_units) is the multiplicity of each sentence in each resample; None
-        counts each sentence once. NaN where there are no trials.
+        `counts` (n_sentences, n_resamples) is the multiplicity of each sentence in each resample;
+        None is a single resample with each sentence once. NaN where there are no trials.
 
         >>> scores = SentenceScores(np.array(["a", "b"]), np.array([5, 6]), np.array([1, 5]),
         ...     np.array([4, 5]), np.array([0.5, 1.0]))
@@ -58,7 +58,7 @@ class SentenceScores:
         return _ratio(self.hits @ counts, self.trials @ counts)
 
     def spearman(self, counts: NDArray[np.floating] | None = None) -> Floats:
-        """Return the mean Spearman correlation (n_units,) of true and predicted values.
+        """Return the mean Spearman correlation (n_resamples,) of true and predicted values.
 
         It is first the mean over the sentences of each length from 5 to 50 tokens, then the mean
         over lengths. NaN where no sentence has such a length. `counts` is as in `hit_rate`.
@@ -101,7 +101,7 @@ def score_distances(
 def score_depths(
     trees: Sequence[Tree], predicted: Sequence[NDArray[np.floating]]
 ) -> SentenceScores:
-    """Return root accuracy and Spearman scores of the predicted depths (n_tokens,) per sentence.
+    """Return root accuracy and Spearman scores of each sentence, from its predicted depths.
 
     The predicted root is the token of smallest depth.
 

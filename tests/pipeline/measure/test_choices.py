@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.pipeline.measure import nested as nested_module
-from probekit.pipeline.measure.nested import nested_choice
-from probekit.probes.curve import Prober
+from probekit.pipeline.measure import choices
+from probekit.pipeline.measure.choices import chosen_sites
 from probekit.probes.data import ProbeData
 from probekit.probes.folds import group_folds
+from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.site_result import Predictor, SiteResult
 from probekit.results.selection import chosen_row
@@ -30,10 +30,10 @@ def make_prober(seed, kind="ridge", **settings):
     """Balanced labels without groups, in stratified outer folds."""
     generator = np.random.default_rng(seed)
     y = generator.permutation(np.repeat(["no", "yes"], N_ROWS // 2))
-    rows = np.arange(N_ROWS).astype(str)
+    rows, types = np.arange(N_ROWS).astype(str), (np.arange(N_ROWS) % 30).astype(str)
     fold = group_folds(y, rows, N_FOLDS, seed)
     splits = [
-        ProbeData(y, rows, rows, train=np.flatnonzero(fold != n), test=np.flatnonzero(fold == n))
+        ProbeData(y, rows, types, train=np.flatnonzero(fold != n), test=np.flatnonzero(fold == n))
         for n in range(N_FOLDS)
     ]
     common = {"folds": 3, "control_draws": 0, "baselines": (), "description": False}
@@ -67,7 +67,7 @@ def noise():
 def mean_headline(noise) -> tuple[float, float]:
     """The mean accuracy of the nested choice over the runs, and its Monte Carlo error."""
     values = [
-        nested_choice(results, {"last": prober}).measurements[0].value for prober, results in noise
+        chosen_sites(results, {"last": prober}).measurements[0].value for prober, results in noise
     ]
     return float(np.mean(values)), 0.5 / np.sqrt(N_ROWS * N_RUNS)
 
@@ -84,7 +84,7 @@ def test_a_choice_pooled_over_folds_would_be_noticed(noise, monkeypatch):
         rows = pd.DataFrame([chosen_row(table)] * N_FOLDS).assign(fold=range(N_FOLDS))
         return [row for _, row in rows.iterrows()] if target == "task" else []
 
-    monkeypatch.setattr(nested_module, "fold_choices", pooled)
+    monkeypatch.setattr(choices, "fold_choices", pooled)
     mean, error = mean_headline(noise)
     assert mean - 0.5 > 2.5 * error
 
@@ -121,7 +121,7 @@ def two_sites():
 
 def test_each_fold_contributes_the_predictions_of_its_own_choice(two_sites):
     prober, (strong, weak) = two_sites
-    nested = nested_choice([strong, weak], {"last": prober})
+    nested = chosen_sites([strong, weak], {"last": prober})
     found = nested.predictions[HEADLINE]
     for fold, site in enumerate((strong, weak, strong)):
         own = site.predictions[Predictor("nearest_mean", "task")]
@@ -140,10 +140,10 @@ def test_random_weights_choose_by_their_own_validation_scores(two_sites):
     prober, (strong, weak) = two_sites
     X = signal(prober)
     for site, features in ((strong, X[::-1]), (weak, X)):
-        random = prober.site(features, random=True)
+        random = prober.random_site([features], n_networks=1)
         site.measurements.extend(random.measurements)
         site.predictions.update(random.predictions)
-    nested = nested_choice([strong, weak], {"last": prober})
+    nested = chosen_sites([strong, weak], {"last": prober})
     by_target = {one.target: one.value for one in nested.measurements}
     assert by_target["chosen_random_weights"] > 0.95 > by_target["chosen"]
 
@@ -151,7 +151,7 @@ def test_random_weights_choose_by_their_own_validation_scores(two_sites):
 def test_the_control_task_of_each_fold_is_that_at_its_own_choice():
     prober = make_prober(0, "nearest_mean", control_draws=2)
     sites = strong_and_weak(prober)
-    nested = nested_choice(sites, {"last": prober})
+    nested = chosen_sites(sites, {"last": prober})
     values = {(one.target, one.metric): one.value for one in nested.measurements}
     assert values["chosen", "selectivity"] == pytest.approx(
         values["chosen", "accuracy"] - values["chosen_control", "accuracy"]
@@ -164,8 +164,8 @@ def test_the_control_task_of_each_fold_is_that_at_its_own_choice():
     assert values["chosen_control", "accuracy"] == pytest.approx(own)  # all folds chose site 0
 
 
-def test_a_single_split_has_no_nested_choice():
+def test_a_single_split_has_no_chosen_sites():
     prober = Prober(make_prober(0).data, ProbeSettings(folds=3, control_draws=0))
     result = at(prober.site(np.random.default_rng(0).normal(size=(N_ROWS, 3))), 0)
-    assert nested_choice([result], {"last": prober}) is None
+    assert chosen_sites([result], {"last": prober}) is None
     assert {one.fold for one in result.measurements} == {None}

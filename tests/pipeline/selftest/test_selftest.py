@@ -4,22 +4,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from probekit.model.inputs import TokenBatch
+from probekit.pipeline.selftest.run_checks import captured_rows, forward, run_table
+from probekit.pipeline.selftest.selftest import CHECKS, TOOLS, selftest
+from probekit.probes.kinds.k_sparse import best_features
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.selftest.checks import QUICK, exchanged, probe
-from probekit.probes.selftest.selftest import CHECKS, TOOLS, selftest
 
 
 def keys(verdicts):
     return {(v.check, v.kind) for v in verdicts}
 
 
-@pytest.fixture(scope="module")
-def verdicts():
-    return selftest(quick=True)
-
-
-def test_all_checks_pass(verdicts):
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_engine_passes_a_check(name):
+    verdicts = list(CHECKS[name](TOOLS, QUICK))
+    assert verdicts
     assert [verdict for verdict in verdicts if not verdict.ok] == []
 
 
@@ -86,13 +88,78 @@ def shifted(metrics):
     }
 
 
+def ranked_on_all_rows(X, data):
+    """The features that separate the labels best, those of held-out rows included."""
+    return X[:, best_features(X, np.unique(data.y, return_inverse=True)[1], k=16)]
+
+
+def without_outliers(X, data):
+    """Rows whose outliers have no more weight than other values."""
+    return X.clip(-2, 2)
+
+
+def without_mask(model, batch, sites):
+    """Activations of a batch whose padding counts as tokens."""
+    ids = batch.ids.clamp(min=0)
+    return forward(model, TokenBatch(ids, torch.ones_like(batch.mask), batch.offsets), sites)
+
+
+def turned(model, batch, sites):
+    """Activations in the reverse order of the texts, for batches of several texts."""
+    return {site: value.flip(0) for site, value in forward(model, batch, sites).items()}
+
+
+def with_plan(change):
+    """Tools that capture other positions of the same texts."""
+
+    def broken(model, tokens, plan, sites):
+        lengths = np.array([len(ids) for ids in tokens])[plan.example]
+        lengths = np.repeat(lengths, np.diff(plan.offsets))
+        moved = replace(plan, positions=change(plan.positions, lengths))
+        return captured_rows(model, tokens, moved, sites)
+
+    return replace(TOOLS, capture=broken)
+
+
+def shifted_layers(by):
+    """Tools whose runs attribute the scores of each layer to another one."""
+
+    def broken(experiment, folder):
+        table = run_table(experiment, folder)
+        parts = table["site"].str.extract(r"blocks\.(\d)(.*)")
+        layers = parts[0].astype(int) + by
+        return table.assign(site="blocks." + layers.astype(str) + parts[1])[layers.between(0, 3)]
+
+    return replace(TOOLS, run=broken)
+
+
+def equally_good(experiment, folder):
+    """Results of a run with the same score at all sites."""
+    return run_table(experiment, folder).assign(value=0.7)
+
+
+def scaled_with_first(experiment, folder):
+    """Results of a run whose scaling includes the rows at position 0."""
+    position = experiment.tokens.position.model_copy(update={"skip_first": False})
+    return run_table(experiment.with_position(position), folder)
+
+
 BROKEN = {
+    "padded_batches": [replace(TOOLS, forward=without_mask), replace(TOOLS, forward=turned)],
+    "captured_positions": [
+        with_plan(lambda positions, lengths: lengths - 1 - positions),
+        with_plan(lambda positions, lengths: (positions + 1) % lengths),
+    ],
+    "planted_layer": [replace(TOOLS, run=equally_good)],
+    "first_position": [replace(TOOLS, run=scaled_with_first)],
+    "ranked_in_folds": [with_rows(ranked_on_all_rows)],
+    "scaled_in_folds": [with_rows(without_outliers)],
     "planted_direction": [with_rows(mixed_up)],
     "planted_exclusive_or": [with_rows(leaked), with_rows(mixed_up)],
     "pure_noise": [with_rows(leaked)],
     "labels_looked_up": [
-        # PITFALL 22: one control label a row, which nobody could look up.
-        with_data(types=lambda data: np.arange(len(data.y)).astype(str)),
+        # PITFALL 22: control labels that are not those of the rows' words cannot be looked up.
+        with_data(types=lambda data: np.random.default_rng(0).permutation(data.types)),
     ],
     "signal_is_selective": [with_rows(mixed_up)],
     "imbalanced_labels": [with_rows(leaked), with_rows(mixed_up)],
@@ -124,7 +191,14 @@ def test_every_line_of_a_check_fails_on_an_engine_that_is_broken_there(name):
     assert failed == keys(found[0])
 
 
-@pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "macro_f1", "auroc"])
+@pytest.mark.parametrize("by", [-1, 1])
+def test_scores_of_an_adjacent_layer_fail_a_check(by):
+    bad = {v.kind for v in CHECKS["planted_layer"](shifted_layers(by), QUICK) if not v.ok}
+    assert {"blocks.2.hook_attn_out", f"blocks.{2 + by}.hook_attn_out"} < bad
+    assert len(bad) == 4
+
+
+@pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "macro_f1", "auroc", "auprc"])
 def test_a_metric_that_ignores_ties_or_classes_fails_a_check(name):
     def by_first(answers, resamples):
         noise = np.linspace(0, 1e-6, len(answers.truth))[:, None] * np.arange(answers.n_classes)
@@ -147,7 +221,7 @@ def test_progress_is_reported_to_the_end():
         def tell(self, message):
             raise AssertionError(message)
 
-    tools = replace(TOOLS, probe=lambda *_: pytest.fail("not called"))
+    tools = replace(TOOLS, forward=lambda *_: pytest.fail("not called"))
     with pytest.raises(pytest.fail.Exception):
         selftest(quick=True, tools=tools, watcher=Watching())
     assert seen == [("selftest", 0, len(CHECKS))]

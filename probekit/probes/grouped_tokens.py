@@ -13,7 +13,9 @@ from probekit.probes.controls.controls import uninformed
 from probekit.probes.data import ProbeData, typical_rows
 from probekit.probes.fitters import LabelColumn
 from probekit.probes.kinds.structural.trees import read_trees
+from probekit.probes.score.judging import judge_of
 from probekit.probes.score.measurement import Score
+from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.design import Features
 from probekit.probes.solve.solver import Codes
@@ -43,7 +45,7 @@ class GroupedTokenProber:
 
     @classmethod
     def of(cls, data: ProbeData, settings: ProbeSettings, fitted: Codes) -> GroupedTokenProber:
-        """Return a prober that fits on the examples of the `fitted` rows and scores those of test.
+        """Return a prober fitted on the examples of the `fitted` rows and scored on the test ones.
 
         All training rows of an example are used, even if only one of them is in `fitted`.
         """
@@ -62,31 +64,24 @@ class GroupedTokenProber:
         for tokens in (self.train, self.test):
             read_trees(self.data.y[tokens.rows], tokens.example_of_row)
 
-    def texts(
-        self, spec: ProbeSpec, X: Features, columns: Sequence[LabelColumn], target: str
-    ) -> list[Score]:
-        """Return the scores of a kind that reads texts.
+    def texts(self, spec: ProbeSpec, X: Features, column: LabelColumn, target: str) -> Score:
+        """Return the test score of a kind that reads texts.
 
-        The first label column is the task, the others are control labels.
+        There is no control task: a random label for each word would give a text several labels.
         """
-        fits, pairs = [], []
-        for column in columns:
-            probe = self._fitted(spec, X, column)
-            predictions = text_predictions(probe, X, column, self.test, len(self.data.classes))
-            by_chance = uninformed(column[self.train.first], predictions)
-            fits.append(probe)
-            pairs.append((predictions, by_chance))
-        task, controls = tuple(pairs[:1]), tuple(pairs[1:])
-        score = replace(self._score(spec, target, fits[:1]), pairs=task)
-        scores = [score]
-        if controls:
-            control = self._score(spec, "control", fits[1:])
-            scores.append(replace(control, pairs=controls))
-            scores.append(replace(score, metric="accuracy", against=controls))
-        return scores
+        probe = self._fitted(spec, X, column)
+        predictions = replace(
+            text_predictions(probe, X, column, self.test, len(self.data.classes)),
+            positive=self.data.positive_code,
+        )
+        pair = (predictions, uninformed(column[self.train.first], predictions))
+        return replace(self._score(spec, target, [probe]), pairs=(pair,))
 
     def trees(self, spec: ProbeSpec, X: Features, target: str) -> Score:
-        """Return the score of a kind that reads trees; its chance level is the linear chain."""
+        """Return the test score of a kind that reads trees.
+
+        The chance level is the score of the linear chain; see `chain_predictions`.
+        """
         heads = self.data.y
         probe = self._fitted(spec, X, heads)
         predictions = tree_predictions(probe, X, heads, self.test)
@@ -98,6 +93,13 @@ class GroupedTokenProber:
         arguments: dict[str, Any] = {"typical": typical_rows(self.data, rows)}
         if spec.task == "text":
             arguments["units"] = self.data.groups[rows]
+            arguments["judge"] = judge_of(
+                self.settings.main_metric,
+                lambda truth, scores, fits: replace(
+                    ClassPredictions.of_scores(truth, scores, False, fits),
+                    positive=self.data.positive_code,
+                ),
+            )
         return probe.fit(X[rows], column[rows], self.train.example_of_row, **arguments)
 
     @property

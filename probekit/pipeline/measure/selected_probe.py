@@ -1,11 +1,12 @@
 """Details of the selected probe for the report: its errors, its features and its directions.
 
-Of a nested cross-validation, errors are those of the nested choice, which held each row out.
-Directions and tokens are those of the probe that was fitted on all rows.
+For a nested cross-validation, errors are those of the nested choice, whose probes were not fitted
+on the rows that they predict. Directions, and predictions at tokens, are those of the final probe,
+which was fitted on all rows.
 
 confusion.csv   confusion matrix on the test rows
 scatter.csv     test rows projected on PCA and LDA axes, both fitted on training rows
-cosines.csv     cosine similarity between the probe directions at the sites of one line
+cosines.csv     cosine similarity between the probe directions at two sites, for all pairs of sites
 wrong.json      the worst errors on the test rows, with the probe's prediction at each token
 """
 
@@ -32,36 +33,40 @@ from probekit.pipeline.experiment.prepare import Prepared
 from probekit.pipeline.look.apply import ProbedModel, predict_texts
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.saving import probe_path
-from probekit.probes.curve import Prober
+from probekit.probes.directions import bound_of_null, null_cosines, unit_rows
+from probekit.probes.prober import Prober
 from probekit.probes.saved.files import probe_files
 from probekit.probes.saved.saved_probe import SavedProbe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.site_result import Predictor, SiteResult
+from probekit.probes.solve.design import Floats
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.provenance import pretty_json
-from probekit.results.selection import chosen_row, selection
+from probekit.results.selection import chosen_row, site_with_head
 from probekit.results.table import only, placed
 from probekit.results.text_readings import TextReading
 
-MOST_CLASSES = 40  # more make confusion matrix and scatter plot unreadable
+MOST_CLASSES = 40  # with more, confusion matrix and scatter plot are unreadable
 MOST_POINTS = 500
-MOST_FITTED = 5000  # rows that PCA and LDA are fitted on
+MOST_FITTED = 5000  # maximum number of rows that PCA and LDA are fitted on
 _ROUNDING = 1e-6  # smaller differences are rounding errors, in features of standard deviation 1
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
 MOST_WRONG = 10
+NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class SelectedProbe:
     """The selected probe of a run with its predictions and features.
 
     Attributes:
         row: its row in the results table.
-        predictions: its predictions on the test rows; of a nested cross-validation those of the
+        predictions: its predictions on the test rows; for a nested cross-validation, those of the
             nested choice.
         prober: prober of its position.
         site: site that it was fitted at.
         X: features at the site, shape (n_rows, n_features).
+        reader: reads the features of its position.
         run_dir: folder of the run.
         offset: offset of its position in a sweep.
     """
@@ -71,6 +76,7 @@ class Chosen:
     prober: Prober
     site: Probed
     X: NDArray[np.float32]
+    reader: FeatureReader
     run_dir: Path
     offset: int
 
@@ -85,15 +91,15 @@ class Chosen:
         return SavedProbe.load(path) if probe_files(path)[0].exists() else None
 
 
-def find_chosen(
+def find_selected_probe(
     prepared: Prepared,
     probers: Sequence[Prober],
     results: Sequence[SiteResult],
     table: pd.DataFrame,
     readers: Mapping[str, FeatureReader],
     folder: Path,
-) -> Chosen | None:
-    """Return the selected probe; None if no probe was selected or it is not a row classifier."""
+) -> SelectedProbe | None:
+    """Return the selected probe; None if there is none or it does not predict classes of rows."""
     row = chosen_row(table)
     if row is None:
         return None
@@ -108,21 +114,16 @@ def find_chosen(
         return None
     if not 2 <= len(prober.data.classes) <= MOST_CLASSES:
         return None
-    return Chosen(
-        row,
-        predictions,
-        prober,
-        site,
-        readers[position.text].features(site),
-        folder,
-        position.offset,
+    reader = readers[position.text]
+    return SelectedProbe(
+        row, predictions, prober, site, reader.features(site), reader, folder, position.offset
     )
 
 
 def find_site(prepared: Prepared, row: pd.Series) -> tuple[int, Probed]:
-    """Return the index of the position, and the site, of a row of the table."""
+    """Return the position (as an index) and the site of a row of the table."""
     texts = [at.position.text for at in prepared.positions]
-    name = selection(row["site"], row["head"])
+    name = site_with_head(row["site"], row["head"])
     return texts.index(row["position"]), next(s for s in prepared.selections if s.text == name)
 
 
@@ -139,14 +140,16 @@ def _predictions(
     for result in (result for result in results if result.rows):
         row = result.rows[0]
         is_match = row["position"] == position and row["site"] is not None
-        is_match = is_match and selection(row["site"], row["head"]) == site
+        is_match = is_match and site_with_head(row["site"], row["head"]) == site
         if is_match and predictor in result.predictions:
             predictions = result.predictions[predictor]
             return predictions if isinstance(predictions, ClassPredictions) else None
     return None
 
 
-def write_chosen(folder: RunFolder, chosen: Chosen, prepared: Prepared, model: Network) -> None:
+def write_selected_probe(
+    folder: RunFolder, chosen: SelectedProbe, prepared: Prepared, model: Network
+) -> None:
     """Write the files of the selected probe; skip tables without rows."""
     tables = {
         "confusion.csv": confusion_rows(chosen),
@@ -162,8 +165,8 @@ def write_chosen(folder: RunFolder, chosen: Chosen, prepared: Prepared, model: N
         folder.write("wrong.json", pretty_json(content))
 
 
-def confusion_rows(chosen: Chosen) -> pd.DataFrame:
-    """Return the confusion matrix in long form: test rows `n` by true and predicted label."""
+def confusion_rows(chosen: SelectedProbe) -> pd.DataFrame:
+    """Return the confusion matrix as rows: count `n` for each true and predicted label."""
     classes, predictions = chosen.classes, chosen.predictions
     counts = np.zeros((len(classes),) * 2, dtype=int)
     np.add.at(counts, (predictions.truth, predictions.guess), 1)
@@ -173,11 +176,13 @@ def confusion_rows(chosen: Chosen) -> pd.DataFrame:
     )
 
 
-def scatter_rows(chosen: Chosen) -> pd.DataFrame:
-    """Return test rows projected on PCA and, if it has an axis, LDA, fitted on training rows only.
+def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
+    """Return the coordinates of test rows in a PCA plane and in an LDA plane.
 
-    With two classes LDA has one axis; the first principal component is the second axis. Of a nested
-    cross-validation only the first split is used, because test rows of the others train this one.
+    PCA and LDA are fitted on training rows only. With two classes LDA has one axis; the second axis
+    is the first principal component. There is no LDA plane if LDA has no axis. For a nested
+    cross-validation only the first split is used, because the test rows of the other splits are
+    training rows of this one.
     """
     data = chosen.prober.data
     generator = np.random.default_rng(0)
@@ -221,8 +226,8 @@ def _discriminants(
 ) -> NDArray[np.floating]:
     """Return test rows projected on the LDA axes of the training rows, shape (n, n_axes).
 
-    LDA compares the variance between classes with the variance within them. If either is zero, as
-    at the embedding of a word that is itself the label, n_axes is 0.
+    n_axes is 0 if the variance between or within classes is zero, because LDA divides one by the
+    other. At the embedding of a word that is itself the label, all rows of a class are equal.
     """
     means = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()
     between, within = np.ptp(means, axis=0).max(), np.abs(train - means).max()
@@ -236,24 +241,33 @@ def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> ND
     return np.sort(generator.choice(rows, most, replace=False)) if len(rows) > most else rows
 
 
-def cosine_rows(chosen: Chosen, selections: Sequence[Probed]) -> pd.DataFrame:
+def cosine_rows(chosen: SelectedProbe, selections: Sequence[Probed]) -> pd.DataFrame:
     """Return the cosine similarity between probe directions for each pair of sites of one line.
 
-    With one direction per class it is the mean over classes. Other sites than those along d_model
-    do not share a basis and have no rows.
+    With one direction per class, the cosine is the mean over classes. Only sites along d_model have
+    rows, because others do not share a basis.
+
+    The null distribution compares the probe at one site with probes fitted on permuted labels at
+    the other site, with the same penalty. `null_high` is the 95 % quantile of its `n_null` absolute
+    cosines. Random directions would be a wrong null: features are correlated, so probes of
+    unrelated labels are more similar than random directions.
     """
     if not isinstance(chosen.site, SiteSelection) or not _is_whole_stream(chosen.site):
         return pd.DataFrame()
     streams = [s for s in selections if isinstance(s, SiteSelection) and _is_whole_stream(s)]
     places = placed(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
     saved = {site: chosen.saved(site) for site in only(places, line=chosen.row["line"])["site"]}
-    unit = {
-        site: probe.unit_directions
+    probes = {
+        site: probe
         for site, probe in saved.items()
         if probe is not None and len(probe.layers) == 1 and probe.directions.any(axis=1).all()
     }
-    if len(unit) < 2:
+    if len(probes) < 2:
         return pd.DataFrame()
+    unit = {site: probe.unit_directions for site, probe in probes.items()}
+    null = {
+        s.text: _null_directions(chosen, s, probes[s.text]) for s in streams if s.text in probes
+    }
     return pd.DataFrame(
         [
             {
@@ -262,10 +276,36 @@ def cosine_rows(chosen: Chosen, selections: Sequence[Probed]) -> pd.DataFrame:
                 "cosine": round(float((u * v).sum(axis=1).mean()), 6),
                 "n_directions": len(u),
                 "n_features": u.shape[1],
+                **_null_of([(unit[a], null[b]), (unit[b], null[a])][: 1 if a == b else 2]),
             }
             for (a, u), (b, v) in product(unit.items(), repeat=2)
         ]
     )
+
+
+def _null_directions(chosen: SelectedProbe, selection: SiteSelection, probe: SavedProbe) -> Floats:
+    """Return unit directions of probes fitted on permuted labels.
+
+    The shape is (n_draws, n_directions, n_features). It is empty, (0, 0, 0), if one of the probes
+    has a direction of length 0.
+    """
+    kind = str(chosen.row["probe"])
+    spec = next(spec for spec in chosen.prober.settings.kinds if spec.text == kind)
+    penalty = probe.facts.hyperparameters.get(spec.grid_name or "C")
+    assert penalty is None or isinstance(penalty, float)
+    X = chosen.X if selection == chosen.site else chosen.reader.features(selection)
+    fits = chosen.prober.saved_rows.permuted_fits(spec, X, penalty, NULL_DRAWS)
+    rows = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
+    found = [directions for directions in rows if directions is not None]
+    return np.stack(found) if len(found) == NULL_DRAWS else np.empty((0, 0, 0))
+
+
+def _null_of(pairs: Sequence[tuple[Floats, Floats]]) -> dict[str, Any]:
+    """Return `null_high` and `n_null`, given pairs of a probe's directions and permuted ones."""
+    if not all(len(draws) for _, draws in pairs):
+        return {"null_high": None, "n_null": 0}
+    null = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
+    return {"null_high": round(bound_of_null(null), 6), "n_null": len(null)}
 
 
 def _is_whole_stream(site: SiteSelection) -> bool:
@@ -273,11 +313,12 @@ def _is_whole_stream(site: SiteSelection) -> bool:
     return is_whole and describe(site.site).axes[-1] == "d_model"
 
 
-def wrong_examples(chosen: Chosen, prepared: Prepared, model: Network) -> list[dict[str, Any]]:
+def wrong_examples(
+    chosen: SelectedProbe, prepared: Prepared, model: Network
+) -> list[dict[str, Any]]:
     """Return the errors with the largest margin over the true label, at most one per group.
 
-    Each has the tokens of its text with the probe's prediction at each token, if the probe was
-    saved.
+    If the probe was saved, each error has its tokens, with the probe's prediction at each token.
     """
     predictions = chosen.predictions
     scores, guess, truth = predictions.scores, predictions.guess, predictions.truth
@@ -320,7 +361,7 @@ def _tokens(reading: TextReading | None) -> list[dict[str, Any]]:
 
 
 def _readings(
-    chosen: Chosen, prepared: Prepared, model: Network, texts: Sequence[str]
+    chosen: SelectedProbe, prepared: Prepared, model: Network, texts: Sequence[str]
 ) -> Sequence[TextReading | None]:
     probe = chosen.saved(chosen.site.text)
     if probe is None or not texts or not all(texts):

@@ -1,17 +1,26 @@
-"""Self-test: checks of probes and statistics on synthetic data whose correct results are known.
+"""Self-test: checks of the whole engine on synthetic data whose correct results are known.
 
 Each check is a function in the table `CHECKS`. It takes the tools under test as an argument, so
-that the tests can pass broken tools and verify that the check fails.
+that the tests can pass broken tools and verify that the check fails. Checks of arrays are in
+`probekit.probes.selftest`, those that need a model or a run are here.
 
     selftest   run all checks and return their verdicts
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from probekit.probes.selftest.checks import FULL, QUICK, Check, Tools, Verdict
+from probekit.pipeline.selftest.run_checks import (
+    PipelineTools,
+    captured_positions,
+    first_position,
+    padded_batches,
+    planted_layer,
+)
+from probekit.probes.selftest.checks import FULL, QUICK, SimulationSize, Verdict
+from probekit.probes.selftest.fold_checks import ranked_in_folds, scaled_in_folds
 from probekit.probes.selftest.probe_checks import (
     bad_rows,
     copied_groups_checks,
@@ -32,11 +41,13 @@ from probekit.probes.selftest.statistics_checks import (
 )
 from probekit.watcher import SILENT, Watcher
 
-TOOLS = Tools()
+Check = Callable[[PipelineTools, SimulationSize], Iterator[Verdict]]
+
+TOOLS = PipelineTools()
 
 
 def selftest(
-    *, quick: bool = False, tools: Tools = TOOLS, watcher: Watcher = SILENT
+    *, quick: bool = False, tools: PipelineTools = TOOLS, watcher: Watcher = SILENT
 ) -> list[Verdict]:
     """Return the verdicts of all checks.
 
@@ -60,9 +71,15 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
     {
         check.__name__: check
         for check in (
+            padded_batches,
+            captured_positions,
+            planted_layer,
+            first_position,
             planted_direction,
             planted_exclusive_or,
             pure_noise,
+            ranked_in_folds,
+            scaled_in_folds,
             labels_looked_up,
             signal_is_selective,
             imbalanced_labels,

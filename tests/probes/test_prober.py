@@ -5,11 +5,11 @@ import pytest
 
 from probekit.errors import ConfigError, DataError
 from probekit.probes.controls.control_labels import control_labels
-from probekit.probes.curve import Prober
 from probekit.probes.data import ProbeData
-from probekit.probes.folds import sample_groups
+from probekit.probes.prober import Prober
 from probekit.probes.score.measurement import Measurement
 from probekit.probes.settings import ProbeSettings, ProbeSpec
+from probekit.probes.site_result import Predictor
 
 N_TRAIN = 300
 SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, description=False)
@@ -70,7 +70,7 @@ def test_a_strong_signal_is_found_and_measured_with_all_its_facts():
 def test_every_target_split_and_metric_occurs_once():
     data = make_data()
     prober = Prober(data, SETTINGS)
-    metrics = ["accuracy", "balanced_accuracy", "macro_f1", "auroc"]
+    metrics = ["accuracy", "balanced_accuracy", "macro_f1", "auroc", "auprc"]
 
     def names(measured):
         return [(m.target, m.split, m.metric) for m in measured]
@@ -84,7 +84,12 @@ def test_every_target_split_and_metric_occurs_once():
     X = signal(data, 1)
     whole = [*fitted("task"), *fitted("control"), ("task", "test", "selectivity")]
     assert names(site(prober, X)) == whole
-    assert names(site(prober, X, random=True)) == fitted("random_weights")
+    both = prober.random_site([X, signal(data, 0)], n_networks=2)
+    assert names(both.measurements) == [
+        *fitted("random_weights"),
+        ("random_weights_0", "validation", "accuracy"),
+        ("random_weights_1", "validation", "accuracy"),
+    ]
     assert names(baselines(prober)) == [
         (target, "test", metric)
         for target in ("majority", "word_identity")
@@ -99,9 +104,30 @@ def test_pure_noise_gives_an_interval_that_covers_chance():
     prober = Prober(data, SETTINGS)
     covered = 0
     for seed in range(20):
-        auroc = pick(site(prober, signal(data, 0, seed), random=True), "random_weights", "auroc")
+        found = prober.random_site([signal(data, 0, seed)], n_networks=1).measurements
+        auroc = pick(found, "random_weights", "auroc")
         covered += auroc.ci_low <= 0.5 <= auroc.ci_high
     assert covered >= 16
+
+
+def test_networks_with_random_weights_are_averaged_and_keep_their_own_validation_scores():
+    data = make_data()
+    prober = Prober(data, SETTINGS)
+    networks = [signal(data, 0), signal(data, 1)]
+    both = prober.random_site(networks, n_networks=2)
+    alone = [prober.random_site([X], n_networks=1) for X in networks]
+    for metric in ("accuracy", "auroc", "brier"):
+        values = [pick(one.measurements, "random_weights", metric).value for one in alone]
+        assert pick(both.measurements, "random_weights", metric).value == pytest.approx(
+            np.mean(values)
+        )
+    for n, one in enumerate(alone):
+        own = pick(one.measurements, "random_weights_0", split="validation")
+        assert pick(both.measurements, f"random_weights_{n}", split="validation").value == own.value
+        assert np.array_equal(
+            both.predictions[Predictor("logistic", f"random_weights_{n}")].guess,
+            one.predictions[Predictor("logistic", "random_weights_0")].guess,
+        )
 
 
 def test_labels_looked_up_by_word_have_no_selectivity():
@@ -223,15 +249,6 @@ def test_fit_rows_bounds_the_probe_but_not_the_baselines():
     assert pick(whole).n_train == 300
 
 
-def test_words_are_seen_if_they_are_fitted():
-    data = make_data()
-    assert Prober(data, SETTINGS).seen_types == 1.0
-    few = Prober(data, replace(SETTINGS, fit_rows=12))
-    fitted = data.train[sample_groups(data.groups[data.train], 12, SETTINGS.seed)]
-    types = {*data.types[fitted]}
-    assert few.seen_types == np.mean([t in types for t in data.types[data.test]]) < 0.5
-
-
 def test_held_out_accuracy_records_the_number_of_fitted_rows():
     data = make_data()
     task = pick(site(Prober(data, SETTINGS), signal(data, 5)), split="validation")
@@ -277,26 +294,30 @@ def test_fewer_groups_than_folds_are_refused():
         Prober(make_data(groups=groups), SETTINGS)
 
 
+def test_the_test_rows_of_all_splits_need_two_groups():
+    data = make_data()
+    groups = np.where(np.arange(450) < N_TRAIN, data.groups, "one")
+    with pytest.raises(DataError, match="All test rows belong to the group 'one', but the inter"):
+        Prober(replace(data, groups=groups), SETTINGS)
+    # An outer fold may test a single group.
+    quarters = np.minimum(np.arange(450) // 110, 3).astype(str)
+    folds = [
+        replace(
+            data,
+            groups=quarters,
+            train=np.flatnonzero(quarters != fold),
+            test=np.flatnonzero(quarters == fold),
+        )
+        for fold in "0123"
+    ]
+    assert Prober(folds, replace(SETTINGS, control_draws=0)).is_nested
+
+
 def test_folds_that_hold_out_a_whole_class_are_refused_before_any_fit():
     data = make_data()
     groups = np.where(np.arange(len(data.y)) < N_TRAIN, data.y, data.groups)
     with pytest.raises(DataError, match="the fitted rows have only one class"):
         Prober(replace(data, groups=groups), replace(SETTINGS, folds=2))
-
-
-def test_a_control_over_a_single_word_is_refused():
-    data = make_data(types=np.full(450, "."))
-    with pytest.raises(ConfigError, match="Set `control_by` to group or `control_draws` to 0"):
-        Prober(data, SETTINGS)
-    assert site(Prober(data, replace(SETTINGS, control_draws=0)), signal(data, 5))
-
-
-def test_a_control_whose_labels_never_differ_is_refused_soon():
-    y = np.full(450, "no")
-    y[[7, 400]] = "yes"
-    data = make_data(y=y, types=np.array(["a", "b"])[np.arange(450) % 2])
-    with pytest.raises(ConfigError, match=r"2 word types too few draws give different labels"):
-        Prober(data, SETTINGS)
 
 
 def test_a_few_typical_rows_do_not_scale_all_others():
@@ -336,14 +357,6 @@ def test_rows_too_few_to_be_coded_online_are_probed_all_the_same():
     assert {m.split for m in found.measurements} == {"test", "validation"}
 
 
-def test_a_control_label_for_each_row_is_refused():
-    data = make_data(groups=np.arange(450).astype(str))
-    with pytest.raises(ConfigError, match="each training row is a group of its own"):
-        Prober(data, replace(SETTINGS, control_by="group"))
-    by_group = Prober(make_data(), replace(SETTINGS, control_by="group")).site(signal(data, 5))
-    assert pick(by_group.measurements, "control").n_train == 300
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -363,10 +376,6 @@ def test_rows_that_are_no_activations_are_refused(dtype):
     data = make_data()
     with pytest.raises(DataError, match=r"X has dtype .* Give activations as float32 or float64"):
         Prober(data, SETTINGS).site(signal(data, 5).astype(dtype))
-
-
-def test_a_control_by_group_knows_no_group_of_the_test_rows():
-    assert Prober(make_data(), replace(SETTINGS, control_by="group")).seen_types == 0
 
 
 def nested(data: ProbeData, **changes) -> Prober:
@@ -409,14 +418,14 @@ def test_folds_keep_a_fit_on_all_rows_with_a_c_of_its_own():
     data = make_data()
     X, prober = signal(data, 0.5), nested(data)
     result = prober.site(X)
-    assert np.array_equal(prober.saved_rows, np.arange(450))
+    assert np.array_equal(prober.saved_rows.rows, np.arange(450))
     # A split of all rows except two groups that no class depends on.
     rest = np.arange(444)
     whole = Prober(replace(data, train=rest, test=np.arange(444, 450)), prober.settings).site(X)
     scores = [one.fits["logistic"].class_scores(X, 2) for one in (result, whole)]
     assert np.corrcoef(scores[0][:, 1], scores[1][:, 1])[0, 1] > 0.999
     assert result.penalties["logistic"] in SETTINGS.C
-    assert prober.site(X, random=True).fits == {}
+    assert prober.random_site([X], n_networks=1).fits == {}
 
 
 def test_folds_report_their_progress_to_the_end():

@@ -1,0 +1,272 @@
+"""Errors planted in a copy of the package, and the test and the self-test check that notice them.
+
+    python -m benchmarks.planted_errors [NAME ...]
+
+Each error replaces one passage of one file. The script copies package, tests and data to a
+temporary folder, and runs all named tests there, which must pass. Then it plants one error at a
+time, runs its test and its check, and prints whether each notices: `failed` for a test or check
+that fails, `error` for one that stops with an exception, `MISSED` for one that passes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+COPIED = ("probekit", "tests", "benchmarks", "data", "experiments", "pyproject.toml")
+PASSED, FAILED = 0, 1  # exit codes of pytest, and of a check below
+
+CHECK = """
+import sys
+from probekit.pipeline.selftest.selftest import CHECKS, TOOLS
+from probekit.probes.selftest.checks import QUICK
+
+sys.exit(0 if all(verdict.ok for verdict in CHECKS[sys.argv[1]](TOOLS, QUICK)) else 3)
+"""
+CHECK_OUTCOMES = {0: "MISSED", 3: "failed"}
+TEST_OUTCOMES = {PASSED: "MISSED", FAILED: "failed"}
+
+
+@dataclass(frozen=True)
+class PlantedError:
+    """An error and what notices it.
+
+    Attributes:
+        name: what the code does wrong.
+        file: file in the package.
+        old: passage of the file, which occurs once.
+        new: the passage with the error.
+        test: test that fails, as pytest names it.
+        check: check of the self-test that fails; None if the error does not affect any.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+    check: str | None = None
+
+
+ERRORS = (
+    PlantedError(
+        "the penalty of a fit is halved",
+        "probes/solve/solver.py",
+        "penalty=(1 / (C * total[:, 0]))",
+        "penalty=(1 / (2 * C * total[:, 0]))",
+        "tests/probes/solve/test_solver.py::test_objective_is_as_low_as_a_tight_reference",
+    ),
+    PlantedError(
+        "folds ignore the groups",
+        "probes/folds.py",
+        "return _assign(counts, order, folds)[group_of_row]",
+        "return np.arange(len(labels)) % folds",
+        "tests/probes/test_folds.py::test_no_group_is_on_both_sides_and_no_fold_is_empty",
+        "copied_groups_checks",
+    ),
+    PlantedError(
+        "the split ignores the groups",
+        "data/splits.py",
+        "split = _split(group in chosen for group in groups)\n    if",
+        "split = _split(row % 4 == 0 for row in range(len(groups)))\n    if",
+        "tests/data/test_splits.py::test_groups_stay_whole_and_every_label_has_its_share",
+        "planted_layer",
+    ),
+    PlantedError(
+        "control labels are drawn for each row",
+        "probes/controls/control_labels.py",
+        "names, type_of_row = np.unique(types, return_inverse=True)",
+        "names = type_of_row = np.arange(len(types))",
+        "tests/probes/controls/test_control_labels.py"
+        "::test_labels_are_per_type_and_depend_on_no_other_row",
+        "labels_looked_up",
+    ),
+    PlantedError(
+        "the chance level comes from test labels",
+        "probes/split.py",
+        "uninformed(column[self.scored.train], predictions)",
+        "uninformed(column[self.scored.test], predictions)",
+        "tests/probes/test_prober.py"
+        "::test_control_labels_and_chance_come_from_the_training_labels_alone",
+    ),
+    PlantedError(
+        "activations have the name of the next layer",
+        "model/gpt2.py",
+        'tap.within(f"blocks.{layer}")',
+        'tap.within(f"blocks.{(layer + 1) % len(self.h)}")',
+        "tests/model/test_parity.py::test_every_site_equals_the_reference",
+        "planted_layer",
+    ),
+    PlantedError(
+        "stored rows have the name of the next site",
+        "activations/forward.py",
+        "    return BatchRows(batch.rows, values, dtype, arrival)",
+        "    names = list(values)\n"
+        "    moved = dict(zip([*names[1:], names[0]], values.values(), strict=True))\n"
+        "    return BatchRows(batch.rows, moved, dtype, arrival)",
+        "tests/activations/test_capture.py::test_every_row_is_what_one_forward_pass_gives",
+        "planted_layer",
+    ),
+    PlantedError(
+        "attention ignores the mask",
+        "model/visibility.py",
+        "causal(n_new, n_keys, tokens.device) & (mask[:, None, None, :] | itself)",
+        "causal(n_new, n_keys, tokens.device)[None, None]",
+        "tests/model/test_gpt2.py::test_padding_changes_no_number_at_any_site",
+        "padded_batches",
+    ),
+    PlantedError(
+        "positions count the padding",
+        "model/visibility.py",
+        "positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, n_before:]",
+        "positions = torch.arange(n_before, n_keys).expand_as(tokens)",
+        "tests/model/test_gpt2.py::test_positions_are_counted_from_the_mask",
+        "padded_batches",
+    ),
+    PlantedError(
+        "the last token is taken from the left",
+        "data/positions.py",
+        'elif pick == "last":\n        first = stop - 1',
+        'elif pick == "last":\n        stop = first + 1',
+        "tests/data/test_positions.py::test_each_rule_reads_its_tokens",
+        "captured_positions",
+    ),
+    PlantedError(
+        "features are ranked on all rows",
+        "probes/fitters.py",
+        "paths = []\n            for fold in folds:",
+        "paths = []\n"
+        '            if self.spec.kind == "k_sparse":\n'
+        "                from probekit.probes.kinds.k_sparse import best_features\n"
+        '                k = dict(self.spec.options)["k"]\n'
+        "                X = X * np.isin(np.arange(X.shape[1]), best_features(X, column, k))\n"
+        "            for fold in folds:",
+        "tests/probes/test_fitters.py"
+        "::test_held_out_rows_neither_rank_nor_scale_the_features_of_their_fold",
+        "ranked_in_folds",
+    ),
+    PlantedError(
+        "features are scaled with all rows",
+        "probes/solve/design.py",
+        "units=_inverse(_spread(rows, stacked, typical)),",
+        "units=torch.ones(len(stacked), rows.raw.shape[1], dtype=dtype, device=device),",
+        "tests/probes/test_fitters.py"
+        "::test_held_out_rows_neither_rank_nor_scale_the_features_of_their_fold",
+        "scaled_in_folds",
+    ),
+    PlantedError(
+        "rows of position 0 are used for scaling",
+        "pipeline/experiment/rows.py",
+        "typical=plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None",
+        "typical=None",
+        "tests/pipeline/experiment/test_prepare.py"
+        "::test_position_0_does_not_affect_scaling_by_default",
+        "first_position",
+    ),
+    PlantedError(
+        "labels are exchanged by rows",
+        "probes/score/exchange.py",
+        "return cls(labels, np.unique(groups, return_inverse=True)[1], fold_of_row, draws, seed)",
+        "return cls(labels, np.arange(len(groups)), fold_of_row, draws, seed)",
+        "tests/probes/score/test_exchange.py"
+        "::test_groups_of_one_label_equal_brute_force_over_their_permutations",
+        "uniform_p_values",
+    ),
+    PlantedError(
+        "the jackknife leaves out rows",
+        "probes/score/metrics.py",
+        "names, group_of_row = np.unique(groups, return_inverse=True)\n        unit",
+        "names = group_of_row = np.arange(len(groups))\n        unit",
+        "tests/test_pitfalls.py"
+        "::test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired",
+        "interval_coverage",
+    ),
+    PlantedError(
+        "the jackknife variance lacks the factor G - 1",
+        "probes/score/intervals.py",
+        "return float((n_units - 1) * values[1:].var())",
+        "return float(values[1:].var())",
+        "tests/probes/score/test_intervals.py::test_the_variance_of_a_mean_is_the_usual_one",
+        "interval_coverage",
+    ),
+)
+
+
+def plant(error: PlantedError, root: Path) -> str:
+    """Plant an error in the package below `root` and return the original text of the file."""
+    path = root / "probekit" / error.file
+    text = path.read_text()
+    if text.count(error.old) != 1:
+        raise ValueError(f"{error.file} contains {error.old!r} {text.count(error.old)} times.")
+    path.write_text(text.replace(error.old, error.new))
+    return text
+
+
+def notices(error: PlantedError, root: Path) -> tuple[str, str]:
+    """Return the outcomes of the error's test and of its check; "-" without a check."""
+    original = plant(error, root)
+    try:
+        test = TEST_OUTCOMES.get(run_tests([error.test], root), "error")
+        check = "-"
+        if error.check is not None:
+            check = CHECK_OUTCOMES.get(_python(["-c", CHECK, error.check], root), "error")
+    finally:
+        (root / "probekit" / error.file).write_text(original)
+    return test, check
+
+
+def run_tests(tests: Sequence[str], root: Path) -> int:
+    """Return the exit code of pytest."""
+    return _python(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests], root)
+
+
+def _python(arguments: Sequence[str], root: Path) -> int:
+    # Bytecode is not written: a file may change twice within the resolution of its date.
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, check=False
+    ).returncode
+
+
+def copy_repository(root: Path) -> None:
+    """Copy the package, the tests and what they read."""
+    for name in COPIED:
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, root / name)
+
+
+def main(names: Sequence[str]) -> int:
+    """Print a row for each error; return 1 if one of them is not noticed by its test or check."""
+    errors = [error for error in ERRORS if not names or error.name in names]
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        copy_repository(root)
+        if run_tests(sorted({error.test for error in errors}), root) != PASSED:
+            print("Some of the tests fail without an error.")
+            return 1
+        n_missed = 0
+        for error in errors:
+            outcomes = notices(error, root)
+            n_missed += "MISSED" in outcomes
+            test, check = outcomes
+            print(f"{error.name} ({error.file})")
+            print(f"    {test}: {error.test}")
+            if error.check is not None:
+                print(f"    {check}: selftest {error.check}", flush=True)
+    print(f"{len(errors)} errors, {n_missed} missed.")
+    return int(n_missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,155 @@
+"""Checks of labels: different spellings of one class, likely typos, and numbers read inexactly."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+
+from probekit.amounts import counted, joined_names
+from probekit.data.examples import Example
+from probekit.data.findings import Finding, rows_of
+from probekit.data.spelling import appearance, character_name, is_typo
+
+_MAX_TYPO_RATIO = 0.25  # rows of a misspelt label per row of the correct one
+_MAX_LABELS = 200  # with more, labels are words: case matters, and many differ by one letter
+_MAX_SETS = 10  # sets of similar labels that are listed
+_SHOWN_CHARACTERS = 2
+
+_INTEGER = re.compile(r"\s*[-+]?\d+(?:\.0*)?\s*")
+
+RowsOfLabel = Mapping[str, Sequence[Example]]
+
+
+def _rows_by_label(examples: Sequence[Example]) -> RowsOfLabel:
+    rows: dict[str, list[Example]] = defaultdict(list)
+    for example in examples:
+        rows[example.label].append(example)
+    return rows
+
+
+def similar_labels(examples: Sequence[Example]) -> Iterator[Finding]:
+    r"""Yield a warning for each set of labels that differ only in case, spaces or encoding.
+
+    >>> labels = ["past", "past", "p\u0430st"]
+    >>> examples = [Example("a", label, "g", f"row {n}") for n, label in enumerate(labels)]
+    >>> print(next(similar_labels(examples)).message)  # doctest: +ELLIPSIS
+    The labels 'past' (2 rows) and 'pаst' (1 row: row 2, with U+0430 CYRILLIC SMALL LETTER A) ...
+    """
+    rows = _rows_by_label(examples)
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for label in rows:
+        spellings[appearance(label)].append(label)
+    similar = [names for names in spellings.values() if _are_similar(names, len(rows))]
+    for names in similar[:_MAX_SETS]:
+        yield Finding("warning", "similar-labels", _similar_message(names, rows))
+    if len(similar) > _MAX_SETS:
+        yield Finding(
+            "warning",
+            "similar-labels",
+            f"{len(similar) - _MAX_SETS:,} more sets of labels differ only in case, spaces or "
+            "encoding. Write the labels of each class in the same way.",
+        )
+
+
+def _are_similar(names: Sequence[str], n_labels: int) -> bool:
+    return len(names) > 1 and not (n_labels > _MAX_LABELS and _differ_in_case(names))
+
+
+def _differ_in_case(names: Sequence[str]) -> bool:
+    """Return whether the names differ in nothing but case or surrounding spaces."""
+    return len({name.strip().casefold() for name in names}) == 1
+
+
+def _similar_message(names: Sequence[str], rows: RowsOfLabel) -> str:
+    frequent, *others = sorted(names, key=lambda name: (-len(rows[name]), name))
+    everywhere = set(frequent).intersection(*others)
+    shown = [f"{frequent!r} ({counted(len(rows[frequent]), 'row')}{_with(frequent, everywhere)})"]
+    shown += [
+        f"{name!r} ({counted(len(rows[name]), 'row')}: {rows_of(rows[name])}"
+        f"{_with(name, everywhere)})"
+        for name in others
+    ]
+    how = "differ only in case or spaces" if _differ_in_case(names) else "look the same"
+    return (
+        f"The labels {joined_names(shown)} {how}, and count as different classes. Write all as "
+        f"{frequent!r}, or rename those of another class."
+    )
+
+
+def _with(label: str, everywhere: set[str]) -> str:
+    """Return the names of the first characters beyond ASCII that other spellings lack."""
+    own = [c for c in dict.fromkeys(label) if not c.isascii() and c not in everywhere]
+    if not own:
+        return ""
+    more = ["others"] if len(own) > _SHOWN_CHARACTERS else []
+    return f", with {joined_names([*map(character_name, own[:_SHOWN_CHARACTERS]), *more])}"
+
+
+def misspelt_labels(examples: Sequence[Example]) -> Iterator[Finding]:
+    """Yield a warning for each rare label that is probably a typo of a frequent one."""
+    rows = _rows_by_label(examples)
+    by_size = sorted(rows, key=lambda label: len(rows[label]), reverse=True)
+    for label in rows if len(rows) <= _MAX_LABELS else ():
+        n = len(rows[label])
+        frequent = (other for other in by_size if n <= _MAX_TYPO_RATIO * len(rows[other]))
+        near = next((other for other in frequent if is_typo(label, other)), None)
+        if near is not None:
+            yield Finding(
+                "warning",
+                "misspelt-labels",
+                f"The label {label!r} ({counted(n, 'row')}: {rows_of(rows[label])}) is one letter "
+                f"away from {near!r} ({counted(len(rows[near]), 'row')}), and counts as a separate "
+                "class. If it is a typo, correct these rows.",
+            )
+
+
+def rounded_numbers(examples: Sequence[Example]) -> Iterator[Finding]:
+    """Yield a warning if integer labels are changed by the conversion to float64.
+
+    >>> examples = [Example("a", "9007199254740993", "g", "row 1")]
+    >>> print(next(rounded_numbers(examples)).message)  # doctest: +ELLIPSIS
+    1 row has an integer beyond 2^53 that float64 cannot represent (row 1): the label ...
+    """
+    rounded = [example for example in examples if _is_rounded(example.label)]
+    if rounded:
+        label = rounded[0].label
+        yield Finding(
+            "warning",
+            "rounded-numbers",
+            f"{counted(len(rounded), 'row')} {'has' if len(rounded) == 1 else 'have'} an integer "
+            f"beyond 2^53 that float64 cannot represent ({rows_of(rounded)}): the label {label!r} "
+            f"is read as {float(label):.0f}. Subtract a constant from all labels or write them in "
+            "a larger unit; if they are identifiers, they are not numbers to predict.",
+        )
+
+
+def _is_rounded(label: str) -> bool:
+    # Decimal, because int() raises ValueError for thousands of digits.
+    return _INTEGER.fullmatch(label) is not None and Decimal(label) != Decimal(float(label))
+
+
+def other_digits(examples: Sequence[Example]) -> Iterator[Finding]:
+    r"""Yield a warning if number labels have digits other than 0 to 9.
+
+    >>> examples = [Example("a", "\u0663", "g", "row 1")]
+    >>> print(next(other_digits(examples)).message)  # doctest: +ELLIPSIS
+    1 row has a number with digits other than 0 to 9 (row 1): the label '٣', with U+0663 ...
+    """
+    found = [example for example in examples if any(map(_is_other_digit, example.label))]
+    if found:
+        label = found[0].label
+        digit = next(filter(_is_other_digit, label))
+        yield Finding(
+            "warning",
+            "other-digits",
+            f"{counted(len(found), 'row')} {'has' if len(found) == 1 else 'have'} a number with "
+            f"digits other than 0 to 9 ({rows_of(found)}): the label {label!r}, with "
+            f"{character_name(digit)}, is read as {float(label):g}. Check these labels, and write "
+            "them with the digits 0 to 9.",
+        )
+
+
+def _is_other_digit(character: str) -> bool:
+    return character.isdecimal() and not character.isascii()

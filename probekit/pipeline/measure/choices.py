@@ -1,0 +1,356 @@
+"""Scores at chosen sites: of a nested cross-validation, and of networks with random weights.
+
+Each outer fold of a nested cross-validation chooses site, kind and position by the validation
+scores of its own training rows. The test predictions of these choices, pooled over the folds, give
+the score of the run. A single choice for all folds would use the labels of test rows, because every
+test row is a validation row of the other folds.
+
+Each network with random weights also chooses its own site, even for a single split. The mean score
+of these networks shows what the architecture reaches without training. Their score at the site of
+the trained network would be too weak a rival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from probekit.probes.prober import Prober
+from probekit.probes.score.measurement import (
+    Measurement,
+    PredictionPair,
+    Score,
+    joined,
+    taken,
+)
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.pooling import take
+from probekit.probes.score.regression import NumberPredictions
+from probekit.probes.site_result import Predictor, SiteResult, control_draw
+from probekit.probes.targets import BASELINES, NESTED, NESTED_PROBE, NETWORKS, TARGETS
+from probekit.results.columns import RESULTS, make_table
+from probekit.results.selection import (
+    fold_choices,
+    fold_ranks,
+    ranked_rows,
+    site_with_head,
+)
+from probekit.results.table import EMBED_DEPTH, only
+
+Place = tuple[str | None, str]  # the site, with its head or neuron, and the position
+_OF_SITE = ("site", "layer", "component", "head", "view")
+
+
+@dataclass(frozen=True)
+class _Pick:
+    """Choice of one outer fold: a site, a position and a kind of probe.
+
+    Attributes:
+        fold: the number of the outer fold; 0 for a single split.
+        result: the results at the chosen site and position.
+        predictor: the chosen kind of probe, and the target that it predicts.
+        prober: the prober of the chosen position.
+        C: the penalty of the chosen probe; None if it is unknown.
+    """
+
+    fold: int
+    result: SiteResult
+    predictor: Predictor
+    prober: Prober
+    C: float | None = None
+
+    def pair(self, draw: int | None = None) -> PredictionPair | None:
+        """Return the predictions on the test rows of the fold, and those of the chance level.
+
+        None if there are no predictions for these rows.
+
+        Args:
+            draw: number of a draw of the control task, to return its predictions; None for the
+                predictions of the target.
+        """
+        probe, target = self.predictor
+        name = target if draw is None else control_draw(draw)
+        pooled = self.result.predictions.get(Predictor(probe, name))
+        if not isinstance(pooled, ClassPredictions | NumberPredictions):
+            return None
+        own = pooled
+        if self.prober.is_nested:
+            if pooled.folds is None:
+                return None
+            own = replace(take(pooled, pooled.folds == self.fold), folds=None)
+        return own, self.prober.chance(own, self.fold, draw)
+
+    @property
+    def measured(self) -> Measurement:
+        """A test score of the chosen probe, used only for training rows, iterations, convergence.
+
+        For a network with random weights it is the mean score of all such networks.
+        """
+        probe, target = self.predictor
+        scored = target if TARGETS[target].network is None else "random_weights"
+        return next(
+            one
+            for one in self.result.of_kind(probe)
+            if (one.target, one.split, one.fold) == (scored, "test", None)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Chooser:
+    """Makes the choices, from the results at all sites and positions.
+
+    Attributes:
+        places: the results by site and position; the site of baselines is None.
+        table: the rows of all results.
+        probers: the prober of each position.
+    """
+
+    places: Mapping[Place, SiteResult]
+    table: pd.DataFrame
+    probers: Mapping[str, Prober]
+
+    @cached_property
+    def ranks_of_task(self) -> list[pd.DataFrame]:
+        """The validation rows of the task in each outer fold, best first; see `fold_ranks`."""
+        return fold_ranks(self.table)
+
+    @cached_property
+    def of_task(self) -> list[pd.Series]:
+        """The validation row of the task that each outer fold chose; see `fold_choices`."""
+        return fold_choices(self.table)
+
+    def task(self) -> list[_Pick]:
+        """Return the choice of each outer fold for the task."""
+        return [self._pick(row, row["site"], "task") for row in self.of_task]
+
+    def networks(self) -> dict[str, list[_Pick]]:
+        """Return the choices of each network with random weights, by the target of the network.
+
+        A network chooses by its own validation scores: in each outer fold, or once for a single
+        split. It cannot choose kinds of probe that are scored on other rows than the baselines,
+        such as whole texts. Empty if there are no such networks, or one has nothing to choose from.
+        """
+        measured = [name for name in NETWORKS if (self.table["target"] == name).any()]
+        picks = {name: self._of_network(name) for name in measured}
+        return picks if all(picks.values()) else {}
+
+    def _of_network(self, target: str) -> list[_Pick]:
+        is_like_baselines = self.table["probe"].map(self._has_rows_of_baselines)
+        table = self.table[is_like_baselines]
+        ranked = fold_ranks(table, target) if self.is_nested else [ranked_rows(table, target)]
+        if any(rows.empty for rows in ranked):
+            return []
+        return [self._pick(rows.iloc[0], rows.iloc[0]["site"], target) for rows in ranked]
+
+    def _has_rows_of_baselines(self, probe: str) -> bool:
+        prober = next(iter(self.probers.values()))
+        return np.array_equal(prober.rows_of(probe), prober.test_rows)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the split is a nested cross-validation."""
+        return any(prober.is_nested for prober in self.probers.values())
+
+    def at_embedding(self) -> list[_Pick]:
+        """Return each fold's choice with its site replaced by the embedding of the same line.
+
+        Empty if a fold has no score at the embedding, or if all folds chose the embedding.
+        """
+        choices = self.of_task
+        rows = [
+            only(
+                ranked,
+                depth=EMBED_DEPTH,
+                **{name: row[name] for name in ("line", "probe", "position")},
+            )
+            for row, ranked in zip(choices, self.ranks_of_task, strict=True)
+        ]
+        sites = [own["site"] for own in rows]
+        is_same = all(row["depth"] == EMBED_DEPTH for row in choices)
+        if is_same or any(own.empty for own in sites):
+            return []
+        pairs = zip(choices, sites, strict=True)
+        return [replace(self._pick(row, own.iloc[0], "task"), C=None) for row, own in pairs]
+
+    def baseline(self, target: str) -> list[_Pick]:
+        """Return, for each fold, a baseline at the position that the fold chose.
+
+        Empty without a sweep: then the baseline has the same position, and needs no choice.
+        """
+        if len(self.probers) == 1:
+            return []
+        return [
+            _Pick(
+                int(row["fold"]),
+                self.places[None, row["position"]],
+                Predictor("none", target),
+                self.probers[row["position"]],
+            )
+            for row in self.of_task
+        ]
+
+    def _pick(self, row: pd.Series, site: str, target: str) -> _Pick:
+        position, C = row["position"], row["C"]
+        return _Pick(
+            fold=0 if pd.isna(row["fold"]) else int(row["fold"]),
+            result=self.places[site_with_head(site, row["head"]), position],
+            predictor=Predictor(row["probe"], target),
+            prober=self.probers[position],
+            C=None if pd.isna(C) else float(C),
+        )
+
+
+def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -> SiteResult | None:
+    """Return measurements and predictions at chosen sites; None if there are none.
+
+    Only a nested cross-validation has the task, the control task at the same sites, the embedding
+    and, for a sweep of positions, the baselines. Every run has the mean score of its networks with
+    random weights, each at its own chosen sites.
+
+    Args:
+        results: the results of all sites and of the baselines, at every position.
+        probers: the prober of each position.
+    """
+    table = make_table([row for result in results for row in result.rows], RESULTS)
+    places = {_place(result.place): result for result in results}
+    chooser = _Chooser(places, table, probers)
+    chosen = SiteResult(place=_place_of_all(results[0].place, probers))
+    task = chooser.task()
+    if task:
+        _add_nested(chosen, chooser, task)
+    _add_networks(chosen, chooser.networks())
+    return chosen if chosen.measurements else None
+
+
+def _add_nested(chosen: SiteResult, chooser: _Chooser, task: Sequence[_Pick]) -> None:
+    """Add scores and predictions of the nested choices, except those of random weights."""
+    controls = _controls(task)
+    _add(chosen, NESTED["task"], task, against=controls)
+    if controls:
+        at_control = [replace(pick, predictor=_control(pick)) for pick in task]
+        score = _score(NESTED["control"], at_control)
+        groups = score.groups[_comparable(task)]
+        score = replace(score, pairs=controls, groups=groups, C=None)
+        chosen.measurements.extend(task[0].prober.measure(score))
+    _add(chosen, NESTED["embedding"], chooser.at_embedding())
+    for target in BASELINES:
+        _add(chosen, target, chooser.baseline(target), probe="none")
+
+
+def _add_networks(chosen: SiteResult, networks: Mapping[str, Sequence[_Pick]]) -> None:
+    """Add the mean score of networks with random weights, and the predictions of each."""
+    pairs = {target: pair for target, picks in networks.items() if (pair := _pooled(picks))}
+    if not pairs:
+        return
+    picks = [pick for of_network in networks.values() for pick in of_network]
+    score = replace(_score(NESTED["random_weights"], picks), pairs=tuple(pairs.values()))
+    chosen.measurements.extend(picks[0].prober.measure(score))
+    for target, (predictions, _) in pairs.items():
+        chosen.predictions[Predictor(NESTED_PROBE, target)] = predictions
+
+
+def _place(place: Mapping[str, Any]) -> Place:
+    site = place["site"]
+    return (None if site is None else site_with_head(site, place["head"])), place["position"]
+
+
+def _place_of_all(place: Mapping[str, Any], probers: Mapping[str, Prober]) -> dict[str, Any]:
+    """Return the columns that identify the run of a row at chosen sites, without a site.
+
+    For a sweep the position is empty, because folds may choose different positions.
+    """
+    position = next(iter(probers)) if len(probers) == 1 else ""
+    return {**place, **dict.fromkeys(_OF_SITE), "position": position}
+
+
+def _control(pick: _Pick) -> Predictor:
+    return Predictor(pick.predictor.probe, "control")
+
+
+def _add(
+    chosen: SiteResult,
+    target: str,
+    picks: Sequence[_Pick],
+    *,
+    against: tuple[PredictionPair, ...] = (),
+    probe: str = NESTED_PROBE,
+) -> None:
+    """Pool the predictions of the picks; add them with their scores. Do nothing if one has none.
+
+    Args:
+        chosen: gets the measurements and predictions.
+        target: the target to add them as.
+        picks: the choice of each fold.
+        against: pooled predictions of each draw of the control task, for selectivity; () for none.
+        probe: the name of the probe to add them as.
+    """
+    pair = _pooled(picks)
+    if pair is None:
+        return
+    prober = picks[0].prober
+    score = replace(_score(target, picks), probe=probe, pairs=(pair,))
+    chosen.measurements.extend(prober.measure(score))
+    if against:
+        rows = _comparable(picks)
+        selectivity = replace(
+            score,
+            metric=prober.main_metric,
+            pairs=(taken(pair, rows),),
+            against=against,
+            groups=score.groups[rows],
+        )
+        chosen.measurements.extend(prober.measure(selectivity))
+    chosen.predictions[Predictor(probe, target)] = pair[0]
+
+
+def _pooled(picks: Sequence[_Pick], draw: int | None = None) -> PredictionPair | None:
+    """Return predictions and chance level predictions, pooled over picks; None if one has none."""
+    pairs = [pick.pair(draw) for pick in picks]
+    known = [pair for pair in pairs if pair is not None]
+    if not known or len(known) < len(pairs):
+        return None
+    if len(known) == 1:
+        return known[0]
+    return joined([own for own, _ in known]), joined([chance for _, chance in known])
+
+
+def _controls(picks: Sequence[_Pick]) -> tuple[PredictionPair, ...]:
+    """Return the pooled predictions of each draw of the control task."""
+    if not all(pick.prober.has_control for pick in picks):
+        return ()
+    draws = range(picks[0].prober.settings.control_draws)
+    return tuple(pair for draw in draws if (pair := _pooled(picks, draw)) is not None)
+
+
+def _comparable(picks: Sequence[_Pick]) -> NDArray[np.bool_]:
+    """Return a mask of the pooled test rows that the control task is scored on, shape (n_test,)."""
+    return np.concatenate([pick.prober.comparable(pick.fold) for pick in picks])
+
+
+def _score(target: str, picks: Sequence[_Pick]) -> Score:
+    """Return a score on the test rows of all folds, to which the caller adds the predictions.
+
+    Its iterations, convergence and gradient norm are the worst of all fits at the chosen sites.
+    """
+    measured, prober = [pick.measured for pick in picks], picks[0].prober
+    converged = [one.converged for one in measured if one.converged is not None]
+    penalties = {pick.C for pick in picks}
+    return Score(
+        NESTED_PROBE,
+        target,
+        prober.settings.seed,
+        n_train=min(one.n_train for one in measured),
+        groups=prober.data.groups[prober.test_rows],
+        C=penalties.pop() if len(penalties) == 1 else None,
+        n_iter=max((n for one in measured if (n := one.n_iter) is not None), default=None),
+        converged=all(converged) if converged else None,
+        gradient_norm=max(
+            (norm for one in measured if (norm := one.gradient_norm) is not None), default=None
+        ),
+    )

@@ -1,0 +1,98 @@
+"""The main metric of an experiment file ends in results.csv, in run.json and in the headline."""
+
+import json
+
+import pytest
+
+from probekit.cli.show.runs import show_results
+from probekit.errors import ConfigError
+from probekit.experiment.loader import load_experiment
+from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.experiment.run import run
+from probekit.pipeline.experiment.validate import validate
+from probekit.report.pages.parts import result_parts
+from probekit.report.sentences.answer import answer
+from probekit.results.differences import load_differences
+from probekit.results.selection import chosen_row, main_metric
+from probekit.results.table import load_table, only
+from tests.pipeline.planted import YAML, write_rows
+
+FAST = ("model.random_weights=false", "probe.control_draws=0", "probe.description=false")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A function that runs the planted experiment with a main metric."""
+    folder = tmp_path_factory.mktemp("planted")
+    write_rows(folder / "rows.csv")
+    (folder / "planted.yaml").write_text(YAML)
+    done = {}
+
+    def go(metric):
+        if metric not in done:
+            experiment = load_experiment(folder / "planted.yaml", (*FAST, f"probe.metric={metric}"))
+            done[metric] = run(
+                experiment, out=folder / "runs", cache_root=folder / "cache", workers=1
+            )
+        return done[metric]
+
+    return go
+
+
+@pytest.mark.parametrize(
+    ("metric", "title"), [("auroc", "AUROC"), ("brier", "Brier score"), ("null", "accuracy")]
+)
+def test_the_metric_governs_results_and_headline(runs, metric, title, capsys):
+    name = "accuracy" if metric == "null" else metric
+    result = runs(metric)
+    table = load_table(result.results)
+    assert set(table["main_metric"]) == {name}
+    assert main_metric(table) == name
+    assert set(table["positive"]) == {"red"}  # of two equally frequent labels the second
+    assert set(only(table, split="validation")["metric"]) == {name}
+    chosen, ranked = chosen_row(table), only(table, split="validation", target="task")
+    best = ranked["value"].min() if metric == "brier" else ranked["value"].max()
+    assert chosen["value"] == best
+    record = json.loads((result.folder / "run.json").read_text())
+    assert record["main_metrics"] == [name]
+    assert record["positive"] == "red"
+    assert record["best"]["site"] == chosen["site"]
+    assert record["best"]["chosen_by"] == f"cross-validated {name} on the training rows"
+    assert set(load_differences(result.folder / "differences.csv")["metric"]) == {name}
+    assert f"cross-validated {title}" in answer(table)
+    assert f"Test {title}" in answer(table)
+    first = result_parts(table)[0]
+    assert first.is_open
+    assert first.title.startswith(title[0].upper() + title[1:])
+    show_results(result)
+    shown = capsys.readouterr().out
+    assert title in shown.splitlines()[0]
+    assert "majority" in shown
+
+
+def test_each_metric_has_a_run_of_its_own(runs):
+    assert len({runs(metric).folder for metric in ("auroc", "brier", "null")}) == 3
+
+
+def test_runs_are_compared_by_their_main_metric(runs):
+    with pytest.raises(ConfigError, match=r"main metric is auroc in .* and brier in"):
+        compare(runs("auroc").folder, runs("brier").folder)
+    assert compare(runs("auroc").folder, runs("null").folder, metric="brier").metric == "brier"
+
+
+def test_validate_proposes_a_metric_for_rare_labels_unless_one_is_set(tmp_path):
+    write_rows(tmp_path / "rows.csv")
+    text = (tmp_path / "rows.csv").read_text().splitlines()
+    # In 10 of 12 groups all rows are black.
+    rows = [line if line.split(",")[-1] in ("house", "door") else line.replace("red", "black")
+            for line in text]  # fmt: skip
+    (tmp_path / "rows.csv").write_text("\n".join(dict.fromkeys(rows)) + "\n")
+    (tmp_path / "planted.yaml").write_text(YAML)
+
+    def proposed(*overrides):
+        found = validate(load_experiment(tmp_path / "planted.yaml", (*FAST, *overrides))).findings
+        return [finding.message for finding in found if finding.code == "imbalance"]
+
+    (sentence,) = proposed()
+    assert "set `probe.metric` to balanced_accuracy or, to detect 'red', auprc." in sentence
+    assert not proposed("probe.metric=auprc")
