@@ -67,10 +67,8 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
     """
     if not 0 < test < 1:
         raise ConfigError(f"test: {test} is not between 0 and 1. Set a share, such as 0.2.")
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for label, group in zip(labels, groups, strict=True):
-        counts[group][label] += 1
-    targets = _targets(counts, test)
+    counts = labels_of_groups(labels, groups)
+    targets = _target_rows(counts, test)
     chosen = _choose_groups(counts, targets, np.random.default_rng(seed))
     split = _split(group in chosen for group in groups)
     if len({groups[index] for index in split.test}) < _MIN_TEST_GROUPS <= len(counts) // 2:
@@ -86,6 +84,29 @@ def grouped_split(labels: Strings, groups: Strings, *, test: float, seed: int) -
             "large ones. Use another seed or share, or smaller groups.",
         )
     return split
+
+
+def labels_of_groups(labels: Strings, groups: Strings) -> dict[str, Counter[str]]:
+    """Return the number of rows of each label in each group.
+
+    Raises:
+        DataError: there is only one label, or a label occurs in one group only.
+
+    >>> labels_of_groups("xyxy", "aabb")["a"]
+    Counter({'x': 1, 'y': 1})
+    """
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for label, group in zip(labels, groups, strict=True):
+        counts[group][label] += 1
+    n_rows, n_groups = _totals(counts)
+    _require_two(n_rows, "The data set")
+    _require_none(
+        [label for label, n in n_groups.items() if n < 2],
+        "These labels have rows in one group only, so that one side of the split would lack them: "
+        "{}. Correct typos, remove the rows, merge labels, or use smaller groups. For numeric "
+        "labels, use `kind: ridge_regression`.",
+    )
+    return counts
 
 
 def unlabelled_split(groups: Strings, *, test: float, seed: int) -> Split:
@@ -271,23 +292,6 @@ def _folded(words: Strings) -> StringArray:
 def _split(in_test: Iterable[bool]) -> Split:
     mask = np.fromiter(in_test, dtype=bool)
     return Split(np.flatnonzero(~mask), np.flatnonzero(mask))
-
-
-def _targets(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float]:
-    """Return the target number of test rows of each label.
-
-    Raises:
-        DataError: there is only one label, or a label occurs in one group only.
-    """
-    n_rows, n_groups = _totals(counts)
-    _require_two(n_rows, "The data set")
-    _require_none(
-        [label for label, n in n_groups.items() if n < 2],
-        "These labels have rows in one group only, so that one side of the split would lack them: "
-        "{}. Correct typos, remove the rows, merge labels, or use smaller groups. For numeric "
-        "labels, use `kind: ridge_regression`.",
-    )
-    return _target_rows(counts, test)
 
 
 def _target_rows(counts: Mapping[str, Counter[str]], test: float) -> dict[str, float]:

@@ -48,7 +48,8 @@ def test_the_order_of_rows_does_not_matter_but_the_seed_does():
 
 def test_too_few_groups_are_refused_with_the_number_to_set():
     with pytest.raises(
-        DataError, match=r"5 folds need at least 5 groups.*are 3.*`folds` to at most 3"
+        DataError,
+        match=r"5 folds of these 4 rows need at least 5 groups.*in 3 groups.*`folds` to at most 3",
     ):
         group_folds(np.array(list("abab")), np.array(list("wxyy")), 5, 0)
 

@@ -15,6 +15,7 @@ from probekit.data.splits import (
     given_split,
     grouped_split,
     joined_groups,
+    labels_of_groups,
     unlabelled_split,
     without_repeated,
     without_shared_words,
@@ -70,6 +71,8 @@ def hold_out(dataset: Dataset, plan: RowPlan, words: Words, experiment: Experime
 
 def _nested(dataset: Dataset, plan: RowPlan, folds: int, seed: int, has_classes: bool) -> HoldOut:
     """Return the splits of a nested cross-validation: each fold of groups is tested once."""
+    if has_classes:
+        labels_of_groups(dataset.labels, dataset.groups)  # raises if a fold would lack a label
     # Folds are stratified by class; numbers and syntactic heads have no classes.
     labels = dataset.labels if has_classes else np.zeros(len(dataset))
     fold = group_folds(labels, dataset.groups, folds, seed)

@@ -169,6 +169,16 @@ def test_groups_with_a_common_word_are_split_together(tmp_path):
         assert prepared.dataset.notes[-1].startswith("0 of")
 
 
+def test_a_label_in_one_group_is_reported_under_folds_too(tmp_path):
+    rows = [f"Text {n} ends.,{'ab'[n % 2]},g{n}" for n in range(8)] + ["Text 8.,rare,g8"] * 2
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label,group", *rows]) + "\n")
+    (tmp_path / "rows.yaml").write_text(
+        TABLE.replace("{split: side}", "{group: group}") + "split: {folds: 3}\n"
+    )
+    with pytest.raises(DataError, match=r"rows in one group only, .*'rare'"):
+        prepare(load_experiment(tmp_path / "rows.yaml"))
+
+
 def test_inseparable_words_are_reported_with_their_key(tmp_path):
     rows = [
         "text,label,side",
