@@ -27,8 +27,8 @@ def group_folds(
     if len(names) < folds:
         fewer = f"Set `folds` to at most {len(names)}, or use" if len(names) > 1 else "Use"
         raise TooFewGroupsError(
-            f"{folds} folds of these {len(labels):,} rows need at least {folds} groups, but the rows "
-            f"are in {counted(len(names), 'group')}. {fewer} finer groups or more rows."
+            f"{folds} folds of these {len(labels):,} rows need at least {folds} groups, but the "
+            f"rows are in {counted(len(names), 'group')}. {fewer} finer groups or more rows."
         )
     classes, codes = np.unique(labels, return_inverse=True)
     counts = np.zeros((len(names), len(classes)), dtype=np.int64)
