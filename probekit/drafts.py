@@ -169,7 +169,7 @@ def remove_abandoned(path: Path, disk: Disk, is_in_use: Callable[[], bool] = boo
 
 
 def _removed(path: Path, disk: Disk) -> bool:
-    """Remove a file and return True; return False if a program has opened it since."""
+    """Remove a file; return False if Windows refuses because another program has it open."""
     with contextlib.suppress(PermissionError):
         disk.remove(path)
         return True

@@ -107,7 +107,7 @@ class CaptureSize:
 
     @property
     def files(self) -> int:
-        """Number of files: a row file and a record per shard and site, and three per cache."""
+        """Number of files: two per shard and site (rows, record) and three for the whole cache."""
         return 2 * self.shards * len(self.sites) + 3
 
 

@@ -65,10 +65,10 @@ def _differ_in_case(names: Sequence[str]) -> bool:
 def _similar_message(names: Sequence[str], rows: RowsOfLabel) -> str:
     frequent, *others = sorted(names, key=lambda name: (-len(rows[name]), name))
     everywhere = set(frequent).intersection(*others)
-    shown = [f"{frequent!r} ({counted(len(rows[frequent]), 'row')}{_with(frequent, everywhere)})"]
+    shown = [f"{frequent!r} ({counted(len(rows[frequent]), 'row')}{_peculiar(frequent, everywhere)})"]
     shown += [
         f"{name!r} ({counted(len(rows[name]), 'row')}: {rows_of(rows[name])}"
-        f"{_with(name, everywhere)})"
+        f"{_peculiar(name, everywhere)})"
         for name in others
     ]
     how = "differ only in case or spaces" if _differ_in_case(names) else "look the same"
@@ -78,8 +78,13 @@ def _similar_message(names: Sequence[str], rows: RowsOfLabel) -> str:
     )
 
 
-def _with(label: str, everywhere: set[str]) -> str:
-    """Return the names of the first characters beyond ASCII that other spellings lack."""
+def _peculiar(label: str, everywhere: set[str]) -> str:
+    """Return ", with CHARACTER NAMES" for the non-ASCII characters peculiar to this spelling.
+
+    Args:
+        label: one spelling of a label.
+        everywhere: characters that all its spellings contain.
+    """
     own = [c for c in dict.fromkeys(label) if not c.isascii() and c not in everywhere]
     if not own:
         return ""

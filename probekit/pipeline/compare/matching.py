@@ -195,7 +195,10 @@ def _raise_nothing_in_common(a: _Side, b: _Side) -> None:
 def _pair(
     a: _Side, b: _Side, place_a: ProbeAddress, place_b: ProbeAddress
 ) -> list[PairedPredictions]:
-    """Return the predictions of two probes as a list of one pair; [] if either has none by row."""
+    """Return the two probes' predictions as a list with one pair.
+
+    The list is empty if the predictions of one of them were not stored row by row.
+    """
     predictions_a, predictions_b = a.predictions(place_a), b.predictions(place_b)
     if predictions_a is None or predictions_b is None:
         return []

@@ -92,7 +92,11 @@ class SavedProbe:
 
     @property
     def direction_names(self) -> tuple[str, ...]:
-        """Names of the directions: the second of two classes, every class of more; or `value`."""
+        """Names of the probe's directions.
+
+        With two classes there is one direction, towards the second class; with more, one for each
+        class. A probe of a number has the direction `value`.
+        """
         return (self.classes or ("value",)) if len(self.classes) != 2 else self.classes[1:]
 
     def scores(self, X: ArrayLike) -> Floats:

@@ -63,13 +63,20 @@ def of_accuracy(predictions: ClassPredictions) -> RowScores:
 
 
 def of_balanced_accuracy(predictions: ClassPredictions) -> RowScores:
-    """Return the row scores of the mean recall over the classes that occur."""
+    """Return the row scores whose sum is balanced accuracy.
+
+    A correct row of class k contributes 1 / (n_k * number of true classes).
+    """
     n_true = _counted(predictions.truth, predictions.n_classes)
     return _weighted_hits(predictions, _inverse(n_true) / (n_true > 0).sum())
 
 
 def of_macro_f1(predictions: ClassPredictions) -> RowScores:
-    """Return the row scores of the mean F1 over the true or predicted classes."""
+    """Return the row scores whose sum is macro F1 over the classes that are true or predicted.
+
+    A correct row of class k contributes 2 / (true rows + predicted rows of k), divided by the
+    number of such classes.
+    """
     n_true, n_guessed = (
         _counted(codes, predictions.n_classes) for codes in (predictions.truth, predictions.guess)
     )
@@ -173,7 +180,14 @@ def _precision_scores(scores: Floats, n_positive: float) -> Floats:
 
 
 def _of_alarms(predictions: ClassPredictions, column: int) -> RowScores:
-    """Return the row scores of the true positive rate: 1 / n_positive for each alarm."""
+    """Return the row scores whose sum is the true positive rate at one threshold.
+
+    A positive row whose score exceeds the threshold contributes 1 / n_positive.
+
+    Args:
+        predictions: predictions with a positive class and alarms.
+        column: number of the threshold in `predictions.alarms`.
+    """
     assert predictions.alarms is not None
     assert predictions.positive is not None
     labels = np.eye(predictions.n_classes)[predictions.truth]

@@ -129,7 +129,13 @@ class _Levels:
 
 
 def _correlation(sides: list[_Levels], resamples: Resamples, counts: NDArray[np.float32]) -> Floats:
-    """Return Pearson's correlation (n_draws,) of the ranks for some columns of counts."""
+    """Return the Spearman correlation (n_draws,) of each resample.
+
+    Args:
+        sides: ranks of the labels and of the predictions.
+        resamples: groups of the rows.
+        counts: number of times that each resample contains each group, shape (n_groups, n_draws).
+    """
     (a, n_a), (b, n_b) = (side.centred_ranks(counts) for side in sides)
     squares = np.einsum("ld,ld,ld->d", n_a, a, a) * np.einsum("ld,ld,ld->d", n_b, b, b)
     of_a, of_b = (side.of_row for side in sides)
