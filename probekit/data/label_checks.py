@@ -65,7 +65,9 @@ def _differ_in_case(names: Sequence[str]) -> bool:
 def _similar_message(names: Sequence[str], rows: RowsOfLabel) -> str:
     frequent, *others = sorted(names, key=lambda name: (-len(rows[name]), name))
     everywhere = set(frequent).intersection(*others)
-    shown = [f"{frequent!r} ({counted(len(rows[frequent]), 'row')}{_peculiar(frequent, everywhere)})"]
+    shown = [
+        f"{frequent!r} ({counted(len(rows[frequent]), 'row')}{_peculiar(frequent, everywhere)})"
+    ]
     shown += [
         f"{name!r} ({counted(len(rows[name]), 'row')}: {rows_of(rows[name])}"
         f"{_peculiar(name, everywhere)})"
