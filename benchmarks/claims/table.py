@@ -11,9 +11,19 @@ ALLOWED_SIZE = 0.06
 
 
 def write_claims(path: Path, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Write a Markdown page with the summary of each part."""
-    sections = [_SECTIONS[part](table) for part, table in tables.items()]
-    path.write_text("\n\n".join([INTRODUCTION, *sections]) + "\n")
+    """Write a Markdown page with a section for each part.
+
+    An existing page keeps its sections of parts that are not in `tables`.
+    """
+    _, *old = path.read_text().split("\n\n## ") if path.exists() else [""]
+    sections = dict(section.rstrip("\n").split("\n", 1) for section in old)
+    for part, table in tables.items():
+        title, text = _SECTIONS[part]
+        sections[title] = text(table)
+    parts = [
+        f"## {title}\n{sections[title]}" for title, _ in _SECTIONS.values() if title in sections
+    ]
+    path.write_text("\n\n".join([INTRODUCTION, *parts]) + "\n")
 
 
 INTRODUCTION = """# Simulated claims
@@ -31,12 +41,8 @@ standard errors are in brackets. Designs whose size may exceed 5.5 % are simulat
 as many draws."""
 
 
-def _sizes(title: str, table: pd.DataFrame, by: list[str]) -> str:
-    lines = [
-        f"## {title}",
-        "",
-        f"| {' | '.join(by)} | worst size | median size | no verdict | power |",
-    ]
+def _sizes(table: pd.DataFrame, by: list[str]) -> str:
+    lines = ["", f"| {' | '.join(by)} | worst size | median size | no verdict | power |"]
     lines.append("|---" * (len(by) + 4) + "|")
     for names, rows in table.groupby(by, sort=False):
         worst = rows.loc[rows["rate"].idxmax()]
@@ -55,29 +61,26 @@ def _sizes(title: str, table: pd.DataFrame, by: list[str]) -> str:
 
 
 def _association(table: pd.DataFrame) -> str:
-    return _sizes("p-values of association, one test set", table, ["metric", "groups", "labels"])
+    return _sizes(table, ["metric", "groups", "labels"])
 
 
 def _differences(table: pd.DataFrame) -> str:
-    return _sizes("p-values of differences", table, ["pairing", "groups", "sizes"])
+    return _sizes(table, ["pairing", "groups", "sizes"])
 
 
 def _folds(table: pd.DataFrame) -> str:
-    parts = table["design"].astype(str)
-    table = table.assign(
-        groups=parts.str.extract(r"'groups': (\d+)"), labels=parts.str.extract(r"'labels': '(\w+)'")
-    )
-    title = "p-values of association, probes fitted in each draw (folds = 1: a single split)"
-    return _sizes(title, table, ["metric", "folds", "C", "groups"])
+    labels = table["design"].astype(str).str.extract(r"'labels': '(\w+)'")
+    table = table.assign(labels=labels)
+    return _sizes(table, ["metric", "folds", "C", "labels"])
 
 
 def _intervals(table: pd.DataFrame) -> str:
-    lines = ["## Coverage of 95 % intervals", ""]
-    lines += [
+    lines = [
+        "",
         "| metric | groups | worst, correlation to 0.1 | worst, correlation 0.3 | median width "
-        "| draws |"
+        "| draws |",
+        "|---|---|---|---|---|---|",
     ]
-    lines += ["|---|---|---|---|---|---|"]
     for (metric, groups), rows in table.groupby(["metric", "groups"], sort=False):
         low, high = (rows[rows["correlation"] <= 0.1], rows[rows["correlation"] > 0.1])
         lines.append(
@@ -88,8 +91,11 @@ def _intervals(table: pd.DataFrame) -> str:
 
 
 _SECTIONS = {
-    "association": _association,
-    "differences": _differences,
-    "intervals": _intervals,
-    "folds": _folds,
+    "association": ("p-values of association, one test set", _association),
+    "differences": ("p-values of differences", _differences),
+    "intervals": ("Coverage of 95 % intervals", _intervals),
+    "folds": (
+        "p-values of association, probes fitted in each draw (folds = 1: a single split)",
+        _folds,
+    ),
 }
