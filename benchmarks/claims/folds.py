@@ -18,6 +18,7 @@ from probekit.pipeline.measure.significance import label_exchange
 from probekit.probes.data import ProbeData
 from probekit.probes.folds import group_folds
 from probekit.probes.prober import Prober
+from probekit.probes.score.measurement import Measurement, Score
 from probekit.probes.score.metric_table import association
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.permutation import p_values
@@ -37,6 +38,13 @@ class Refitted:
     design: Design
     folds: int
     C: float
+
+
+class _UnmeasuredProber(Prober):
+    """A prober that omits metrics and intervals: the test needs only the predictions."""
+
+    def measure(self, _: Score) -> list[Measurement]:
+        return []
 
 
 def cases() -> Iterator[Refitted]:
@@ -120,7 +128,7 @@ def _prober(case: Refitted, labels: NDArray[np.int64], seed: int) -> Prober:
     settings = ProbeSettings(
         C=(case.C,), folds=2, control_draws=0, baselines=(), description=False, seed=seed % 1000
     )
-    return Prober(data, settings)
+    return _UnmeasuredProber(data, settings)
 
 
 def _half(groups: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
