@@ -17,7 +17,7 @@ from probekit.errors import DataError
 from probekit.experiment.probe import ProbeSection
 from probekit.experiment.schema import ModelSection
 from probekit.pipeline.experiment.record import best_site
-from probekit.probes.controls.baselines import bag_of_words_guess, length_guess, text_lengths
+from probekit.probes.controls.baselines import TEXT_BASELINES, text_lengths
 from probekit.probes.controls.control_labels import (
     control_labels,
     majority_guess,
@@ -260,13 +260,15 @@ def test_pitfall_28_a_label_that_is_a_length_is_predicted_by_length_alone():
     generator = np.random.default_rng(0)
     codes = generator.integers(2, size=400)
     lengths = np.where(codes == 1, generator.integers(8, 15, 400), generator.integers(2, 8, 400))
-    texts = [" ".join(generator.choice(list("abcdef"), size=length)) for length in lengths]
+    texts = np.array([" ".join(generator.choice(list("abcdef"), size=n)) for n in lengths])
     train, test, folds = np.arange(300), np.arange(300, 400), np.arange(300) % 5
     features = text_lengths(texts)
-    predicted = length_guess(features[train], codes[train], folds, features[test], 2)
+    predicted = TEXT_BASELINES["length"].guess(
+        features[train], codes[train], folds, features[test], 2
+    )
     assert np.mean(predicted.guess == codes[test]) > 0.97
     # A bag of words contains the number of words, so it scores the same: a leak, not a meaning.
-    counted = bag_of_words_guess(texts[:300], codes[train], folds, texts[300:], 2)
+    counted = TEXT_BASELINES["bag_of_words"].guess(texts[:300], codes[train], folds, texts[300:], 2)
     assert np.mean(counted.guess == codes[test]) > 0.9
     examples = tuple(
         Example(t, "xy"[c], str(n), str(n))

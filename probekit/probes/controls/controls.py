@@ -12,16 +12,9 @@ from numpy.typing import NDArray
 
 from probekit.errors import ConfigError
 from probekit.probes.controls.baselines import (
-    bag_of_words_guess,
-    bag_of_words_numbers,
-    length_guess,
-    length_numbers,
+    TEXT_BASELINES,
+    TextBaseline,
     mean_numbers,
-    n_gram_guess,
-    n_gram_numbers,
-    neighbouring_words_guess,
-    neighbouring_words_numbers,
-    text_lengths,
     word_mean_numbers,
 )
 from probekit.probes.controls.comparable import control_types
@@ -31,11 +24,7 @@ from probekit.probes.controls.control_labels import (
     word_identity_guess,
     word_identity_log_frequencies,
 )
-from probekit.probes.controls.text_models import (
-    BaselineNumbers,
-    BaselinePredictions,
-    BaselineTuning,
-)
+from probekit.probes.controls.text_models import BaselineTuning
 from probekit.probes.data import ProbeData
 from probekit.probes.fitters import LabelColumn
 from probekit.probes.folds import sample_groups
@@ -130,45 +119,6 @@ class BaselineSample:
             return cls(rows, fold_of_row)
         sampled = sample_groups(data.groups[rows], MOST_TEXTS, seed)
         return cls(rows[sampled], fold_of_row[sampled])
-
-
-@dataclass(frozen=True)
-class _TextBaseline:
-    """A baseline that is fitted on a part of the text.
-
-    Attributes:
-        inputs: returns the inputs (n_rows, ...) of some rows; None if the data lack them.
-        guess: predicts class labels; see `bag_of_words_guess`.
-        numbers: predicts numbers; see `bag_of_words_numbers`.
-    """
-
-    inputs: Callable[[ProbeData, Codes], NDArray[Any] | None]
-    guess: Callable[..., BaselinePredictions]
-    numbers: Callable[..., BaselineNumbers]
-
-
-def _texts(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
-    return None if data.texts is None else data.texts[rows]
-
-
-def _lengths(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
-    return None if data.texts is None else text_lengths(data.texts[rows])
-
-
-def _words(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
-    if data.neighbours is None:
-        return None
-    return np.column_stack([data.types[rows].astype(object), data.neighbours[rows]])
-
-
-_TEXT_BASELINES = {
-    "bag_of_words": _TextBaseline(_texts, bag_of_words_guess, bag_of_words_numbers),
-    "n_grams": _TextBaseline(_texts, n_gram_guess, n_gram_numbers),
-    "neighbouring_words": _TextBaseline(
-        _words, neighbouring_words_guess, neighbouring_words_numbers
-    ),
-    "length": _TextBaseline(_lengths, length_guess, length_numbers),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,10 +229,10 @@ def number_baselines(
 
 def _fittable(
     data: ProbeData, sample: BaselineSample, names: tuple[Baseline, ...]
-) -> Iterator[tuple[Baseline, _TextBaseline, NDArray[Any], NDArray[Any]]]:
+) -> Iterator[tuple[Baseline, TextBaseline, NDArray[Any], NDArray[Any]]]:
     """Yield each named text baseline with its training and test inputs, if the data have them."""
-    for name in (name for name in _TEXT_BASELINES if name in names):
-        baseline = _TEXT_BASELINES[name]
+    for name in (name for name in TEXT_BASELINES if name in names):
+        baseline = TEXT_BASELINES[name]
         inputs, test_inputs = (baseline.inputs(data, rows) for rows in (sample.rows, data.test))
         if inputs is not None and test_inputs is not None:
             yield name, baseline, inputs, test_inputs
