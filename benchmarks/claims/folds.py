@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.claims.designs import Design
-from benchmarks.claims.rates import Rate
+from benchmarks.claims.rates import DOUBTFUL, MORE_DRAWS, Rate
 from probekit.amounts import LEVEL
 from probekit.errors import ProbekitError
 from probekit.pipeline.measure.significance import label_exchange
@@ -60,10 +60,11 @@ def cases() -> Iterator[Refitted]:
 
 
 def rows(case: Refitted, draws: int) -> Iterator[dict[str, Any]]:
-    """Yield size and power of each metric of a case."""
-    null, planted = (
-        _rates(case, n, signal) for n, signal in ((draws, 0.0), (max(draws // 10, 20), SIGNAL))
-    )
+    """Yield size and power of each metric of a case; doubtful sizes are simulated with more draws."""
+    null = _rates(case, draws, 0.0)
+    if any(size.rate > DOUBTFUL for size in null.values()):
+        null = _rates(case, MORE_DRAWS * draws, 0.0)
+    planted = _rates(case, max(draws // 10, 20), SIGNAL)
     for metric in METRICS:
         size = null[metric]
         facts = {"rate": size.rate, "error": size.error, "no_verdict": size.no_verdict}
