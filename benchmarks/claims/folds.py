@@ -60,7 +60,7 @@ def cases() -> Iterator[Refitted]:
 
 
 def rows(case: Refitted, draws: int) -> Iterator[dict[str, Any]]:
-    """Yield size and power of each metric of a case; doubtful sizes are simulated with more draws."""
+    """Yield size and power of each metric; doubtful sizes are simulated with more draws."""
     null = _rates(case, draws, 0.0)
     if any(size.rate > DOUBTFUL for size in null.values()):
         null = _rates(case, MORE_DRAWS * draws, 0.0)
