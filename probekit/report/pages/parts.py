@@ -11,8 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.figures.facets import facets_height, site_facets
-from probekit.report.figures.layer_curve import layer_curve
+from probekit.report.figures.facets import curve_figure, facets_height
 from probekit.report.figures.learning_curve import learning_curve, learning_curve_lines
 from probekit.report.figures.norm_curve import norm_curve
 from probekit.report.figures.reliability import reliability_figure
@@ -120,7 +119,7 @@ def _metric_parts(table: pd.DataFrame, metric: str, control: Control) -> Iterato
         height = facets_height(curve, metric)
         yield FigurePart(
             f"{name} by layer{f' · {position}' if position else ''}",
-            figure_json((site_facets if height else layer_curve)(curve, metric)),
+            figure_json(curve_figure(curve, metric)),
             words.caption(curve, metric, control),
             words.description(curve, metric),
             is_open,
