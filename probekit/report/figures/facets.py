@@ -45,10 +45,13 @@ from probekit.results.table import SERIES, differs, only, placed, same_features,
 MOST_PANELS = 9
 # Series that differ only in these columns are compared in one panel, if they have enough colours.
 COMPARED = {"run", "model", "dataset", "seed"}
+UNITS = {"line": "kind of site", "probe": "kind of probe", "view": "scaling of rows"}
 MOST_ROWS = 2  # rows of panels in a figure of the usual height
 PANEL_HEIGHT, FIGURE_HEIGHT, MARGIN_HEIGHT = 9.0, 26.0, 5.5  # rem
 TITLE_HEIGHT = 18  # pixels above each panel
-OTHERS = "others"
+TITLE = "panel title"  # name of the annotations
+OTHERS, RING = "others", " ○"
+_MARKER = 5  # pixels
 
 
 def curve_figure(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
@@ -91,6 +94,16 @@ def panel_columns(rows: pd.DataFrame) -> list[str]:
     return columns
 
 
+def panel_unit(rows: pd.DataFrame) -> str:
+    """Return what each panel shows, as a singular noun phrase.
+
+    >>> same = dict.fromkeys([*SERIES, "target"], "task")
+    >>> panel_unit(pd.DataFrame([same | {"line": "attn_out"}, same | {"line": "mlp_out"}]))
+    'kind of site'
+    """
+    return " and ".join(UNITS.get(column, column) for column in panel_columns(rows))
+
+
 def n_columns(n_panels: int) -> int:
     """Return the number of panels side by side."""
     return 2 if n_panels <= 2 * MOST_ROWS else 3
@@ -109,8 +122,8 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 
     Each panel highlights its own series, with control task, random weights and bands; the task
     lines of all other series are grey. Of the baselines, every panel shows the majority and the
-    best other one. Labels are at the right edge, each in one panel. The title of a panel names the
-    selected site.
+    best other one. Each label is at the right of one panel. The panel of the selected site has a
+    ring, also in its title.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -124,9 +137,9 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     labels = []
     for number, (title, own) in enumerate(parts, start=1):
         marked = [row for row in chosen_points(table, rows) if row.name in own.index]
-        _name_panel(figure, title + " · chosen" * bool(marked), number)
+        _name_panel(figure, title + RING * bool(marked), number)
         highlighted = _highlighted(table, own)
-        lines = curve_lines(table, highlighted)
+        lines = [_smaller(trace) for trace in curve_lines(table, highlighted)]
         others, of_others = _others(rows, highlighted)
         references = go.Figure()
         of_levels = draw_levels(references, _levels(measured, highlighted), ends)
@@ -164,7 +177,8 @@ def _name_panel(figure: go.Figure, title: str, number: int) -> None:
     """Write the title above a panel, in the colour of its highlighted line."""
     axes = _axes(number)
     figure.add_annotation(
-        text=f"<b>{plotly_text(title)}</b>",
+        name=TITLE,
+        text=plotly_text(title),
         x=0,
         xref=f"{axes['xaxis']} domain",
         xanchor="left",
@@ -175,6 +189,10 @@ def _name_panel(figure: go.Figure, title: str, number: int) -> None:
         arrowcolor=SERIES_COLOURS[0],
         font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},
     )
+
+
+def _smaller(trace: go.Scatter) -> go.Scatter:
+    return trace.update(marker_size=_MARKER) if trace.mode == "lines+markers" else trace
 
 
 def _highlighted(table: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
@@ -240,7 +258,8 @@ def _label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]], acro
     """Label each name once, in the panels at the right edge; the legend names all that is left."""
     named: set[str] = set()
     down = math.ceil(len(labels) / across)
-    for number in range(across, len(labels) + 1, across):
+    edge = dict.fromkeys([*range(across, len(labels) + 1, across), len(labels)])
+    for number in edge:  # panels with nothing to their right
         new = [label for label in labels[number - 1] if label.text not in named]
         fitting = labels_that_fit(new, LEAST_HEIGHT / down - TITLE_HEIGHT)
         label_lines(figure, fitting, number)

@@ -107,7 +107,7 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     own = own.assign(ci_low=own["null_low"], ci_high=own["null_high"])
     style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
     bands = band(own["depth"], own, style)
-    return [trace.update(name="95 % band of the null") for trace in bands]
+    return [trace.update(name="95 % of the null") for trace in bands]
 
 
 def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -219,7 +219,7 @@ def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
     for trace in traces:
         text = html.unescape(trace.name or "").removeprefix(f"{LINES['task'].label} · ")
         if trace.mode == "lines+markers":
-            interval = ", 95 % interval" * (trace.legendgroup in banded)
+            interval = ", 95 % band" * (trace.legendgroup in banded)
             colour = trace.line.color
             labels.setdefault(text, LineLabel(text + interval, trace.y[-1], colour, trace.x[-1]))
         elif trace.legendgroup == NULL_BAND:

@@ -56,11 +56,11 @@ def _rows_of(measured: pd.DataFrame, target: str, is_brief: bool) -> pd.DataFram
     if not is_brief or target in ("majority", HEADLINE):
         return own
     others = measured[measured["target"].isin(BASELINES) & measured["target"].ne("majority")]
-    best = pd.concat(
-        best_first(of_run, str(of_run["metric"].iloc[0])).head(1)
+    best = [
+        best_first(of_run, str(of_run["metric"].iloc[0])).index[0]
         for _, of_run in others.groupby("run", sort=False)
-    )
-    return own[own.index.isin(best.index)]
+    ]
+    return own[own.index.isin(best)]
 
 
 def _chance(measured: pd.DataFrame) -> list[LevelLine]:

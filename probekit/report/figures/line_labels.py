@@ -19,8 +19,8 @@ PLOT_HEIGHT = 280
 LEAST_HEIGHT = 200  # of the plot in a figure for one column of a paper
 LINE_HEIGHT = 1.3 * SMALL  # as Plotly sets text
 LEADER, LEADER_WIDTH = 14, 1.2  # horizontal extent of a leader, and width of its line
-CHARACTER = 0.6 * SMALL  # width of a character in a wide font
-LONGEST_LINE = 16  # characters
+CHARACTER = 0.56 * SMALL  # mean width of a character in a wide font
+LONGEST_LINE = 18  # characters
 MOST_LINES = 5  # lines of text in a label
 
 

@@ -16,7 +16,12 @@ from probekit.report.figures.learning_curve import learning_curve, learning_curv
 from probekit.report.figures.norm_curve import norm_curve
 from probekit.report.figures.reliability import reliability_figure
 from probekit.report.figures.sparse import sparse_curve, sparse_rows
-from probekit.report.figures.views import curve_rows, head_tables, position_tables, shown_position
+from probekit.report.figures.views import (
+    curve_position,
+    curve_rows,
+    head_tables,
+    position_tables,
+)
 from probekit.report.maps.maps import head_map, position_map
 from probekit.report.sentences import words
 from probekit.report.sentences.confidence import reliability_caption, reliability_description
@@ -114,7 +119,7 @@ def _is_open(table: pd.DataFrame, metric: str) -> bool:
 def _metric_parts(table: pd.DataFrame, metric: str, control: Control) -> Iterator[FigurePart]:
     is_open = _is_open(table, metric)
     name = title(metric)
-    curve, position = curve_rows(table), shown_position(table)
+    curve, position = curve_rows(table), curve_position(table)
     if metric in measured_metrics(curve):
         height = facets_height(curve, metric)
         yield FigurePart(

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from probekit.report.figures.facets import site_facets
+from probekit.report.figures.facets import curve_facets
 from probekit.report.figures.style import LINES
 from probekit.report.pages.run_page import run_figures, write_report
 from tests.report.conftest import make_table
@@ -35,7 +35,7 @@ def of_panel(figure, number):
 
 
 def test_each_kind_has_a_panel_with_controls_and_baselines_on_one_scale(many_kinds):
-    figure = site_facets(many_kinds)
+    figure = curve_facets(many_kinds)
     titles = [a.text for a in figure.layout.annotations if a.text.startswith("<b>")]
     assert [title.split("</b>")[0] for title in titles] == [f"<b>{kind}" for kind in KINDS]
     for number in range(1, 5):
@@ -51,12 +51,12 @@ def test_each_kind_has_a_panel_with_controls_and_baselines_on_one_scale(many_kin
 
 
 def test_the_legend_has_each_name_once(many_kinds):
-    named = [t.name for t in site_facets(many_kinds).data if t.showlegend]
+    named = [t.name for t in curve_facets(many_kinds).data if t.showlegend]
     assert len(named) == len(set(named)) == 5
 
 
 def test_the_ring_is_only_in_the_panel_of_the_chosen_site(many_kinds):
-    figure = site_facets(many_kinds)
+    figure = curve_facets(many_kinds)
     rings = [
         number
         for number in range(1, 5)
