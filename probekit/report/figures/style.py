@@ -111,8 +111,9 @@ def label_colour(colour: str) -> str:
     >>> label_colour("#D55E00")
     '#8b4713'
     """
-    pairs = [(int(own[at : at + 2], 16) for own in (colour, INK)) for at in (1, 3, 5)]
-    return "#" + "".join(f"{round(0.6 * own + 0.4 * ink):02x}" for own, ink in pairs)
+    own, ink = ([int(text[at : at + 2], 16) for at in (1, 3, 5)] for text in (colour, INK))
+    mixed = [round(0.6 * a + 0.4 * b) for a, b in zip(own, ink, strict=True)]
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
 def axis_title(metric: str) -> str:
