@@ -132,7 +132,9 @@ def _simplify_map(figure: go.Figure, width: int, height: int) -> None:
     n_rows, n_columns = len(maps[0].z), sum(len(trace.z[0]) for trace in maps)
     cell = (width - 120) / n_columns, (height - TOP - BOTTOM) / n_rows
     if cell[0] < LEAST_CELL[0] or cell[1] < LEAST_CELL[1]:
-        figure.data = [trace for trace in figure.data if getattr(trace, "mode", "") != "text"]
+        figure.data = [
+            trace for trace in figure.data if trace.type == "heatmap" or trace.mode != "text"
+        ]
     for axes, size, room in (
         (figure.select_yaxes(), cell[1], LEAST_CELL[1]),
         (figure.select_xaxes(), cell[0], LEAST_CELL[0]),

@@ -46,6 +46,8 @@ def name_lines(figure: go.Figure, labels: Sequence[LineLabel]) -> None:
 
     The y axis must have a range.
     """
+    if figure.layout.yaxis.type == "log":
+        labels = [label for label in labels if label.value > 0]  # a norm of 0 is not drawn
     if len(labels_that_fit(labels, LEAST_HEIGHT)) == len(labels):
         label_lines(figure, labels)
         return
@@ -117,7 +119,7 @@ def _wrapped(text: str) -> str:
     'majority,<br>bag of words,<br>n-grams 0.50'
     """
     names = [
-        name.replace(" ", "\u00a0") if len(name) < LONGEST_LINE else name
+        name.replace(" ", "\u00a0") if len(name) <= LONGEST_LINE else name
         for name in text.split(", ")
     ]
     lines = textwrap.wrap(

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from probekit.report.figures.style import SMALL, TEMPLATE, plotly_text
 
-GAP = 0.04  # between maps, as a share of the row
+GAP = 0.025  # between maps, as a share of the row
 
 
 def map_row(maps: Mapping[str, go.Figure]) -> go.Figure:
@@ -19,7 +19,7 @@ def map_row(maps: Mapping[str, go.Figure]) -> go.Figure:
     Args:
         maps: Maps by title, all with the same rows and the same colour scale.
     """
-    figure = go.Figure(layout={"template": TEMPLATE})
+    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False})
     widths = [len(one.data[0].z[0]) for one in maps.values()]
     unit = (1 - GAP * (len(maps) - 1)) / sum(widths)
     start = 0.0
