@@ -136,7 +136,7 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     ends = layer_ends(ticks(rows))
     labels = []
     for number, (title, own) in enumerate(parts, start=1):
-        marked = [row for row in chosen_points(table, rows) if row.name in own.index]
+        marked = chosen_points(table, own)
         _name_panel(figure, title + RING * bool(marked), number)
         highlighted = _highlighted(table, own)
         lines = [_smaller(trace) for trace in curve_lines(table, highlighted)]
@@ -209,8 +209,9 @@ def _others(
     rows: pd.DataFrame, highlighted: pd.DataFrame
 ) -> tuple[list[go.Scatter], list[LineLabel]]:
     """Return the grey task lines of all series except the highlighted one, and their label."""
+    shown = highlighted[list(SERIES)].iloc[0]
     of_series = [only(own, target="task") for _, own in series_of(rows)]
-    others = [own for own in of_series if not own.empty and own.index[0] not in highlighted.index]
+    others = [own for own in of_series if (own[list(SERIES)] != shown).any(axis=None)]
     lines = [
         go.Scatter(
             x=own["depth"].tolist(),

@@ -218,6 +218,7 @@ def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
     labels: dict[str, LineLabel] = {}
     for trace in traces:
         text = html.unescape(trace.name or "").removeprefix(f"{LINES['task'].label} · ")
+        text = text.replace("blocks.", "").replace("hook_", "")  # sites are long
         if trace.mode == "lines+markers":
             interval = ", 95 % band" * (trace.legendgroup in banded)
             colour = trace.line.color

@@ -38,6 +38,7 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
     `is_brief`, only the majority baseline and the best other baseline of each run are included.
     """
     is_brief = is_brief or differs(measured["run"])
+    measured = measured.reset_index(drop=True)
     is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"])
     rows = [
         ("mean" if is_mean and target == "majority" else target, row)

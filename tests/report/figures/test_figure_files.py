@@ -36,9 +36,9 @@ def centimetres(path):
     content = path.read_bytes()
     if path.suffix == ".png":
         at = content.index(b"pHYs") + 4
-        return [size / per_metre * 100 for size, per_metre in zip(
-            struct.unpack(">II", content[16:24]), struct.unpack(">II", content[at:at + 8]), strict=True
-        )]  # fmt: skip
+        sizes = struct.unpack(">II", content[16:24])
+        per_metre = struct.unpack(">II", content[at : at + 8])
+        return [100 * size / n for size, n in zip(sizes, per_metre, strict=True)]
     pattern, per_inch = {
         ".svg": (rb'width="([\d.]+)" height="([\d.]+)"', 96),
         ".pdf": (rb"MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", 72),

@@ -61,7 +61,7 @@ def test_scores_that_are_attention_weights_are_a_row_on_one_scale():
     figure = head_score_maps(head_rows(), {"induction": [(2, 1)]})
     maps = [trace for trace in figure.data if trace.type == "heatmap"]
     assert len(maps) == len(WEIGHTS) == 4
-    assert {one.zmax for one in maps} == {pytest.approx(0.58)}
+    assert [one.zmax for one in maps] == [pytest.approx(0.58)] * 4
     assert [note.text for note in figure.layout.annotations] == [
         SCORES[score].title for score in WEIGHTS
     ]
