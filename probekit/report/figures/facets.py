@@ -154,7 +154,7 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
 
 def _grid(n_panels: int, across: int, y_title: str) -> go.Figure:
     down = math.ceil(n_panels / across)
-    cells = [{} if number < n_panels else None for number in range(down * across)]
+    cells: list[dict[str, str] | None] = [{}] * n_panels + [None] * (down * across - n_panels)
     figure = make_subplots(
         rows=down,
         cols=across,

@@ -50,6 +50,8 @@ def head_maps(tables: Mapping[str, pd.DataFrame], metric: str = "accuracy") -> g
         metric: A metric that was measured on test rows.
     """
     table = pd.concat(tables.values())
+    if len(tables) == 1:
+        return head_map(table, metric)
     whole = _cells_of_heads(table, metric)
     return map_row(
         {

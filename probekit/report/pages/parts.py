@@ -22,7 +22,7 @@ from probekit.report.figures.views import (
     head_tables,
     position_tables,
 )
-from probekit.report.maps.maps import head_map, head_maps, position_map
+from probekit.report.maps.maps import head_maps, position_map
 from probekit.report.sentences import words
 from probekit.report.sentences.confidence import reliability_caption, reliability_description
 from probekit.results.metrics import metric_name
@@ -135,7 +135,7 @@ def _metric_parts(table: pd.DataFrame, metric: str, control: Control) -> Iterato
         maps = {part: rows for part, at_shown, rows in of_heads if at_shown is is_shown}
         if maps:
             heading = f"{name} by layer and head · {', '.join(maps)}"
-            figure = head_maps(maps, metric) if len(maps) > 1 else head_map(*maps.values(), metric)
+            figure = head_maps(maps, metric)
             rows = pd.concat(maps.values())
             yield _map(heading, rows, metric, figure, is_open and is_shown, control)
     for part, rows in position_tables(table):
