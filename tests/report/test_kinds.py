@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError
+from probekit.report.figures.facets import TITLE, curve_figure
 from probekit.report.figures.layer_curve import layer_curve
 from probekit.report.figures.learning_curve import learning_curve
 from probekit.report.figures.sparse import sparse_curve
@@ -49,22 +50,14 @@ def names(figure):
     return [trace.name for trace in figure.data if trace.showlegend is not False]
 
 
-def test_every_kind_has_its_task_and_only_the_chosen_one_its_controls(kinds):
-    figure = layer_curve(curve_rows(kinds))
-    drawn = [trace.name for trace in figure.data if trace.mode == "lines+markers"]
-    assert drawn.count(LINES["control"].label) == drawn.count(LINES["random_weights"].label) == 1
-    assert [name for name in drawn if name.startswith("task")] == [
-        "task · logistic",
-        "task · mass_mean",
-        "task · lda",
-        "task · svm",
-        "task · mlp:64",
-    ]
-    said = caption(curve_rows(kinds))
-    assert (
-        "Control task and random weights are those of the chosen kind of probe, logistic." in said
-    )
-    assert "for the chosen line only" in said
+def test_every_kind_has_a_panel_with_its_task_and_its_controls(kinds):
+    figure = curve_figure(curve_rows(kinds))
+    panels = [note.text for note in figure.layout.annotations if note.name == TITLE]
+    assert panels == ["logistic ○", "mass_mean", "lda", "svm", "mlp:64"]
+    drawn = [(trace.yaxis, trace.name) for trace in figure.data if trace.mode == "lines+markers"]
+    assert len(drawn) == len(set(drawn)) == len(panels) * len(LINES)
+    assert "One panel for each kind of probe" in caption(curve_rows(kinds))
+    assert "for the chosen line only" not in caption(curve_rows(kinds))
 
 
 def test_of_many_lines_the_chosen_one_alone_has_a_band(kinds):
@@ -99,7 +92,7 @@ def test_the_score_against_k_has_the_best_sites_control_and_all_features(sparse)
     assert list(best.x) == list(SIZES)
     assert list(best.y) == pytest.approx([0.641, 0.866, 0.92225, 0.9363125])
     assert figure.layout.xaxis.type == "log"
-    assert "all features<br>0.94" in [note.text for note in figure.layout.annotations]
+    assert "all\u00a0features\u00a00.94" in [note.text for note in figure.layout.annotations]
     assert "blocks.2.hook_resid_post: 1 0.641, 4 0.866" in sparse_description(sparse)
 
 
@@ -168,7 +161,7 @@ def test_compression_has_a_curve_a_meaning_and_a_column(table):
     assert "1 = no compression" in part.caption
     assert "Measured on 1,039 training rows in 15 groups" in part.caption
     figure = layer_curve(both, "compression")
-    assert "no compression<br>1.00" in [note.text for note in figure.layout.annotations]
+    assert "no\u00a0compression 1.00" in [note.text for note in figure.layout.annotations]
     assert site_table(both).rows[3].cells["compression"][0] == "1.882"
 
 
@@ -270,7 +263,7 @@ def test_the_answer_of_a_run_on_trees_has_no_selected_site(trees):
         "Root accuracy by layer",
     ]
     notes = [note.text for note in layer_curve(trees, "uuas").layout.annotations]
-    assert "linear chain<br>0.40" in notes
+    assert "linear\u00a0chain\u00a00.40" in notes
     assert site_table(trees).columns[:2] == ("UUAS", "root accuracy")
 
 

@@ -8,6 +8,16 @@ const CONFIG = {
   modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
 };
 
+const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+
+/** Colours of the texts that name lines, by path: that of the line, mixed with the ink (see `label_colour` in style.py). */
+function labelColours(layout, ink) {
+  const mixed = (colour) => channels(colour).map((own, at) => Math.round(0.6 * own + 0.4 * channels(ink)[at]));
+  return (layout.annotations ?? []).flatMap(({ arrowcolor, font }, number) => (
+    arrowcolor && font?.color ? [[`annotations[${number}].font.color`, `rgb(${mixed(arrowcolor)})`]] : []
+  ));
+}
+
 /** Layout colours taken from the page's style, by path in the layout. */
 function colours(layout) {
   const style = getComputedStyle(document.documentElement);
@@ -18,7 +28,7 @@ function colours(layout) {
     [`${axis}.tickcolor`, value("--line")],
   ]);
   const texts = [["font.color", value("--ink")], ["modebar.color", value("--quiet")]];
-  return Object.fromEntries([...texts, ...axes]);
+  return Object.fromEntries([...texts, ...axes, ...labelColours(layout, value("--ink"))]);
 }
 
 const drawn = [];
@@ -26,8 +36,9 @@ const drawn = [];
 /** Sets values of a layout by path before the first draw, so that colours do not flicker. */
 function paint(layout, values) {
   for (const [path, value] of Object.entries(values)) {
-    const [name, last] = path.split(".");
-    layout[name] = { ...layout[name], [last]: value };
+    const names = path.split(/[.[\]]+/);
+    const last = names.pop();
+    names.reduce((at, name) => (at[name] ??= {}), layout)[last] = value;
   }
   return layout;
 }

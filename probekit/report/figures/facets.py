@@ -1,101 +1,274 @@
-"""Layer curve with one panel per kind of site, stacked vertically on a common scale."""
+"""Layer curve as small multiples: one panel for each series, on a common scale."""
 
 from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from probekit.probes.targets import HEADLINE
 from probekit.report.figures.layer_curve import (
     chosen_points,
     curve_lines,
+    end_labels,
     layer_axis,
+    layer_curve,
     layer_ends,
     measured_rows,
-    name_lines,
     ring,
+    series_of,
 )
-from probekit.report.figures.levels import level_line, levels, value_range
-from probekit.report.figures.style import LEVELS, TEMPLATE, axis_title, plotly_text
-from probekit.results.table import placed, ticks
+from probekit.report.figures.levels import LevelLine, draw_levels, levels, value_range
+from probekit.report.figures.line_labels import (
+    LEAST_HEIGHT,
+    LineLabel,
+    label_lines,
+    labels_that_fit,
+)
+from probekit.report.figures.style import (
+    GREY,
+    LARGE,
+    SERIES_COLOURS,
+    SMALL,
+    TEMPLATE,
+    axis_title,
+    label_colour,
+    plotly_text,
+)
+from probekit.results.selection import chosen_row
+from probekit.results.table import SERIES, differs, only, placed, same_features, ticks
 
-MOST_KINDS = 3  # kinds of site in one panel, each with its control, random weights and band
-PANEL_HEIGHT = 9.5  # rem
-MARGIN_HEIGHT = 7  # rem, for the legend and the layer axis
-_GAP = 1.9  # rem between panels, for the title of the lower one
+MOST_PANELS = 9
+# Series that differ only in these columns are compared in one panel, if they have enough colours.
+COMPARED = {"run", "model", "dataset", "seed"}
+UNITS = {"line": "kind of site", "probe": "kind of probe", "view": "scaling of rows"}
+MOST_ROWS = 2  # rows of panels in a figure of the usual height
+PANEL_HEIGHT, FIGURE_HEIGHT, MARGIN_HEIGHT = 9.0, 26.0, 5.5  # rem
+TITLE_HEIGHT = 18  # pixels above each panel
+TITLE = "panel title"  # name of the annotations
+OTHERS, RING = "others", " ○"
+_MARKER = 5  # pixels
+
+
+def curve_figure(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """Return the layer curve of a metric, as small multiples if there are several series.
+
+    Raises:
+        UnknownNameError: The table has no test rows of this metric.
+    """
+    is_single = len(panels(placed(measured_rows(table, metric)))) == 1
+    return (layer_curve if is_single else curve_facets)(table, metric)
 
 
 def panels(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Return title and rows of each panel: one per kind of site, or one for all if there are few.
+    """Return title and rows of each panel, or one panel without a title.
 
-    >>> sites = [f"blocks.0.{name}" for name in ("hook_attn_out", "hook_mlp_out", "attn.hook_q")]
-    >>> few = placed(pd.DataFrame({"site": sites, "head": None}))
-    >>> many = placed(pd.DataFrame({"site": [*sites, "hook_embed"], "head": None}))
-    >>> len(panels(few)), [name for name, _ in panels(many)]
-    (1, ['residual stream', 'attn_out', 'mlp_out', 'attn.q'])
+    >>> sites = ["blocks.0.hook_attn_out", "blocks.0.hook_mlp_out"]
+    >>> same = dict.fromkeys([name for name in SERIES if name != "line"], "")
+    >>> rows = pd.DataFrame({"site": sites, "head": None, "target": "task"} | same, index=[0, 1])
+    >>> [name for name, _ in panels(placed(rows))]
+    ['attn_out', 'mlp_out']
     """
-    kinds = _by_kind(rows)
-    return kinds if len(kinds) > MOST_KINDS else [("", rows)]
+    columns = panel_columns(rows)
+    if not columns:
+        return [("", rows)]
+    return [(" · ".join(map(str, names)), own) for names, own in rows.groupby(columns, sort=False)]
 
 
-def _by_kind(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    return [(str(kind), own) for kind, own in rows.groupby("part", sort=False)]
+def panel_columns(rows: pd.DataFrame) -> list[str]:
+    """Return the columns of `SERIES` by which series have panels of their own; [] for one panel.
+
+    If there would be more than `MOST_PANELS`, series that differ in the last columns share panels.
+    """
+    task = only(rows, target="task")
+    columns = [name for name in SERIES if differs(task[name])]
+    n_series = len(task[columns].drop_duplicates())
+    if set(columns) <= COMPARED and n_series <= len(SERIES_COLOURS):
+        return []
+    while len(columns) > 1 and len(task[columns].drop_duplicates()) > MOST_PANELS:
+        columns.pop()
+    return columns
+
+
+def panel_unit(rows: pd.DataFrame) -> str:
+    """Return what each panel shows, as a singular noun phrase.
+
+    >>> same = dict.fromkeys([*SERIES, "target"], "task")
+    >>> panel_unit(pd.DataFrame([same | {"line": "attn_out"}, same | {"line": "mlp_out"}]))
+    'kind of site'
+    """
+    return " and ".join(UNITS.get(column, column) for column in panel_columns(rows))
+
+
+def n_columns(n_panels: int) -> int:
+    """Return the number of panels side by side."""
+    return 2 if n_panels <= 2 * MOST_ROWS else 3
 
 
 def facets_height(table: pd.DataFrame, metric: str) -> float | None:
     """Return the total height of the panels in rem, or None for a single panel."""
     n_panels = len(panels(placed(measured_rows(table, metric))))
-    return MARGIN_HEIGHT + PANEL_HEIGHT * n_panels if n_panels > 1 else None
+    n_rows = math.ceil(n_panels / n_columns(n_panels))
+    height = max(FIGURE_HEIGHT, MARGIN_HEIGHT + PANEL_HEIGHT * n_rows)
+    return height if n_panels > 1 else None
 
 
-def site_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
-    """Return the layer curve of a metric with one panel per kind of site.
+def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+    """Return the layer curve of a metric with one panel per series, all on one scale.
 
-    Every panel shows the lines and baselines of `layer_curve`, and all panels share the ranges of
-    both axes. The title of one panel names the selected site.
+    Each panel highlights its own series, with control task, random weights and bands; the task
+    lines of all other series are grey. Of the baselines, every panel shows the majority and the
+    best other one. Each label is at the right of one panel. The panel of the selected site has a
+    ring, also in its title.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
     """
     measured = measured_rows(table, metric)
     rows = placed(measured)
-    parts = _by_kind(rows)
-    chosen = chosen_points(table, rows)
-    labels = ticks(rows)
-    figure = make_subplots(
-        rows=len(parts),
-        shared_xaxes=True,
-        vertical_spacing=_GAP / (MARGIN_HEIGHT + PANEL_HEIGHT * len(parts)),
-        subplot_titles=[
-            _name(part, any(row["part"] == part for row in chosen)) for part, _ in parts
-        ],
-        y_title=axis_title(metric),
-    )
-    figure.update_layout(template=TEMPLATE, margin={"l": 64, "r": 16})
-    figure.update_annotations(font_size=13)
-    for annotation in figure.layout.annotations[: len(parts)]:
-        annotation.update(x=0, xanchor="left")
-    for number, (part, points) in enumerate(parts, start=1):
-        traces = [
-            *curve_lines(table, points),
-            *_level_lines(measured, layer_ends(labels)),
-            *(ring(row) for row in chosen if row["part"] == part),
-        ]
-        figure.add_traces(traces, rows=number, cols=1)
-    layer_axis(figure, labels)
-    figure.update_xaxes(title_text=None)
-    figure.update_xaxes(title_text="layer", row=len(parts), col=1)
-    name_lines(figure)
-    figure.update_yaxes(range=value_range(figure))
+    parts = panels(rows)
+    across = n_columns(len(parts))
+    figure = _grid(len(parts), across, axis_title(metric))
+    ends = layer_ends(ticks(rows))
+    labels = []
+    for number, (title, own) in enumerate(parts, start=1):
+        marked = chosen_points(table, own)
+        _name_panel(figure, title + RING * bool(marked), number)
+        highlighted = _highlighted(table, own)
+        lines = [_smaller(trace) for trace in curve_lines(table, highlighted)]
+        others, of_others = _others(rows, highlighted)
+        references = go.Figure()
+        of_levels = draw_levels(references, _levels(measured, highlighted), ends)
+        drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
+        figure.add_traces([trace.update(showlegend=False, **_axes(number)) for trace in drawn])
+        labels.append([*end_labels(lines), *of_others, *of_levels])
+    _layer_axes(figure, ticks(rows), len(parts), across)
+    figure.update_yaxes(range=value_range(figure, metric, rows["chance"].min()))
+    _label_panels(figure, labels, across)
     return figure
 
 
-def _name(part: str, has_chosen: bool) -> str:
-    chosen = " · the ring is chosen by cross-validation" if has_chosen else ""
-    return f"<b>{plotly_text(part)}</b>{chosen}"
+def _grid(n_panels: int, across: int, y_title: str) -> go.Figure:
+    down = math.ceil(n_panels / across)
+    cells: list[dict[str, str] | None] = [{}] * n_panels + [None] * (down * across - n_panels)
+    figure = make_subplots(
+        rows=down,
+        cols=across,
+        specs=[cells[start : start + across] for start in range(0, len(cells), across)],
+        shared_yaxes=True,
+        horizontal_spacing=0.05,
+        vertical_spacing=0.1,
+        y_title=y_title,
+    )
+    figure.update_layout(template=TEMPLATE, margin_l=64, showlegend=False)
+    return figure.update_annotations(font_size=LARGE)
 
 
-def _level_lines(measured: pd.DataFrame, ends: list[float]) -> list[go.Scatter]:
-    """Return the horizontal lines, labelled in the legend: panels have no margin for labels."""
-    drawn = [level_line(LEVELS[target], row, ends) for target, row in levels(measured)]
-    return [line.update(showlegend=True, legendgroup=line.name, legendrank=4) for line in drawn]
+def _axes(number: int) -> dict[str, str]:
+    suffix = str(number) if number > 1 else ""
+    return {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
+
+
+def _name_panel(figure: go.Figure, title: str, number: int) -> None:
+    """Write the title above a panel, in the colour of its highlighted line."""
+    axes = _axes(number)
+    figure.add_annotation(
+        name=TITLE,
+        text=plotly_text(title),
+        x=0,
+        xref=f"{axes['xaxis']} domain",
+        xanchor="left",
+        y=1,
+        yref=f"{axes['yaxis']} domain",
+        yanchor="bottom",
+        showarrow=False,
+        arrowcolor=SERIES_COLOURS[0],
+        font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},
+    )
+
+
+def _smaller(trace: go.Scatter) -> go.Scatter:
+    return trace.update(marker_size=_MARKER) if trace.mode == "lines+markers" else trace
+
+
+def _highlighted(table: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of one series of a panel: the selected one, or else the first."""
+    of_series = [rows for _, rows in series_of(own)]
+    chosen = chosen_row(table)
+    if chosen is not None:
+        selected = (rows for rows in of_series if not same_features(rows, chosen).empty)
+        return next(selected, of_series[0])
+    return of_series[0]
+
+
+def _others(
+    rows: pd.DataFrame, highlighted: pd.DataFrame
+) -> tuple[list[go.Scatter], list[LineLabel]]:
+    """Return the grey task lines of all series except the highlighted one, and their label."""
+    shown = highlighted[list(SERIES)].iloc[0]
+    of_series = [only(own, target="task") for _, own in series_of(rows)]
+    others = [own for own in of_series if (own[list(SERIES)] != shown).any(axis=None)]
+    lines = [
+        go.Scatter(
+            x=own["depth"].tolist(),
+            y=own["value"].tolist(),
+            mode="lines",
+            opacity=0.6,
+            line={"color": GREY, "width": 1},
+            hoverinfo="skip",
+        )
+        for own in others
+    ]
+    label = [LineLabel(OTHERS, line.y[-1], GREY, line.x[-1]) for line in lines[:1]]
+    return lines, label
+
+
+def _levels(measured: pd.DataFrame, highlighted: pd.DataFrame) -> list[LevelLine]:
+    """Return the horizontal lines of a panel: those of its run, position and kind of probe."""
+    first = highlighted.iloc[0]
+    is_own = pd.Series(True, measured.index)
+    for column in ("run", "model", "dataset", "position"):
+        is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
+    is_own &= measured["site"].eq("") | measured["probe"].eq(first["probe"])
+    return levels(measured[is_own], is_brief=True)
+
+
+def _layer_axes(figure: go.Figure, labels: dict[int, str], n_panels: int, across: int) -> None:
+    """Name the layers below the lowest panel of each column; ends only at the outer edges."""
+    layer_axis(figure, labels, most=16 // across)
+    figure.update_xaxes(title_text=None, showticklabels=False)
+    for number in range(max(1, n_panels - across + 1), n_panels + 1):
+        column = (number - 1) % across
+        axis = figure.layout["xaxis" + str(number if number > 1 else "")]
+        texts = [
+            text
+            if label.isdigit()
+            or (depth < 0 and column == 0)
+            or (depth >= 0 and column == across - 1)
+            else ""
+            for (depth, label), text in zip(labels.items(), axis.ticktext, strict=True)
+        ]
+        axis.update(title_text="layer", showticklabels=True, ticktext=texts)
+
+
+def _label_panels(figure: go.Figure, labels: Sequence[Sequence[LineLabel]], across: int) -> None:
+    """Label each name once, in the panels at the right edge; the legend names all that is left."""
+    named: set[str] = set()
+    down = math.ceil(len(labels) / across)
+    edge = dict.fromkeys([*range(across, len(labels) + 1, across), len(labels)])
+    for number in edge:  # panels with nothing to their right
+        new = [label for label in labels[number - 1] if label.text not in named]
+        fitting = labels_that_fit(new, LEAST_HEIGHT / down - TITLE_HEIGHT)
+        label_lines(figure, fitting, number)
+        named |= {label.text for label in fitting}
+    left = [label for own in labels for label in own if label.text not in named]
+    for trace in figure.data:
+        name = html.unescape(trace.name or "")
+        if name and name not in named and any(label.text.startswith(name) for label in left):
+            named.add(name)
+            trace.showlegend = True
+            figure.update_layout(showlegend=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+import struct
+import zlib
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,14 +14,19 @@ import plotly.graph_objects as go
 
 from probekit.drafts import write_atomic
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest
+from probekit.report.figures.line_labels import place_labels
 from probekit.report.pages.parts import FigurePart
 
 FORMATS = ("png", "svg", "pdf")
-# Width in pixels by number of columns. Printed at 89 and 183 mm (usual journal columns), text has
-# 7.5 pt.
-WIDTHS = {1: 440, 2: 905}
-HEIGHT = 430  # pixels; the plot area takes about 300, enough to keep level labels apart
-PNG_SCALE = 3  # 377 dpi at the printed width
+# Figures are drawn with texts of 12 and 13 pixels, and scaled so that these are 7 and 7.6 points.
+POINT = 12 / 7  # pixels
+CENTIMETRE = 72 / 2.54 * POINT  # pixels
+WIDTHS = {1: 8.5, 2: 18.0}  # centimetres, by number of columns
+HEIGHTS = {1: 6.0, 2: 9.0}  # centimetres; in two columns, maps with many rows are higher
+CSS_PIXELS, DOTS = 96 / 2.54, 600 / 2.54  # per centimetre: of SVG and PDF, and of PNG
+TOP = 24  # pixels above the plot, for titles of panels and notes of maps
+BOTTOM = 52  # pixels below the plot, for ticks and title of the layer axis
+LEAST_CELL = (26, 14)  # pixels; in smaller cells of a map, numbers cannot be read
 REM = 16  # pixels per rem, the unit of `FigurePart.height`
 
 
@@ -90,8 +98,10 @@ def write_figures(
             for kind in formats:
                 path = folder / f"{name}.{kind}"
                 drawing, size = on_paper(part, columns)
-                options = {**size, "format": kind, "scale": PNG_SCALE if kind == "png" else 1}
-                write_atomic(path, kaleido.calc_fig_sync(drawing.to_dict(), opts=options))
+                scale = (DOTS if kind == "png" else CSS_PIXELS) / CENTIMETRE
+                options = {**size, "format": kind, "scale": scale}
+                content = kaleido.calc_fig_sync(drawing.to_dict(), opts=options)
+                write_atomic(path, with_resolution(content) if kind == "png" else content)
                 written.append(path)
         return written
     finally:
@@ -99,11 +109,52 @@ def write_figures(
 
 
 def on_paper(part: FigurePart, columns: int) -> tuple[go.Figure, dict[str, int]]:
-    """Return the figure on a white background, and its width and height in pixels."""
+    """Return the figure on a white background, and its width and height in pixels.
+
+    Labels of lines are placed for that height. In maps with small cells, numbers and some labels of
+    rows are left out.
+    """
     figure = go.Figure(part.figure)
-    figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", margin_t=24)
-    height = HEIGHT if part.height is None else round(REM * part.height)
-    return figure, {"width": WIDTHS[columns], "height": height}
+    width, height = (math.floor(CENTIMETRE * size[columns]) for size in (WIDTHS, HEIGHTS))
+    if columns > 1 and part.height is not None:
+        height = max(height, round(REM * part.height))
+    figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", margin_t=TOP)
+    place_labels(figure, height - TOP - BOTTOM)
+    _simplify_map(figure, width, height)
+    return figure, {"width": width, "height": height}
+
+
+def _simplify_map(figure: go.Figure, width: int, height: int) -> None:
+    """Remove numbers that are wider or higher than their cells, and labels of rows that overlap."""
+    maps = [trace for trace in figure.data if trace.type == "heatmap"]
+    if not maps:
+        return
+    n_rows, n_columns = len(maps[0].z), sum(len(trace.z[0]) for trace in maps)
+    cell = (width - 120) / n_columns, (height - TOP - BOTTOM) / n_rows
+    if cell[0] < LEAST_CELL[0] or cell[1] < LEAST_CELL[1]:
+        figure.data = [
+            trace for trace in figure.data if trace.type == "heatmap" or trace.mode != "text"
+        ]
+    for axes, size, room in (
+        (figure.select_yaxes(), cell[1], LEAST_CELL[1]),
+        (figure.select_xaxes(), cell[0], LEAST_CELL[0]),
+    ):
+        for axis in axes:
+            step = math.ceil(room / size)
+            texts = axis.ticktext or ()
+            axis.ticktext = [text if n % step == 0 else "" for n, text in enumerate(texts)]
+
+
+def with_resolution(png: bytes) -> bytes:
+    """Return a PNG file with its resolution, so that programs place it in its printed size.
+
+    Source: PNG specification, section 11.3.4.3, pHYs: pixels per metre.
+    """
+    per_metre = round(100 * DOTS)
+    chunk = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
+    header = 8 + 25  # signature and IHDR
+    phys = struct.pack(">I", 9) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return png[:header] + phys + png[header:]
 
 
 def file_names(titles: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -11,11 +12,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.errors import UnknownNameError, nearest
-from probekit.report.figures.levels import draw_levels, levels, value_range
+from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
+from probekit.report.figures.line_labels import LineLabel, name_lines
 from probekit.report.figures.style import (
+    GREY,
     LINES,
     SERIES_COLOURS,
     SERIES_MARKERS,
+    SMALL,
     TEMPLATE,
     LineStyle,
     axis_title,
@@ -25,7 +29,6 @@ from probekit.report.figures.style import (
 from probekit.results.selection import chosen_row, main_metric, measured_metrics, single_choice
 from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
 
-NULL_COLOUR = "#7A7F87"
 MOST_BANDS = 3  # with more task lines, only the selected one shows its interval as a band
 
 
@@ -35,10 +38,11 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     Selectivity is the score on the task minus the score on the control task (Hewitt & Liang 2019).
     Compression is measured on the training rows by online coding (Voita & Titov 2020).
 
-    Task lines show their interval as a band; with more than `MOST_BANDS` lines only the selected
-    one does. Control task and random weights are dashed and dotted; baselines and concatenated
-    sites are horizontal lines. A ring marks the site selected by cross-validation, whichever metric
-    is drawn. A nested cross-validation has no ring: its nested choice is a horizontal line.
+    Lines are labelled at their right ends. Task lines show their interval as a band; with more than
+    `MOST_BANDS` lines only the selected one does. Control task and random weights are dashed and
+    dotted; baselines and concatenated sites are horizontal lines. A ring marks the site selected by
+    cross-validation, whichever metric is drawn. A nested cross-validation has no ring: its nested
+    choice is a horizontal line.
 
     Raises:
         UnknownNameError: The table has no test rows of this metric.
@@ -47,12 +51,15 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     rows = placed(measured)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_traces(curve_lines(table, rows))
-    labels = ticks(rows)
-    draw_levels(figure, levels(measured), layer_ends(labels))
+    colours = run_colours(rows)
+    at = ticks(rows)
+    labels = draw_levels(figure, levels(measured), layer_ends(at), colours)
     _mark_chosen(figure, table, rows, [row["value"] for _, row in levels(measured)])
-    layer_axis(figure, labels)
-    name_lines(figure)
-    figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure))
+    layer_axis(figure, at)
+    figure.update_yaxes(
+        title_text=axis_title(metric), range=value_range(figure, metric, rows["chance"].min())
+    )
+    name_lines(figure, [*labels, *end_labels(figure.data)])
     return figure
 
 
@@ -90,7 +97,7 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     tested = placed(only(table, metric="p_value", target="task")).dropna(subset="null_low")
     of_series = [own for _, own in series_of(rows)]
     chosen = chosen_row(table)
-    if chosen is not None:
+    if chosen is not None and len(of_series) > 1:
         of_series = [own for own in of_series if not same_features(own, chosen).empty]
     if tested.empty or not of_series:
         return []
@@ -98,11 +105,9 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     first = of_series[0].iloc[0]
     own = only(tested, **{column: first[column] for column in same}).sort_values("depth")
     own = own.assign(ci_low=own["null_low"], ci_high=own["null_high"])
-    style = go.Scatter(line={"color": NULL_COLOUR}, legendgroup="null")
-    return [
-        trace.update(name="95 % band of the null", showlegend=True)
-        for trace in band(own["depth"], own, style)
-    ]
+    style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
+    bands = band(own["depth"], own, style)
+    return [trace.update(name="95 % of the null") for trace in bands]
 
 
 def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -170,8 +175,11 @@ def scatter(
     name: str,
     hover: list[str],
 ) -> go.Scatter:
-    """Return a line with markers, in the colour of its style or else of its series number."""
-    colour = style.colour or SERIES_COLOURS[number % len(SERIES_COLOURS)]
+    """Return a line with markers, in the colour of its style or else of its series number.
+
+    Series without a colour of their own are grey.
+    """
+    colour = style.colour or series_colour(number)
     return go.Scatter(
         x=list(x),
         y=list(y),
@@ -181,9 +189,45 @@ def scatter(
         mode="lines+markers",
         line={"color": colour, "dash": style.dash, "width": style.width},
         marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": style.marker_size},
+        cliponaxis=False,
         hovertext=hover,
         hoverinfo="text",
     )
+
+
+def series_colour(number: int) -> str:
+    """Return the colour of a series; grey beyond the number of colours that differ clearly."""
+    return SERIES_COLOURS[number] if number < len(SERIES_COLOURS) else GREY
+
+
+def run_colours(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the colour of the nested choice of each run; {} for a single run.
+
+    It is the colour of the run's line, or grey if there were more than `SERIES_COLOURS` coloured
+    lines.
+    """
+    runs = list(dict.fromkeys(rows["run"]))
+    is_coloured = 2 * len(runs) <= len(SERIES_COLOURS)
+    colours = {run: series_colour(n) if is_coloured else GREY for n, run in enumerate(runs)}
+    return colours if len(runs) > 1 else {}
+
+
+def end_labels(traces: Iterable[go.Scatter]) -> list[LineLabel]:
+    """Return a label for each line with markers and each band of the null, one for each name."""
+    banded = {trace.legendgroup for trace in traces if trace.fill}
+    labels: dict[str, LineLabel] = {}
+    for trace in traces:
+        text = html.unescape(trace.name or "").removeprefix(f"{LINES['task'].label} · ")
+        text = text.replace("blocks.", "").replace("hook_", "")  # sites are long
+        if trace.mode == "lines+markers":
+            interval = ", 95 % band" * (trace.legendgroup in banded)
+            colour = trace.line.color
+            labels.setdefault(text, LineLabel(text + interval, trace.y[-1], colour, trace.x[-1]))
+        elif trace.legendgroup == NULL_BAND:
+            # The band is drawn along its upper end, then back along the lower one.
+            last = len(trace.y) // 2 - 1
+            labels.setdefault(text, LineLabel(text, trace.y[last], GREY, trace.x[last]))
+    return list(labels.values())
 
 
 def band(x: pd.Series[Any], points: pd.DataFrame, line: go.Scatter) -> list[go.Scatter]:
@@ -257,13 +301,14 @@ def _label_ring(figure: go.Figure, row: pd.Series, *, is_above: bool) -> None:
     figure.add_annotation(
         x=row["depth"],
         y=row["value"],
-        text="chosen by<br>cross-validation",
+        text=f"chosen: {row['value']:.2f}",
         showarrow=True,
         arrowhead=0,
-        arrowcolor="#7A7F87",
+        arrowcolor=GREY,
         ax=0,
-        ay=-28 if is_above else 28,
+        ay=-24 if is_above else 24,
         standoff=9,
+        font={"size": SMALL},
     )
 
 
@@ -273,41 +318,39 @@ def ring(row: pd.Series) -> go.Scatter:
         x=[row["depth"]],
         y=[row["value"]],
         mode="markers",
-        marker={"symbol": "circle-open", "size": 17, "color": "#7A7F87", "line": {"width": 2}},
+        marker={"symbol": "circle-open", "size": 17, "color": GREY, "line": {"width": 2}},
+        cliponaxis=False,
         showlegend=False,
         hoverinfo="skip",
     )
 
 
 def layer_ends(labels: dict[int, str]) -> list[float]:
-    """Return the range of a layer axis; 0.5 on each side keeps levels visible with one site."""
-    return [min(labels) - 0.5, max(labels) + 0.5]
+    """Return the range of a layer axis, with room for half a marker on both sides.
+
+    >>> layer_ends({0: "0"}), layer_ends({-1: "embed", 9: "final norm"})
+    ([-0.5, 0.5], [-1.2, 9.2])
+    """
+    first, last = min(labels), max(labels)
+    margin = 0.02 * (last - first) or 0.5
+    return [first - margin, last + margin]
 
 
-def layer_axis(figure: go.Figure, labels: dict[int, str]) -> None:
-    """Set title, ticks and range of the layer axis."""
+def layer_axis(figure: go.Figure, labels: dict[int, str], most: int = 16) -> None:
+    """Set title, ticks and range of the layer axis; `most` is the largest number of texts."""
     figure.update_xaxes(
         title_text="layer",
         tickmode="array",
         tickvals=list(labels),
-        ticktext=list(_thinned(labels).values()),
+        ticktext=list(_thinned(labels, most).values()),
         tickangle=0,
         range=layer_ends(labels),
     )
 
 
-def name_lines(figure: go.Figure) -> None:
-    """Show each trace name once in the legend, and hide a legend with a single entry."""
-    named = [trace for trace in figure.data if trace.showlegend is not False]
-    first = {trace.name: trace for trace in reversed(named)}
-    for trace in named:
-        trace.showlegend = trace is first[trace.name]
-    figure.update_layout(showlegend=len(first) > 1)
-
-
-def _thinned(labels: dict[int, str]) -> dict[int, str]:
+def _thinned(labels: dict[int, str], most: int) -> dict[int, str]:
     """Return labels that do not overlap: every n-th block, and names on a second line."""
-    step = math.ceil(len(labels) / 16)
+    step = math.ceil(len(labels) / most)
     return {
         depth: f"<br>{label}" if not label.isdigit() else label if depth % step == 0 else ""
         for depth, label in labels.items()

@@ -9,8 +9,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.errors import DataError
-from probekit.report.figures.layer_curve import band, name_lines, point_hover, scatter
+from probekit.report.figures.layer_curve import band, end_labels, point_hover, scatter
 from probekit.report.figures.levels import draw_levels, levels, value_range
+from probekit.report.figures.line_labels import name_lines
 from probekit.report.figures.style import LINES, TEMPLATE, axis_title
 from probekit.results.selection import chosen_row, hidden_kinds, main_metric
 from probekit.results.table import EMBED_DEPTH, SAME_FEATURES, only, placed, same_features
@@ -68,7 +69,7 @@ def learning_curve(table: pd.DataFrame) -> go.Figure:
     )
     ends = [least / 1.15, most * 1.15]
     metric = main_metric(lines[0][1])
-    draw_levels(figure, levels(_baselines(table, metric)), ends)
+    labels = draw_levels(figure, levels(_baselines(table, metric)), ends)
     figure.update_xaxes(
         title_text="training rows",
         type="log",
@@ -76,8 +77,9 @@ def learning_curve(table: pd.DataFrame) -> go.Figure:
         tickvals=[tick for tick in TICKS if least <= tick <= most],
         range=[math.log10(end) for end in ends],
     )
-    figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure))
-    name_lines(figure)
+    chance = lines[0][1]["chance"].min()
+    figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure, metric, chance))
+    name_lines(figure, [*labels, *end_labels(figure.data)])
     return figure
 
 

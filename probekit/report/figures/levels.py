@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -11,6 +13,7 @@ import plotly.graph_objects as go
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE
+from probekit.report.figures.line_labels import LineLabel
 from probekit.report.figures.style import (
     LEVELS,
     LineStyle,
@@ -18,32 +21,47 @@ from probekit.report.figures.style import (
     plotly_text,
     without_negative_zero,
 )
-from probekit.results.table import concatenated, only
+from probekit.results.selection import best_first
+from probekit.results.table import concatenated, differs, only
 
-# Pixels. The plot height is the smallest: a narrow window with a full legend. Labels that do not
-# overlap there do not overlap in higher plots.
-PLOT_HEIGHT = 160
-LINE_HEIGHT = 15
+NULL_BAND = "null"  # legend group of bands with the scores under exchanged labels
+NO_COLOURS: Mapping[str, str] = MappingProxyType({})
 
 LevelLine = tuple[str, pd.Series]
 
 
-def levels(measured: pd.DataFrame) -> list[LevelLine]:
+def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]:
     """Return name and row of each horizontal line: scores that belong to no single layer.
 
     These are the baselines, with one line per distinct value, the nested choice, and concatenated
-    sites. Chance is included if the majority baseline was not measured.
+    sites. Chance is included if the majority baseline was not measured. Of several runs, or if
+    `is_brief`, only the majority baseline and the best other baseline of each run are included.
     """
+    is_brief = is_brief or differs(measured["run"])
+    measured = measured.reset_index(drop=True)
     is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"])
     rows = [
         ("mean" if is_mean and target == "majority" else target, row)
         for target in (*BASELINES, HEADLINE)
-        for _, row in only(measured, target=target).drop_duplicates("value").iterrows()
+        for _, row in _rows_of(measured, target, is_brief).drop_duplicates("value").iterrows()
     ]
     if not any(target in ("majority", "mean") for target, _ in rows):
         rows += _chance(measured)
     joined = only(concatenated(measured), target="task")
     return rows + [("concatenated", row) for _, row in joined.iterrows()]
+
+
+def _rows_of(measured: pd.DataFrame, target: str, is_brief: bool) -> pd.DataFrame:
+    """Return the rows of a target; if `is_brief`, a baseline's only where it is the run's best."""
+    own = only(measured, target=target)
+    if not is_brief or target in ("majority", HEADLINE):
+        return own
+    others = measured[measured["target"].isin(BASELINES) & measured["target"].ne("majority")]
+    best = [
+        best_first(of_run, str(of_run["metric"].iloc[0])).index[0]
+        for _, of_run in others.groupby("run", sort=False)
+    ]
+    return own[own.index.isin(best)]
 
 
 def _chance(measured: pd.DataFrame) -> list[LevelLine]:
@@ -72,75 +90,60 @@ def _is_difference(metric: str) -> bool:
     return METRICS[metric].kind == "difference"
 
 
-def value_range(figure: go.Figure) -> list[float]:
-    """Return a y range that contains all traces and leaves room for the label of the ring."""
-    values = [value for trace in figure.data for value in trace.y]
-    low, high = min(values), max(values)
-    room = max(high - low, 0.05)
-    return [low - 0.06 * room, high + 0.16 * room]
+def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
+    """Return a y range from chance to the highest possible value, with a margin on both sides.
 
-
-def draw_levels(figure: go.Figure, levels: Sequence[LevelLine], ends: Sequence[float]) -> None:
-    """Draw each level as a line between the ends, labelled with name and value at the right.
-
-    Levels whose rounded values are equal share one label with all their names.
+    It also contains all lines and intervals below chance. Metrics without a chance level or a
+    maximum, and those whose lower values are better, have the range of the lines. Bands of the null
+    may be cut off at the bottom.
     """
-    levels = sorted(levels, key=lambda level: level[1]["value"])
-    for target, row in levels:
-        figure.add_trace(level_line(LEVELS[target], row, ends))
-    by_text: dict[str, list[LevelLine]] = {}
-    for level in levels:
-        by_text.setdefault(without_negative_zero(f"{level[1]['value']:.2f}"), []).append(level)
-    texts = [
-        "<br>".join([*dict.fromkeys(LEVELS[target].label for target, _ in same), value])
-        for value, same in by_text.items()
-    ]
-    values = [same[0][1]["value"] for same in by_text.values()]
-    shifts = label_shifts(values, [text.count("<br>") + 1 for text in texts], value_range(figure))
-    for text, value, shift in zip(texts, values, shifts, strict=True):
-        figure.add_annotation(
-            text=text.replace("-", "−"),
-            x=1,
-            xref="paper",
-            xanchor="left",
-            xshift=4,
-            y=value,
-            yshift=shift,
-            yanchor="middle",
-            align="left",
-            showarrow=False,
-            font={"size": 11},
-        )
+    traces = [trace for trace in figure.data if trace.legendgroup != NULL_BAND]
+    low, high = (end(value for trace in traces for value in trace.y) for end in (min, max))
+    if _has_scale(metric, chance):
+        low, high = min(low, chance), METRICS[metric].range[1]
+    margin = 0.04 * max(high - low, 0.05)
+    return [low - margin, high + margin]
 
 
-def label_shifts(values: list[float], n_lines: list[int], ends: list[float]) -> list[float]:
-    """Return the shifts in pixels that keep the labels of levels from overlapping.
+def _has_scale(metric: str, chance: float) -> bool:
+    fact = METRICS[metric]
+    is_score = fact.kind == "score" and fact.selects and not fact.lower_is_better
+    return is_score and math.isfinite(chance) and math.isfinite(fact.range[1])
 
-    Labels are moved up as far as needed. If they would then exceed the plot by more than one line
-    of text, they are moved down again.
+
+def draw_levels(
+    figure: go.Figure,
+    levels: Sequence[LevelLine],
+    ends: Sequence[float],
+    colours: Mapping[str, str] = NO_COLOURS,
+) -> list[LineLabel]:
+    """Draw each level as a line between the ends, and return labels with name and value.
+
+    Levels of one colour whose rounded values are equal share a label. If runs differ in a level,
+    its label names the run.
 
     Args:
-        values: Values of the levels in ascending order.
-        n_lines: Number of text lines of each label.
-        ends: Range of the y axis.
-
-    >>> label_shifts([0.0, 0.5, 0.51], [2, 2, 2], [-0.1, 0.9])
-    [0.0, 0.0, 28.4]
-    >>> label_shifts([0.97, 0.98, 0.99], [2, 2, 2], [0.0, 1.0])
-    [-55.2, -26.8, 1.6]
+        figure: The lines are added to it.
+        levels: Levels to draw.
+        ends: Left and right end of the lines.
+        colours: Colours of nested choices, by run; by default that of their style.
     """
-    at = [PLOT_HEIGHT * (value - ends[0]) / (ends[1] - ends[0]) for value in values]
-    half = [lines * LINE_HEIGHT / 2 for lines in n_lines]
-    middles: list[float] = []
-    floor = -float(LINE_HEIGHT)
-    for place, reach in zip(at, half, strict=True):
-        middles.append(max(place, floor + reach))
-        floor = middles[-1] + reach
-    ceiling = float(PLOT_HEIGHT + LINE_HEIGHT)
-    for number in reversed(range(len(at))):
-        middles[number] = min(middles[number], ceiling - half[number])
-        ceiling = middles[number] - half[number]
-    return [round(middle - place, 1) for middle, place in zip(middles, at, strict=True)]
+    names: dict[tuple[float, str, str], list[str]] = {}
+    runs = {target: {row["run"] for name, row in levels if name == target} for target, _ in levels}
+    for target, row in sorted(levels, key=lambda level: level[1]["value"]):
+        style = LEVELS[target]
+        if target == HEADLINE:
+            style = replace(style, colour=colours.get(row["run"], style.colour))
+        figure.add_trace(level_line(style, row, ends))
+        text = without_negative_zero(f"{row['value']:.2f}").replace("-", "−")
+        first = next((key for key in names if key[1:] == (text, style.colour)), None)
+        same = names.setdefault(first or (row["value"], text, style.colour), [])
+        whose = f" of {row['run']}" if len(runs[target]) > 1 else ""
+        same += [name for name in [f"{style.label}{whose}"] if name not in same]
+    return [
+        LineLabel(f"{', '.join(same)} {text}", value, colour)
+        for (value, text, colour), same in names.items()
+    ]
 
 
 def level_line(style: LineStyle, row: pd.Series, ends: Sequence[float]) -> go.Scatter:

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.report.figures.layer_curve import layer_axis, name_lines, scatter
+from probekit.report.figures.layer_curve import end_labels, layer_axis, scatter
+from probekit.report.figures.line_labels import name_lines
 from probekit.report.figures.style import NORMS, TEMPLATE, plotly_text
 from probekit.results.table import placed, ticks
 
@@ -43,10 +44,10 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
         ]
         figure.add_trace(scatter(points["depth"], points[column], style, number, label, hover))
     layer_axis(figure, ticks(rows))
-    name_lines(figure)
     figure.update_yaxes(
         title_text="mean norm", **log_axis(rows.melt(value_vars=list(NORMS))["value"])
     )
+    name_lines(figure, end_labels(figure.data))
     return figure
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.errors import DataError
-from probekit.report.figures.layer_curve import band, name_lines, point_hover, scatter
+from probekit.report.figures.layer_curve import band, end_labels, point_hover, scatter
 from probekit.report.figures.levels import LevelLine, draw_levels, levels, value_range
+from probekit.report.figures.line_labels import name_lines
 from probekit.report.figures.style import LINES, TEMPLATE, axis_title
 from probekit.report.figures.views import at_shown_position
 from probekit.results.selection import main_metric, ranked_rows, site_with_head
@@ -59,16 +62,18 @@ def sparse_curve(table: pd.DataFrame) -> go.Figure:
         figure.add_traces(_site_lines(points, name, number))
     sizes = sorted(rows["k"].unique())
     ends = [sizes[0] / 1.3, sizes[-1] * 1.3]
-    draw_levels(figure, _levels(table, rows, metric), ends)
+    labels = draw_levels(figure, _levels(table, rows, metric), ends)
     figure.update_xaxes(
         title_text="features, k",
         type="log",
         tickmode="array",
         tickvals=sizes,
         ticktext=[f"{size:.0f}" for size in sizes],
+        range=[math.log10(end) for end in ends],
     )
-    figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure))
-    name_lines(figure)
+    chance = rows["chance"].min()
+    figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure, metric, chance))
+    name_lines(figure, [*labels, *end_labels(figure.data)])
     return figure
 
 

@@ -30,6 +30,9 @@ class LineStyle:
 # All colours have a contrast of at least 3:1 with white and with the dark background, and are
 # distinguishable with colour blindness; dashes and markers distinguish lines without colour.
 SERIES_COLOURS = ("#0072B2", "#B07D10", "#B2599A", "#6E7F8D", "#8C564B")
+GREY = "#7A7F87"  # baselines, bands of the null, and lines that are not highlighted
+INK = "#1c2430"
+SMALL, LARGE = 12, 13  # pixels of text: ticks and labels, everything else
 SERIES_MARKERS = ("circle", "square", "diamond", "triangle-up", "pentagon", "star", "hexagon")
 
 LINES = {
@@ -38,19 +41,19 @@ LINES = {
     "random_weights": LineStyle(TARGETS["random_weights"].title, "dot", "#009E73", legend_rank=3),
 }
 LEVELS = {
-    "majority": LineStyle(TARGETS["majority"].title, "longdash", "#7A7F87", width=1.5),
-    "mean": LineStyle("mean label", "longdash", "#7A7F87", width=1.5),
-    "word_identity": LineStyle(TARGETS["word_identity"].title, "dashdot", "#7A7F87", width=1.5),
-    "bag_of_words": LineStyle(TARGETS["bag_of_words"].title, "dashdot", "#7A7F87", width=1.5),
-    "n_grams": LineStyle(TARGETS["n_grams"].title, "dashdot", "#7A7F87", width=1.5),
+    "majority": LineStyle(TARGETS["majority"].title, "longdash", GREY, width=1.5),
+    "mean": LineStyle("mean label", "longdash", GREY, width=1.5),
+    "word_identity": LineStyle(TARGETS["word_identity"].title, "dashdot", GREY, width=1.5),
+    "bag_of_words": LineStyle(TARGETS["bag_of_words"].title, "6px,2px", GREY, width=1.5),
+    "n_grams": LineStyle(TARGETS["n_grams"].title, "3px,3px", GREY, width=1.5),
     "neighbouring_words": LineStyle(
-        TARGETS["neighbouring_words"].title, "dashdot", "#7A7F87", width=1.5
+        TARGETS["neighbouring_words"].title, "9px,3px,2px,3px,2px,3px", GREY, width=1.5
     ),
-    "length": LineStyle(TARGETS["length"].title, "dot", "#7A7F87", width=1.5),
-    "chance": LineStyle("chance", "longdash", "#7A7F87", width=1.5),
-    "chain": LineStyle("linear chain", "longdash", "#7A7F87", width=1.5),
-    "label_counts": LineStyle("no compression", "longdash", "#7A7F87", width=1.5),
-    "all_features": LineStyle("all features", "longdashdot", "#7A7F87", width=1.5),
+    "length": LineStyle(TARGETS["length"].title, "dot", GREY, width=1.5),
+    "chance": LineStyle("chance", "longdash", GREY, width=1.5),
+    "chain": LineStyle("linear chain", "longdash", GREY, width=1.5),
+    "label_counts": LineStyle("no compression", "longdash", GREY, width=1.5),
+    "all_features": LineStyle("all features", "longdashdot", GREY, width=1.5),
     "concatenated": LineStyle("concatenated", "longdashdot", "#0072B2", width=1.5),
 }
 LEVELS |= {
@@ -76,18 +79,18 @@ _AXIS = {
 # The background is transparent; the page recolours text and grid in its dark theme.
 TEMPLATE = go.layout.Template(
     layout={
-        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#1c2430"},
+        "font": {"family": "system-ui, sans-serif", "size": LARGE, "color": INK},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        # Room for the modebar above, and for the labels of horizontal lines on the right.
-        "margin": {"l": 52, "r": 92, "t": 44, "b": 48},
+        "margin": {"l": 52, "r": 24, "t": 32, "b": 48},  # the modebar is above the plot
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#9aa1ab", "activecolor": "#7A7F87"},
-        "xaxis": {**_AXIS, "showgrid": False, "tickfont": {"size": 11}},
-        "yaxis": _AXIS,
+        "xaxis": {**_AXIS, "showgrid": False, "tickfont": {"size": SMALL}},
+        "yaxis": {**_AXIS, "tickfont": {"size": SMALL}},
         "hovermode": "closest",
         "hoverlabel": {"align": "left"},
         "legend": {
             "orientation": "h",
+            "font": {"size": SMALL},
             "x": 0,
             "y": 0,
             "yref": "container",
@@ -97,6 +100,20 @@ TEMPLATE = go.layout.Template(
         },
     }
 )
+
+
+def label_colour(colour: str) -> str:
+    """Return the colour of a text that names a line: the colour of the line, mixed with the ink.
+
+    Lines need less contrast with the page than text. The script of a page mixes likewise with its
+    own ink.
+
+    >>> label_colour("#D55E00")
+    '#8b4713'
+    """
+    own, ink = ([int(text[at : at + 2], 16) for at in (1, 3, 5)] for text in (colour, INK))
+    mixed = [round(0.6 * a + 0.4 * b) for a, b in zip(own, ink, strict=True)]
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
 def axis_title(metric: str) -> str:

@@ -8,8 +8,9 @@ import pandas as pd
 
 from probekit.probes.targets import HEADLINE
 from probekit.results.selection import chosen_row, hidden_kinds
-from probekit.results.table import SERIES, concatenated, differs, placed
+from probekit.results.table import SERIES, concatenated, differs, only, placed
 
+MOST_POSITIONS = 9  # of a sweep, each in a panel of the curve
 MOST_NEURONS = 4  # neurons drawn as lines of a curve; the table of sites lists all
 # Columns that identify a map over training, and a cell of it.
 _SAME_MAP = ("line", "position", "probe", "view")
@@ -32,19 +33,32 @@ def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
 def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that a layer curve shows.
 
-    Components with several heads, and more than `MOST_NEURONS` neurons, are left out. For a sweep,
-    only the position of `shown_position` is included. Every kind of probe has its task rows, but
-    only the selected kind has its control task and random weights. If a kind has many sizes, such
-    as k_sparse, only the size with the best cross-validated score is included. Baselines are
-    included.
+    Components with several heads, and more than `MOST_NEURONS` neurons, are left out. All positions
+    of a sweep are included if they differ in nothing else, else only that of `shown_position`. If a
+    kind of probe has many sizes, such as k_sparse, only the size with the best cross-validated
+    score is included. Baselines are included.
     """
-    rows = _of_shown_kinds(at_shown_position(table))
+    rows = _without_heads(table[~table["probe"].isin(hidden_kinds(table))])
+    sited = only(placed(rows), target="task")
+    same = [column for column in SERIES if column != "position"]
+    is_sweep_alone = len(sited[same].drop_duplicates()) == 1
+    if is_sweep_alone and sited["position"].nunique() <= MOST_POSITIONS:
+        return rows
+    return _without_heads(at_shown_position(rows))
+
+
+def _without_heads(rows: pd.DataFrame) -> pd.DataFrame:
     sited = placed(rows)
     excluded = sited[sited["part"].isin(_parts_of_heads(sited))].index
     neurons = sited[sited["site"].str.contains("[neuron=", regex=False)]
     if neurons["line"].nunique() > MOST_NEURONS:
         excluded = excluded.union(neurons.index)
     return rows.drop(index=excluded)
+
+
+def curve_position(table: pd.DataFrame) -> str | None:
+    """Return the position of a sweep to which `curve_rows` are restricted; None if they are not."""
+    return None if differs(placed(curve_rows(table))["position"]) else shown_position(table)
 
 
 def at_shown_position(table: pd.DataFrame) -> pd.DataFrame:
@@ -56,16 +70,6 @@ def at_shown_position(table: pd.DataFrame) -> pd.DataFrame:
     if position is None:
         return table
     return table[table["position"].eq(position) | table["target"].eq(HEADLINE)]
-
-
-def _of_shown_kinds(table: pd.DataFrame) -> pd.DataFrame:
-    rows = table[~table["probe"].isin(hidden_kinds(table))]
-    chosen = chosen_row(rows)
-    if chosen is None:
-        return rows
-    is_comparison = rows["target"].isin(["control", "random_weights"])
-    shown: pd.DataFrame = rows[~is_comparison | (rows["probe"] == chosen["probe"])]
-    return shown
 
 
 def head_tables(table: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import plotly.graph_objects as go
 
 from probekit.errors import UnknownNameError, nearest
 from probekit.report.figures.style import format_number
+from probekit.report.maps.map_row import map_row
 from probekit.report.maps.maps import LEAST_RANGE
 from probekit.report.maps.text_map import MOST_TEXTS, Colours, cell_text, text_map
 
@@ -37,20 +39,44 @@ SCORES = {
     "distance": HeadScoreText("Distance", "mean distance back to the attended tokens, in tokens"),
 }
 
+# Scores that are mean attention weights, and can be compared on one scale.
+WEIGHTS = ("previous_token", "duplicate_token", "induction", "first_token")
+NOTHING: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({})
+
 _HOVERED = ["layer", "head", "value", "sd", "n"]
 
 
+def head_score_maps(
+    rows: pd.DataFrame, framed: Mapping[str, Sequence[tuple[int, int]]] = NOTHING
+) -> go.Figure:
+    """Return the maps of all scores that are mean attention weights, in a row on one scale.
+
+    Args:
+        rows: Rows of `probekit.analysis.heads.score_heads`.
+        framed: Heads to frame, as (layer, head), by score.
+    """
+    end = max(scale_end(rows, score) for score in WEIGHTS)
+    return map_row(
+        {
+            SCORES[score].title: head_score_map(rows, score, framed.get(score, ()), end)
+            for score in WEIGHTS
+        }
+    )
+
+
 def head_score_map(
-    rows: pd.DataFrame, score: str, framed: Sequence[tuple[int, int]] = ()
+    rows: pd.DataFrame,
+    score: str,
+    framed: Sequence[tuple[int, int]] = (),
+    end: float | None = None,
 ) -> go.Figure:
     """Return the map of a head score by layer (down) and head (across).
-
-    Colours range from 0 to `scale_end`.
 
     Args:
         rows: Rows of `probekit.analysis.heads.score_heads`.
         score: A key of `SCORES`.
         framed: Heads to frame, as (layer, head).
+        end: Upper end of the colour scale, which starts at 0; by default `scale_end`.
 
     Raises:
         UnknownNameError: There are no rows of this score.
@@ -64,7 +90,7 @@ def head_score_map(
         scored["value"].to_numpy().reshape(len(layers), len(heads)),
         scored["value"].map(cell_text).tolist(),
         [_hover(score, *row) for row in scored[_HOVERED].itertuples(index=False)],
-        Colours(0.0, scale_end(rows, score), plotly.colors.sequential.Viridis, is_diverging=False),
+        Colours(0.0, end or scale_end(rows, score), plotly.colors.sequential.Viridis, False),
         across=[str(head) for head in heads],
         down=[str(layer) for layer in layers],
         title="head",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,8 +13,9 @@ from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.report.figures.layer_curve import measured_rows
-from probekit.report.figures.style import format_number, plotly_text
+from probekit.report.figures.style import SMALL, format_number, plotly_text
 from probekit.report.figures.views import position_offset
+from probekit.report.maps.map_row import map_row
 from probekit.report.maps.text_map import Colours, cell_text, text_map
 from probekit.results.metrics import metric_name
 from probekit.results.selection import is_nested, main_metric, ranked_rows, site_with_head
@@ -35,9 +36,39 @@ def head_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         UnknownNameError: The table has no test rows of this metric.
         DataError: The table has no row for a head, or two rows for the same head.
     """
+    cells = _cells_of_heads(table, metric)
+    return _draw(table, cells, metric, "head", _head_labels(cells))
+
+
+def head_maps(tables: Mapping[str, pd.DataFrame], metric: str = "accuracy") -> go.Figure:
+    """Return the maps of a test metric by layer and head in a row, on one colour scale.
+
+    The head with the best cross-validated score among all that are drawn is framed.
+
+    Args:
+        tables: Rows of each map, by title.
+        metric: A metric that was measured on test rows.
+    """
+    table = pd.concat(tables.values())
+    if len(tables) == 1:
+        return head_map(table, metric)
+    whole = _cells_of_heads(table, metric)
+    return map_row(
+        {
+            title: _draw(table, cells, metric, "head", _head_labels(cells), whole)
+            for title, rows in tables.items()
+            for cells in [_cells_of_heads(rows, metric)]
+        }
+    )
+
+
+def _cells_of_heads(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     cells = map_cells(table, metric)
-    cells = cells[cells["head"].notna()]
-    return _draw(table, cells, metric, "head", [f"{head:.0f}" for head in _steps(cells["head"])])
+    return cells[cells["head"].notna()]
+
+
+def _head_labels(cells: pd.DataFrame) -> list[str]:
+    return [f"{head:.0f}" for head in _steps(cells["head"])]
 
 
 def position_map(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
@@ -125,12 +156,21 @@ def _steps(column: pd.Series[float]) -> list[float]:
 
 
 def _draw(
-    table: pd.DataFrame, cells: pd.DataFrame, metric: str, across: str, labels: list[str]
+    table: pd.DataFrame,
+    cells: pd.DataFrame,
+    metric: str,
+    across: str,
+    labels: list[str],
+    whole: pd.DataFrame | None = None,
 ) -> go.Figure:
-    """Return the map of the cells, with depth on one axis and the column `across` on the other."""
+    """Return the map of the cells, with depth on one axis and the column `across` on the other.
+
+    `whole` has the cells of all maps with which this one shares layers, colours and the frame.
+    """
     _check_cells(cells, across)
+    whole = cells if whole is None else whole
     columns = {step: index for index, step in enumerate(_steps(cells[across]))}
-    rows = {depth: index for index, depth in enumerate(_steps(cells["depth"]))}
+    rows = {depth: index for index, depth in enumerate(_steps(whole["depth"]))}
     at = (cells["depth"].map(rows).to_numpy(), cells[across].map(columns).to_numpy())
     values = np.full((len(rows), len(columns)), np.nan)
     values[at] = cells["value"]
@@ -141,13 +181,13 @@ def _draw(
         values,
         [cell_text(value) for value in values.ravel()],
         hover.ravel().tolist(),
-        map_colours(cells, metric),
+        map_colours(whole, metric),
         across=labels,
         down=[tick(int(depth), n_blocks(placed(table))) for depth in rows],
         title=_TITLES[across],
     )
-    framed = chosen_cell(table, cells)
-    if framed is not None:
+    framed = chosen_cell(table, whole)
+    if framed is not None and framed.name in cells.index:
         _frame(figure, columns[framed[across]], rows[framed["depth"]])
     return figure
 
@@ -228,5 +268,5 @@ def _frame(figure: go.Figure, column: int, row: int) -> None:
         yref="paper",
         yanchor="bottom",
         showarrow=False,
-        font={"size": 11},
+        font={"size": SMALL},
     )

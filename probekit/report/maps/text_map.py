@@ -11,7 +11,7 @@ import plotly.colors
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from probekit.report.figures.style import TEMPLATE, without_negative_zero
+from probekit.report.figures.style import SMALL, TEMPLATE, without_negative_zero
 
 MOST_TEXTS = 200  # cells; with more, numbers in cells are too small to read
 MASKED = "#d9dde2"  # colour of a cell without a value
@@ -65,7 +65,7 @@ def text_map(
     figure.add_trace(_heatmap(values, lines, shown))
     if values.size <= most_texts:
         y, x = np.indices(values.shape).reshape(2, -1).tolist()
-        font = {"size": 11, "color": inks(values.ravel(), shown)}
+        font = {"size": SMALL, "color": inks(values.ravel(), shown)}
         figure.add_scatter(x=x, y=y, text=list(texts), mode="text", textfont=font, hoverinfo="skip")
     _name_cells(figure, across, down, title)
     figure.update_yaxes(title_text=down_title)

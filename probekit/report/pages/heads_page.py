@@ -7,7 +7,13 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 
 from probekit.report.figures.style import format_number
-from probekit.report.maps.head_map import SCORES, head_score_map, scale_end
+from probekit.report.maps.head_map import (
+    SCORES,
+    WEIGHTS,
+    head_score_map,
+    head_score_maps,
+    scale_end,
+)
 from probekit.report.pages.analysis_page import AnalysisPage, Cells, PageSection, Picture
 from probekit.results.network import ScoredHeads
 
@@ -15,15 +21,13 @@ NOTE = (
     "Each score is averaged over the tokens for which it is defined, then over texts. An attention "
     "pattern shows which tokens a head attends to, not what it does with their values."
 )
-SCALES = "Each map has its own colour scale, from 0 to its highest value."
-# Scores whose high values identify a type of head.
-HEAD_TYPES = ("previous_token", "duplicate_token", "induction", "first_token")
+SCALES = "The maps of attention weights have one colour scale; the others have their own."
 
 
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
     parts = [
-        PageSection("Maps", [SCALES], pictures=[_picture(scored, score) for score in SCORES]),
+        PageSection("Maps", [SCALES], pictures=_pictures(scored)),
         PageSection("All heads", tables=[_table(scored.rows)]),
     ]
     if scored.known:
@@ -73,9 +77,33 @@ def heads_answer(scored: ScoredHeads) -> str:
     """Return the strongest head of each head type, as a sentence."""
     strongest = [
         f"{SCORES[score].title.lower()} {heads_text(scored, score, 1) or 'none'}"
-        for score in HEAD_TYPES
+        for score in WEIGHTS
     ]
     return f"Measured on {scored.read}. Strongest: {'; '.join(strongest)}."
+
+
+def _pictures(scored: ScoredHeads) -> list[Picture]:
+    """Return the row of maps of attention weights, and a map for each other score."""
+    end = format_number(max(scale_end(scored.rows, score) for score in WEIGHTS))
+    meanings = "; ".join(f"{SCORES[score].title}: {SCORES[score].meaning}" for score in WEIGHTS)
+    outlined = " Outlined: known heads." if scored.known else ""
+    highest = [
+        f"{SCORES[score].title.lower()} {heads_text(scored, score, 3) or 'none'}"
+        for score in WEIGHTS
+    ]
+    row = Picture(
+        "Attention weights",
+        {"": head_score_maps(scored.rows, scored.known)},
+        f"{meanings}.{outlined} Colour scale: 0 to {end}.",
+        f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
+        height=_height(scored),
+        width=9 + len(WEIGHTS) * 1.45 * (int(scored.rows["head"].max()) + 1),
+    )
+    return [row, *(_picture(scored, score) for score in SCORES if score not in WEIGHTS)]
+
+
+def _height(scored: ScoredHeads) -> float:
+    return 8 + 1.9 * (int(scored.rows["layer"].max()) + 1)
 
 
 def _picture(scored: ScoredHeads, score: str) -> Picture:
@@ -88,7 +116,7 @@ def _picture(scored: ScoredHeads, score: str) -> Picture:
         f"{meaning[0].upper()}{meaning[1:]}{'; outlined: known heads' * bool(known)}. "
         f"Colour scale: 0 to {end}.",
         f"{SCORES[score].title}, {meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
-        height=8 + 1.9 * (int(scored.rows["layer"].max()) + 1),
+        height=_height(scored),
         width=9 + 2.6 * n_heads,
     )
 

@@ -11,14 +11,18 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.figures.facets import facets_height, site_facets
-from probekit.report.figures.layer_curve import layer_curve
+from probekit.report.figures.facets import curve_figure, facets_height
 from probekit.report.figures.learning_curve import learning_curve, learning_curve_lines
 from probekit.report.figures.norm_curve import norm_curve
 from probekit.report.figures.reliability import reliability_figure
 from probekit.report.figures.sparse import sparse_curve, sparse_rows
-from probekit.report.figures.views import curve_rows, head_tables, position_tables, shown_position
-from probekit.report.maps.maps import head_map, position_map
+from probekit.report.figures.views import (
+    curve_position,
+    curve_rows,
+    head_tables,
+    position_tables,
+)
+from probekit.report.maps.maps import head_maps, position_map
 from probekit.report.sentences import words
 from probekit.report.sentences.confidence import reliability_caption, reliability_description
 from probekit.results.metrics import metric_name
@@ -115,21 +119,24 @@ def _is_open(table: pd.DataFrame, metric: str) -> bool:
 def _metric_parts(table: pd.DataFrame, metric: str, control: Control) -> Iterator[FigurePart]:
     is_open = _is_open(table, metric)
     name = title(metric)
-    curve, position = curve_rows(table), shown_position(table)
+    curve, position = curve_rows(table), curve_position(table)
     if metric in measured_metrics(curve):
         height = facets_height(curve, metric)
         yield FigurePart(
             f"{name} by layer{f' · {position}' if position else ''}",
-            figure_json((site_facets if height else layer_curve)(curve, metric)),
+            figure_json(curve_figure(curve, metric)),
             words.caption(curve, metric, control),
             words.description(curve, metric),
             is_open,
             height,
         )
-    for part, is_shown, rows in head_tables(table):
-        if metric in measured_metrics(rows):
-            heading = f"{name} by layer and head · {part}"
-            figure = head_map(rows, metric)
+    of_heads = [own for own in head_tables(table) if metric in measured_metrics(own[2])]
+    for is_shown in (True, False):
+        maps = {part: rows for part, at_shown, rows in of_heads if at_shown is is_shown}
+        if maps:
+            heading = f"{name} by layer and head · {', '.join(maps)}"
+            figure = head_maps(maps, metric)
+            rows = pd.concat(maps.values())
             yield _map(heading, rows, metric, figure, is_open and is_shown, control)
     for part, rows in position_tables(table):
         if metric in measured_metrics(rows):

@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.errors import ConfigError, DataError
-from probekit.report.figures.layer_curve import layer_curve
+from probekit.report.figures.facets import curve_figure, facets_height
 from probekit.report.figures.style import format_number, plotly_text
 from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import map_cells, map_colours
@@ -169,11 +169,12 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[FigurePart]:
         return []
     curve = FigurePart(
         f"{title(metric)} by layer and run",
-        figure_json(layer_curve(table, metric)),
+        figure_json(curve_figure(table, metric)),
         "Score of each run; horizontal lines are baselines that do not use the model. "
         f"{_selection_words(runs)} Runs may have "
         "different test rows; use probekit compare to test the differences of two runs.",
         description(table, metric),
+        height=facets_height(table, metric),
     )
     cells = _residual(table, metric)
     if not differs(cells["run"]):  # no two runs probed the same kind of site

@@ -7,7 +7,7 @@ import pandas as pd
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
-from probekit.report.figures.facets import panels
+from probekit.report.figures.facets import panel_unit, panels
 from probekit.report.figures.layer_curve import (
     banded_series,
     measured_rows,
@@ -83,25 +83,18 @@ def _drawn(table: pd.DataFrame, measured: pd.DataFrame) -> dict[str, bool]:
     parts = panels(placed(measured))
     all_series = [list(series_of(rows)) for _, rows in parts]
     some_banded = any(len(banded_series(table, own)) < len(own) for own in all_series)
-    chosen = chosen_row(table)
     line = "the line of the best validation score" if is_nested(table) else "the chosen line"
-    kind = (
-        "the kind with the best validation score"
-        if is_nested(table)
-        else "the chosen kind of probe"
-    )
+    chosen = chosen_row(table)
     score = "score" if chosen is None else metric_name(chosen["metric"])
     groups = "training" if measured["split"].eq("online").all() else "test"
-    has_controls = bool(measured["target"].isin(["control", "random_weights"]).any())
     return {
-        "One panel for each kind of site; all panels share their axes.": len(parts) > 1,
+        f"One panel for each {panel_unit(placed(measured))}, with the others in grey; all panels "
+        "share their axes. Horizontal lines: majority class and best other baseline.": (
+            len(parts) > 1
+        ),
         f"Bands: 95 % intervals for new {groups} groups (jackknife)"
         f"{f', for {line} only; the table has those of the others' * some_banded}.": (
             bool(task["ci_low"].notna().any())
-        ),
-        f"Control task and random weights are those of {kind}, "
-        f"{'' if chosen is None else chosen['probe']}.": (
-            chosen is not None and has_controls and differs(task["probe"])
         ),
         f"The ring marks the site with the best cross-validated {score} on training rows among "
         "those drawn; test rows were not used for the selection.": single_choice(table) is not None,

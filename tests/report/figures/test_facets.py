@@ -3,9 +3,12 @@
 import pandas as pd
 import pytest
 
-from probekit.report.figures.facets import site_facets
-from probekit.report.figures.style import LINES
+from probekit.report.figures.facets import TITLE, curve_facets, curve_figure, panels
+from probekit.report.figures.line_labels import LABEL
+from probekit.report.figures.style import GREY, LINES, SERIES_COLOURS
+from probekit.report.figures.views import curve_rows
 from probekit.report.pages.run_page import run_figures, write_report
+from probekit.results.table import placed
 from tests.report.conftest import make_table
 
 KINDS = ["residual stream", "attn_out", "mlp_out", "attn.z"]
@@ -34,10 +37,21 @@ def of_panel(figure, number):
     return [t for t in figure.data if (t.yaxis or "y") == ("y" if number == 1 else f"y{number}")]
 
 
+def titles(figure):
+    return [note.text for note in figure.layout.annotations if note.name == TITLE]
+
+
+def labels(figure):
+    return [
+        note.text.replace("<br>", " ").replace("\u00a0", " ").replace("&#37;", "%")
+        for note in figure.layout.annotations
+        if note.name == LABEL
+    ]
+
+
 def test_each_kind_has_a_panel_with_controls_and_baselines_on_one_scale(many_kinds):
-    figure = site_facets(many_kinds)
-    titles = [a.text for a in figure.layout.annotations if a.text.startswith("<b>")]
-    assert [title.split("</b>")[0] for title in titles] == [f"<b>{kind}" for kind in KINDS]
+    figure = curve_facets(many_kinds)
+    assert [title.removesuffix(" ○") for title in titles(figure)] == KINDS
     for number in range(1, 5):
         named = {t.name: t for t in of_panel(figure, number)}
         assert {"task", "control task", "random weights", "majority 0.50"} <= set(named)
@@ -50,13 +64,32 @@ def test_each_kind_has_a_panel_with_controls_and_baselines_on_one_scale(many_kin
     assert len({figure.layout[f"xaxis{n}"].range for n in ("", 2, 3, 4)}) == 1
 
 
-def test_the_legend_has_each_name_once(many_kinds):
-    named = [t.name for t in site_facets(many_kinds).data if t.showlegend]
-    assert len(named) == len(set(named)) == 5
+def test_each_panel_highlights_its_own_line_and_draws_the_others_in_grey(many_kinds):
+    figure = curve_facets(many_kinds)
+    for number in range(1, 5):
+        lines = [t for t in of_panel(figure, number) if t.mode.startswith("lines") and not t.fill]
+        coloured = {t.line.color for t in lines} - {GREY}
+        assert len(coloured) == 3  # task, control task, random weights
+        assert len([t for t in lines if t.line.width == 1]) == 3
+
+
+def test_each_line_is_labelled_once_and_there_is_no_legend(many_kinds):
+    figure = curve_facets(many_kinds)
+    names = ["control task", "majority 0.50", "others", "random weights", "task, 95 % band"]
+    assert sorted(labels(figure)) == [*names, "word identity 0.71"]
+    assert not figure.layout.showlegend
+
+
+def test_a_line_that_no_panel_at_the_edge_has_is_in_the_legend(many_kinds):
+    elsewhere = ~many_kinds["site"].str.contains("resid|ln_final")
+    is_random = many_kinds["target"] == "random_weights"
+    figure = curve_facets(many_kinds[~(is_random & elsewhere)])
+    assert [t.name for t in figure.data if t.showlegend] == ["random weights"]
+    assert figure.layout.showlegend
 
 
 def test_the_ring_is_only_in_the_panel_of_the_chosen_site(many_kinds):
-    figure = site_facets(many_kinds)
+    figure = curve_facets(many_kinds)
     rings = [
         number
         for number in range(1, 5)
@@ -64,18 +97,45 @@ def test_the_ring_is_only_in_the_panel_of_the_chosen_site(many_kinds):
         if t.marker.symbol == "circle-open"
     ]
     assert rings == [1 + KINDS.index("mlp_out")]
-    (title,) = [a.text for a in figure.layout.annotations if "cross-validation" in a.text]
-    assert title.startswith("<b>mlp_out</b>")
+    assert [title for title in titles(figure) if title.endswith("○")] == ["mlp_out ○"]
 
 
-def test_the_page_draws_panels_for_four_kinds_and_lines_for_three(many_kinds, make_run):
+def test_each_offset_of_a_sweep_has_a_panel(sweep):
+    figure = curve_figure(curve_rows(sweep))
+    assert titles(figure) == ["word:last-1", "word:last ○", "word:last+2"]
+    highlighted = [t.y[3] for n in (1, 2, 3) for t in of_panel(figure, n) if t.name == "task"]
+    assert highlighted == pytest.approx([0.641, 0.941, 0.841])
+
+
+def test_many_series_share_panels_by_their_kind_of_site(many_kinds):
+    kinds = [many_kinds.assign(probe=name) for name in ("logistic", "lda", "svm")]
+    names = [name for name, _ in panels(placed(pd.concat(kinds)))]
+    assert names == KINDS
+
+
+def test_runs_are_compared_in_one_panel_and_baselines_name_their_run(table):
+    other = table.assign(run="tense")
+    other.loc[other["target"] == "majority", "value"] = 0.17
+    both = pd.concat([table, other], ignore_index=True)
+    figure = curve_figure(both[~both["target"].isin(["control", "random_weights"])])
+    assert {"majority of tense 0.17", "majority of plural 0.50"} < set(labels(figure))
+    assert "word identity 0.71" in labels(figure)  # equal in both runs
+    assert {t.line.color for t in figure.data if t.mode == "lines+markers"} == {*SERIES_COLOURS[:2]}
+
+
+def test_many_runs_have_a_panel_each(table):
+    runs = pd.concat([table.assign(run=f"run {n}") for n in range(6)], ignore_index=True)
+    assert titles(curve_figure(runs)) == [f"run {n}" + " ○" for n in range(6)]
+
+
+def test_the_page_draws_panels_for_several_kinds_and_a_single_curve_for_one(many_kinds, make_run):
     def panels(table):
         part = run_figures(make_run(table))[0]
         n_axes = sum(name.startswith("yaxis") for name in part.figure["layout"])
-        return n_axes, part.height is not None, "One panel for each" in part.caption
+        return n_axes, part.height is not None, "One panel for each kind of site" in part.caption
 
     assert panels(many_kinds) == (4, True, True)
-    assert panels(many_kinds[~many_kinds["site"].str.contains("hook_z")]) == (1, False, False)
+    assert panels(make_table()) == (1, False, False)
 
 
 def test_panels_use_the_colours_of_the_page(browser, many_kinds, make_run):

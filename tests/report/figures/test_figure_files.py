@@ -1,11 +1,24 @@
 """Exported figures: formats, sizes, and errors if a requirement is missing."""
 
+import re
+import struct
+
+import pandas as pd
 import pytest
 
 from probekit.errors import ConfigError, MissingError, UnknownNameError
 from probekit.report.figures import figure_files
-from probekit.report.figures.figure_files import check_engine, read_formats, write_figures
+from probekit.report.figures.figure_files import (
+    CENTIMETRE,
+    check_engine,
+    on_paper,
+    read_formats,
+    write_figures,
+)
+from probekit.report.figures.line_labels import LABEL
 from probekit.report.pages.parts import result_parts
+from tests.report.conftest import make_heads, make_sweep
+from tests.report.figures.test_facets import four_kinds
 
 BEGINS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
 
@@ -18,15 +31,71 @@ def engine():
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize(("columns", "width"), [(1, 440), (2, 905)])
-def test_every_format_is_written_in_the_requested_width(engine, table, tmp_path, columns, width):
+def centimetres(path):
+    """Return width and height of a figure as a program places it on paper."""
+    content = path.read_bytes()
+    if path.suffix == ".png":
+        at = content.index(b"pHYs") + 4
+        sizes = struct.unpack(">II", content[16:24])
+        per_metre = struct.unpack(">II", content[at : at + 8])
+        return [100 * size / n for size, n in zip(sizes, per_metre, strict=True)]
+    pattern, per_inch = {
+        ".svg": (rb'width="([\d.]+)" height="([\d.]+)"', 96),
+        ".pdf": (rb"MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", 72),
+    }[path.suffix]
+    return [float(size) / per_inch * 2.54 for size in re.search(pattern, content).groups()]
+
+
+def points(path):
+    """Return the sizes of all texts of an SVG file in points."""
+    text = path.read_text("utf-8")
+    scale = centimetres(path)[0] / 2.54 * 72 / float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1])
+    return {float(size) * scale for size in re.findall(r"font-size: ([\d.]+)px", text)}
+
+
+@pytest.mark.parametrize(("columns", "width", "height"), [(1, 8.5, 6.0), (2, 18.0, 9.0)])
+def test_every_format_has_the_size_of_columns(engine, table, tmp_path, columns, width, height):
     parts = result_parts(table)[:1]
     paths = write_figures(parts, tmp_path, list(BEGINS), columns)
     assert [path.name for path in paths] == [f"accuracy-by-layer.{kind}" for kind in BEGINS]
     for path, begin in zip(paths, BEGINS.values(), strict=True):
         assert path.read_bytes().startswith(begin)
-    assert int.from_bytes(paths[0].read_bytes()[16:20]) == 3 * width
-    assert f'width="{width}"' in paths[1].read_text()[:300]
+        assert centimetres(path) == pytest.approx([width, height], abs=0.03)
+        assert centimetres(path)[1] <= height
+    sizes = points(paths[1])
+    assert len(sizes) > 1
+    assert all(7 <= size <= 8 for size in sizes), sizes
+
+
+@pytest.mark.parametrize("make", [four_kinds, make_sweep, make_heads])
+def test_no_figure_of_one_column_is_higher_than_6_cm(make):
+    for part in result_parts(make()):
+        _, size = on_paper(part, 1)
+        assert size["height"] / CENTIMETRE <= 6
+
+
+def test_labels_of_lines_are_placed_for_the_height_of_the_paper(table):
+    table.loc[table["target"] == "random_weights", "value"] = 0.74
+    part = result_parts(table)[0]
+    moved = [
+        sum(abs(note.ay) for note in figure.layout.annotations if note.name == LABEL)
+        for figure, _ in (on_paper(part, columns) for columns in (1, 2))
+    ]
+    assert moved[0] > moved[1]
+
+
+def modes(part, columns):
+    figure, _ = on_paper(part, columns)
+    return [trace.mode for trace in figure.data if trace.type == "scatter"]
+
+
+def test_numbers_of_maps_are_left_out_where_cells_are_too_small(heads):
+    few = result_parts(heads)[0]
+    assert "text" in modes(few, 1)
+    many = [heads[heads["head"] == 0].assign(head=float(head)) for head in range(16)]
+    part = result_parts(pd.concat(many, ignore_index=True))[0]
+    assert "text" not in modes(part, 1)
+    assert "text" in modes(part, 2)
 
 
 @pytest.mark.parametrize("text", ["", " , "])

@@ -5,12 +5,25 @@ import pytest
 
 from probekit.errors import UnknownNameError
 from probekit.report.figures.layer_curve import layer_curve
+from probekit.report.figures.line_labels import LABEL
 from probekit.report.figures.norm_curve import norm_curve
-from probekit.report.figures.style import LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
+from probekit.report.figures.style import GREY, LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
 
 
 def traces(figure, name):
     return [trace for trace in figure.data if trace.name == name]
+
+
+def named_lines(figure):
+    return [trace for trace in figure.data if trace.name]
+
+
+def labels(figure):
+    """Return the annotations of a figure by their text, on one line."""
+    return {
+        note.text.replace("<br>", " ").replace("\u00a0", " "): note
+        for note in figure.layout.annotations
+    }
 
 
 def values(table, target, metric="accuracy"):
@@ -65,8 +78,7 @@ def test_baselines_are_named_horizontal_lines(table, target, value):
     figure = layer_curve(table)
     (line,) = traces(figure, f"{LEVELS[target].label} {value:.2f}")
     assert list(line.y) == [value, value]
-    labels = {note.text.replace("<br>", " "): note.y for note in figure.layout.annotations}
-    assert labels[f"{LEVELS[target].label} {value:.2f}"] == value
+    assert labels(figure)[f"{LEVELS[target].label} {value:.2f}"].y == value
 
 
 def test_chance_is_drawn_if_no_majority_was_measured(table):
@@ -78,17 +90,31 @@ def test_the_ring_marks_the_task_at_the_chosen_site(table):
     figure = layer_curve(table)
     (ring,) = [trace for trace in figure.data if trace.marker.symbol == "circle-open"]
     assert (ring.x[0], ring.y[0]) == (2, 0.941)
-    assert "chosen by<br>cross-validation" in [note.text for note in figure.layout.annotations]
-    without = layer_curve(table[table["split"] == "test"])
-    assert "chosen by<br>cross-validation" not in [note.text for note in without.layout.annotations]
+    assert "chosen: 0.94" in labels(figure)
+    assert "chosen: 0.94" not in labels(layer_curve(table[table["split"] == "test"]))
 
 
 @pytest.mark.parametrize(("control", "is_above"), [(0.96, False), (0.92, True)])
 def test_the_label_of_the_ring_is_on_the_side_with_more_space(table, control, is_above):
     is_control = table["target"].eq("control") & table["layer"].eq(2)
     table.loc[is_control & table["metric"].eq("accuracy"), "value"] = control
-    (label,) = [n for n in layer_curve(table).layout.annotations if n.text.startswith("chosen by")]
-    assert (label.ay < 0) == is_above
+    assert (labels(layer_curve(table))["chosen: 0.94"].ay < 0) == is_above
+
+
+@pytest.mark.parametrize(
+    ("metric", "ends"),
+    [("accuracy", (0.5, 1.0)), ("auroc", (0.5, 1.0)), ("selectivity", (0.0, 0.414))],
+)
+def test_the_axis_ranges_from_chance_to_the_maximum(table, metric, ends):
+    low, high = layer_curve(table, metric).layout.yaxis.range
+    margin = 0.04 * (ends[1] - ends[0])
+    assert (low, high) == (pytest.approx(ends[0] - margin), pytest.approx(ends[1] + margin))
+
+
+def test_the_axis_contains_scores_below_chance(table):
+    table.loc[table["target"] == "task", ["value", "ci_low"]] = 0.3, 0.2
+    low, high = layer_curve(table).layout.yaxis.range
+    assert (low, high) == (pytest.approx(0.2 - 0.032), pytest.approx(1.032))
 
 
 def test_all_traces_are_inside_the_axes(table):
@@ -133,7 +159,11 @@ def several_lines(table):
     return pd.concat([table, *others])
 
 
-def test_every_component_is_a_line_with_its_own_colour_and_marker(table):
+def several_views(table):
+    return [table.assign(position=f"index:{n}") for n in range(8)]
+
+
+def test_every_component_is_a_line_with_its_own_marker(table):
     lines = [t for t in layer_curve(several_lines(table)).data if (t.name or "").startswith("task")]
     assert [line.name for line in lines] == [
         "task · residual stream",
@@ -143,16 +173,28 @@ def test_every_component_is_a_line_with_its_own_colour_and_marker(table):
         "task · attn.q",
         "task · attn.k",
     ]
-    looks = {(line.line.color, line.marker.symbol) for line in lines}
-    assert len(looks) == len(lines)
     assert len({line.marker.symbol for line in lines}) == len(lines)
 
 
-def test_the_legend_names_each_control_once(table):
-    many = several_lines(table)
-    figure = layer_curve(many[(many["target"] == "task") | many["site"].str.contains("mlp|attn")])
-    named = [trace.name for trace in figure.data if trace.showlegend is not False]
+def test_labels_name_each_control_once(table):
+    figure = layer_curve(several_lines(table))
+    named = [note.text.replace("\u00a0", " ") for note in figure.layout.annotations]
     assert named.count("control task") == named.count("random weights") == 1
+
+
+def test_labels_that_do_not_fit_are_replaced_by_a_legend(table):
+    figure = layer_curve(pd.concat([several_lines(table), *several_views(table)]))
+    assert figure.layout.showlegend
+    assert not [note for note in figure.layout.annotations if note.name == LABEL]
+    named = [trace.name for trace in figure.data if trace.showlegend]
+    assert named.count("control task") == named.count("random weights") == 1
+
+
+def test_at_most_five_lines_of_a_panel_are_coloured(table):
+    figure = layer_curve(pd.concat([several_lines(table), *several_views(table)]))
+    lines = [t for t in figure.data if (t.name or "").startswith("task")]
+    assert len(lines) > len(SERIES_COLOURS)
+    assert {line.line.color for line in lines} == {*SERIES_COLOURS, GREY}
 
 
 def test_only_what_differs_is_in_a_name(table):
@@ -195,7 +237,7 @@ def test_norms_are_drawn_by_depth():
             "other_norm": [100.0, 50.0],
         }
     )
-    first, others = norm_curve(norms).data
+    first, others = named_lines(norm_curve(norms))
     assert (list(first.x), list(first.y)) == ([-1, 0], [60, 3000])
     assert list(others.y) == [50, 100]
     assert first.hovertext[1].endswith("position 0 / others: 30.0")
@@ -228,13 +270,13 @@ def test_norms_of_zero_are_drawn():
     norms = pd.DataFrame(
         {"site": ["blocks.0.hook_attn_out"], "first_position_norm": 0.0, "other_norm": 0.0}
     )
-    assert len(norm_curve(norms).data) == 2
+    assert len(named_lines(norm_curve(norms))) == 2
 
 
 def test_norms_of_other_parts_are_not_joined_to_the_residual_stream():
     sites = [f"blocks.{n}.hook_{part}" for n in range(2) for part in ("attn_out", "resid_post")]
     norms = pd.DataFrame({"site": sites, "first_position_norm": 9.0, "other_norm": [1, 2, 3, 4]})
-    lines = {trace.name: list(trace.y) for trace in norm_curve(norms).data}
+    lines = {trace.name: list(trace.y) for trace in named_lines(norm_curve(norms))}
     assert lines["all other positions · attn_out"] == [1, 3]
     assert lines["all other positions · residual stream"] == [2, 4]
     assert len(lines) == 4
@@ -251,12 +293,11 @@ def test_concatenated_sites_are_a_horizontal_line_and_no_point(table, heads):
 
 def test_labels_of_close_levels_do_not_overlap(table):
     table.loc[table["target"] == "word_identity", "value"] = 0.506
-    notes = {n.text: n for n in layer_curve(table).layout.annotations if "<br>" in n.text}
-    assert notes["majority<br>0.50"].yshift == 0
-    assert notes["word identity<br>0.51"].yshift > 20
+    notes = labels(layer_curve(table))
+    assert notes["majority 0.50"].ay > 3
+    assert notes["word identity 0.51"].ay < -3
 
 
 def test_levels_with_equal_rounded_values_share_one_label(table):
     table.loc[table["target"] == "word_identity", "value"] = 0.501
-    notes = {note.text for note in layer_curve(table).layout.annotations}
-    assert "majority<br>word identity<br>0.50" in notes
+    assert "majority, word identity 0.50" in labels(layer_curve(table))

@@ -4,6 +4,7 @@ import pandas as pd
 
 from probekit.report.figures.views import (
     MOST_NEURONS,
+    curve_position,
     curve_rows,
     head_tables,
     position_tables,
@@ -43,7 +44,11 @@ def test_heads_of_a_sweep_have_a_map_for_each_position(heads):
     assert list(position_tables(table)) == []
 
 
-def test_the_curve_of_a_sweep_is_at_the_span_or_the_chosen_position(sweep):
+def test_the_curve_of_a_sweep_of_several_lines_is_at_the_span_or_the_chosen_position(sweep):
+    assert curve_position(sweep) is None
+    other = sweep.assign(probe="lda")[sweep["site"] != ""]
+    sweep = pd.concat([sweep, other], ignore_index=True)
+    assert curve_position(sweep) == "word:last"
     assert set(curve_rows(sweep)["position"]) == {"word:last"}
     offsets = sweep[sweep["position"] != "word:last"].copy()
     best = (offsets["position"] == "word:last-1") & (offsets["split"] == "validation")

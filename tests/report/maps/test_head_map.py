@@ -5,7 +5,7 @@ import math
 import pytest
 
 from probekit.errors import UnknownNameError
-from probekit.report.maps.head_map import SCORES, head_score_map
+from probekit.report.maps.head_map import SCORES, WEIGHTS, head_score_map, head_score_maps
 from tests.report.pictures import head_rows
 
 
@@ -55,3 +55,14 @@ def test_an_unknown_score_is_refused():
 def test_every_score_has_a_map():
     for score in SCORES:
         assert len(head_score_map(head_rows(), score).data) == 2
+
+
+def test_scores_that_are_attention_weights_are_a_row_on_one_scale():
+    figure = head_score_maps(head_rows(), {"induction": [(2, 1)]})
+    maps = [trace for trace in figure.data if trace.type == "heatmap"]
+    assert len(maps) == len(WEIGHTS) == 4
+    assert [one.zmax for one in maps] == [pytest.approx(0.58)] * 4
+    assert [note.text for note in figure.layout.annotations] == [
+        SCORES[score].title for score in WEIGHTS
+    ]
+    assert {(shape.xref, shape.x0) for shape in figure.layout.shapes} == {("x3", 0.5)}

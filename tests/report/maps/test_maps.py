@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError, UnknownNameError
-from probekit.report.maps.maps import head_map, position_map
+from probekit.report.maps.maps import head_map, head_maps, position_map
 
 
 def grid(figure):
@@ -93,6 +93,23 @@ def test_user_input_is_escaped(heads, hostile):
     text = head_map(heads.assign(position=hostile)).to_json()
     assert "</script" not in text
     assert "%{x}" not in text
+
+
+def test_maps_of_several_components_are_a_row_on_one_scale_with_one_frame(heads):
+    queries = heads.assign(site=heads["site"].str.replace("hook_z", "hook_q"))
+    queries["value"] -= 0.1
+    alone = queries[queries["layer"] == 1]
+    figure = head_maps({"attn.z": heads, "attn.q": alone})
+    maps = [trace for trace in figure.data if trace.type == "heatmap"]
+    assert [(one.zmin, one.zmax) for one in maps] == [(0.5, pytest.approx(0.9))] * 2
+    assert [one.showscale for one in maps] == [True, False]
+    assert list(maps[1].z[0]) == [0.5, pytest.approx(0.6)]
+    assert all(math.isnan(value) for value in maps[1].z[1])  # the layers of the first map
+    assert {shape.xref for shape in figure.layout.shapes} == {"x"}
+    assert corners(figure) == {(0.5, 1.5, 0.5, 1.5)}
+    assert [note.text for note in figure.layout.annotations] == ["attn.z", "attn.q"]
+    left, right = figure.layout.xaxis.domain, figure.layout.xaxis2.domain
+    assert 0 == left[0] < left[1] < right[0] < right[1] <= 1
 
 
 def test_a_map_without_cells_or_with_duplicate_cells_is_refused(table, heads):

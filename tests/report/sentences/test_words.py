@@ -289,9 +289,7 @@ def test_the_band_of_the_null_takes_the_place_of_a_control(table):
     text = caption(without, control=reason)
     assert NULL_BAND in text
     assert reason.why_none in text
-    (band,) = [
-        trace for trace in layer_curve(without).data if trace.name == "95 % band of the null"
-    ]
+    (band,) = [trace for trace in layer_curve(without).data if trace.name == "95 % of the null"]
     assert set(band.y) == {0.4, 0.6}
     assert NULL_BAND not in caption(without, "auroc")
 

@@ -1,0 +1,101 @@
+"""Labels of lines: placed without overlap, and measured in the drawn figure in a browser."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from probekit.report.figures.facets import curve_figure
+from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT, label_shifts, place_labels
+from probekit.report.pages.run_page import write_report
+from probekit.report.pages.runs_page import load_runs, runs_page
+from tests.report.conftest import make_record, make_sweep, make_table, row
+from tests.report.figures.test_facets import four_kinds
+
+MEASURE = Path(__file__).with_name("line_labels.js").read_text("utf-8")
+AT, N_LINES = [80.0, 84.0, 130.0, 150.0, 155.0], [2, 3, 1, 1, 2]
+
+
+@pytest.mark.parametrize("stretch", [1.0, 1.5, 2.5], ids=["placed for", "higher", "far higher"])
+def test_labels_do_not_overlap_in_plots_at_least_as_high(stretch):
+    shifts = label_shifts(AT, N_LINES, 160)
+    middles = [place * stretch + shift for place, shift in zip(AT, shifts, strict=True)]
+    halves = [lines * LINE_HEIGHT / 2 for lines in N_LINES]
+    ends = [(m - half, m + half) for m, half in zip(middles, halves, strict=True)]
+    assert all(below[1] <= above[0] + 0.2 for below, above in pairwise(ends))
+
+
+def test_a_label_with_enough_space_is_at_its_line():
+    assert label_shifts([20.0, 60.0, 120.0], [1, 1, 2], 160) == [0.0, 0.0, 0.0]
+
+
+def test_labels_at_the_edges_stay_inside():
+    low, *_, high = label_shifts([0.0, 0.0, 160.0, 160.0], [1, 1, 1, 1], 160)
+    assert 0 + low >= -LINE_HEIGHT
+    assert high <= LINE_HEIGHT
+
+
+def test_labels_are_placed_again_for_another_height(table):
+    figure = curve_figure(table)
+    heights = []
+    for height in (150, 600):
+        place_labels(figure, height)
+        heights.append([abs(n.ay) for n in figure.layout.annotations if n.name == LABEL])
+    assert sum(heights[1]) < sum(heights[0])
+
+
+def crowded():
+    """Rows in which lines and baselines end at nearly the same value, and all labels must move."""
+    table = make_table()
+    table.loc[table["target"].isin(["control", "random_weights"]), "value"] = 0.712
+    others = [row("", name, 0.70 + n / 100) for n, name in enumerate(["n_grams", "length"])]
+    return pd.concat([table, pd.DataFrame(others)], ignore_index=True)
+
+
+TABLES = {
+    "plain": make_table,
+    "crowded": crowded,
+    "kinds": four_kinds,
+    "sweep": make_sweep,
+}
+
+
+@pytest.fixture(scope="module")
+def pages(write_run, tmp_path_factory):
+    """The path of a page of each table, and of a page of two runs with different baselines."""
+    folder = tmp_path_factory.mktemp("labels")
+    paths = {name: write_report(write_run(folder / name, make())) for name, make in TABLES.items()}
+    other = make_table()
+    other.loc[other["target"] == "majority", "value"] = 0.17
+    runs = [
+        write_run(folder / name, table.assign(run=name), make_record() | {"run": name})
+        for name, table in {"plural": make_table(), "tense": other}.items()
+    ]
+    paths["two runs"] = folder / "runs.html"
+    paths["two runs"].write_text(runs_page(load_runs(runs)), "utf-8")
+    return paths
+
+
+@pytest.mark.parametrize("name", [*TABLES, "two runs"])
+def test_each_drawn_label_is_at_its_own_line_or_has_a_leader(browser, pages, name):
+    browser.open(pages[name], width=1400)
+    for width in (1400, 700, 400):
+        browser.resize(width)
+        browser.settle()
+        found = browser.evaluate(MEASURE)
+        assert found["labels"] >= 3
+        assert found["faults"] == []
+
+
+def test_the_measurement_notices_wrong_labels(browser, pages):
+    browser.open(pages["crowded"])
+    drawing = "document.querySelector('.plot .drawing')"
+    labels = f"{drawing}.layout.annotations.map((one, n) => [one, n])"
+    labels += f".filter(([one]) => one.name === '{LABEL}')"
+    together = f"Object.fromEntries({labels}.map(([, n]) => [`annotations[${{n}}].ay`, 0]))"
+    browser.evaluate(f"Plotly.relayout({drawing}, {together}).then(() => 0)")
+    assert any("overlap" in fault for fault in browser.evaluate(MEASURE)["faults"])
+    astray = f"Object.fromEntries({labels}.map(([, n]) => [`annotations[${{n}}].y`, 0.93]))"
+    browser.evaluate(f"Plotly.relayout({drawing}, {astray}).then(() => 0)")
+    assert any("no line" in fault for fault in browser.evaluate(MEASURE)["faults"])
