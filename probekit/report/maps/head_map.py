@@ -18,10 +18,11 @@ from probekit.report.maps.text_map import MOST_TEXTS, Colours, cell_text, text_m
 
 @dataclass(frozen=True)
 class HeadScoreText:
-    """Title and definition of a head score."""
+    """Title, definition and unit of a head score; scores of one unit share a colour scale."""
 
     title: str
     meaning: str
+    unit: str = "share of the attention weight"
 
 
 SCORES = {
@@ -33,8 +34,10 @@ SCORES = {
         "Induction", "mean weight on the tokens after earlier occurrences of the same token"
     ),
     "first_token": HeadScoreText("First token", "mean weight on the first token"),
-    "entropy": HeadScoreText("Entropy", "mean entropy of the attention weights, in nats"),
-    "distance": HeadScoreText("Distance", "mean distance back to the attended tokens, in tokens"),
+    "entropy": HeadScoreText("Entropy", "mean entropy of the attention weights, in nats", "nats"),
+    "distance": HeadScoreText(
+        "Distance", "mean distance back to the attended tokens, in tokens", "tokens"
+    ),
 }
 
 _HOVERED = ["layer", "head", "value", "sd", "n"]
@@ -76,13 +79,16 @@ def head_score_map(
 
 
 def scale_end(rows: pd.DataFrame, score: str) -> float:
-    """Return the upper end of the colour scale: the highest score, but at least `LEAST_RANGE`.
+    """Return the upper end of the colour scale: the highest of the scores with the same unit.
 
-    >>> rows = pd.DataFrame({"score": ["induction"] * 2, "value": [0.02, 0.31]})
+    It is at least `LEAST_RANGE`.
+
+    >>> rows = pd.DataFrame({"score": ["induction", "previous_token"], "value": [0.02, 0.31]})
     >>> scale_end(rows, "induction"), scale_end(rows, "entropy")
     (0.31, 0.05)
     """
-    values = rows.loc[rows["score"] == score, "value"]
+    same = [name for name, one in SCORES.items() if one.unit == SCORES[score].unit]
+    values = rows.loc[rows["score"].isin(same), "value"]
     return float(max([LEAST_RANGE, *values.dropna()]))
 
 

@@ -24,7 +24,9 @@ def pretraining_answer(log: Sequence[LogRow], n_steps: int) -> str:
 0.10 from step 8 to step 9.'
     """
     last = log[-1]
-    steps = f"{last.step:,} steps" if last.step >= n_steps else f"{last.step:,} of {n_steps:,} steps"
+    steps = (
+        f"{last.step:,} steps" if last.step >= n_steps else f"{last.step:,} of {n_steps:,} steps"
+    )
     seen = f"{steps} ({last.tokens:,} tokens)"
     measured = evaluations(log)
     if not measured:

@@ -1,0 +1,18 @@
+"""Names of models and runs on pages, without paths of the machine that wrote the page."""
+
+from __future__ import annotations
+
+import re
+
+_OUTSIDE = re.compile(r"^(/|~|\.\.|[A-Za-z]:[\\/])")
+
+
+def model_title(source: str) -> str:
+    """Return the name of a model; of an absolute path only the last part.
+
+    >>> model_title("org/name@main"), model_title("/home/me/models/mine/"), model_title("runs/mine")
+    ('org/name@main', 'mine', 'runs/mine')
+    """
+    if not _OUTSIDE.match(source):
+        return source
+    return re.split(r"[\\/]", source.rstrip("\\/"))[-1] or source
