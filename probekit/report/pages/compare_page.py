@@ -19,6 +19,11 @@ from probekit.report.figures.style import (
 )
 from probekit.report.pages.parts import FigurePart, figure_json
 from probekit.report.pages.template import render
+from probekit.report.sentences.comparison import (
+    comparison_answer,
+    comparison_names,
+    comparison_question,
+)
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.metrics import metric_name
 from probekit.results.table import placed, tick
@@ -43,18 +48,26 @@ class Line:
 
 def comparison_page(comparison: RunComparison) -> str:
     """Return a self-contained HTML page with figure, table and the settings that differ."""
+    is_site = comparison.rows["what"] == "site"
+    lines = {
+        name: [_line(row) for _, row in rows.iterrows()]
+        for name, rows in (("main", comparison.rows[~is_site]), ("sites", comparison.rows[is_site]))
+    }
     return render(
         "compare.html",
         comparison=comparison,
+        names=comparison_names(comparison),
+        question=comparison_question(comparison),
+        answer=comparison_answer(comparison),
         metric=metric_name(comparison.metric),
         figures=list(_parts(comparison)),
-        lines=[_line(row) for _, row in comparison.rows.iterrows()],
+        lines=lines,
     )
 
 
 def _line(row: pd.Series) -> Line:
     return Line(
-        place=both_places(row),
+        place="selected probe" if row["what"] == "chosen" else both_places(row),
         is_chosen=row["what"] == "chosen",
         a=format_number(row["value_a"]),
         b=format_number(row["value_b"]),
@@ -76,9 +89,9 @@ def _parts(comparison: RunComparison) -> Iterator[FigurePart]:
     yield FigurePart(
         f"Difference of {name} by layer",
         figure_json(difference_figure(comparison)),
-        f"{comparison.a} minus {comparison.b}, with 95 % intervals of the {comparison.pairing} "
-        "differences over groups. Filled markers: significant after adjustment for all "
-        "comparisons; hollow markers: not significant.",
+        f"{' minus '.join(comparison_names(comparison))}, with 95 % intervals of the "
+        f"{comparison.pairing} differences over groups. Filled markers: significant after "
+        "adjustment for all comparisons; hollow markers: not significant.",
         f"Difference of {name} by layer. "
         + " ".join(
             f"{both_places(row)}: {format_number(row['difference'])}"

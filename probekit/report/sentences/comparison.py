@@ -1,0 +1,117 @@
+"""Summary of a comparison of two runs in sentences: which one is better, by how much, how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from probekit.probes.score.metric_table import METRICS
+from probekit.report.figures.style import format_number, format_p
+from probekit.results.comparison import RunComparison
+from probekit.results.metrics import metric_name
+
+MOST_SETTINGS = 2  # settings in the name of a run
+LONGEST_NAME = 40  # characters
+
+
+def comparison_question(comparison: RunComparison) -> str:
+    """Return the question that a comparison answers."""
+    a, b = comparison_names(comparison)
+    return f"Is {a} better than {b}?" if _is_paired(comparison) else f"Is {a} higher than {b}?"
+
+
+def comparison_answer(comparison: RunComparison) -> str:
+    """Return which of the two selected probes is better, with interval and p-value, as a sentence.
+
+    The p-value is the one that the table marks as significant or not: adjusted for all comparisons.
+    """
+    chosen = comparison.rows[comparison.rows["what"] == "chosen"]
+    if chosen.empty:
+        return f"The selected probes have no scores that can be compared. {comparison.verdict}"
+    row = chosen.iloc[0]
+    numbers = (
+        f"{metric_name(comparison.metric)} {row['value_a']:.2f} against {row['value_b']:.2f}, "
+        f"difference {_interval(row)}, {_p(row)}, {_rows(row, comparison)}."
+    )
+    return f"{_verdict(row, comparison)}: {numbers}"
+
+
+def comparison_names(comparison: RunComparison) -> tuple[str, str]:
+    """Return a short name for each run: what differs between the two."""
+    experiments = [name.partition("/")[0] for name in (comparison.a, comparison.b)]
+    a, b = short_names(experiments, comparison.settings)
+    return a, b
+
+
+def short_names(experiments: Sequence[str], settings: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a name for each run: its experiment, its settings that differ, or a letter.
+
+    The first of these that is unique and not too long.
+
+    >>> short_names(["x", "y"], {})
+    ['x', 'y']
+    >>> short_names(["x", "x"], {"tokens.position.at": ("last", "mean"), "version of torch": "12"})
+    ['position.at last', 'position.at mean']
+    >>> short_names(["x", "x"], {})
+    ['run a', 'run b']
+    """
+    if len(set(experiments)) == len(experiments):
+        return list(experiments)
+    own = {name: values for name, values in settings.items() if " " not in name}
+    named = [
+        ", ".join(f"{_short(name)} {values[number]}" for name, values in own.items())
+        for number in range(len(experiments))
+    ]
+    fit = 0 < len(own) <= MOST_SETTINGS and max(map(len, named)) <= LONGEST_NAME
+    if fit and len(set(named)) == len(named):
+        return named
+    return [f"run {chr(ord('a') + number)}" for number in range(len(experiments))]
+
+
+def _short(name: str) -> str:
+    """Return the last two parts of the dotted name of a setting."""
+    return ".".join(name.split(".")[-2:])
+
+
+def _is_paired(comparison: RunComparison) -> bool:
+    return comparison.pairing == "paired"
+
+
+def _verdict(row: pd.Series, comparison: RunComparison) -> str:
+    a, b = comparison_names(comparison)
+    if pd.isna(row["p_adjusted"]):
+        return f"Too few groups to tell whether {a} and {b} differ"
+    if not row["holds"]:
+        return f"No significant difference between {a} and {b}"
+    lower_is_better = METRICS[comparison.metric].lower_is_better
+    if not _is_paired(comparison):
+        return f"{a if row['difference'] > 0 else b} is higher, on other test rows"
+    return f"{a if (row['difference'] > 0) != lower_is_better else b} is better"
+
+
+def _interval(row: pd.Series) -> str:
+    """Return the difference with its sign and interval, with two decimals.
+
+    >>> _interval(pd.Series({"difference": 0.051, "ci_low": 0.014, "ci_high": 0.09}))
+    '+0.05 [0.01, 0.09]'
+    """
+    sign = "+" if row["difference"] > 0 else ""
+    if pd.isna(row["ci_low"]):
+        return f"{sign}{format_number(row['difference'])}"
+    text = f"{row['difference']:.2f} [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"
+    return f"{sign}{text}".replace("-", "−")
+
+
+def _p(row: pd.Series) -> str:
+    text = format_p(row["p_adjusted"])
+    return "no p" if text == "–" else f"p {text[0]} {text[1:]}" if text[0] == "<" else f"p = {text}"
+
+
+def _rows(row: pd.Series, comparison: RunComparison) -> str:
+    """Return the number of test rows and groups of both runs, as a phrase."""
+    a, b = (
+        f"{row[f'n_{side}']:,.0f} test rows in {row[f'n_groups_{side}']:,.0f} groups"
+        for side in ("a", "b")
+    )
+    return f"on the same {a}" if _is_paired(comparison) else f"on {a} and {b}"
